@@ -1,0 +1,103 @@
+"""The error hierarchy.
+
+Two families, told apart by whose fault they are:
+
+* `WhetError`: a mistake in what a person gave us (config, path, dataset, package). The command line prints
+  its message as it is and exits with 2; nobody ever sees a traceback for one. Each message says what was
+  wrong, where, and what to do.
+* `Error`: something failed *inside one rollout*. It is stored in `state["error"]`, the rollout counts as errored,
+  and the run goes on. The names are those of the `verifiers` 0.1 contract, so environments can catch and raise them.
+"""
+
+
+class WhetError(Exception):
+    """A mistake the user can mend: what was wrong, where, and what to do about it."""
+
+
+class ConfigError(WhetError):
+    """A config file, a command-line override or an argument does not make sense."""
+
+
+class EnvironmentLoadError(WhetError):
+    """An environment is not installed, fails on import, or refuses its arguments."""
+
+
+class DatasetError(WhetError):
+    """A dataset is missing, empty, or has a row that is not a task."""
+
+
+class ModelLoadError(WhetError):
+    """A model directory is missing, torn, or of an architecture this engine does not run."""
+
+
+class MissingExtraError(WhetError):
+    """A feature needs an optional dependency that is not installed."""
+
+    def __init__(self, feature: str, extra: str) -> None:
+        super().__init__(f"{feature} needs the '{extra}' extra. Install it with: pip install 'whet[{extra}]'")
+        self.extra = extra
+
+
+class MissingKeyError(WhetError):
+    """Environment variables that an environment asked for with `ensure_keys` are not set."""
+
+    def __init__(self, missing: list[str]) -> None:
+        names = ", ".join(missing)
+        super().__init__(f"missing environment variables: {names}. Set them in the shell or in a file named by env_file.")
+        self.missing = missing
+
+
+class RunError(WhetError):
+    """A run directory or a checkpoint cannot be used as asked."""
+
+
+class TrainingError(WhetError):
+    """Training had to stop (a loss that is not finite, no disk left); the last good checkpoint is kept."""
+
+
+class Error(Exception):
+    """Base class of everything that makes one rollout errored while the run goes on."""
+
+
+class ModelError(Error):
+    """A model endpoint or engine failed to answer."""
+
+
+class InvalidModelResponseError(ModelError):
+    """A model answered with something that is not a response."""
+
+
+class EmptyModelResponseError(InvalidModelResponseError):
+    """A model answered with neither text nor tool calls."""
+
+
+class OverlongPromptError(Error):
+    """The prompt, or prompt and requested tokens together, exceed the model's context."""
+
+
+class RewardError(Error):
+    """A reward function raised, or returned something that is not a finite number."""
+
+
+class ToolError(Error):
+    """Base class of tool failures."""
+
+
+class ToolParseError(ToolError):
+    """A tool call could not be parsed."""
+
+
+class ToolCallError(ToolError):
+    """A tool raised while it was being called."""
+
+
+class InfraError(Error):
+    """Infrastructure around a rollout failed, not the model and not the environment."""
+
+
+class SandboxError(InfraError):
+    """A sandbox could not be created, or its host failed."""
+
+
+class TunnelError(InfraError):
+    """A tunnel to a rollout's endpoint died."""

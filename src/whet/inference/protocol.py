@@ -1,0 +1,91 @@
+"""The `Engine` protocol: token ids in, token ids with logprobs and policy version out.
+
+Embedded torch, vLLM and remote engines implement it; everything above knows only these few names. There is no text
+here: rendering and parsing live in `rendering.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, NamedTuple, Protocol
+
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How to draw the tokens of one request. `temperature = 0` is greedy."""
+
+    max_tokens: int = 512
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0  # 0 = off
+    min_p: float = 0.0
+    stop: tuple[str, ...] = ()  # stop strings; the one that matched stays in the sampled ids
+    stop_token_ids: tuple[int, ...] = ()  # the one that matched stays in the sampled ids
+    seed: int | None = None  # the draws depend on (seed, position) alone, not on what else is in the batch
+
+
+class VersionRun(NamedTuple):
+    """`count` tokens in a row that were sampled by the weights of policy `version`."""
+
+    version: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRequest:
+    prompt_ids: list[int]
+    params: SamplingParams
+    group_key: str | None = None  # requests of one group with equal prompts share their prefill
+    rollout_key: str | None = None  # later turns of a rollout reuse the KV of earlier ones
+    adapter: str | None = None  # LoRA adapter name; None = the base weights
+
+
+@dataclass(slots=True)
+class Sample:
+    """What was drawn.
+
+    `logprobs[i]` is log softmax(logits / temperature)[ids[i]] (temperature 1 when greedy), before top-p, top-k and
+    min-p cut anything off: the quantity a learner recomputes. `versions` counts add up to `len(ids)`.
+    """
+
+    ids: list[int]
+    logprobs: list[float]
+    versions: list[VersionRun]
+    finish_reason: FinishReason
+
+
+@dataclass(frozen=True, slots=True)
+class WeightUpdate:
+    """New weights are a version and a place.
+
+    `path` is a safetensors file with the names of the `transformers` checkpoint (kind `model`), or a PEFT adapter
+    directory (kind `adapter`). On one host it lies in shared memory.
+    """
+
+    version: int
+    path: Path
+    kind: Literal["model", "adapter"] = "model"
+    adapter: str | None = None
+    metadata: dict[str, str] = field(default_factory=dict)
+
+
+class Engine(Protocol):
+    version: int
+    """Policy version of the weights now in use."""
+
+    async def sample(self, request: SampleRequest) -> Sample:
+        """Draw one continuation. Cancelling the awaiting task frees the request's slot."""
+        ...
+
+    async def load_weights(self, update: WeightUpdate) -> None:
+        """Take new weights between two decode steps. Running requests go on and their next tokens carry `update.version`."""
+        ...
+
+    async def release(self, rollout_key: str) -> None:
+        """The rollout is over: its KV may be forgotten. Unknown keys are ignored."""
+        ...
+
+    async def close(self) -> None: ...

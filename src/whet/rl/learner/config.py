@@ -1,0 +1,37 @@
+"""`[optimizer]` and `[lora]`: what a learner is made with. Torch-free, so that configs load fast."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class OptimizerConfig(BaseModel):
+    """`[optimizer]`: the update rule and its schedule. The learning rate itself is the run's `learning_rate`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    type: Literal["adamw", "muon", "sgd"] = Field("adamw", description="muon: Muon on matrices, AdamW on the rest.")
+    betas: tuple[float, float] = Field((0.9, 0.95), description="AdamW's moment decays.")
+    weight_decay: float = Field(0.0, ge=0, description="Decoupled weight decay.")
+    momentum: float = Field(0.95, ge=0, lt=1, description="Momentum of muon and sgd.")
+    muon_learning_rate: float | None = Field(None, gt=0, description="Muon's learning rate; learning_rate if absent.")
+    max_grad_norm: float = Field(1.0, gt=0, description="Gradients are clipped to this global norm.")
+    schedule: Literal["constant", "linear", "cosine"] = Field("constant", description="Learning rate after the warm-up.")
+    warmup_steps: int = Field(0, ge=0, description="Steps over which the learning rate rises from 0.")
+    decay_start: float = Field(0.0, ge=0, le=1, description="Share of max_steps after which the schedule decays.")
+
+
+class LoraConfig(BaseModel):
+    """`[lora]`: present = train a low-rank adapter (through PEFT); absent = all weights."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rank: int = Field(16, ge=1, description="Rank of the adapter.")
+    alpha: float = Field(32.0, gt=0, description="Scale: the adapter's output is multiplied by alpha / rank.")
+    dropout: float = Field(0.0, ge=0, lt=1, description="Dropout on the adapter's input while learning.")
+    target_modules: tuple[str, ...] = Field(
+        ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
+        description="Which linear layers get an adapter.",
+    )

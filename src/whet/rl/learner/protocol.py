@@ -1,0 +1,75 @@
+"""The `Learner` protocol: forward/backward, optimiser step, publish, save, load, export.
+
+The verbs are small and separate on purpose: they are what every training service offers, and one process, FSDP2 ranks
+or a remote backend can all implement them. Losses return sums over tokens and the count; the caller divides (through
+`OptimParams.denominator`), so packing, micro-batches and ranks never change the gradient.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from whet.inference.protocol import WeightUpdate
+
+if TYPE_CHECKING:
+    from whet.rl.batch import PackedBatch
+    from whet.rl.losses import LossConfig
+
+
+@dataclass(slots=True)
+class LossOutput:
+    """Sums over the trained tokens of one batch; divide by `tokens` for means.
+
+    `sums` holds one entry per diagnostic (`entropy`, `kl`, `clipped`, ...), each a sum over the same tokens.
+    """
+
+    loss: float
+    tokens: int
+    sums: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class OptimParams:
+    """What one optimiser step needs; everything else is fixed when the learner is made."""
+
+    learning_rate: float
+    denominator: int  # number of trained tokens of the whole batch: gradients are divided by it
+    max_grad_norm: float | None = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class OptimOutput:
+    grad_norm: float  # before clipping, after division
+    learning_rate: float
+    version: int  # policy version the weights have now
+
+
+class Learner(Protocol):
+    version: int
+    """Policy version of the weights now held: the number of optimiser steps taken."""
+
+    def forward_backward(self, batch: PackedBatch, loss: LossConfig) -> LossOutput:
+        """Add the gradients of the summed loss. Raises `TrainingError` when the loss is not finite, naming the rollouts."""
+        ...
+
+    def optim_step(self, params: OptimParams) -> OptimOutput:
+        """Divide, clip, apply and clear the gradients; `version` grows by one."""
+        ...
+
+    def publish(self) -> WeightUpdate:
+        """Write the current weights where engines can take them from."""
+        ...
+
+    def save(self, directory: Path) -> None:
+        """Weights, optimiser and RNG state, into an existing directory. Atomicity is the caller's (`checkpoints.py`)."""
+        ...
+
+    def load(self, directory: Path) -> None: ...
+
+    def export(self, directory: Path) -> None:
+        """A directory that plain `transformers` (all weights) or `peft` (LoRA) loads."""
+        ...
+
+    def close(self) -> None: ...

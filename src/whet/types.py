@@ -1,0 +1,262 @@
+"""The words every room uses: messages, tools, responses, trajectory steps, states, results.
+
+Messages are OpenAI-shaped. They are plain `dict` subclasses whose keys can also be read as attributes, so
+`m["content"]`, `m.get("content")` and `m.content` are the same thing, JSON needs no conversion, and a rollout
+costs no validation. Names and fields follow the `verifiers` 0.1 contract.
+
+Nothing here does I/O, and nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NotRequired, Self, TypeAlias, TypedDict
+
+if TYPE_CHECKING:
+    from whet.clients.client import Client
+
+Info: TypeAlias = dict[str, Any]
+SamplingArgs: TypeAlias = dict[str, Any]
+RewardFunc: TypeAlias = Callable[..., float | Awaitable[float] | list[float] | Awaitable[list[float]]]
+DatasetBuilder: TypeAlias = Callable[[], Any]
+FinishReason: TypeAlias = Literal["stop", "length", "tool_calls"] | None
+MessageContent: TypeAlias = str | list[Any] | None
+
+
+class Record(dict[str, Any]):
+    """A dict whose keys are also attributes. Fields named in `_defaults` read as their default when absent."""
+
+    _defaults: ClassVar[dict[str, Any]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            defaults = type(self)._defaults
+            if name in defaults:
+                return deepcopy(defaults[name])
+            raise AttributeError(f"{type(self).__name__} has no field {name!r}") from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self[name] = value
+
+    def model_dump(self, *, exclude_none: bool = False, **_: Any) -> dict[str, Any]:
+        """A plain, deep-copied dict (the pydantic spelling that 0.1 environments use)."""
+        plain = {key: _plain(value) for key, value in self.items()}
+        return {key: value for key, value in plain.items() if value is not None} if exclude_none else plain
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        fields = deepcopy(dict(self)) if deep else dict(self)
+        return type(self)(**{**fields, **(update or {})})
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+class SystemMessage(Record):
+    def __init__(self, content: MessageContent = "", **extra: Any) -> None:
+        super().__init__({**extra, "role": "system", "content": content})
+
+
+class UserMessage(Record):
+    def __init__(self, content: MessageContent = "", **extra: Any) -> None:
+        super().__init__({**extra, "role": "user", "content": content})
+
+
+class ToolCall(Record):
+    """One call of a tool by the model; `arguments` is the JSON text the model wrote, malformed or not."""
+
+    def __init__(self, id: str, name: str, arguments: str, **extra: Any) -> None:
+        super().__init__({**extra, "id": id, "name": name, "arguments": arguments})
+
+
+class AssistantMessage(Record):
+    _defaults: ClassVar[dict[str, Any]] = {"reasoning_content": None, "tool_calls": None, "thinking_blocks": None}
+
+    def __init__(
+        self,
+        content: MessageContent = None,
+        *,
+        tool_calls: list[ToolCall] | None = None,
+        reasoning_content: str | None = None,
+        **extra: Any,
+    ) -> None:
+        super().__init__({**extra, "role": "assistant", "content": content})
+        if tool_calls:
+            self["tool_calls"] = [call if isinstance(call, ToolCall) else ToolCall(**call) for call in tool_calls]
+        if reasoning_content is not None:
+            self["reasoning_content"] = reasoning_content
+
+
+class ToolMessage(Record):
+    def __init__(self, content: MessageContent = "", tool_call_id: str = "", **extra: Any) -> None:
+        super().__init__({**extra, "role": "tool", "tool_call_id": tool_call_id, "content": content})
+
+
+Message: TypeAlias = SystemMessage | UserMessage | AssistantMessage | ToolMessage
+Messages: TypeAlias = list[Message]
+
+
+class Tool(Record):
+    """What a model is told of a tool; `parameters` is a JSON schema."""
+
+    _defaults: ClassVar[dict[str, Any]] = {"strict": None}
+
+    def __init__(self, name: str, description: str, parameters: dict[str, Any], **extra: Any) -> None:
+        super().__init__({**extra, "name": name, "description": description, "parameters": parameters})
+
+
+class Usage(Record):
+    def __init__(
+        self, prompt_tokens: int = 0, completion_tokens: int = 0, reasoning_tokens: int = 0, total_tokens: int | None = None
+    ) -> None:
+        super().__init__(
+            prompt_tokens=prompt_tokens,
+            completion_tokens=completion_tokens,
+            reasoning_tokens=reasoning_tokens,
+            total_tokens=prompt_tokens + completion_tokens if total_tokens is None else total_tokens,
+        )
+
+
+class ResponseTokens(Record):
+    """Exactly what an engine was given and what it sampled in one turn.
+
+    `policy_version` holds runs of equal version, `[[version, count], ...]`, whose counts add up to
+    `len(completion_ids)`; it is empty where the server does not say.
+    """
+
+    def __init__(
+        self,
+        prompt_ids: list[int],
+        completion_ids: list[int],
+        completion_logprobs: list[float],
+        policy_version: list[list[int]] | None = None,
+        prompt_mask: list[int] | None = None,
+        completion_mask: list[int] | None = None,
+        **extra: Any,
+    ) -> None:
+        super().__init__(
+            {
+                **extra,
+                "prompt_ids": prompt_ids,
+                "prompt_mask": [0] * len(prompt_ids) if prompt_mask is None else prompt_mask,
+                "completion_ids": completion_ids,
+                "completion_mask": [1] * len(completion_ids) if completion_mask is None else completion_mask,
+                "completion_logprobs": completion_logprobs,
+                "policy_version": policy_version or [],
+            }
+        )
+
+
+class ResponseMessage(AssistantMessage):
+    _defaults: ClassVar[dict[str, Any]] = {
+        **AssistantMessage._defaults,
+        "finish_reason": None,
+        "is_truncated": False,
+        "tokens": None,
+    }
+
+
+class Response(Record):
+    """What every client gives back for one turn."""
+
+    def __init__(
+        self,
+        id: str,
+        model: str,
+        message: ResponseMessage,
+        usage: Usage | None = None,
+        created: int | None = None,
+        **extra: Any,
+    ) -> None:
+        created = int(time.time()) if created is None else created
+        super().__init__({**extra, "id": id, "created": created, "model": model, "usage": usage, "message": message})
+
+
+class TrajectoryStepTokens(TypedDict):
+    """The tokens of one turn, right to the token; see `ResponseTokens`."""
+
+    prompt_ids: list[int]
+    prompt_mask: list[int]
+    completion_ids: list[int]
+    completion_mask: list[int]
+    completion_logprobs: list[float]
+    overlong_prompt: bool
+    is_truncated: bool
+    policy_version: list[list[int]]
+
+
+class TrajectoryStep(TypedDict):
+    """One turn of a rollout: what the model was shown and what it answered."""
+
+    prompt: Messages
+    completion: Messages
+    response: Response
+    tokens: TrajectoryStepTokens | None
+    reward: float | None
+    advantage: float | None
+    is_truncated: bool
+    trajectory_id: str
+    extras: dict[str, Any]
+
+
+class TokenUsage(TypedDict):
+    input_tokens: float
+    output_tokens: float
+    final_input_tokens: NotRequired[float]
+    final_output_tokens: NotRequired[float]
+
+
+class RolloutInput(TypedDict, total=False):
+    """A dataset row that is ready to be attempted. `prompt` and `example_id` are always there."""
+
+    prompt: Messages
+    example_id: int
+    answer: str
+    info: Info | str
+    task: str
+
+
+class State(dict[str, Any]):
+    """Everything known of one rollout. `prompt`, `answer`, `info` and `example_id` live in `state["input"]`."""
+
+    INPUT_FIELDS: ClassVar[tuple[str, ...]] = ("prompt", "answer", "info", "example_id")
+
+    client: Client
+
+    def __getitem__(self, key: str) -> Any:
+        if key in self.INPUT_FIELDS and "input" in self:
+            fields = super().__getitem__("input")
+            if key in fields:
+                return fields[key]
+        return super().__getitem__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        try:
+            return self[key]
+        except KeyError:
+            return default
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        if key in self.INPUT_FIELDS and "input" in self:
+            fields = super().__getitem__("input")
+            if key in fields:
+                fields[key] = value
+                return
+        super().__setitem__(key, value)
+
+
+class RolloutOutput(dict[str, Any]):
+    """A rollout as it stands in `results.jsonl`: JSON values only."""
+
+
+class GenerateOutputs(TypedDict):
+    outputs: list[RolloutOutput]
+    metadata: dict[str, Any]
