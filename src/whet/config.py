@@ -1,0 +1,186 @@
+"""Strict configuration: TOML and command-line overrides into frozen pydantic models.
+
+Every mistake becomes one line that names the file, the key and what to do: an unknown key is an error that suggests
+the nearest valid one, a wrong value says what was expected. What the keys mean is the business of the rooms that
+define the models; nothing here knows about training or evaluation.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+import types
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar, Union, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from whet.errors import ConfigError
+
+
+class StrictModel(BaseModel):
+    """A frozen section of a config in which an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+ModelT = TypeVar("ModelT", bound=BaseModel)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file. Raises `ConfigError` naming the file, and the line where it is not TOML."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        near = difflib.get_close_matches(path.name, [p.name for p in path.parent.glob("*.toml")], n=1, cutoff=0.6)
+        hint = f" Did you mean {path.parent / near[0]}?" if near else ""
+        raise ConfigError(f"{path}: there is no such file.{hint}") from None
+    except IsADirectoryError:
+        raise ConfigError(f"{path} is a directory; give a .toml file.") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start}).") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}.") from None
+
+
+def parse_overrides(tokens: list[str]) -> list[tuple[str, Any]]:
+    """`["--sampling.max_tokens", "256", "--name=x"]` as `[("sampling.max_tokens", 256), ("name", "x")]`.
+
+    A value is read as TOML where it is TOML (`256`, `true`, `[1, 2]`, `{a = 1}`) and as a string otherwise.
+    A flag without a value means true.
+    """
+    pairs: list[tuple[str, Any]] = []
+    position = 0
+    while position < len(tokens):
+        token = tokens[position]
+        if not token.startswith("--") or token == "--":
+            raise ConfigError(f"'{token}': expected an override of the form --key value, for example --max_steps 50.")
+        key, equals, text = token[2:].partition("=")
+        position += 1
+        if equals:
+            pairs.append((_key(key), _value(text)))
+        elif position < len(tokens) and not tokens[position].startswith("--"):
+            pairs.append((_key(key), _value(tokens[position])))
+            position += 1
+        else:
+            pairs.append((_key(key), True))
+    return pairs
+
+
+def _key(text: str) -> str:
+    return text.replace("-", "_")
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def apply_overrides(data: Mapping[str, Any], pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A copy of `data` with each dotted key set. A number in a key indexes a list: `env.0.weight`."""
+    result: dict[str, Any] = _copy(data)
+    for key, value in pairs:
+        _set(result, key, key.split("."), value)
+    return result
+
+
+def _copy(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _copy(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_copy(item) for item in value]
+    return value
+
+
+def _set(node: Any, key: str, parts: list[str], value: Any) -> None:
+    *parents, last = parts
+    for part in parents:
+        if isinstance(node, list):
+            node = node[_index(node, key, part)]
+        elif isinstance(node, dict):
+            node = node.setdefault(part, {})
+        else:
+            raise ConfigError(f"--{key}: '{part}' is inside a plain value, not a table.")
+    if isinstance(node, list):
+        node[_index(node, key, last)] = value
+    elif isinstance(node, dict):
+        node[last] = value
+    else:
+        raise ConfigError(f"--{key}: '{last}' is inside a plain value, not a table.")
+
+
+def _index(items: list[Any], key: str, part: str) -> int:
+    if not part.isdigit() or int(part) >= len(items):
+        raise ConfigError(f"--{key}: '{part}' must be a number from 0 to {len(items) - 1}, the position in the list.")
+    return int(part)
+
+
+def validate(model: type[ModelT], data: Mapping[str, Any], source: str) -> ModelT:
+    """`data` as a `model`. Raises `ConfigError` with one line per mistake; `source` is the file's name."""
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        lines = [_explain(model, item, source) for item in error.errors()]
+        raise ConfigError("\n".join(dict.fromkeys(lines))) from None
+
+
+def _explain(model: type[BaseModel], item: Any, source: str) -> str:
+    location = [part for part in item["loc"] if not str(part).startswith("function-")]
+    key = ".".join(str(part) for part in location)
+    if item["type"] == "extra_forbidden":
+        return f"{source}: unknown key '{key}'.{_suggest(model, location)}"
+    if item["type"] == "missing":
+        return f"{source}: '{key}' is missing; it has no default."
+    message = str(item["msg"]).removeprefix("Value error, ")
+    if not key:
+        return f"{source}: {message}"
+    given = "" if isinstance(item["input"], dict | list) or item["type"] == "value_error" else f" (got {item['input']!r})"
+    return f"{source}: '{key}': {message}{given}"
+
+
+def _suggest(model: type[BaseModel], location: list[Any]) -> str:
+    parents, wrong = location[:-1], str(location[-1])
+    here = _descend(model, parents)
+    valid = list(here.model_fields) if here is not None else []
+    near = difflib.get_close_matches(wrong, valid, n=1, cutoff=0.6)
+    if near:
+        return f" Did you mean '{'.'.join([*map(str, parents), near[0]])}'?"
+    everywhere = all_keys(model)
+    near = difflib.get_close_matches(wrong, [key.rpartition(".")[2] for key in everywhere], n=1, cutoff=0.75)
+    if near:
+        full = next(key for key in everywhere if key.rpartition(".")[2] == near[0])
+        return f" Did you mean '{full}'?"
+    return f" Valid keys here: {', '.join(sorted(valid))}." if valid else ""
+
+
+def _descend(model: type[BaseModel], parents: list[Any]) -> type[BaseModel] | None:
+    here: type[BaseModel] | None = model
+    for part in parents:
+        if isinstance(part, int):
+            continue
+        if here is None or part not in here.model_fields:
+            return None
+        here = section_of(here.model_fields[part].annotation)
+    return here
+
+
+def section_of(annotation: Any) -> type[BaseModel] | None:
+    """The model inside an annotation such as `Model`, `Model | None` or `tuple[Model, ...]`; None for a plain value."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    if get_origin(annotation) in (Union, types.UnionType, list, tuple):
+        return next(filter(None, map(section_of, get_args(annotation))), None)
+    return None
+
+
+def all_keys(model: type[BaseModel], prefix: str = "") -> list[str]:
+    """Every dotted key of a config, sections before what is in them."""
+    keys: list[str] = []
+    for name, field in model.model_fields.items():
+        keys.append(prefix + name)
+        if (section := section_of(field.annotation)) is not None:
+            keys += all_keys(section, f"{prefix}{name}.")
+    return keys

@@ -1,0 +1,251 @@
+"""`RunConfig`: one TOML shape for a local run, a cluster run and a submitted run.
+
+Strict: an unknown key, a key that would have no effect, or two that contradict are errors. Sections live next to what
+they configure (`learner/config.py`, `losses/config.py`); those that only describe a run are here.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from whet.config import StrictModel, all_keys, apply_overrides, parse_overrides, read_toml, validate
+from whet.errors import ConfigError
+from whet.rl.learner.config import LoraConfig, OptimizerConfig
+from whet.rl.losses.config import AlgorithmConfig
+from whet.rl.spellings import canonical
+
+LATER = {
+    "workers_per_env": "worker processes for environments",
+    "oversampling_factor": "asynchronous training",
+    "max_off_policy_steps": "asynchronous training",
+    "wandb": "Weights & Biases",
+    "buffer.online_difficulty_filtering": "difficulty pools",
+    "buffer.easy_threshold": "difficulty pools",
+    "buffer.hard_threshold": "difficulty pools",
+    "buffer.easy_fraction": "difficulty pools",
+    "buffer.hard_fraction": "difficulty pools",
+    "sampling.temp_scheduler": "a temperature schedule",
+    "sampling.enable_thinking": "switching thinking off",
+    "sampling.extra_body": "extra fields for remote engines",
+    "inference.tensor_parallel_size": "vLLM",
+    "inference.pipeline_parallel_size": "vLLM",
+    "inference.gpu_memory_utilization": "vLLM",
+    "inference.base_url": "remote engines",
+    "deployment.num_gpus": "several GPUs",
+    "deployment.num_train_gpus": "several GPUs",
+    "deployment.num_infer_gpus": "several GPUs",
+    "deployment.colocate": "several GPUs",
+    "deployment.ray_address": "Ray clusters",
+    "num_gpus": "several GPUs",
+    "tensor_parallel_size": "vLLM",
+    "pipeline_parallel_size": "vLLM",
+    "use_difficulty_filtering": "difficulty pools",
+}
+"""Keys of the planned config that this version cannot honour, and what they belong to. Refused rather than ignored."""
+
+
+class SamplingConfig(StrictModel):
+    """`[sampling]`: how rollouts draw their tokens."""
+
+    max_tokens: int = Field(512, ge=1, description="Most new tokens in one turn.")
+    temperature: float = Field(1.0, ge=0, description="Softmax temperature; 0 is greedy.")
+    top_p: float = Field(1.0, gt=0, le=1, description="Keep the most likely tokens up to this probability.")
+    top_k: int = Field(0, ge=0, description="Keep this many most likely tokens; 0 keeps all.")
+    min_p: float = Field(0.0, ge=0, le=1, description="Drop tokens less likely than this share of the likeliest.")
+    stop: tuple[str, ...] = Field((), description="Strings that end a turn.")
+
+    def args(self) -> dict[str, Any]:
+        """The sampling arguments that a rollout is given; settings that change nothing are left out."""
+        given: dict[str, Any] = {"max_tokens": self.max_tokens, "temperature": self.temperature}
+        if self.top_p < 1:
+            given["top_p"] = self.top_p
+        if self.top_k:
+            given["top_k"] = self.top_k
+        if self.min_p:
+            given["min_p"] = self.min_p
+        if self.stop:
+            given["stop"] = list(self.stop)
+        return given
+
+
+class EvalSamplingConfig(StrictModel):
+    """`[eval.sampling]`: what differs from `[sampling]` while evaluating."""
+
+    max_tokens: int | None = Field(None, ge=1, description="Most new tokens in one turn.")
+    temperature: float | None = Field(None, ge=0, description="Softmax temperature; 0 is greedy.")
+    top_p: float | None = Field(None, gt=0, le=1, description="Keep the most likely tokens up to this probability.")
+    top_k: int | None = Field(None, ge=0, description="Keep this many most likely tokens; 0 keeps all.")
+    min_p: float | None = Field(None, ge=0, le=1, description="Drop tokens less likely than this share of the likeliest.")
+    stop: tuple[str, ...] | None = Field(None, description="Strings that end a turn.")
+
+
+class EnvConfig(StrictModel):
+    """`[[env]]`: one environment to learn from."""
+
+    id: str = Field(min_length=1, description="Name of an installed environment, or a path to one.")
+    weight: float = Field(1.0, gt=0, description="Share of the groups of a batch, relative to the other environments.")
+    name: str | None = Field(None, min_length=1, description="Name in metrics; the id if absent.")
+    args: dict[str, Any] = Field(default_factory=dict, description="Arguments of load_environment.")
+
+    @property
+    def label(self) -> str:
+        return self.name or Path(self.id).name
+
+
+class BufferConfig(StrictModel):
+    """`[buffer]`: which groups are worth a place in a batch."""
+
+    difficulty_threshold: float = Field(
+        0.0, ge=0, description="Groups whose rewards have less variance are replaced; 0 keeps every group."
+    )
+
+
+class EvalConfig(StrictModel):
+    """`[eval]`: scores on held-out tasks before, during and after training."""
+
+    interval: int = Field(0, ge=0, description="Steps between evaluations; 0 evaluates only before and after.")
+    num_examples: int = Field(64, ge=1, description="Held-out tasks per environment.")
+    rollouts_per_example: int = Field(1, ge=1, description="Rollouts of each task.")
+    before: bool = Field(True, description="Evaluate before the first step.")
+    after: bool = Field(True, description="Evaluate after the last step.")
+    greedy: bool = Field(True, description="Evaluate greedily as well as at the evaluation's temperature.")
+    sampling: EvalSamplingConfig = Field(default_factory=EvalSamplingConfig, description="Overrides of [sampling].")
+    env: tuple[EnvConfig, ...] = Field((), description="Environments to evaluate; those of training if absent.")
+
+
+class CheckpointingConfig(StrictModel):
+    """`[checkpointing]`: when the run is saved."""
+
+    save_every_n_steps: int = Field(50, ge=1, description="Steps between checkpoints; the last step is always saved.")
+    keep_n_checkpoints: int = Field(10, ge=1, description="How many of the newest checkpoints to keep.")
+
+
+class InferenceConfig(StrictModel):
+    """`[inference]`: the engine that samples."""
+
+    engine: Literal["auto", "embedded"] = Field("auto", description="auto picks the embedded torch engine.")
+    dtype: Literal["float32", "bfloat16"] = Field(
+        "float32", description="float32 agrees with the learner exactly; bfloat16 is faster from about 4M parameters up."
+    )
+
+
+class DeploymentConfig(StrictModel):
+    """`[deployment]`: what of the machine a run may use."""
+
+    threads: int = Field(0, ge=0, description="CPU threads of torch; 0 uses one per core, at most 4.")
+
+    def torch_threads(self) -> int:
+        return self.threads or min(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+
+
+class RunConfig(StrictModel):
+    """A training run."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="The run is the directory runs/<name>.")
+    model: str = Field("whet/tiny", min_length=1, description="whet/tiny, a local directory, or a Hugging Face id.")
+    max_steps: int = Field(100, ge=1, description="Optimiser steps.")
+    batch_size: int = Field(128, ge=1, description="Rollouts per optimiser step.")
+    rollouts_per_example: int = Field(8, ge=1, description="Group size: rollouts of one task.")
+    learning_rate: float = Field(1e-5, gt=0, description="Peak learning rate.")
+    max_async_level: Literal[0] = Field(0, description="Versions the sampler may be behind; 0 is synchronous.")
+    max_concurrent: int = Field(512, ge=1, description="Rollouts in flight at once.")
+    seed: int = Field(0, ge=0, description="Seed of everything random.")
+    env_file: tuple[Path, ...] = Field((), description="Files of KEY=VALUE lines for environments; never saved.")
+    runs_directory: Path = Field(Path("runs"), description="Where run directories are made.")
+
+    sampling: SamplingConfig = Field(default_factory=SamplingConfig, description="How rollouts draw tokens.")
+    env: tuple[EnvConfig, ...] = Field(min_length=1, description="One or many environments.")
+    buffer: BufferConfig = Field(default_factory=BufferConfig, description="Which groups make a batch.")
+    algorithm: AlgorithmConfig = Field(default_factory=AlgorithmConfig, description="Advantage and loss.")
+    lora: LoraConfig | None = Field(None, description="Present: train an adapter. Absent: all weights.")
+    optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig, description="Update rule and schedule.")
+    eval: EvalConfig = Field(default_factory=EvalConfig, description="Scores on held-out tasks.")
+    checkpointing: CheckpointingConfig = Field(default_factory=CheckpointingConfig, description="When the run is saved.")
+    inference: InferenceConfig = Field(default_factory=InferenceConfig, description="The engine that samples.")
+    deployment: DeploymentConfig = Field(default_factory=DeploymentConfig, description="What of the machine to use.")
+
+    @field_validator("max_async_level", mode="before")
+    @classmethod
+    def _synchronous(cls, value: Any) -> Any:
+        if isinstance(value, int) and value > 0:
+            raise ValueError("asynchronous training is not in this version; set max_async_level = 0")
+        return value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.batch_size % self.rollouts_per_example:
+            low = self.batch_size - self.batch_size % self.rollouts_per_example
+            near = " or ".join(str(size) for size in (low, low + self.rollouts_per_example) if size)
+            raise ValueError(
+                f"batch_size = {self.batch_size} is not divisible by rollouts_per_example = "
+                f"{self.rollouts_per_example}; use batch_size = {near}"
+            )
+        if self.max_concurrent < self.rollouts_per_example:
+            raise ValueError(
+                f"max_concurrent = {self.max_concurrent} is less than rollouts_per_example = "
+                f"{self.rollouts_per_example}: a group could never run whole"
+            )
+        for environments, where in ((self.env, "[[env]]"), (self.eval.env, "[[eval.env]]")):
+            labels = [env.label for env in environments]
+            if twice := {label for label in labels if labels.count(label) > 1}:
+                raise ValueError(f"{where} {sorted(twice)[0]!r} is there twice; give each its own name = \"...\"")
+        if self.sampling.temperature == 0:
+            raise ValueError("sampling.temperature = 0 makes every rollout of a group the same: nothing to learn from")
+        return self
+
+    @property
+    def groups_per_batch(self) -> int:
+        return self.batch_size // self.rollouts_per_example
+
+    @property
+    def directory(self) -> Path:
+        return self.runs_directory / self.name
+
+    def eval_sampling(self) -> SamplingConfig:
+        """`[sampling]` with what `[eval.sampling]` changes."""
+        return self.sampling.model_copy(update=self.eval.sampling.model_dump(exclude_none=True))
+
+    def to_toml(self) -> str:
+        """The resolved config; reading it back gives an equal config."""
+        import tomli_w
+
+        return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
+
+
+def load_run_config(path: Path, overrides: list[str] | None = None) -> RunConfig:
+    """Read a config file, apply `--key value` overrides, and check everything.
+
+    `--name auto` takes the first free of `<file name>`, `<file name>-2`, `<file name>-3`, ...
+    Raises `ConfigError`, one line per mistake.
+    """
+    data = canonical(read_toml(path), str(path))
+    data = canonical(apply_overrides(data, parse_overrides(overrides or [])), str(path))
+    data.setdefault("name", path.stem)
+    _refuse_later(data, str(path))
+    if data["name"] == "auto":
+        data["name"] = _free_name(Path(str(data.get("runs_directory", "runs"))), path.stem)
+    return validate(RunConfig, data, str(path))
+
+
+def _refuse_later(data: dict[str, Any], source: str) -> None:
+    known = set(all_keys(RunConfig))
+    lines = []
+    for key, feature in LATER.items():
+        assert key not in known, f"{key} is implemented: take it out of LATER"
+        section, _, last = key.rpartition(".")
+        table = data.get(section, {}) if section else data
+        if isinstance(table, dict) and last in table:
+            lines.append(f"{source}: '{key}' would have no effect: {feature} is not in this version. Remove the key.")
+    if lines:
+        raise ConfigError("\n".join(lines))
+
+
+def _free_name(runs: Path, stem: str) -> str:
+    number = 1
+    while (runs / (name := stem if number == 1 else f"{stem}-{number}")).exists():
+        number += 1
+    return name

@@ -1,0 +1,95 @@
+"""Keeps groups in flight until a batch is complete: asks the curriculum what to run, reports to the collector.
+
+This is the edge between pure decisions and asyncio. Every rollout gets a seed of its own, made from the run's seed and
+the rollout's place (step, slot, attempt, index), so what is sampled never depends on which rollout finished first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any
+
+from whet.clients.client import Client
+from whet.envs.environment import Environment
+from whet.rl.collector import Collector, Group
+from whet.rl.curriculum import Curriculum, Task
+from whet.rollouts.groups import run_group
+from whet.types import RolloutInput, SamplingArgs
+
+OnProgress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingEnv:
+    """An environment with the name its metrics carry and the rows it trains on."""
+
+    name: str
+    env: Environment
+    rows: list[RolloutInput]
+
+
+def rollout_seed(seed: int, *place: int | str) -> int:
+    """A seed in [0, 2**63) that depends on the run's seed and a rollout's place in the run, and on nothing else."""
+    text = "/".join(str(part) for part in (seed, *place))
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
+
+
+@dataclass(slots=True)
+class Dispatcher:
+    """Runs the groups of one step at a time."""
+
+    environments: list[TrainingEnv]
+    curriculum: Curriculum
+    client: Client
+    model: str
+    sampling_args: SamplingArgs
+    rollouts_per_example: int
+    groups_per_batch: int
+    min_variance: float
+    max_concurrent: int
+    seed: int
+    _limit: asyncio.Semaphore = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._limit = asyncio.Semaphore(self.max_concurrent)
+
+    async def collect(self, step: int, on_progress: OnProgress | None = None) -> Collector:
+        """Run groups until every slot of the batch of `step` is filled. Cancelling it cancels every rollout."""
+        collector = Collector(slots=self.groups_per_batch, min_variance=self.min_variance)
+        tasks = [self.curriculum.next_task() for _ in range(self.groups_per_batch)]
+        running = {
+            asyncio.create_task(self._run(step, slot, 0, task)): (slot, 0, task) for slot, task in enumerate(tasks)
+        }
+        try:
+            while running:
+                finished, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                # Sets have no order: decide in slot order, so that replacements draw the same tasks every time.
+                for done in sorted(finished, key=lambda item: running[item][0]):
+                    slot, attempt, task = running.pop(done)
+                    if not collector.add(done.result()):
+                        again = self.curriculum.next_of(task.environment)
+                        replacement = asyncio.create_task(self._run(step, slot, attempt + 1, again))
+                        running[replacement] = (slot, attempt + 1, again)
+                if on_progress is not None:
+                    on_progress(collector.filled, self.groups_per_batch)
+        finally:
+            for unfinished in running:
+                unfinished.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+        return collector
+
+    async def _run(self, step: int, slot: int, attempt: int, task: Task) -> Group:
+        source = self.environments[task.environment]
+        row = source.rows[task.index]
+        place = (step, slot, attempt)
+        sampling: list[dict[str, Any]] = [
+            {**self.sampling_args, "seed": rollout_seed(self.seed, *place, index)}
+            for index in range(self.rollouts_per_example)
+        ]
+        inputs = [deepcopy(row) for _ in range(self.rollouts_per_example)]
+        states = await run_group(source.env, inputs, self.client, self.model, sampling, limit=self._limit)
+        return Group("-".join(map(str, place)), slot, task, source.name, states)

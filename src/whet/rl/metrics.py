@@ -1,0 +1,105 @@
+"""The numbers of one step, under the names of docs/training.md. Pure: groups and outputs in, a flat dict out.
+
+`time/*` and `perf/*` are the only names that depend on the clock; everything else repeats with the seed.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from whet.rl.collector import Collector, Group, zero_variance_fraction
+from whet.rl.learner.protocol import LossOutput, OptimOutput
+from whet.rl.samples import TokenSequence
+
+CLOCK_PREFIXES = ("time/", "perf/")
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Seconds of one step, by what was waited for."""
+
+    generate: float
+    train: float
+    weight_sync: float
+    score: float
+
+    @property
+    def step(self) -> float:
+        return self.generate + self.train + self.weight_sync
+
+
+def step_metrics(
+    collector: Collector,
+    sequences: Sequence[TokenSequence],
+    loss: LossOutput,
+    optim: OptimOutput,
+    timings: Timings,
+) -> dict[str, float]:
+    """One line of metrics.jsonl, without its step."""
+    groups = collector.batch()
+    states = [state for group in groups for state in group.states]
+    attempted = len(states) + sum(collector.rejected.values()) * len(groups[0].states)
+    lengths = np.array([len(sequence.ids) for sequence in sequences])
+    trained = np.array([int(sequence.trained.sum()) for sequence in sequences])
+    per_token = {name: total / loss.tokens for name, total in loss.sums.items()}
+    return {
+        **reward_metrics(groups),
+        "groups/zero_variance_frac": zero_variance_fraction(groups),
+        "groups/replaced": float(sum(collector.rejected.values())),
+        "rollouts/errored_frac": collector.errored_rollouts / attempted,
+        "rollouts/truncated_frac": _mean([bool(state["is_truncated"]) for state in states]),
+        "rollouts/branches": len(sequences) / len(states),
+        "rollouts/turns": _mean([len(state["trajectory"]) for state in states]),
+        "seq_len/mean": float(lengths.mean()),
+        "seq_len/max": float(lengths.max()),
+        "seq_len/trained_mean": float(trained.mean()),
+        **staleness_metrics(sequences, optim.version - 1),
+        "optim/loss": loss.loss / loss.tokens,
+        "optim/grad_norm": optim.grad_norm,
+        "optim/lr": optim.learning_rate,
+        **{f"policy/{name}": value for name, value in per_token.items()},
+        "time/step": timings.step,
+        "time/generate": timings.generate,
+        "time/score": timings.score,
+        "time/train": timings.train,
+        "time/weight_sync": timings.weight_sync,
+        "perf/tokens_per_s": float(trained.sum()) / timings.step,
+    }
+
+
+def reward_metrics(groups: Sequence[Group]) -> dict[str, float]:
+    """Rewards over all rollouts, per environment, and per reward function or metric of its rubric."""
+    rewards_N = np.concatenate([group.rewards_G for group in groups])
+    found = {"reward/mean": float(rewards_N.mean()), "reward/std": float(rewards_N.std())}
+    by_environment: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for group in groups:
+        by_environment[group.environment] += group.states
+    for name, states in sorted(by_environment.items()):
+        found[f"reward/{name}/mean"] = _mean([state["reward"] for state in states])
+        functions: dict[str, list[float]] = defaultdict(list)
+        for state in states:
+            for function, value in (state.get("metrics") or {}).items():
+                functions[function].append(float(value))
+        for function, values in sorted(functions.items()):
+            found[f"reward/{name}/{function}"] = _mean(values)
+    return found
+
+
+def staleness_metrics(sequences: Sequence[TokenSequence], version: int) -> dict[str, float]:
+    """How many versions behind the learner the sampled tokens were."""
+    behind = np.concatenate([version - sequence.versions[sequence.trained] for sequence in sequences])
+    return {"staleness/mean": float(behind.mean()), "staleness/max": float(behind.max())}
+
+
+def without_clock(metrics: Mapping[str, float]) -> dict[str, float]:
+    """What must be identical in two runs with the same seed."""
+    return {name: value for name, value in metrics.items() if not name.startswith(CLOCK_PREFIXES)}
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values)) if len(values) else 0.0

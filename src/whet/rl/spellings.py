@@ -1,0 +1,48 @@
+"""Other spellings of config keys that people's existing files use. Nothing else in whet knows of them.
+
+Applied to the raw tables before validation. Giving a key in both spellings is an error, since one would be lost.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from whet.errors import ConfigError
+
+SPELLINGS: dict[str, str] = {
+    "model_name": "model",
+    "lora_rank": "lora.rank",
+    "lora_alpha": "lora.alpha",
+    "difficulty_threshold": "buffer.difficulty_threshold",
+}
+
+
+def canonical(data: dict[str, Any], source: str) -> dict[str, Any]:
+    """The same tables in whet's own spelling. `data` is changed in place and returned."""
+    for old, new in SPELLINGS.items():
+        if old in data:
+            _move(data, old, new, source)
+    if (use_lora := data.pop("use_lora", None)) is not None:
+        if use_lora is True:
+            data.setdefault("lora", {})
+        elif use_lora is False and "lora" in data:
+            raise ConfigError(f"{source}: use_lora = false contradicts [lora]; remove one of the two.")
+        elif not isinstance(use_lora, bool):
+            raise ConfigError(f"{source}: 'use_lora': should be true or false (got {use_lora!r}).")
+    if isinstance(data.get("env"), dict):
+        data["env"] = [data["env"]]
+    return data
+
+
+def _move(data: dict[str, Any], old: str, new: str, source: str) -> None:
+    *sections, last = new.split(".")
+    table: dict[str, Any] = data
+    for section in sections:
+        table = table.setdefault(section, {})
+        if not isinstance(table, dict):
+            raise ConfigError(f"{source}: '{section}' should be a table.")
+    if last in table:
+        raise ConfigError(f"{source}: '{old}' and '{new}' are the same key; give it once.")
+    table[last] = data.pop(old)
+
+

@@ -1,0 +1,99 @@
+"""`RunConfig`: strict, complete, and the same after a round trip through TOML."""
+
+from pathlib import Path
+
+import pytest
+
+from whet.config import all_keys, section_of
+from whet.errors import ConfigError
+from whet.rl.config import LATER, RunConfig, load_run_config
+
+MINIMAL = 'name = "r"\nbatch_size = 32\n[[env]]\nid = "reverse-text"\n'
+
+
+@pytest.fixture
+def load(tmp_path: Path):
+    def read(text: str = MINIMAL, *overrides: str) -> RunConfig:
+        path = tmp_path / "run.toml"
+        path.write_text(text)
+        return load_run_config(path, [*overrides, "--runs_directory", str(tmp_path / "runs")])
+
+    return read
+
+
+def refused(load, *args: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load(*args)
+    return str(caught.value)
+
+
+def test_the_resolved_config_reads_back_as_itself(load, tmp_path: Path) -> None:
+    config = load(MINIMAL, "--lora.rank", "4", "--env.0.args.length", "9", "--sampling.stop", '["x"]')
+    (tmp_path / "again.toml").write_text(config.to_toml())
+    assert load_run_config(tmp_path / "again.toml") == config
+
+
+def test_a_batch_that_is_not_whole_groups_names_the_sizes_that_are(load) -> None:
+    assert "use batch_size = 96 or 104" in refused(load, MINIMAL, "--batch_size", "100")
+
+
+def test_a_misspelt_key_suggests_the_nearest(load) -> None:
+    assert "Did you mean 'learning_rate'?" in refused(load, MINIMAL, "--learning_rat", "1")
+
+
+@pytest.mark.parametrize("key", sorted(LATER))
+def test_a_key_of_a_feature_to_come_is_refused_and_not_ignored(load, key: str) -> None:
+    assert "not in this version" in refused(load, MINIMAL, f"--{key}", "1")
+
+
+def test_asynchronous_training_is_refused_by_name(load) -> None:
+    assert "max_async_level = 0" in refused(load, MINIMAL, "--max_async_level", "1")
+
+
+def test_other_spellings_mean_the_same(load) -> None:
+    config = load('model_name = "m"\nuse_lora = true\nlora_rank = 4\nlora_alpha = 8\nenv = {id = "x", args = {n = 1}}\n')
+    assert (config.model, config.lora.rank, config.lora.alpha) == ("m", 4, 8)
+    assert config.env[0].args == {"n": 1}
+
+
+def test_a_key_given_in_two_spellings_is_refused(load) -> None:
+    assert "the same key" in refused(load, MINIMAL + "", "--model", "a", "--model_name", "b")
+
+
+def test_one_environment_twice_needs_names(load) -> None:
+    assert "name" in refused(load, MINIMAL + '[[env]]\nid = "reverse-text"\n')
+    assert len(load(MINIMAL + '[[env]]\nid = "reverse-text"\nname = "b"\n').env) == 2
+
+
+def test_greedy_sampling_cannot_train(load) -> None:
+    assert "nothing to learn from" in refused(load, MINIMAL, "--sampling.temperature", "0")
+
+
+def test_the_evaluation_inherits_the_sampling_of_training(load) -> None:
+    sampling = load(MINIMAL, "--sampling.max_tokens", "33", "--eval.sampling.top_p", "0.5").eval_sampling()
+    assert (sampling.max_tokens, sampling.top_p) == (33, 0.5)
+
+
+def test_the_name_auto_takes_the_first_free_one(load, tmp_path: Path) -> None:
+    assert load(MINIMAL, "--name", "auto").name == "run"
+    (tmp_path / "runs" / "run").mkdir(parents=True)
+    assert load(MINIMAL, "--name", "auto").name == "run-2"
+
+
+def test_a_name_cannot_leave_the_runs_directory(load) -> None:
+    assert "'name'" in refused(load, MINIMAL, "--name", "../x")
+
+
+def test_every_key_has_a_line_of_documentation() -> None:
+    undocumented = []
+
+    def walk(model: type, prefix: str) -> None:
+        for name, field in model.model_fields.items():
+            if not field.description:
+                undocumented.append(prefix + name)
+            if (section := section_of(field.annotation)) is not None:
+                walk(section, f"{prefix}{name}.")
+
+    walk(RunConfig, "")
+    assert len(all_keys(RunConfig)) > 50
+    assert undocumented == []
