@@ -1,0 +1,48 @@
+# whet: `make quickstart` and `make test` do all their set-up themselves. Nothing here needs a compiler or a GPU.
+.DEFAULT_GOAL := help
+.PHONY: help install quickstart test check format benchmark docs clean
+
+PYTHON ?= python3
+BIN := .venv/bin
+# One worker per core is faster than one process from two cores on; each test file stays in one worker.
+PYTEST_ARGS ?= -n 2 --dist loadfile
+
+export PYTHON
+ifdef TORCH
+export WHET_TORCH := $(TORCH)
+endif
+# Under any of these, set-up has to start even where the Python that was asked for is missing, to say so.
+BOOTSTRAP := $(shell for p in "$(PYTHON)" python3 python3.13 python3.12 python3.11 python3.14; do \
+	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 7))' 2>/dev/null && echo "$$p" && break; done)
+
+help:  ## What can be made
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 20
+
+install:  ## Set up .venv (TORCH="..." for a torch build of your own, PYTHON=... for another Python)
+	@if [ -z "$(BOOTSTRAP)" ]; then echo "whet setup: error: no Python 3 found; whet needs Python 3.11 or newer" >&2; exit 1; fi
+	@"$(BOOTSTRAP)" scripts/setup_venv.py
+
+quickstart: install  ## Train the tiny model on four tasks (about two minutes)
+	@$(BIN)/whet train run configs/rl/quickstart.toml --name auto
+
+test: check  ## All checks and all tests
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: install  ## ruff, mypy --strict, import-linter
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
+
+format: install  ## Let ruff format and fix what it can
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+benchmark: install  ## Side-by-side measurements; best on an idle machine
+	@for b in benchmarks/*.py; do case $$b in */_*) ;; *) echo "== $$b"; $(BIN)/python $$b || exit 1;; esac; done
+
+docs: install  ## Build the documentation site into site/ (installs the docs extra)
+	@$(BIN)/python -m pip install --quiet -c .venv/whet-constraints.txt 'whet[docs]' && $(BIN)/mkdocs build --strict
+
+clean:  ## Remove .venv and every cache; runs/ stays
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist site
