@@ -1,0 +1,80 @@
+"""The tokenizer of whet/tiny: 256 bytes without merges, Qwen3's special tokens, and whole phrases; 512 tokens in all.
+
+No merges on purpose: reversing and sorting are about characters, and a merge would hide them. The special tokens and
+the chat template are those of the Qwen3 format, so that the `renderers` package's Qwen3 renderer and
+`apply_chat_template` give the same tokens. The template follows that renderer also where it departs from the published
+one: with `enable_thinking=False` earlier turns keep the empty thinking block they were sampled behind.
+
+This file makes the tokenizer; it is not needed to use the model, which `AutoTokenizer` loads from its directory.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from whet.models.phrases import (
+    MARKER_TOKENS,
+    SPECIAL_TOKENS,
+    TASK_PHRASES,
+    TEMPLATE_PHRASES,
+    VOCABULARY_SIZE,
+    WORDS,
+)
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+MAX_LENGTH = 1024
+"""Positions the model is made for, in tokens."""
+
+
+def chat_template() -> str:
+    """The Jinja text of the Qwen3 chat format."""
+    return (Path(__file__).parent / "chat_template.jinja").read_text(encoding="utf-8")
+
+
+def vocabulary() -> list[str]:
+    """All tokens that are not single bytes, in order of their ids (the first has id 256).
+
+    What is left of the 512 is reserved, named `<|reserved_0|>` and so on, for markers of a user's own.
+    """
+    tokens = [*SPECIAL_TOKENS, *MARKER_TOKENS, *WORDS, *TEMPLATE_PHRASES, *TASK_PHRASES]
+    spare = VOCABULARY_SIZE - 256 - len(tokens)
+    assert spare >= 0, f"{-spare} phrases too many for {VOCABULARY_SIZE} tokens"
+    assert len(set(tokens)) == len(tokens), "a phrase is named twice"
+    return tokens + [f"<|reserved_{i}|>" for i in range(spare)]
+
+
+def build_tokenizer() -> PreTrainedTokenizerFast:
+    """The tokenizer, made from nothing but this package. Any text survives encoding and decoding unchanged."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())  # one printable stand-in for each of the 256 bytes
+    backend = Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(letters)}, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)  # type: ignore[assignment]
+    backend.decoder = decoders.ByteLevel()  # type: ignore[assignment]
+    reserved = {token for token in vocabulary() if token.startswith("<|reserved_")}
+    backend.add_tokens(
+        [
+            AddedToken(
+                token,
+                single_word=token in WORDS,
+                normalized=False,
+                special=token in SPECIAL_TOKENS or token in reserved,
+            )
+            for token in vocabulary()
+        ]
+    )
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        clean_up_tokenization_spaces=False,
+        model_max_length=MAX_LENGTH,
+        padding_side="left",
+    )
+    tokenizer.chat_template = chat_template()
+    assert len(tokenizer) == VOCABULARY_SIZE
+    return tokenizer
