@@ -1,0 +1,71 @@
+"""A model directory and a config become a learner. The only place that decides which learner."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from whet.errors import ModelLoadError
+from whet.rl.learner.config import LoraConfig, OptimizerConfig
+from whet.rl.learner.torch_learner import TorchLearner
+from whet.rl.learner.weights import FullWeights, Weights
+
+Dtype = Literal["float32", "bfloat16"]
+
+TOKEN_BUDGET = 4096
+"""Tokens of a micro-batch: enough to keep matrix products busy, few enough for activations to stay in a CPU's cache."""
+
+
+def make_learner(
+    model: Path,
+    *,
+    optimizer: OptimizerConfig,
+    lora: LoraConfig | None,
+    max_steps: int,
+    seed: int,
+    publish_directory: Path,
+    dtype: Dtype = "float32",
+    publish_dtype: Dtype = "float32",
+    threads: int | None = None,
+    token_budget: int = TOKEN_BUDGET,
+    device: str = "cpu",
+) -> TorchLearner:
+    """A learner over the `transformers` checkpoint in `model`.
+
+    `dtype` is that of matrix products while learning (weights and sums stay fp32): float32 agrees with an fp32 engine to
+    rounding. `publish_dtype` is what engines are given. `threads` sets torch's threads for the whole process. Seeds
+    torch's generator, which draws LoRA's first weights and dropout. Raises `ModelLoadError`.
+    """
+    if threads is not None:
+        torch.set_num_threads(threads)
+    torch.manual_seed(seed)
+    loaded = _load(model).to(device)
+    weights: Weights
+    if lora is None:
+        weights = FullWeights(loaded, model, getattr(torch, publish_dtype))
+    else:
+        from whet.rl.learner.lora import LoraWeights
+
+        weights = LoraWeights(loaded, model, lora)
+    return TorchLearner(
+        weights,
+        optimizer,
+        max_steps=max_steps,
+        publish_directory=publish_directory,
+        token_budget=token_budget,
+        autocast=torch.bfloat16 if dtype == "bfloat16" else None,
+    )
+
+
+def _load(directory: Path) -> PreTrainedModel:
+    if not (directory / "config.json").is_file():
+        raise ModelLoadError(f"{directory}: there is no model here (no config.json). Give a transformers checkpoint directory.")
+    try:
+        loaded: Any = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, local_files_only=True)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ModelLoadError(f"{directory}: transformers cannot load this model: {error}") from None
+    model: PreTrainedModel = loaded
+    return model

@@ -1,0 +1,205 @@
+"""`TorchLearner`: the `Learner` protocol in one process, on CPU or one GPU.
+
+A batch is laid out in micro-batches, each runs forward, loss and backward, and gradients of the summed loss add up until
+`optim_step` divides them. What is trained (`weights`), how it is updated (`optim`) and what the model computes
+(`decoder`) are other files' business. With one thread on CPU everything here is deterministic.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from whet.errors import RunError, TrainingError
+from whet.inference.protocol import WeightUpdate
+from whet.rl.batch import PackedBatch
+from whet.rl.learner.config import OptimizerConfig
+from whet.rl.learner.decoder import hidden_states
+from whet.rl.learner.layout import Layout, micro_batches
+from whet.rl.learner.logprobs import token_logprobs
+from whet.rl.learner.optim import Optimizer, schedule_factor
+from whet.rl.learner.protocol import LossOutput, OptimOutput, OptimParams
+from whet.rl.learner.weights import Weights
+from whet.rl.losses import LossConfig
+from whet.rl.losses.registry import loss_fn
+from whet.rl.losses.terms import LossInputs, LossTerms
+
+
+class TorchLearner:
+    """See `whet.rl.learner.protocol.Learner`; made by `whet.rl.learner.make.make_learner`."""
+
+    def __init__(
+        self,
+        weights: Weights,
+        optimizer: OptimizerConfig,
+        *,
+        max_steps: int,
+        publish_directory: Path,
+        token_budget: int,
+        autocast: torch.dtype | None = None,
+    ) -> None:
+        """`token_budget` bounds a micro-batch, in tokens; `autocast` is the dtype of matrix products, if not fp32."""
+        self.version = 0
+        self._weights = weights
+        self._config = optimizer
+        self._optimizer = Optimizer(optimizer, weights.parameters(), hidden=weights.hidden_parameters())
+        self._max_steps = max_steps
+        self._publish_directory = publish_directory
+        self._token_budget = token_budget
+        self._autocast = autocast
+        self._device = weights.model.device
+
+    @property
+    def parameters(self) -> int:
+        """Parameters of the model, an adapter's included."""
+        return sum(p.numel() for p in self._weights.model.parameters())
+
+    @property
+    def trained_parameters(self) -> int:
+        return sum(p.numel() for p in self._optimizer.parameters)
+
+    def forward_backward(self, batch: PackedBatch, loss: LossConfig) -> LossOutput:
+        """Add the gradients of the summed loss.
+
+        `sums`: `entropy`; for losses over sampled tokens `kl`, the k3 estimate of KL(sampler || learner), and
+        `clipped`, the number of tokens that were dropped or whose ratio was cut. Raises `TrainingError` where the loss is
+        not finite, naming the rollouts; all gradients are cleared then.
+        """
+        self._weights.model.train()
+        function = loss_fn(loss.loss)
+        output = LossOutput(loss=0.0, tokens=batch.trained_tokens)
+        for layout, logprobs_N, entropies_N in self._forward(batch):
+            inputs = self._loss_inputs(batch, layout, logprobs_N)
+            terms = function(inputs, loss)
+            total = terms.loss_N.sum()
+            output.loss += total.item()
+            if not math.isfinite(output.loss):
+                self._optimizer.clear_gradients()
+                raise _not_finite(batch, layout, logprobs_N, terms)
+            torch.autograd.backward(total)
+            _add(output.sums, _diagnostics(inputs, terms, entropies_N, sampled=loss.loss != "cross_entropy"))
+        return output
+
+    @torch.no_grad()
+    def token_logprobs(self, batch: PackedBatch) -> NDArray[np.float32]:
+        """log p of every trained token under the present weights, at its sequence's temperature; 0 for other tokens."""
+        self._weights.model.eval()
+        result_T = np.zeros(len(batch.ids), np.float32)
+        for layout, logprobs_N, _ in self._forward(batch):
+            result_T[layout.targets] = logprobs_N.cpu().numpy()
+        return result_T
+
+    def optim_step(self, params: OptimParams) -> OptimOutput:
+        """Divide, clip, apply and clear. `params.learning_rate` is the peak; the schedule of `[optimizer]` is applied here.
+
+        Raises `TrainingError` where the gradients are not finite; the weights are left as they were.
+        """
+        norm = self._optimizer.scale_gradients(params.denominator, params.max_grad_norm)
+        if not math.isfinite(norm):
+            self._optimizer.clear_gradients()
+            raise TrainingError(
+                f"step {self.version + 1}: the gradient is not finite, the weights were left as they were. "
+                "A lower learning_rate or [optimizer] max_grad_norm usually helps; the last checkpoint is good."
+            )
+        factor = schedule_factor(self._config, self.version, self._max_steps)
+        self._optimizer.step(params.learning_rate, factor)
+        self._optimizer.clear_gradients()
+        self.version += 1
+        return OptimOutput(grad_norm=norm, learning_rate=params.learning_rate * factor, version=self.version)
+
+    def publish(self) -> WeightUpdate:
+        return self._weights.publish(self._publish_directory, self.version)
+
+    def save(self, directory: Path) -> None:
+        self._weights.save(directory)
+        rng = {"cpu": torch.get_rng_state()}
+        if self._device.type == "cuda":
+            rng["cuda"] = torch.cuda.get_rng_state(self._device)
+        torch.save({"optimizer": self._optimizer.state_dict(), "rng": rng}, directory / "optimizer.pt")
+        (directory / "learner.json").write_text(json.dumps({"version": self.version}) + "\n", encoding="utf-8")
+
+    def load(self, directory: Path) -> None:
+        """Everything that `save` wrote; from here on the learner does what the saved one would have done, bit for bit."""
+        try:
+            state: dict[str, Any] = torch.load(directory / "optimizer.pt", map_location=self._device, weights_only=True)
+            version = int(json.loads((directory / "learner.json").read_text(encoding="utf-8"))["version"])
+        except (OSError, ValueError, KeyError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+            raise RunError(f"{directory}: cannot read the saved learner: {error}") from None
+        self._weights.load(directory)
+        self._optimizer.load_state_dict(state["optimizer"])
+        self._optimizer.clear_gradients()
+        torch.set_rng_state(state["rng"]["cpu"].cpu())
+        if self._device.type == "cuda" and "cuda" in state["rng"]:
+            torch.cuda.set_rng_state(state["rng"]["cuda"].cpu(), self._device)
+        self.version = version
+
+    def export(self, directory: Path, dtype: torch.dtype | None = None) -> None:
+        """For plain `transformers` or `peft`, with the tokenizer beside it; in `dtype`, or as trained."""
+        self._weights.export(directory, dtype)
+
+    def close(self) -> None:
+        self._optimizer.clear_gradients()
+
+    def _forward(self, batch: PackedBatch) -> Iterator[tuple[Layout, Tensor, Tensor]]:
+        model: Any = self._weights.model
+        sequence_T = batch.sequence_of_token
+        for layout in micro_batches(batch, self._token_budget):
+            with torch.autocast(self._device.type, self._autocast, enabled=self._autocast is not None):
+                hidden_ND = hidden_states(model.model, self._tensor(batch.ids[layout.tokens]).long(), layout)
+                logprobs_N, entropies_N = token_logprobs(
+                    hidden_ND,
+                    model.lm_head.weight,
+                    self._tensor(batch.ids[layout.targets]).long(),
+                    self._tensor(batch.temperatures[sequence_T[layout.targets]]),
+                )
+            yield layout, logprobs_N, entropies_N
+
+    def _loss_inputs(self, batch: PackedBatch, layout: Layout, logprobs_N: Tensor) -> LossInputs:
+        return LossInputs(
+            logprobs_N=logprobs_N,
+            sampled_logprobs_N=self._tensor(batch.logprobs[layout.targets]),
+            advantages_N=self._tensor(batch.advantages[layout.targets]),
+            sequence_N=self._tensor(batch.sequence_of_token[layout.targets]).long(),
+        )
+
+    def _tensor(self, array: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(array).to(self._device)
+
+
+@torch.no_grad()
+def _diagnostics(inputs: LossInputs, terms: LossTerms, entropies_N: Tensor, *, sampled: bool) -> dict[str, float]:
+    sums = {"entropy": entropies_N.sum().item()}
+    if sampled:
+        log_ratio_N = inputs.log_ratio_N
+        sums["kl"] = (log_ratio_N.expm1() - log_ratio_N).sum().item()
+        sums["clipped"] = 0.0 if terms.clipped_N is None else float(terms.clipped_N.sum().item())
+    return sums
+
+
+def _add(sums: dict[str, float], more: dict[str, float]) -> None:
+    for name, value in more.items():
+        sums[name] = sums.get(name, 0.0) + value
+
+
+def _not_finite(batch: PackedBatch, layout: Layout, logprobs_N: Tensor, terms: LossTerms) -> TrainingError:
+    bad_N = ~terms.loss_N.detach().isfinite().cpu().numpy()
+    sequences = np.unique(batch.sequence_of_token[layout.targets[bad_N]])
+    names = ", ".join(dict.fromkeys(batch.rollouts[sequence] for sequence in sequences.tolist()))
+    if not logprobs_N.isfinite().all():
+        cause = "the model's own logprobs are not finite: the weights have diverged; try a lower learning_rate"
+    elif not np.isfinite(batch.advantages).all():
+        cause = "their advantages are not finite: look at the rewards"
+    elif not np.isfinite(batch.logprobs).all():
+        cause = "the sampler's logprobs are not finite"
+    else:
+        cause = "the ratio of learner to sampler is too large for this loss: masked_is or ppo bound it"
+    return TrainingError(f"the loss is not finite for rollouts {names or '(their sum overflows)'}: {cause}.")

@@ -1,0 +1,137 @@
+"""Which parameters a learner trains, and how they leave it: to engines, to checkpoints, to people.
+
+`Weights` is the seam between training all weights (here) and training a LoRA adapter (`lora.py`); the learner knows
+nothing else of the difference. Files that an engine may be reading are written aside and renamed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from whet.errors import RunError
+from whet.inference.protocol import WeightUpdate
+
+KEPT_PUBLICATIONS = 2
+"""The newest, and the one before it, which an engine may still be reading."""
+
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+    "chat_template.jinja",
+)
+
+
+class Weights(Protocol):
+    model: PreTrainedModel
+    """The decoder with its output head, projections as they are called in training."""
+
+    def parameters(self) -> list[tuple[str, nn.Parameter]]:
+        """What is trained, in a fixed order."""
+        ...
+
+    def hidden_parameters(self) -> set[str]:
+        """Names of those that belong to decoder layers (not embeddings, not the head)."""
+        ...
+
+    def publish(self, directory: Path, version: int) -> WeightUpdate: ...
+    def save(self, directory: Path) -> None: ...
+    def load(self, directory: Path) -> None: ...
+    def export(self, directory: Path, dtype: torch.dtype | None) -> None: ...
+
+
+class FullWeights:
+    """Every parameter of the model."""
+
+    FILE = "weights.safetensors"
+
+    def __init__(self, model: PreTrainedModel, source: Path, publish_dtype: torch.dtype) -> None:
+        """`source` is where the model came from, `publish_dtype` what engines are given."""
+        self.model = model
+        self._source = source
+        self._publish_dtype = publish_dtype
+
+    def parameters(self) -> list[tuple[str, nn.Parameter]]:
+        return list(self.model.named_parameters())
+
+    def hidden_parameters(self) -> set[str]:
+        return {name for name, _ in self.model.named_parameters() if ".layers." in name}
+
+    def publish(self, directory: Path, version: int) -> WeightUpdate:
+        path = directory / f"weights-{version:08d}.safetensors"
+        write_aside(path, lambda aside: save_file(self._tensors(self._publish_dtype), aside))
+        forget_older(directory, "weights-*.safetensors")
+        return WeightUpdate(version=version, path=path, kind="model")
+
+    def save(self, directory: Path) -> None:
+        save_file(self._tensors(None), directory / self.FILE)
+
+    def load(self, directory: Path) -> None:
+        copy_in(dict(self.parameters()), directory / self.FILE)
+
+    def export(self, directory: Path, dtype: torch.dtype | None) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.model.save_pretrained(directory, state_dict=self._tensors(dtype))
+        copy_tokenizer(self._source, directory)
+
+    def _tensors(self, dtype: torch.dtype | None) -> dict[str, Tensor]:
+        # named_parameters gives a tied head once, under the embedding's name, as checkpoints have it.
+        return {name: p.detach().to(dtype or p.dtype).contiguous() for name, p in self.parameters()}
+
+
+def copy_in(parameters: dict[str, nn.Parameter], path: Path) -> None:
+    """Fill parameters from a file that holds exactly these names and shapes."""
+    try:
+        tensors = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise RunError(f"{path}: cannot read the saved weights: {error}") from None
+    expected = {name: tuple(p.shape) for name, p in parameters.items()}
+    if (found := {name: tuple(t.shape) for name, t in tensors.items()}) != expected:
+        wrong = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
+        raise RunError(
+            f"{path} was saved from another model: {len(wrong)} tensors differ, the first is {wrong[0]} "
+            f"(saved {found.get(wrong[0])}, expected {expected.get(wrong[0])}). Resume with the model the run began with."
+        )
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(tensors[name])
+
+
+def write_aside(path: Path, write: Callable[[Path], None]) -> None:
+    """A reader sees the old file or the whole new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.tmp")
+    try:
+        write(aside)
+        os.replace(aside, path)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        raise RunError(f"{path}: cannot hand the weights over: {error}. Is the disk (or shared memory) full?") from None
+
+
+def forget_older(directory: Path, pattern: str) -> None:
+    for old in sorted(directory.glob(pattern))[:-KEPT_PUBLICATIONS]:
+        if old.is_dir():
+            shutil.rmtree(old)
+        else:
+            old.unlink()
+
+
+def copy_tokenizer(source: Path, directory: Path, names: Iterable[str] = TOKENIZER_FILES) -> None:
+    for name in names:
+        if (source / name).is_file():
+            shutil.copyfile(source / name, directory / name)

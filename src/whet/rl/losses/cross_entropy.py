@@ -1,0 +1,11 @@
+"""Cross entropy: imitate the trained tokens. For demonstrations, which nobody sampled; the advantage is a weight, 1 by default.
+
+    loss = -A log p
+"""
+
+from whet.rl.losses.config import LossConfig
+from whet.rl.losses.terms import LossInputs, LossTerms
+
+
+def cross_entropy(inputs: LossInputs, config: LossConfig) -> LossTerms:
+    return LossTerms(-inputs.advantages_N * inputs.logprobs_N)

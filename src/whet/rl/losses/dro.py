@@ -1,0 +1,15 @@
+"""DRO: regression towards the policy that the advantages ask for, held to the sampler by a square.
+
+    loss = -(A log p - beta / 2 (log r)^2)
+
+Source: Richemond et al. 2024, Offline Regularised Reinforcement Learning (arXiv:2405.19107), with the advantage in
+place of reward minus value.
+"""
+
+from whet.rl.losses.config import LossConfig
+from whet.rl.losses.terms import LossInputs, LossTerms
+
+
+def dro(inputs: LossInputs, config: LossConfig) -> LossTerms:
+    pull_N = 0.5 * config.dro_beta * inputs.log_ratio_N.square()
+    return LossTerms(pull_N - inputs.advantages_N * inputs.logprobs_N)

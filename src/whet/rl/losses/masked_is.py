@@ -1,0 +1,25 @@
+"""Masked importance sampling, the default: the plain policy gradient, without the tokens that already moved far.
+
+    loss = -A r [kept] + penalty (log r)^2
+
+p and q are the token's probabilities under learner and sampler. A token is dropped where p - q > threshold and A > 0
+(it is already much likelier), or p - q < -threshold and A < 0. Comparing probabilities, not ratios, leaves rare
+tokens alone, whose ratios are large by noise. The penalty also holds the dropped tokens near the sampler.
+Source: the default loss of prime-rl (Prime Intellect), after DPPO's binary total-variation mask.
+"""
+
+from whet.rl.losses.config import LossConfig
+from whet.rl.losses.terms import LossInputs, LossTerms
+
+
+def masked_is(inputs: LossInputs, config: LossConfig) -> LossTerms:
+    log_ratio_N = inputs.log_ratio_N
+    moved_N = inputs.logprobs_N.detach().exp() - inputs.sampled_logprobs_N.exp()
+    advantages_N = inputs.advantages_N
+    dropped_N = ((moved_N > config.mask_threshold) & (advantages_N > 0)) | (
+        (moved_N < -config.mask_threshold) & (advantages_N < 0)
+    )
+    # Where, not times: a dropped token's ratio may be infinite, and 0 * inf is not 0.
+    surrogate_N = -advantages_N * log_ratio_N.masked_fill(dropped_N, 0.0).exp()
+    policy_N = surrogate_N.masked_fill(dropped_N, 0.0)
+    return LossTerms(policy_N + config.mask_penalty * log_ratio_N.square(), dropped_N)

@@ -1,0 +1,131 @@
+"""Rollouts as token sequences: what was in the context, what was sampled, by which weights, with which probability.
+
+    turn 1   prompt [a b]          completion [c d]
+    turn 2   prompt [a b c d e]    completion [f]        extends turn 1: merged
+    turn 3   prompt [a b x]        completion [y]        does not: a new branch
+
+    sequence 1   a b c d e f       trained  . . c d . f
+    sequence 2   a b x y           trained  . . . y
+
+Ids, logprobs and versions are copied as the engine reported them; nothing is ever tokenised again here. The number
+of branches of a rollout is the length of the list. Rewards and advantages are none of this file's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whet.errors import TrainingError
+from whet.types import TrajectoryStep
+
+UNKNOWN_VERSION = -1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenSequence:
+    """One token sequence; every array has length T."""
+
+    ids: NDArray[np.int32]
+    trained: NDArray[np.bool_]  # true exactly where a token was sampled
+    logprobs: NDArray[np.float32]  # the sampler's, at temperature `temperature`; 0 where not sampled
+    versions: NDArray[np.int32]  # policy version that sampled the token; -1 where not sampled or not known
+    temperature: float = 1.0
+    rollout: str = ""  # who it belongs to, for messages to people
+
+    @classmethod
+    def demonstration(cls, ids: Sequence[int], trained: Sequence[bool], *, rollout: str = "") -> Self:
+        """A sequence to imitate (loss `cross_entropy`): nobody sampled it, so it has neither logprobs nor versions."""
+        length = len(ids)
+        return cls(
+            ids=np.asarray(ids, np.int32),
+            trained=np.asarray(trained, np.bool_),
+            logprobs=np.zeros(length, np.float32),
+            versions=np.full(length, UNKNOWN_VERSION, np.int32),
+            rollout=rollout,
+        )
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+def sequences_of(trajectory: Sequence[TrajectoryStep], *, temperature: float, rollout: str) -> list[TokenSequence]:
+    """The branches of one rollout, in the order in which they began.
+
+    A turn whose prompt extends the sequence so far is merged into it; any other turn starts a new sequence.
+    Raises `TrainingError` where a turn has no tokens or tokens that do not fit together.
+    """
+    branches: list[_Branch] = []
+    for number, step in enumerate(trajectory, start=1):
+        turn = _read_turn(step.get("tokens"), f"rollout {rollout}, turn {number}")
+        if not branches or not branches[-1].extended_by(turn.prompt_ids):
+            branches.append(_Branch())
+        branches[-1].append(turn)
+    return [branch.sequence(temperature, rollout) for branch in branches]
+
+
+@dataclass(slots=True)
+class _Turn:
+    prompt_ids: list[int]
+    completion_ids: list[int]
+    sampled: list[bool]
+    logprobs: list[float]
+    versions: list[int]
+
+
+@dataclass(slots=True)
+class _Branch:
+    ids: list[int] = field(default_factory=list)
+    trained: list[bool] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+
+    def extended_by(self, prompt_ids: list[int]) -> bool:
+        return prompt_ids[: len(self.ids)] == self.ids
+
+    def append(self, turn: _Turn) -> None:
+        new_ids = turn.prompt_ids[len(self.ids) :]
+        self.ids += new_ids + turn.completion_ids
+        self.trained += [False] * len(new_ids) + turn.sampled
+        self.logprobs += [0.0] * len(new_ids) + turn.logprobs
+        self.versions += [UNKNOWN_VERSION] * len(new_ids) + turn.versions
+
+    def sequence(self, temperature: float, rollout: str) -> TokenSequence:
+        return TokenSequence(
+            ids=np.asarray(self.ids, np.int32),
+            trained=np.asarray(self.trained, np.bool_),
+            logprobs=np.asarray(self.logprobs, np.float32),
+            versions=np.asarray(self.versions, np.int32),
+            temperature=temperature,
+            rollout=rollout,
+        )
+
+
+def _read_turn(tokens: Any, where: str) -> _Turn:
+    if not tokens:
+        raise TrainingError(
+            f"{where}: the turn has no token ids, so it cannot be trained on. "
+            "Training needs a client that returns the engine's tokens (the policy client does)."
+        )
+    prompt_ids, completion_ids = list(tokens["prompt_ids"]), list(tokens["completion_ids"])
+    length = len(completion_ids)
+    sampled = [bool(mark) for mark in tokens["completion_mask"]]
+    logprobs = list(tokens["completion_logprobs"])
+    runs = list(tokens.get("policy_version") or [(UNKNOWN_VERSION, length)])
+    versions = [int(version) for version, count in runs for _ in range(count)]
+    if not prompt_ids:
+        raise TrainingError(f"{where}: the prompt is empty; a model samples its first token after at least one other.")
+    for name, values in (("completion_mask", sampled), ("completion_logprobs", logprobs), ("policy_version", versions)):
+        if len(values) != length:
+            raise TrainingError(f"{where}: {length} sampled ids but {len(values)} values in {name}; they must be as many.")
+    return _Turn(
+        prompt_ids=prompt_ids,
+        completion_ids=completion_ids,
+        sampled=sampled,
+        logprobs=[float(value) if mark else 0.0 for value, mark in zip(logprobs, sampled, strict=True)],
+        versions=[value if mark else UNKNOWN_VERSION for value, mark in zip(versions, sampled, strict=True)],
+    )
