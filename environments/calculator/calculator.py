@@ -1,0 +1,135 @@
+"""Answer sums by calling a calculator: the right number counts only if a real call of the tool brought it.
+
+The tool reads an expression through `ast` and computes it itself; nothing is handed to `eval`. Whether a task belongs
+to training or to evaluation is decided by a hash of the task itself, so the two never meet, whatever the seed and the
+sizes.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+import random
+import zlib
+from collections.abc import Callable
+from typing import Any, Literal
+
+import whet
+
+INSTRUCTION = "Use the calculate tool, then answer with its result only.\n\nWhat is "
+OPERATIONS: dict[str, Callable[[int, int], int]] = {
+    "plus": operator.add,
+    "minus": operator.sub,
+    "times": operator.mul,
+}
+
+BINARY: dict[type[ast.operator], Callable[[float, float], float]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+}
+UNARY: dict[type[ast.unaryop], Callable[[float], float]] = {ast.UAdd: operator.pos, ast.USub: operator.neg}
+MAX_EXPRESSION_LENGTH = 200
+
+
+def value_of(node: ast.expr) -> float:
+    match node:
+        case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
+            return value
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in BINARY:
+            return BINARY[type(op)](value_of(left), value_of(right))
+        case ast.UnaryOp(op=op, operand=operand) if type(op) in UNARY:
+            return UNARY[type(op)](value_of(operand))
+    raise ValueError("only numbers, + - * / and parentheses are allowed")
+
+
+def calculate(expression: str) -> str:
+    """Evaluate an arithmetic expression.
+
+    Args:
+        expression: Numbers with + - * / and parentheses, for example 12*34.
+    """
+    if len(expression) > MAX_EXPRESSION_LENGTH:
+        raise ValueError(f"the expression is longer than {MAX_EXPRESSION_LENGTH} characters")
+    try:
+        tree = ast.parse(expression.strip(), mode="eval")
+    except SyntaxError:
+        raise ValueError("this is not an arithmetic expression") from None
+    value = value_of(tree.body)
+    return str(int(value)) if value == int(value) else f"{value:.10g}"
+
+
+def split_of(sum_in_words: str) -> Literal["train", "eval"]:
+    """A quarter of all sums is for evaluation."""
+    return "eval" if zlib.crc32(sum_in_words.encode()) % 4 == 0 else "train"
+
+
+def make_tasks(
+    split: Literal["train", "eval"], size: int, seed: int, numbers: range, operations: list[str]
+) -> list[dict[str, Any]]:
+    """`size` different tasks of one split, or all there are if they are fewer."""
+    sums = {
+        f"{left} {name} {right}": str(OPERATIONS[name](left, right))
+        for left in numbers
+        for right in numbers
+        for name in operations
+    }
+    mine = sorted(words for words in sums if split_of(words) == split)
+    random.Random(f"{split} {seed}").shuffle(mine)
+    return [{"question": f"{INSTRUCTION}{words}?", "answer": sums[words]} for words in mine[:size]]
+
+
+def final_answer(completion: whet.Messages) -> str:
+    last = completion[-1] if completion else None
+    return (last["content"] or "").strip() if last is not None and last["role"] == "assistant" else ""
+
+
+def tool_found_it(completion: whet.Messages, answer: str) -> float:
+    """1 if a call of the tool returned the right number."""
+    return float(any(message["role"] == "tool" and message["content"] == answer for message in completion))
+
+
+def exact_match(completion: whet.Messages, answer: str) -> float:
+    """1 if the last message is the right number, wherever it came from."""
+    return float(final_answer(completion) == answer)
+
+
+def correct_by_tool(completion: whet.Messages, answer: str) -> float:
+    """1 if the tool returned the right number and the last message says it."""
+    return tool_found_it(completion, answer) * exact_match(completion, answer)
+
+
+def load_environment(
+    num_train: int = 2000,
+    num_eval: int = 256,
+    seed: int = 0,
+    max_number: int = 99,
+    operations: tuple[str, ...] = ("plus", "minus", "times"),
+    max_turns: int = 3,
+) -> whet.Environment:
+    """
+    Args:
+        num_train: Tasks to train on.
+        num_eval: Tasks to evaluate on.
+        seed: Draws the tasks.
+        max_number: Largest number in a sum; more digits are harder to copy.
+        operations: Which of plus, minus and times come up.
+        max_turns: Turns after which an attempt ends, tool calls included.
+    """
+    if max_number < 20 or max_number > 999:
+        raise ValueError(f"max_number must lie between 20 and 999, got {max_number}")
+    unknown = sorted(set(operations) - set(OPERATIONS))
+    if unknown or not operations:
+        raise ValueError(f"operations must be some of {', '.join(OPERATIONS)}, got {', '.join(operations) or 'none'}")
+    numbers = range(2, max_number + 1)
+    rubric = whet.Rubric(funcs=[correct_by_tool])
+    rubric.add_metric(exact_match)
+    rubric.add_metric(tool_found_it)
+    return whet.ToolEnv(
+        tools=[calculate],
+        max_turns=max_turns,
+        dataset=lambda: make_tasks("train", num_train, seed, numbers, list(operations)),
+        eval_dataset=lambda: make_tasks("eval", num_eval, seed, numbers, list(operations)),
+        rubric=rubric,
+    )
