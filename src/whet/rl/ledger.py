@@ -1,0 +1,93 @@
+"""Which group was trained in which step: an append-only file that makes "exactly once" checkable.
+
+One JSON line a step, `{"step": 3, "groups": ["3-0", "3-1"]}`, fsynced before the next step begins. A line that a crash left half
+written is cut off when the file is opened; resuming from an older checkpoint cuts off the steps after it. A group that
+would be recorded twice is a `RunError`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from whet.errors import RunError, TrainingError
+
+
+class Ledger:
+    """The ledger at `path`, which is made when there is none."""
+
+    def __init__(self, path: Path) -> None:
+        """Read and repair. Raises `RunError` for a damaged line that is not the last, which no crash can explain."""
+        self.path = path
+        self._groups: dict[int, list[str]] = {}
+        self._step_of_group: dict[str, int] = {}
+        self._load()
+
+    @property
+    def steps(self) -> dict[int, list[str]]:
+        """Groups by step, in the order in which they were trained."""
+        return {step: list(groups) for step, groups in self._groups.items()}
+
+    def step_of(self, group: str) -> int | None:
+        return self._step_of_group.get(group)
+
+    def append(self, step: int, groups: Iterable[str]) -> None:
+        """Record a step; it is on disk when this returns. Raises `TrainingError` when the disk does not take it."""
+        trained = list(groups)
+        self._admit(step, trained)
+        size = self.path.stat().st_size if self.path.exists() else 0
+        try:
+            with self.path.open("ab") as file:
+                file.write(json.dumps({"step": step, "groups": trained}).encode() + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            with self.path.open("ab") as file:
+                file.truncate(size)
+            self._forget(step)
+            raise TrainingError(f"{self.path}: cannot record step {step}: {error.strerror}. Free some disk space.") from None
+
+    def truncate_after(self, step: int) -> None:
+        """Forget every later step: the run goes on from a checkpoint of `step`."""
+        for later in [number for number in self._groups if number > step]:
+            self._forget(later)
+        kept = "".join(json.dumps({"step": number, "groups": groups}) + "\n" for number, groups in self._groups.items())
+        aside = self.path.with_name(f".{self.path.name}.tmp")
+        with aside.open("wb") as file:
+            file.write(kept.encode())
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, self.path)
+
+    def _load(self) -> None:
+        if not self.path.exists():
+            return
+        content = self.path.read_bytes()
+        whole = content.rfind(b"\n") + 1
+        for number, line in enumerate(content[:whole].splitlines(), start=1):
+            try:
+                record = json.loads(line)
+                self._admit(int(record["step"]), [str(group) for group in record["groups"]])
+            except (ValueError, KeyError, TypeError) as error:
+                raise RunError(
+                    f"{self.path}, line {number} is damaged ({error}), and it is not the last line, so this was not a crash. "
+                    "Restore the file from a backup, or start a new run from the last checkpoint's export."
+                ) from None
+        if whole < len(content):
+            os.truncate(self.path, whole)
+
+    def _admit(self, step: int, groups: list[str]) -> None:
+        if step in self._groups:
+            raise RunError(f"{self.path}: step {step} is there already; a step is trained once.")
+        twice = [group for group in groups if group in self._step_of_group]
+        if twice or len(set(groups)) < len(groups):
+            known = f" (group {twice[0]} was trained in step {self._step_of_group[twice[0]]})" if twice else ""
+            raise RunError(f"{self.path}: step {step} would train a group twice{known}.")
+        self._groups[step] = groups
+        self._step_of_group.update(dict.fromkeys(groups, step))
+
+    def _forget(self, step: int) -> None:
+        for group in self._groups.pop(step):
+            del self._step_of_group[group]
