@@ -14,7 +14,7 @@ def group(slot: int, rewards: list[float], *, error: Exception | None = None, at
     states = [State(reward=reward, error=None) for reward in rewards]
     if error is not None:
         states[0]["error"] = error
-    return Group(f"1-{slot}-{attempt}", slot, Task(0, slot, 0), "env", states)
+    return Group(slot, Task(10 * slot + attempt, 0, slot, 0), "env", states)
 
 
 def test_a_batch_is_in_slot_order_whatever_finished_first() -> None:
@@ -30,7 +30,7 @@ def test_a_group_with_an_errored_rollout_is_replaced_and_counted() -> None:
     collector = Collector(slots=1)
     assert not collector.add(group(0, [0, 1], error=RewardError("no")))
     assert collector.add(group(0, [0, 1], attempt=1))
-    assert collector.batch()[0].id == "1-0-1"
+    assert collector.batch()[0].id == 1
     assert collector.errored_rollouts == 1
     assert collector.rejected == {"errored": 1}
 
@@ -50,7 +50,7 @@ def test_a_slot_out_of_attempts_takes_the_group_with_most_variance() -> None:
     assert not collector.add(group(0, [1, 1], attempt=0))
     assert not collector.add(group(0, [0, 1], attempt=1))
     assert collector.add(group(0, [1, 1], attempt=2))
-    assert collector.batch()[0].id == "1-0-1"
+    assert collector.batch()[0].id == 1
 
 
 def test_nothing_but_errors_stops_the_run_with_the_commonest_one() -> None:

@@ -55,6 +55,12 @@ def test_a_resumed_curriculum_goes_on_where_it_was(pools: list[Pool], before: in
     assert [whole.next_task() for _ in range(after)] == [resumed.next_task() for _ in range(after)]
 
 
+def test_no_two_draws_have_the_same_number() -> None:
+    curriculum = Curriculum([Pool("a", 3), Pool("b", 3)], seed=0)
+    drawn = [curriculum.next_task() if i % 3 else curriculum.next_of(1) for i in range(20)]
+    assert [task.number for task in drawn] == list(range(20))
+
+
 def test_the_seed_decides_the_order() -> None:
     def order(seed: int) -> list[int]:
         curriculum = Curriculum([Pool("a", 50)], seed=seed)

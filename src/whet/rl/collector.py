@@ -34,11 +34,15 @@ Rejection = Literal["errored", "too little variance"]
 class Group:
     """All rollouts of one task, scored."""
 
-    id: str  # unique within the run: step, slot and attempt
-    slot: int
+    slot: int  # its place in the batch
     task: Task
     environment: str
     states: list[State]
+
+    @property
+    def id(self) -> int:
+        """Unique within the run: every group is a task of its own."""
+        return self.task.number
 
     @property
     def errors(self) -> list[BaseException]:

@@ -20,11 +20,12 @@ from whet.errors import RunError
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A place in a dataset: row `index` of environment number `environment`, drawn in pass `epoch` over it."""
+    """A place in a dataset, and the number of the draw, which no other task of the run has."""
 
+    number: int  # 0 for the first task drawn in a run, 1 for the next, ...
     environment: int
-    index: int
-    epoch: int
+    index: int  # row of the environment's dataset
+    epoch: int  # how often the dataset had been gone through before
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +60,9 @@ class Curriculum:
         """The next task of one environment: a replacement that must not change the mix."""
         size = self._pools[environment].size
         epoch, position = divmod(self._drawn[environment], size)
+        number = sum(self._drawn)
         self._drawn[environment] += 1
-        return Task(environment, self._order(environment, epoch)[position], epoch)
+        return Task(number, environment, self._order(environment, epoch)[position], epoch)
 
     def _next_environment(self) -> int:
         turn = sum(self._mixed) + 1

@@ -1,7 +1,7 @@
 """Keeps groups in flight until a batch is complete: asks the curriculum what to run, reports to the collector.
 
-This is the edge between pure decisions and asyncio. Every rollout gets a seed of its own, made from the run's seed and
-the rollout's place (step, slot, attempt, index), so what is sampled never depends on which rollout finished first.
+This is the edge between pure decisions and asyncio. Every rollout gets a seed of its own, made from the run's seed, the
+number of its group and its place in the group, so what is sampled never depends on which rollout finished first.
 """
 
 from __future__ import annotations
@@ -9,10 +9,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Callable
-from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
-
 from whet.clients.client import Client
 from whet.envs.environment import Environment
 from whet.rl.collector import Collector, Group
@@ -32,10 +30,10 @@ class TrainingEnv:
     rows: list[RolloutInput]
 
 
-def rollout_seed(seed: int, *place: int | str) -> int:
+def rollout_seed(seed: int, group: int, index: int) -> int:
     """A seed in [0, 2**63) that depends on the run's seed and a rollout's place in the run, and on nothing else."""
-    text = "/".join(str(part) for part in (seed, *place))
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
+    digest = hashlib.blake2b(f"{seed}/{group}/{index}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
 
 
 @dataclass(slots=True)
@@ -44,7 +42,7 @@ class Dispatcher:
 
     environments: list[TrainingEnv]
     curriculum: Curriculum
-    client: Client
+    client: Client[Any, Any, Any, Any]
     model: str
     sampling_args: SamplingArgs
     rollouts_per_example: int
@@ -57,23 +55,20 @@ class Dispatcher:
     def __post_init__(self) -> None:
         self._limit = asyncio.Semaphore(self.max_concurrent)
 
-    async def collect(self, step: int, on_progress: OnProgress | None = None) -> Collector:
-        """Run groups until every slot of the batch of `step` is filled. Cancelling it cancels every rollout."""
+    async def collect(self, on_progress: OnProgress | None = None) -> Collector:
+        """Run groups until every slot of a batch is filled. Cancelling it cancels every rollout."""
         collector = Collector(slots=self.groups_per_batch, min_variance=self.min_variance)
         tasks = [self.curriculum.next_task() for _ in range(self.groups_per_batch)]
-        running = {
-            asyncio.create_task(self._run(step, slot, 0, task)): (slot, 0, task) for slot, task in enumerate(tasks)
-        }
+        running = {asyncio.create_task(self._run(slot, task)): (slot, task) for slot, task in enumerate(tasks)}
         try:
             while running:
                 finished, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
                 # Sets have no order: decide in slot order, so that replacements draw the same tasks every time.
                 for done in sorted(finished, key=lambda item: running[item][0]):
-                    slot, attempt, task = running.pop(done)
+                    slot, task = running.pop(done)
                     if not collector.add(done.result()):
                         again = self.curriculum.next_of(task.environment)
-                        replacement = asyncio.create_task(self._run(step, slot, attempt + 1, again))
-                        running[replacement] = (slot, attempt + 1, again)
+                        running[asyncio.create_task(self._run(slot, again))] = (slot, again)
                 if on_progress is not None:
                     on_progress(collector.filled, self.groups_per_batch)
         finally:
@@ -82,14 +77,16 @@ class Dispatcher:
             await asyncio.gather(*running, return_exceptions=True)
         return collector
 
-    async def _run(self, step: int, slot: int, attempt: int, task: Task) -> Group:
+    async def _run(self, slot: int, task: Task) -> Group:
         source = self.environments[task.environment]
-        row = source.rows[task.index]
-        place = (step, slot, attempt)
-        sampling: list[dict[str, Any]] = [
-            {**self.sampling_args, "seed": rollout_seed(self.seed, *place, index)}
-            for index in range(self.rollouts_per_example)
-        ]
-        inputs = [deepcopy(row) for _ in range(self.rollouts_per_example)]
-        states = await run_group(source.env, inputs, self.client, self.model, sampling, limit=self._limit)
-        return Group("-".join(map(str, place)), slot, task, source.name, states)
+        places = range(self.rollouts_per_example)
+        states = await run_group(
+            source.env,
+            [source.rows[task.index] for _ in places],
+            self.client,
+            self.model,
+            [{**self.sampling_args, "seed": rollout_seed(self.seed, task.number, place)} for place in places],
+            limit=self._limit,
+            trajectory_ids=[f"{task.number}-{place}" for place in places],
+        )
+        return Group(slot, task, source.name, states)

@@ -17,6 +17,7 @@ from whet.rl.learner.protocol import LossOutput, OptimOutput
 from whet.rl.samples import TokenSequence
 
 CLOCK_PREFIXES = ("time/", "perf/")
+POLICY_NAMES = {"clipped": "clip_frac"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ def step_metrics(
         "optim/loss": loss.loss / loss.tokens,
         "optim/grad_norm": optim.grad_norm,
         "optim/lr": optim.learning_rate,
-        **{f"policy/{name}": value for name, value in per_token.items()},
+        **{f"policy/{POLICY_NAMES.get(name, name)}": value for name, value in per_token.items()},
         "time/step": timings.step,
         "time/generate": timings.generate,
         "time/score": timings.score,

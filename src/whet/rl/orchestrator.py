@@ -77,7 +77,7 @@ class Orchestrator:
     async def _step(self, step: int) -> None:
         """One optimiser step. It happens whole, or (when `stop` is set while generating) not at all."""
         started = time.perf_counter()
-        collector = await self._generate(step)
+        collector = await self._generate()
         generated = time.perf_counter()
 
         groups = collector.batch()
@@ -105,12 +105,12 @@ class Orchestrator:
         sample = self.records.step(step, groups, rollout_advantages, metrics)
         self.monitor.step(StepReport(step, metrics, sample))
 
-    async def _generate(self, step: int) -> Collector:
+    async def _generate(self) -> Collector:
         """A full batch of groups. An abandoned step gives its tasks back to the curriculum."""
         before = self.dispatcher.curriculum.state_dict()
         progress = lambda done, total: self.monitor.phase("generate", done, total)  # noqa: E731
         try:
-            return await self._unless_stopped(self.dispatcher.collect(step, progress))
+            return await self._unless_stopped(self.dispatcher.collect(progress))
         except StopRequested:
             self.dispatcher.curriculum.load_state_dict(before)
             raise

@@ -1,0 +1,65 @@
+"""Scores on held-out tasks before, during and after training, each pinned to one policy version.
+
+The scoring itself is `whet.evals`; here is only which environments, which ways of sampling, and with which seeds. The
+tasks and seeds are the same at every moment of a run, so that two moments differ by the weights alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+from whet.clients.client import Client
+from whet.envs.environment import Environment
+from whet.evals.evaluate import evaluate_environment
+from whet.rl.config import RunConfig
+from whet.rl.monitors.protocol import EvalReport, EvalScore, Monitor
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What `[eval]` asks for."""
+
+    config: RunConfig
+    environments: list[tuple[str, Environment]]
+    client: Client
+    monitor: Monitor
+
+    async def __call__(self, moment: str, step: int, version: int) -> EvalReport:
+        """Every environment in every way of sampling, all at once so that the engine's batches are full."""
+        ways = self._ways()
+        total = len(self.environments) * len(ways) * self.config.eval.num_examples * self.config.eval.rollouts_per_example
+        done = 0
+
+        def advance(*_: Any) -> None:
+            nonlocal done
+            done += 1
+            self.monitor.phase("evaluate", done, total)
+
+        jobs: list[Any] = [
+            evaluate_environment(
+                env,
+                self.client,
+                self.config.model,
+                num_examples=self.config.eval.num_examples,
+                rollouts_per_example=self.config.eval.rollouts_per_example if sampling["temperature"] else 1,
+                sampling_args=sampling,
+                max_concurrent=self.config.max_concurrent,
+                seed=self.config.seed,
+                on_progress=advance,
+                label=(name, way),
+            )
+            for name, env in self.environments
+            for way, sampling in ways
+        ]
+        scores: list[EvalScore] = await asyncio.gather(*jobs)
+        return EvalReport(cast(Literal["before", "during", "after"], moment), step, version, scores)
+
+    def _ways(self) -> list[tuple[str, dict[str, Any]]]:
+        """`temperature 1` and, if asked for, `greedy`."""
+        sampled = self.config.eval_sampling().args()
+        ways = [(f"temperature {sampled['temperature']:g}", sampled)] if sampled["temperature"] else []
+        if self.config.eval.greedy or not ways:
+            ways.append(("greedy", {"max_tokens": sampled["max_tokens"], "temperature": 0.0}))
+        return ways
