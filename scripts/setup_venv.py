@@ -169,8 +169,8 @@ def cuda_surprise(names: Iterable[str], wish: str, has_gpu: bool) -> str | None:
     if has_gpu or wish != "default" or not found:
         return None
     return (
-        f"{len(found)} CUDA packages ({found[0]}, ...) are in .venv though this machine has no NVIDIA GPU. Remove .venv "
-        "and run this again, or set WHET_TORCH=skip to keep them"
+        f"{len(found)} CUDA packages ({found[0]}, ...) are in .venv though this machine has no NVIDIA GPU. Remove "
+        ".venv and run this again, or set WHET_TORCH=skip to keep them"
     )
 
 
@@ -181,6 +181,11 @@ def say(message: str) -> None:
     print(f"whet setup: {message}", flush=True)
 
 
+def version_of(python: str) -> tuple[int, ...] | None:
+    answer = ask([python, "-c", "import sys; print(*sys.version_info[:3])"], 30)
+    return None if answer is None else tuple(int(part) for part in answer.split())
+
+
 def find_pythons(named: str) -> dict[str, tuple[int, ...]]:
     """Versions of the Pythons on this machine, the one asked for first; stops at the first that will do."""
     found: dict[str, tuple[int, ...]] = {}
@@ -189,11 +194,10 @@ def find_pythons(named: str) -> dict[str, tuple[int, ...]]:
         path = shutil.which(name)
         if path is None:
             continue
-        code = "import sys; print(*sys.version_info[:3])"
-        answer = subprocess.run([path, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        if answer.returncode == 0:  # version managers leave commands behind that only print an error
-            found[path] = tuple(int(part) for part in answer.stdout.split())
-            if is_supported(found[path]):
+        version = version_of(path)
+        if version is not None:  # version managers leave commands behind that only print an error
+            found[path] = version
+            if is_supported(version):
                 break
     if not found and named not in PYTHON_NAMES:
         raise SetupError(f"PYTHON={named}: there is no such program, or it does not start")
@@ -203,29 +207,24 @@ def find_pythons(named: str) -> dict[str, tuple[int, ...]]:
 def has_nvidia_gpu() -> bool:
     if sys.platform == "darwin":
         return False
-    if glob.glob("/dev/nvidia[0-9]*") or os.path.exists("/dev/dxg"):
+    if glob.glob("/dev/nvidia[0-9]*"):
         return True
     tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return False
-    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        listed = subprocess.run([tool, "-L"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=20)
-        return listed.returncode == 0 and "GPU" in listed.stdout
-    return False
+    return tool is not None and "GPU" in (ask([tool, "-L"], 20) or "")
 
 
 def environment_packages() -> list[str]:
     """The example environments, as directories."""
-    return [os.path.dirname(path) for path in sorted(glob.glob(os.path.join(ROOT, "environments", "*", "pyproject.toml")))]
+    found = glob.glob(os.path.join(ROOT, "environments", "*", "pyproject.toml"))
+    return [os.path.dirname(path) for path in sorted(found)]
 
 
 def refuse_old_venv() -> None:
     """A `.venv` that somebody made by hand is used as it is, but never thrown away."""
-    code = "import sys; print(*sys.version_info[:2])"
-    answer = subprocess.run([venv_python(), "-c", code], stdout=subprocess.PIPE, text=True, check=True)
-    version = tuple(int(part) for part in answer.stdout.split())
-    if not is_supported(version):
-        raise SetupError(f".venv is of Python {version[0]}.{version[1]}. Remove it (rm -r .venv) and run this again")
+    version = version_of(venv_python())
+    if version is None or not is_supported(version):
+        words = "broken" if version is None else f"of Python {version[0]}.{version[1]}"
+        raise SetupError(f".venv is {words}. Remove it (rm -r .venv) and run this again")
 
 
 def venv_python() -> str:
@@ -282,20 +281,45 @@ def check_space(installed: bool, has_gpu: bool) -> None:
     ):
         free = shutil.disk_usage(place).free / GB
         if free < share:
-            raise SetupError(f"{place} has {free:.1f} GB free and {share:.1f} GB are needed. {remedy} and run this again")
+            raise SetupError(
+                f"{place} has {free:.1f} GB free and {share:.1f} GB are needed. {remedy}, then run this again"
+            )
+
+
+def run_merged(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Run a program with nothing on standard input and everything that it says in `stdout`."""
+    return subprocess.run(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def ask(command: Sequence[str], seconds: float | None = None) -> str | None:
+    """What a program answers on standard output; None when it fails, or takes longer than `seconds`."""
+    try:
+        answer = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            timeout=seconds,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return answer.stdout if answer.returncode == 0 else None
 
 
 def make_venv(python: str, system_packages: bool) -> None:
     arguments = [python, "-m", "venv", "--clear", VENV]
     if system_packages:
         arguments.insert(3, "--system-site-packages")
-    made = subprocess.run(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    made = run_merged(arguments)
     if made.returncode == 0:
         return
     shutil.rmtree(VENV, ignore_errors=True)  # half made, and it would be taken for a good one
     if "ensurepip" in made.stdout or "No module named venv" in made.stdout:
         raise SetupError(
-            f"{python} cannot make virtual environments. On Debian and Ubuntu: apt install {os.path.basename(python)}-venv"
+            f"{python} cannot make virtual environments. Debian, Ubuntu: apt install {os.path.basename(python)}-venv"
         )
     raise SetupError(explain_failure(f"{python} -m venv", made.stdout))
 
@@ -303,7 +327,7 @@ def make_venv(python: str, system_packages: bool) -> None:
 def pip(doing: str, *arguments: str) -> None:
     """Run pip in `.venv` with its output in the log. Raises `SetupError` with what the failure means."""
     command = [venv_python(), "-m", "pip", "--disable-pip-version-check", "--no-input", "--retries", "2", *arguments]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    done = run_merged(command)
     with open(LOG, "a", encoding="utf-8") as log:
         log.write(f"$ {' '.join(command)}\n{done.stdout}\n")
     if done.returncode != 0:
@@ -320,15 +344,10 @@ def ask_about_torch() -> dict[str, Any] | None:
     command = [venv_python(), "-m", "pip", "--disable-pip-version-check", "--no-input", "--retries", "1", "install"]
     command += ["--dry-run", "--no-deps", "--ignore-installed", "--only-binary=:all:", "--use-feature=fast-deps"]
     command += ["--quiet", "--report", "-", f"torch=={TORCH_VERSION}"]
-    try:
-        answer = subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=QUERY_SECONDS
-        )
-    except subprocess.TimeoutExpired:
+    answer = ask(command, QUERY_SECONDS)
+    if answer is None:
         return None
-    if answer.returncode != 0:
-        return None
-    report = json.loads(answer.stdout)
+    report = json.loads(answer)
     return report if isinstance(report, dict) else None
 
 
@@ -337,8 +356,10 @@ def installed_versions() -> dict[str, str]:
         "import importlib.metadata as m, json;"
         "print(json.dumps({d.metadata['Name']: d.version for d in m.distributions() if d.metadata['Name']}))"
     )
-    answer = subprocess.run([venv_python(), "-c", code], stdout=subprocess.PIPE, text=True, check=True)
-    versions = json.loads(answer.stdout)
+    answer = ask([venv_python(), "-c", code])
+    if answer is None:
+        raise SetupError(".venv does not start. Remove it (rm -r .venv) and run this again")
+    versions = json.loads(answer)
     return {str(name).lower(): str(version) for name, version in versions.items()}
 
 

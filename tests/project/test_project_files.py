@@ -1,0 +1,128 @@
+"""The project's own files agree with each other: README with Makefile, constraints with what is installed."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parents[2]
+CONSTRAINTS = ROOT / "requirements" / "constraints.txt"
+
+
+def plain(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def constrained() -> dict[str, str]:
+    lines = [line for line in CONSTRAINTS.read_text().splitlines() if line and not line.startswith("#")]
+    pairs = [line.split("==") for line in lines]
+    return {plain(name): version for name, version in pairs}
+
+
+def test_constraints_pin_exact_versions_once_and_no_build() -> None:
+    lines = [line for line in CONSTRAINTS.read_text().splitlines() if not line.startswith("#")]
+    assert [line for line in lines if not re.fullmatch(r"[A-Za-z0-9._-]+==[0-9][A-Za-z0-9.]*", line)] == []
+    assert len(constrained()) == len(lines)
+
+
+def test_every_dependency_of_the_project_is_pinned_within_its_range() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = list(project["dependencies"])
+    for extra, more in project["optional-dependencies"].items():
+        lines += more if extra != "docs" else []
+    pins = constrained()
+    for requirement in map(Requirement, lines):
+        if requirement.name != "whet":
+            assert requirement.specifier.contains(pins[plain(requirement.name)]), requirement
+
+
+def requirements_of(name: str, extras: frozenset[str]) -> set[tuple[str, frozenset[str]]]:
+    """What one installed package needs here, with the extras that it asks of them."""
+    found = set()
+    for line in importlib.metadata.requires(name) or ():
+        requirement = Requirement(line)
+        if requirement.marker is None or any(requirement.marker.evaluate({"extra": e}) for e in (extras or {""})):
+            found.add((plain(requirement.name), frozenset(requirement.extras)))
+    return found
+
+
+def test_everything_that_whet_brings_with_it_is_pinned() -> None:
+    seen: set[tuple[str, frozenset[str]]] = set()
+    waiting = {("whet", frozenset({"", "all", "train", "openai", "math", "dev"}))}
+    while waiting:
+        package = waiting.pop()
+        seen.add(package)
+        waiting |= requirements_of(*package) - seen
+    # A CUDA build of torch pins its own libraries.
+    names = {name for name, _ in seen if not re.match(r"nvidia-|cuda-|triton", name)} - {"whet"}
+    assert sorted(names - set(constrained())) == []
+
+
+def targets() -> set[str]:
+    return set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+def documents() -> list[Path]:
+    return [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+@pytest.mark.parametrize("document", documents(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_make_command_in_a_document_exists(document: Path) -> None:
+    named = re.findall(r"(?:^|`)make ([a-z]+)", document.read_text(), re.MULTILINE)
+    assert set(named) <= targets()
+
+
+@pytest.mark.parametrize("document", documents(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_link_between_documents_leads_somewhere(document: Path) -> None:
+    links = re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", document.read_text())
+    assert [link for link in links if not (document.parent / link).exists()] == []
+
+
+def test_continuous_integration_runs_the_test_command_of_the_readme() -> None:
+    assert "\nmake test\n" in (ROOT / "README.md").read_text()
+    assert re.search(r"^limit \d+ make test ", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    import whet
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["version"] == whet.__version__
+    assert re.search(
+        rf"^## \[({re.escape(whet.__version__)}|Unreleased)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE
+    )
+
+
+def test_the_config_reference_is_up_to_date() -> None:
+    spec = importlib.util.spec_from_file_location("config_reference", ROOT / "scripts" / "config_reference.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert (ROOT / "docs" / "config.md").read_text() == module.reference(), "run: python scripts/config_reference.py"
+
+
+def test_every_page_is_in_the_navigation_of_the_site() -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text()
+    pages = [str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")]
+    assert [page for page in pages if page not in navigation] == []
+
+
+def test_no_file_holds_a_place_for_work_that_was_put_off_or_somebodys_home_directory() -> None:
+    put_off = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X)\b|/(home|Users)/[a-z]|/ro" + r"ot/")
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode != 0:
+        pytest.skip("not a git checkout")
+    found = []
+    for name in filter(None, listed.stdout.split("\0")):
+        path = ROOT / name
+        if path.suffix in {".py", ".md", ".toml", ".yml", ".yaml", ".txt", ".jinja"} and path.is_file():
+            found += [f"{name}: {match.group()}" for match in put_off.finditer(path.read_text(encoding="utf-8"))]
+    assert found == []
