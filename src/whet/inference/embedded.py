@@ -1,0 +1,375 @@
+"""The embedded engine: continuous batching of one torch model in the event loop's own thread.
+
+Torch runs inline, between awaits: with one thread, the same requests in the same order give bit-identical ids and
+logprobs, and new weights can only ever arrive between two decode steps. The driver task lives while there is work. It
+alternates one decode step with a few turns of the event loop, in which finished rollouts ask for their next turn.
+
+What is decided where: who runs in which slot in `scheduler.py`, the arithmetic in `decoder.py`, drawing in
+`sampling.py`. Here they are put together, and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import secrets
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from whet.errors import ModelError, ModelLoadError, OverlongPromptError
+from whet.inference.architecture import Architecture, read_architecture
+from whet.inference.cache import KVCache
+from whet.inference.decoder import Decoder
+from whet.inference.protocol import Sample, SampleRequest, WeightUpdate
+from whet.inference.rows import Rows
+from whet.inference.sampling import draw
+from whet.inference.scheduler import Admission, Job, Scheduler
+from whet.inference.stops import StopWatcher, TextDecoder
+from whet.inference.weights import NamedWeights, merge_adapter, pack, read_checkpoint, read_safetensors
+
+_TURNS_AFTER_FINISH = 4
+"""Turns of the event loop a finished rollout has to come back with its next request before the next step."""
+_PATIENCE = 4
+"""Decode steps a few newcomers wait for company, while many rows run: a prefill of one row costs half a step."""
+_PREFILL_TOKENS = 8192
+"""Padded tokens of one prefill pass at most."""
+_WIDTH_STEP = 16
+"""Attention spans a multiple of this many columns, which keeps its inner loops on whole vectors."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLimits:
+    """`max_rows` decode together; the KV cache takes at most `kv_bytes` (default: a quarter of the device's memory)."""
+
+    max_rows: int = 256
+    kv_bytes: int | None = None
+    max_context: int | None = None  # default: the model's own
+
+
+@dataclass(slots=True)
+class EngineStats:
+    """Counters since the engine was made."""
+
+    requests: int = 0
+    generated_tokens: int = 0
+    prefill_tokens: int = 0  # prompt tokens computed
+    reused_tokens: int = 0  # prompt tokens whose keys and values were there already
+    decode_steps: int = 0
+    busy_seconds: float = 0.0  # inside torch
+
+
+class EmbeddedEngine:
+    """An `Engine` over one dense checkpoint on the CPU or one CUDA device. See `loading.load_policy` to make one."""
+
+    def __init__(
+        self,
+        arch: Architecture,
+        named: NamedWeights,
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+        limits: EngineLimits | None = None,
+        decode_text: TextDecoder | None = None,
+        seed: int | None = None,
+    ) -> None:
+        """`decode_text` is needed for stop strings only; `seed` fixes the draws of requests that bring none."""
+        limits = limits or EngineLimits()
+        self.arch, self.dtype, self.device = arch, dtype, torch.device(device)
+        self.max_context = min(limits.max_context or arch.max_context, arch.max_context)
+        self.version = 0
+        self.adapter: str | None = None
+        self.stats = EngineStats()
+        self._base = named
+        self._decode_text = decode_text
+        self._seed = secrets.randbits(63) if seed is None else seed
+        kv_bytes = limits.kv_bytes or _device_memory(self.device) // 4
+        self._token_budget = kv_bytes // KVCache.bytes_per_token(arch, dtype)
+        self._scheduler = Scheduler(max_rows=limits.max_rows, token_budget=self._token_budget)
+        self._cache = KVCache(arch, dtype=dtype, device=self.device)
+        self._rows = Rows(self.device, arch.vocab_size)
+        weights = pack(named, arch, dtype=dtype, device=self.device)
+        self._decoder = Decoder(arch, weights, self._cache, max_context=self.max_context)
+        self._watchers: dict[Job, StopWatcher] = {}
+        self._began: dict[Job, int] = {}  # decode step a running job was admitted at
+        self._held_back = 0
+        self._reach = 0  # columns in use at step n are n + reach
+        self._driver: asyncio.Task[None] | None = None
+        self._closed = False
+
+    @classmethod
+    def from_directory(
+        cls,
+        directory: Path,
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+        limits: EngineLimits | None = None,
+        decode_text: TextDecoder | None = None,
+        seed: int | None = None,
+    ) -> EmbeddedEngine:
+        """From a `transformers` checkpoint. Raises `ModelLoadError` for what is missing, torn or unsupported."""
+        arch, named = read_architecture(directory), read_checkpoint(directory)
+        return cls(arch, named, dtype=dtype, device=device, limits=limits, decode_text=decode_text, seed=seed)
+
+    async def sample(self, request: SampleRequest) -> Sample:
+        self._check(request)
+        seed = request.params.seed
+        if seed is None:
+            self._seed += 1
+            seed = self._seed
+        waiter: asyncio.Future[Sample] = asyncio.get_running_loop().create_future()
+        job = Job(request=request, seed=seed, waiter=waiter)
+        self._scheduler.submit(job)
+        self.stats.requests += 1
+        if self._driver is None or self._driver.done():
+            self._driver = asyncio.create_task(self._drive(), name="whet embedded engine")
+        try:
+            return await waiter
+        except asyncio.CancelledError:
+            self._drop(job)
+            raise
+
+    async def load_weights(self, update: WeightUpdate) -> None:
+        """See `Engine`. An adapter is merged onto the last whole model; keys and values of finished turns are dropped."""
+        if update.kind == "model":
+            named = base = read_safetensors([update.path])
+        else:
+            base = self._base
+            named = merge_adapter(base, update.path)
+        weights = pack(named, self.arch, dtype=self.dtype, device=self.device)
+        self._base, self._decoder.weights = base, weights
+        self.version, self.adapter = update.version, update.adapter
+        self._scheduler.set_version(update.version)
+        for job in self._scheduler.running:
+            job.marks.append((update.version, self._next_position(job)))
+
+    async def release(self, rollout_key: str) -> None:
+        self._scheduler.release(rollout_key)
+
+    async def close(self) -> None:
+        """Stop; whoever still waits gets a `ModelError`."""
+        self._closed = True
+        self._fail_all(ModelError("the engine was closed while requests were waiting"))
+        if self._driver is not None and not self._driver.done():
+            self._driver.cancel()
+            await asyncio.gather(self._driver, return_exceptions=True)
+
+    def _check(self, request: SampleRequest) -> None:
+        prompt, params = request.prompt_ids, request.params
+        if self._closed:
+            raise ModelError("the engine is closed")
+        if request.adapter != self.adapter:
+            raise ModelError(f"the engine holds adapter {self.adapter!r}, and was asked for {request.adapter!r}")
+        if not prompt or params.max_tokens < 1:
+            raise ModelError("a request needs at least one prompt token and max_tokens of at least 1")
+        if min(prompt) < 0 or max(prompt) >= self.arch.vocab_size:
+            raise ModelError(f"the prompt has a token id outside the vocabulary of {self.arch.vocab_size}")
+        if params.temperature < 0 or not math.isfinite(params.temperature):
+            raise ModelError(f"temperature must be a finite number of at least 0, not {params.temperature}")
+        total = len(prompt) + params.max_tokens
+        if total > self.max_context:
+            raise OverlongPromptError(
+                f"prompt ({len(prompt)}) and max_tokens ({params.max_tokens}) exceed the context of {self.max_context}"
+            )
+        if total > self._token_budget:
+            raise ModelError(
+                f"prompt ({len(prompt)}) and max_tokens ({params.max_tokens}) need more KV cache than the "
+                f"{self._token_budget} tokens that fit; raise the engine's kv_bytes or lower max_tokens"
+            )
+        if params.stop and self._decode_text is None:
+            raise ModelError("stop strings need an engine that was given the model's tokenizer")
+
+    async def _drive(self) -> None:
+        try:
+            await self._let_others_run(_TURNS_AFTER_FINISH)
+            while True:
+                self._admit()
+                if not self._began:
+                    assert not self._scheduler.waiting, "a request that fits is waiting and nothing runs"
+                    return
+                finished = self._step()
+                await self._let_others_run(_TURNS_AFTER_FINISH if finished else 1)
+        except asyncio.CancelledError:
+            self._fail_all(ModelError("the engine's event loop is shutting down"))
+            raise
+        except Exception as error:
+            self._fail_all(ModelError(f"the engine failed: {type(error).__name__}: {error}"), cause=error)
+
+    @staticmethod
+    async def _let_others_run(turns: int) -> None:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+
+    @torch.inference_mode()
+    def _admit(self) -> None:
+        scheduler = self._scheduler
+        if not scheduler.waiting:
+            return
+        if len(scheduler.waiting) * 8 < len(self._began) and self._held_back < _PATIENCE:
+            self._held_back += 1
+            return
+        started = time.perf_counter()
+        self._held_back = 0
+        admissions = scheduler.admit()
+        if admissions:
+            self._fit_tensors()
+            for wave in _waves(admissions):
+                self._fill(wave)
+            jobs = [admission.job for admission in admissions]
+            self._rows.start(jobs)
+            for job in jobs:
+                self._began[job] = self.stats.decode_steps
+                if job.request.params.stop:
+                    assert self._decode_text is not None
+                    self._watchers[job] = StopWatcher(job.request.params.stop, self._decode_text)
+            self._rows_changed()
+        self.stats.busy_seconds += time.perf_counter() - started
+
+    def _fit_tensors(self) -> None:
+        needed, columns = len(self._scheduler.slots), self._scheduler.columns
+        held = self._cache.slots
+        if needed <= held and columns == self._cache.columns:
+            return
+        slots = max(needed, min(2 * held if needed > held else held, self._token_budget // columns))
+        self._cache.resize(slots, columns)
+        self._rows.resize(slots, columns)
+
+    def _fill(self, wave: list[Admission]) -> None:
+        """Bring the prompts of one wave into the cache: first what can be copied, then what must be computed."""
+        copies = [(a.donor, a.slot, a.reused) for a in wave if a.donor is not None]
+        if copies:
+            donors, targets, lengths = zip(*copies, strict=True)
+            self._cache.copy_prefix(list(donors), list(targets), max(lengths))
+        todo = [(a.slot, a.reused, a.job.request.prompt_ids[a.reused : -1]) for a in wave]
+        for batch in _prefill_batches([row for row in todo if row[2]]):
+            slots, starts, tokens = zip(*batch, strict=True)
+            self._decoder.prefill(list(slots), list(starts), list(tokens))
+        self.stats.prefill_tokens += sum(len(tokens) for _, _, tokens in todo)
+        self.stats.reused_tokens += sum(admission.reused for admission in wave)
+
+    @torch.inference_mode()
+    def _step(self) -> bool:
+        """One decode step of all running rows; True when some are done."""
+        started = time.perf_counter()
+        rows, scheduler = self._rows, self._scheduler
+        count = scheduler.rows
+        width = min(-(-(self.stats.decode_steps + self._reach) // _WIDTH_STEP) * _WIDTH_STEP, self._cache.columns)
+        places_B = rows.next_places(count)
+        logits_BV = self._decoder.decode(
+            rows.tokens_ST.view(-1).index_select(0, places_B), rows.position_S[:count], width
+        )
+        places_B += 1
+        tokens_B, logprobs_B = draw(
+            logits_BV,
+            rows.uniforms_ST.view(-1).index_select(0, places_B),
+            inverse_temperature_B=rows.inverse_temperature(count),
+            greedy_B=rows.greedy(count),
+            cuts=rows.cuts(count),
+        )
+        done_B = rows.advance(places_B, tokens_B, logprobs_B)
+        self.stats.decode_steps += 1
+        self.stats.generated_tokens += len(self._began)
+        done = set(done_B.nonzero().flatten().tolist()) if bool(done_B.any()) else set()
+        done |= {job.slot for job, watcher in self._watchers.items() if watcher.push(int(tokens_B[job.slot]))}
+        for slot in sorted(done):
+            job = scheduler.slots[slot].job
+            assert job is not None
+            self._finish(job, slot)
+        if done:
+            rows.stop(sorted(done))
+            self._rows_changed()
+        self.stats.busy_seconds += time.perf_counter() - started
+        return bool(done)
+
+    def _finish(self, job: Job, slot: int) -> None:
+        params, prompt = job.request.params, job.request.prompt_ids
+        end = self._next_position(job)
+        ids, logprobs = self._rows.drawn(slot, len(prompt), end)
+        by_string = job in self._watchers and self._watchers[job].stopped
+        stopped = by_string or ids[-1] in params.stop_token_ids
+        self._scheduler.finish(job, prompt + ids[:-1])
+        self._forget(job)
+        if job.waiter.done():
+            return
+        if not math.isfinite(sum(logprobs)):
+            job.waiter.set_exception(
+                ModelError(f"the weights of policy version {self.version} give logits that are not finite")
+            )
+            return
+        job.waiter.set_result(Sample(ids, logprobs, job.versions(end), "stop" if stopped else "length"))
+
+    def _next_position(self, job: Job) -> int:
+        """Where the next token that `job` draws will stand."""
+        return len(job.request.prompt_ids) + self.stats.decode_steps - self._began[job]
+
+    @torch.inference_mode()
+    def _rows_changed(self) -> None:
+        """After rows came or went: close gaps, and recompute what the next steps take for granted."""
+        pairs = self._scheduler.compaction()
+        if pairs:
+            sources, targets = (list(side) for side in zip(*pairs, strict=True))
+            parked = max(len(self._scheduler.slots[slot].ids) for slot in sources)
+            self._cache.swap(sources, targets, max(parked, self.stats.decode_steps + self._reach))
+            self._rows.swap(sources, targets)
+        self._reach = max((len(job.request.prompt_ids) - began for job, began in self._began.items()), default=0)
+        self._rows.note_params([job.request.params for job in self._began])
+
+    @torch.inference_mode()
+    def _drop(self, job: Job) -> None:
+        """The caller gave up."""
+        slot = job.slot
+        self._scheduler.cancel(job)
+        if slot is not None:
+            self._rows.stop([slot])
+            self._forget(job)
+            self._rows_changed()
+
+    def _forget(self, job: Job) -> None:
+        self._began.pop(job, None)
+        self._watchers.pop(job, None)
+
+    @torch.inference_mode()
+    def _fail_all(self, error: ModelError, *, cause: Exception | None = None) -> None:
+        error.__cause__ = cause
+        for job in self._scheduler.clear():
+            self._forget(job)
+            if not job.waiter.done():
+                job.waiter.set_exception(error)
+        self._rows.stop(list(range(self._rows.slots)))
+
+
+def _waves(admissions: list[Admission]) -> list[list[Admission]]:
+    """Admissions in the order they must be filled: who copies from another newcomer comes a wave after it."""
+    level: dict[int, int] = {}
+    waves: list[list[Admission]] = []
+    for admission in admissions:
+        wave = level.get(admission.donor, -1) + 1 if admission.donor is not None else 0
+        level[admission.slot] = wave
+        while len(waves) <= wave:
+            waves.append([])
+        waves[wave].append(admission)
+    return waves
+
+
+def _prefill_batches(rows: list[tuple[int, int, list[int]]]) -> list[list[tuple[int, int, list[int]]]]:
+    """Rows (slot, start, tokens) in batches of similar length, so that little is padding and little is held at once."""
+    batches: list[list[tuple[int, int, list[int]]]] = []
+    for row in sorted(rows, key=lambda row: (-len(row[2]), row[0])):
+        if batches:
+            longest = len(batches[-1][0][2])
+            if (len(batches[-1]) + 1) * longest <= _PREFILL_TOKENS and 4 * len(row[2]) + 32 >= 3 * longest:
+                batches[-1].append(row)
+                continue
+        batches.append([row])
+    return batches
+
+
+def _device_memory(device: torch.device) -> int:
+    """All memory of the device in bytes; not what is free, so that limits do not vary from run to run."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -1,0 +1,239 @@
+"""Who decodes where: the state of continuous batching, without tensors and without asyncio.
+
+A *job* waits, runs in a cache slot, and ends. Slots are in one of three states:
+
+    free ──admit──▶ running ──finish──▶ parked (a rollout's keys and values, kept for its next turn)
+      ▲                │ cancel            │ admit (same rollout: goes on where it ended)
+      └────────────────┴──── release, eviction (oldest first), new weights ◀┘
+
+Jobs are admitted in order of arrival and never overtake one another, so the same requests in the same order meet the
+same slots. The rectangle of slots x columns never exceeds the token budget. What is reused is decided by comparing token ids,
+and only keys and values computed wholly by the current weights are ever reused: after an update every new prompt is
+computed afresh. Rows that run while weights change keep what they have.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from whet.inference.protocol import SampleRequest, VersionRun
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """One request on its way. `waiter` is whatever the driver answers through; the scheduler never looks at it."""
+
+    request: SampleRequest
+    seed: int
+    waiter: Any = None
+    slot: int | None = None
+    marks: list[tuple[int, int]] = field(default_factory=list)  # (version, first position it drew)
+
+    @property
+    def total(self) -> int:
+        """Columns needed at most."""
+        return len(self.request.prompt_ids) + self.request.params.max_tokens
+
+    def versions(self, end: int) -> list[VersionRun]:
+        """Runs of equal version over the tokens drawn at positions up to `end` (exclusive)."""
+        starts = [start for _, start in self.marks] + [end]
+        pairs = zip(self.marks, starts[1:], strict=True)
+        return [VersionRun(version, stop - start) for (version, start), stop in pairs if stop > start]
+
+
+@dataclass(slots=True)
+class Slot:
+    state: Literal["free", "running", "parked"] = "free"
+    job: Job | None = None
+    ids: list[int] = field(default_factory=list)  # tokens whose keys and values columns 0, 1, ... hold
+    version: int = -1  # weights that computed all of them; -1 = mixed or unknown
+    rollout_key: str | None = None
+    group_key: str | None = None
+    parked_at: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Run `job` in `slot`: take `reused` columns (from `donor` unless they are there already), compute the rest."""
+
+    job: Job
+    slot: int
+    reused: int
+    donor: int | None
+
+
+class Scheduler:
+    """See the module docstring. `max_rows` bounds the rows decoded together, twice that all slots; `token_budget` bounds slots x columns."""
+
+    def __init__(self, *, max_rows: int, token_budget: int) -> None:
+        self.max_rows, self.token_budget = max_rows, token_budget
+        self.slots: list[Slot] = []
+        self.columns = 0
+        self.version = 0
+        self.waiting: deque[Job] = deque()
+        self._clock = 0
+
+    @property
+    def running(self) -> list[Job]:
+        return [slot.job for slot in self.slots if slot.job is not None]
+
+    @property
+    def rows(self) -> int:
+        """Rows a decode step must span: one more than the last running slot."""
+        return max((i + 1 for i, slot in enumerate(self.slots) if slot.state == "running"), default=0)
+
+    def submit(self, job: Job) -> None:
+        assert job.total <= self.token_budget, "the driver refuses what can never fit"
+        self.waiting.append(job)
+
+    def admit(self) -> list[Admission]:
+        """Move jobs from the queue to slots while rows and memory last."""
+        admitted: list[Admission] = []
+        running = len(self.running)
+        if all(slot.state == "free" for slot in self.slots):
+            self.slots.clear()  # start over, so that one very long request does not narrow the rectangle for good
+            self.columns = 0
+        while self.waiting and running < self.max_rows:
+            job = self.waiting[0]
+            index = self._place(job)
+            if index is None:
+                break
+            self.waiting.popleft()
+            admitted.append(self._occupy(job, index))
+            running += 1
+        return admitted
+
+    def finish(self, job: Job, ids: list[int]) -> None:
+        """The job ended; columns hold `ids`. The slot is parked when its rollout may come back, freed otherwise."""
+        assert job.slot is not None
+        slot = self.slots[job.slot]
+        job.slot, slot.job = None, None
+        if slot.rollout_key is None or slot.version != self.version:
+            self._free(slot)
+            return
+        self._clock += 1
+        slot.state, slot.ids, slot.parked_at = "parked", ids, self._clock
+
+    def cancel(self, job: Job) -> None:
+        """Forget a job wherever it stands; unknown jobs are ignored."""
+        if job.slot is not None:
+            self._free(self.slots[job.slot])
+            job.slot = None
+        elif job in self.waiting:
+            self.waiting.remove(job)
+
+    def release(self, rollout_key: str) -> None:
+        for slot in self.slots:
+            if slot.rollout_key == rollout_key:
+                slot.rollout_key = None
+                if slot.state == "parked":
+                    self._free(slot)
+
+    def set_version(self, version: int) -> None:
+        """New weights: nothing computed before may be reused."""
+        self.version = version
+        for slot in self.slots:
+            slot.version = -1
+            if slot.state == "parked":
+                self._free(slot)
+
+    def clear(self) -> list[Job]:
+        """Forget everything; returns the jobs that were waiting or running."""
+        jobs = [*self.running, *self.waiting]
+        for job in jobs:
+            job.slot = None
+        self.waiting.clear()
+        for slot in self.slots:
+            self._free(slot)
+        return jobs
+
+    def compaction(self) -> list[tuple[int, int]]:
+        """Pairs (running slot at the end, idle slot nearer the front) worth exchanging; they are exchanged here.
+
+        Idle slots between running ones cost a decode step as much as running ones, and moving a row costs about two
+        steps of that row, so nothing moves until a quarter of the rows is idle.
+        """
+        rows, running = self.rows, len(self.running)
+        if rows - running <= max(2, rows // 4):
+            return []
+        idle = [i for i in range(running) if self.slots[i].state != "running"]
+        late = [i for i in range(running, rows) if self.slots[i].state == "running"]
+        pairs = list(zip(late, idle, strict=True))
+        for source, target in pairs:
+            self.slots[source], self.slots[target] = self.slots[target], self.slots[source]
+            job = self.slots[target].job
+            assert job is not None
+            job.slot = target
+        return pairs
+
+    def _place(self, job: Job) -> int | None:
+        """A slot for this job, by reuse, vacancy, growth or eviction; None when it has to wait."""
+        key = job.request.rollout_key
+        parked = [i for i, slot in enumerate(self.slots) if slot.state == "parked"]
+        own = next((i for i in parked if key is not None and self.slots[i].rollout_key == key), None)
+        columns = max(self.columns, _rounded(job.total))
+        if max(1, len(self.slots)) * columns > self.token_budget:
+            columns = max(self.columns, job.total)
+        if max(1, len(self.slots)) * columns > self.token_budget and not self._shrink(columns):
+            return None
+        if own is not None and own >= len(self.slots):
+            own = None
+        free = next((i for i, slot in enumerate(self.slots) if slot.state == "free"), None)
+        room = len(self.slots) < 2 * self.max_rows and (len(self.slots) + 1) * columns <= self.token_budget
+        if own is None and free is None and room:
+            free = len(self.slots)
+            self.slots.append(Slot())
+        if own is None and free is None:
+            parked = [i for i, slot in enumerate(self.slots) if slot.state == "parked"]
+            if not parked:
+                return None
+            free = min(parked, key=lambda i: self.slots[i].parked_at)
+            self._free(self.slots[free])
+        self.columns = columns
+        return own if own is not None else free
+
+    def _shrink(self, columns: int) -> bool:
+        """Drop idle slots from the end until `columns` fit the budget; False when running rows are in the way."""
+        while len(self.slots) * columns > self.token_budget and self.slots and self.slots[-1].state != "running":
+            self.slots.pop()
+        return max(1, len(self.slots)) * columns <= self.token_budget
+
+    def _occupy(self, job: Job, index: int) -> Admission:
+        slot, request = self.slots[index], job.request
+        prompt = request.prompt_ids
+        donor: int | None = None
+        reused = _common_prefix(slot.ids, prompt) if slot.state == "parked" else 0
+        if reused == 0 and request.group_key is not None:
+            best = 0
+            for i, other in enumerate(self.slots):
+                if i != index and other.group_key == request.group_key and other.version == self.version:
+                    common = _common_prefix(other.ids, prompt)
+                    if common > best:
+                        best, donor = common, i
+            reused = best
+        job.slot = index
+        job.marks = [(self.version, len(prompt))]
+        slot.state, slot.job, slot.version = "running", job, self.version
+        slot.ids = prompt[:-1]
+        slot.rollout_key, slot.group_key = request.rollout_key, request.group_key
+        return Admission(job=job, slot=index, reused=min(reused, len(prompt) - 1), donor=donor)
+
+    @staticmethod
+    def _free(slot: Slot) -> None:
+        slot.state, slot.job, slot.ids, slot.version = "free", None, [], -1
+        slot.rollout_key = slot.group_key = None
+
+
+def _rounded(columns: int) -> int:
+    """The next power of two: columns grow by doubling."""
+    return 1 << max(columns - 1, 63).bit_length()
+
+
+def _common_prefix(left: list[int], right: list[int]) -> int:
+    """Length of the longest common prefix. Equal as far as the shorter goes is the usual case and is tried first."""
+    shorter = min(len(left), len(right))
+    if left[:shorter] == right[:shorter]:
+        return shorter
+    return next(i for i in range(shorter) if left[i] != right[i])

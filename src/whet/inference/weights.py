@@ -1,0 +1,189 @@
+"""Weights of the embedded engine: read from safetensors, fused for fast decoding, replaced by updates.
+
+Two forms exist. *Named* weights are tensors under the names a `transformers` checkpoint uses; they are what updates
+carry and what LoRA adapters are merged onto. *Packed* weights are what `decoder.py` computes with: query, key and
+value in one matrix, gate and up in another, every matrix stored input-major, and each RMS norm's gain folded into the
+matrix that reads it. Nothing here knows of requests or caches.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from whet.errors import ModelLoadError
+from whet.inference.architecture import Architecture
+
+NamedWeights: TypeAlias = dict[str, Tensor]
+
+
+@dataclass(slots=True)
+class LayerWeights:
+    """One decoder layer; H hidden, I intermediate, Q = query heads x D, K = key heads x D."""
+
+    qkv: Tensor  # [H, Q + 2K], input norm folded in
+    qkv_bias: Tensor | None
+    qk_gain: Tensor | None  # [heads + kv_heads, D], float32; None without qk-norm
+    output: Tensor  # [Q, H]
+    output_bias: Tensor | None
+    gate_up: Tensor  # [H, 2I], post-attention norm folded in
+    gate_up_bias: Tensor | None
+    down: Tensor  # [I, H]
+    down_bias: Tensor | None
+
+
+@dataclass(slots=True)
+class PackedWeights:
+    embedding: Tensor  # [V, H]
+    layers: list[LayerWeights]
+    final_gain: Tensor  # [H], float32
+    unembedding: Tensor  # [H, V]; a view of the embedding when tied
+
+
+def read_checkpoint(directory: Path) -> NamedWeights:
+    """All tensors of a checkpoint directory, sharded or not. Raises `ModelLoadError` when files are missing or torn."""
+    index = directory / "model.safetensors.index.json"
+    single = directory / "model.safetensors"
+    if index.is_file():
+        try:
+            shards = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        except (json.JSONDecodeError, KeyError, TypeError) as error:
+            raise ModelLoadError(f"{index} is torn ({error}); fetch or export the model again") from None
+        return read_safetensors(directory / shard for shard in shards)
+    if single.is_file():
+        return read_safetensors([single])
+    raise ModelLoadError(f"{directory} holds no weights: neither model.safetensors nor model.safetensors.index.json")
+
+
+def read_safetensors(paths: Iterable[Path]) -> NamedWeights:
+    named: NamedWeights = {}
+    for path in paths:
+        try:
+            with safe_open(path, framework="pt") as tensors:
+                named.update({name: tensors.get_tensor(name) for name in tensors.keys()})  # noqa: SIM118
+        except FileNotFoundError:
+            raise ModelLoadError(f"{path} is missing; fetch or export the model again") from None
+        except SafetensorError as error:
+            raise ModelLoadError(f"{path} is torn or not a safetensors file ({error})") from None
+    return named
+
+
+def pack(named: Mapping[str, Tensor], arch: Architecture, *, dtype: torch.dtype, device: torch.device) -> PackedWeights:
+    """Fuse named weights. Raises `ModelLoadError` naming the first tensor that is missing or of another shape.
+
+    Folding happens in float32 and is rounded once, so float32 results differ from a plain forward only by the order
+    of additions.
+    """
+
+    def take(name: str, *shape: int) -> Tensor:
+        tensor = named.get(name)
+        if tensor is None:
+            raise ModelLoadError(f"the weights lack {name!r}, which a {arch.model_type} model needs")
+        if tuple(tensor.shape) != shape:
+            raise ModelLoadError(f"{name!r} has shape {tuple(tensor.shape)}; the model's config.json asks for {shape}")
+        return tensor.to(device=device, dtype=torch.float32)
+
+    def matrix(weight: Tensor) -> Tensor:
+        return weight.t().contiguous().to(dtype)
+
+    hidden, inner, dim = arch.hidden_size, arch.intermediate_size, arch.head_dim
+    queries, keys = arch.num_heads * dim, arch.num_kv_heads * dim
+    layers = []
+    for i in range(arch.num_layers):
+        at, mlp = f"model.layers.{i}.self_attn.", f"model.layers.{i}.mlp."
+        input_gain = take(f"model.layers.{i}.input_layernorm.weight", hidden)
+        post_gain = take(f"model.layers.{i}.post_attention_layernorm.weight", hidden)
+        parts = (("q_proj", queries), ("k_proj", keys), ("v_proj", keys))
+        qkv = torch.cat([take(f"{at}{part}.weight", size, hidden) for part, size in parts])
+        qkv_bias = torch.cat([take(f"{at}{part}.bias", size) for part, size in parts]) if arch.qkv_bias else None
+        qk_gain = None
+        if arch.qk_norm:
+            gains = [
+                (take(f"{at}q_norm.weight", dim), arch.num_heads),
+                (take(f"{at}k_norm.weight", dim), arch.num_kv_heads),
+            ]
+            qk_gain = torch.cat([gain.expand(heads, dim) for gain, heads in gains]).contiguous()
+        halves = ("gate_proj", "up_proj")
+        gate_up = torch.cat([take(f"{mlp}{half}.weight", inner, hidden) for half in halves])
+        gate_up_bias = torch.cat([take(f"{mlp}{half}.bias", inner) for half in halves]) if arch.mlp_bias else None
+        layers.append(
+            LayerWeights(
+                qkv=matrix(qkv * input_gain),
+                qkv_bias=None if qkv_bias is None else qkv_bias.to(dtype),
+                qk_gain=qk_gain,
+                output=matrix(take(f"{at}o_proj.weight", hidden, queries)),
+                output_bias=take(f"{at}o_proj.bias", hidden).to(dtype) if arch.output_bias else None,
+                gate_up=matrix(gate_up * post_gain),
+                gate_up_bias=None if gate_up_bias is None else gate_up_bias.to(dtype),
+                down=matrix(take(f"{mlp}down_proj.weight", hidden, inner)),
+                down_bias=take(f"{mlp}down_proj.bias", hidden).to(dtype) if arch.mlp_bias else None,
+            )
+        )
+    embedding = take("model.embed_tokens.weight", arch.vocab_size, hidden).to(dtype).contiguous()
+    tied = arch.tied_embeddings or "lm_head.weight" not in named
+    return PackedWeights(
+        embedding=embedding,
+        layers=layers,
+        final_gain=take("model.norm.weight", hidden),
+        unembedding=embedding.t() if tied else matrix(take("lm_head.weight", arch.vocab_size, hidden)),
+    )
+
+
+def merge_adapter(named: Mapping[str, Tensor], directory: Path) -> NamedWeights:
+    """The named weights with a PEFT LoRA adapter added: W + (alpha / r) B A, the base left untouched.
+
+    Handles rank-stabilised scaling and per-module ranks; adapters that change more than plain LoRA does (DoRA, biases,
+    whole saved modules) are refused by name.
+    """
+    path = directory / "adapter_config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ModelLoadError(f"{directory} is not an adapter directory: it has no adapter_config.json") from None
+    except json.JSONDecodeError as error:
+        raise ModelLoadError(f"{path} is torn ({error}); export the adapter again") from None
+    unsupported = [
+        key for key in ("use_dora", "modules_to_save", "fan_in_fan_out", "trainable_token_indices") if config.get(key)
+    ]
+    if config.get("peft_type", "LORA") != "LORA" or unsupported or config.get("bias", "none") != "none":
+        what = (
+            config.get("peft_type") if config.get("peft_type", "LORA") != "LORA" else ", ".join(unsupported) or "bias"
+        )
+        raise ModelLoadError(f"{path}: the embedded engine merges plain LoRA adapters; this one has {what}")
+    adapter = read_safetensors([directory / "adapter_model.safetensors"])
+    merged = dict(named)
+    prefix = "base_model.model."
+    for name, down in adapter.items():
+        if not name.endswith(".lora_A.weight"):
+            if name.endswith(".lora_B.weight"):
+                continue
+            raise ModelLoadError(
+                f"{directory}: {name!r} is not a LoRA matrix; the embedded engine merges plain LoRA adapters"
+            )
+        module = name.removeprefix(prefix).removesuffix(".lora_A.weight")
+        up = adapter.get(name.replace(".lora_A.", ".lora_B."))
+        base = named.get(f"{module}.weight")
+        if up is None or base is None:
+            missing = "its lora_B matrix is missing" if up is None else "the base model has no such module"
+            raise ModelLoadError(f"{directory}: cannot merge {module!r}: {missing}")
+        if (up.shape[0], down.shape[1]) != tuple(base.shape):
+            raise ModelLoadError(
+                f"{directory}: {module!r} was trained for a layer of another shape than {tuple(base.shape)}"
+            )
+        delta = up.to(torch.float32) @ down.to(torch.float32)
+        merged[f"{module}.weight"] = base.to(torch.float32) + _scaling(config, module, down.shape[0]) * delta
+    return merged
+
+
+def _scaling(config: Mapping[str, object], module: str, rank: int) -> float:
+    alphas = config.get("alpha_pattern") or {}
+    assert isinstance(alphas, Mapping)
+    alpha = next((value for key, value in alphas.items() if module.endswith(str(key))), config["lora_alpha"])
+    return float(alpha) / (rank**0.5 if config.get("use_rslora") else rank)
