@@ -1,3 +1,167 @@
-"""whet: sharpen language models on environments."""
+"""whet: sharpen language models on environments.
+
+The public names are imported when they are first used, so that `import whet` is quick and loads no torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+_EXPORTS = {
+    "whet.envs.environment": ("Environment",),
+    "whet.envs.singleturn_env": ("SingleTurnEnv",),
+    "whet.envs.multiturn_env": ("MultiTurnEnv",),
+    "whet.envs.tool_env": ("ToolEnv",),
+    "whet.envs.loading": ("load_environment",),
+    "whet.rubrics.rubric": ("Rubric",),
+    "whet.rubrics.rubric_group": ("RubricGroup",),
+    "whet.rubrics.math_rubric": ("MathRubric",),
+    "whet.parsers.parser": ("Parser",),
+    "whet.parsers.think_parser": ("ThinkParser",),
+    "whet.parsers.maybe_think_parser": ("MaybeThinkParser",),
+    "whet.parsers.xml_parser": ("XMLParser",),
+    "whet.parsers.answers": ("extract_boxed_answer", "extract_hash_answer"),
+    "whet.decorators": ("stop", "cleanup", "teardown", "setup", "update", "metric", "reward", "advantage"),
+    "whet.clients.client": ("Client",),
+    "whet.clients.config": ("ClientConfig", "EndpointConfig"),
+    "whet.clients.openai_chat": ("OpenAIChatCompletionsClient",),
+    "whet.clients.scripted": ("ScriptedClient",),
+    "whet.keys": ("ensure_keys",),
+    "whet.logs": ("log_level", "print_prompt_completions_sample", "setup_logging"),
+    "whet.errors": (
+        "Error",
+        "ModelError",
+        "InvalidModelResponseError",
+        "EmptyModelResponseError",
+        "OverlongPromptError",
+        "ToolError",
+        "ToolParseError",
+        "ToolCallError",
+        "InfraError",
+        "SandboxError",
+        "TunnelError",
+        "RewardError",
+        "EnvError",
+        "WhetError",
+        "MissingKeyError",
+    ),
+    "whet.types": (
+        "Message",
+        "Messages",
+        "SystemMessage",
+        "UserMessage",
+        "AssistantMessage",
+        "ToolMessage",
+        "Tool",
+        "ToolCall",
+        "Response",
+        "ResponseMessage",
+        "ResponseTokens",
+        "Usage",
+        "State",
+        "RolloutInput",
+        "RolloutOutput",
+        "RolloutTiming",
+        "TrajectoryStep",
+        "TrajectoryStepTokens",
+        "TokenUsage",
+        "GenerateOutputs",
+        "GenerateMetadata",
+        "SamplingArgs",
+        "RewardFunc",
+        "Info",
+        "DatasetBuilder",
+    ),
+}
+_MODULE_OF = {name: module for module, names in _EXPORTS.items() for name in names}
+
+__all__ = ["__version__", *_MODULE_OF]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    module = _MODULE_OF.get(name)
+    if module is None:
+        raise AttributeError(f"whet {__version__} has no name '{name}'")
+    value = globals()[name] = getattr(importlib.import_module(module), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULE_OF})
+
+
+if TYPE_CHECKING:
+    from whet.clients.client import Client as Client
+    from whet.clients.config import ClientConfig as ClientConfig
+    from whet.clients.config import EndpointConfig as EndpointConfig
+    from whet.clients.openai_chat import OpenAIChatCompletionsClient as OpenAIChatCompletionsClient
+    from whet.clients.scripted import ScriptedClient as ScriptedClient
+    from whet.decorators import advantage as advantage
+    from whet.decorators import cleanup as cleanup
+    from whet.decorators import metric as metric
+    from whet.decorators import reward as reward
+    from whet.decorators import setup as setup
+    from whet.decorators import stop as stop
+    from whet.decorators import teardown as teardown
+    from whet.decorators import update as update
+    from whet.envs.environment import Environment as Environment
+    from whet.envs.loading import load_environment as load_environment
+    from whet.envs.multiturn_env import MultiTurnEnv as MultiTurnEnv
+    from whet.envs.singleturn_env import SingleTurnEnv as SingleTurnEnv
+    from whet.envs.tool_env import ToolEnv as ToolEnv
+    from whet.errors import EmptyModelResponseError as EmptyModelResponseError
+    from whet.errors import EnvError as EnvError
+    from whet.errors import Error as Error
+    from whet.errors import InfraError as InfraError
+    from whet.errors import InvalidModelResponseError as InvalidModelResponseError
+    from whet.errors import MissingKeyError as MissingKeyError
+    from whet.errors import ModelError as ModelError
+    from whet.errors import OverlongPromptError as OverlongPromptError
+    from whet.errors import RewardError as RewardError
+    from whet.errors import SandboxError as SandboxError
+    from whet.errors import ToolCallError as ToolCallError
+    from whet.errors import ToolError as ToolError
+    from whet.errors import ToolParseError as ToolParseError
+    from whet.errors import TunnelError as TunnelError
+    from whet.errors import WhetError as WhetError
+    from whet.keys import ensure_keys as ensure_keys
+    from whet.logs import log_level as log_level
+    from whet.logs import print_prompt_completions_sample as print_prompt_completions_sample
+    from whet.logs import setup_logging as setup_logging
+    from whet.parsers.answers import extract_boxed_answer as extract_boxed_answer
+    from whet.parsers.answers import extract_hash_answer as extract_hash_answer
+    from whet.parsers.maybe_think_parser import MaybeThinkParser as MaybeThinkParser
+    from whet.parsers.parser import Parser as Parser
+    from whet.parsers.think_parser import ThinkParser as ThinkParser
+    from whet.parsers.xml_parser import XMLParser as XMLParser
+    from whet.rubrics.math_rubric import MathRubric as MathRubric
+    from whet.rubrics.rubric import Rubric as Rubric
+    from whet.rubrics.rubric_group import RubricGroup as RubricGroup
+    from whet.types import AssistantMessage as AssistantMessage
+    from whet.types import DatasetBuilder as DatasetBuilder
+    from whet.types import GenerateMetadata as GenerateMetadata
+    from whet.types import GenerateOutputs as GenerateOutputs
+    from whet.types import Info as Info
+    from whet.types import Message as Message
+    from whet.types import Messages as Messages
+    from whet.types import Response as Response
+    from whet.types import ResponseMessage as ResponseMessage
+    from whet.types import ResponseTokens as ResponseTokens
+    from whet.types import RewardFunc as RewardFunc
+    from whet.types import RolloutInput as RolloutInput
+    from whet.types import RolloutOutput as RolloutOutput
+    from whet.types import RolloutTiming as RolloutTiming
+    from whet.types import SamplingArgs as SamplingArgs
+    from whet.types import State as State
+    from whet.types import SystemMessage as SystemMessage
+    from whet.types import TokenUsage as TokenUsage
+    from whet.types import Tool as Tool
+    from whet.types import ToolCall as ToolCall
+    from whet.types import ToolMessage as ToolMessage
+    from whet.types import TrajectoryStep as TrajectoryStep
+    from whet.types import TrajectoryStepTokens as TrajectoryStepTokens
+    from whet.types import Usage as Usage
+    from whet.types import UserMessage as UserMessage

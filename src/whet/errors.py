@@ -47,6 +47,10 @@ class MissingKeyError(WhetError):
         self.missing = missing
 
 
+class EndpointError(WhetError):
+    """A model endpoint turns us away for good: a missing or wrong key, no permission, no quota left."""
+
+
 class RunError(WhetError):
     """A run directory or a checkpoint cannot be used as asked."""
 
@@ -77,6 +81,10 @@ class OverlongPromptError(Error):
 
 class RewardError(Error):
     """A reward function raised, or returned something that is not a finite number."""
+
+
+class EnvError(Error):
+    """The environment's own code raised during a rollout: `env_response`, a hook, a stop condition."""
 
 
 class ToolError(Error):

@@ -14,6 +14,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NotRequired, Self, TypeAlias, TypedDict
 
+from whet.timing import RolloutTiming as RolloutTiming
+from whet.timing import TimeSpan as TimeSpan
+
 if TYPE_CHECKING:
     from whet.clients.client import Client
 
@@ -100,7 +103,14 @@ class ToolMessage(Record):
         super().__init__({**extra, "role": "tool", "tool_call_id": tool_call_id, "content": content})
 
 
-Message: TypeAlias = SystemMessage | UserMessage | AssistantMessage | ToolMessage
+class TextMessage(Record):
+    """A prompt that is plain text, for completion models."""
+
+    def __init__(self, content: MessageContent = "", **extra: Any) -> None:
+        super().__init__({**extra, "role": "text", "content": content})
+
+
+Message: TypeAlias = SystemMessage | UserMessage | AssistantMessage | ToolMessage | TextMessage
 Messages: TypeAlias = list[Message]
 
 
@@ -257,6 +267,32 @@ class RolloutOutput(dict[str, Any]):
     """A rollout as it stands in `results.jsonl`: JSON values only."""
 
 
+class GenerateMetadata(TypedDict):
+    """What `metadata.json` says of one run of `generate`. Averages leave errored rollouts out; `avg_error` is their share."""
+
+    env_id: str
+    env_args: dict[str, Any]
+    model: str
+    base_url: str
+    num_examples: int
+    rollouts_per_example: int
+    sampling_args: SamplingArgs
+    date: str
+    time: float
+    avg_reward: float | None
+    avg_metrics: dict[str, float]
+    avg_error: float
+    num_errors: int
+    pass_at_k: dict[str, float]
+    pass_all_k: dict[str, float]
+    pass_threshold: float
+    usage: TokenUsage | None
+    version_info: dict[str, Any]
+    state_columns: list[str]
+    path_to_save: str | None
+    tools: list[Tool] | None
+
+
 class GenerateOutputs(TypedDict):
     outputs: list[RolloutOutput]
-    metadata: dict[str, Any]
+    metadata: GenerateMetadata

@@ -1,0 +1,1 @@
+"""Reach a model: one interface for providers, engines and scripts."""

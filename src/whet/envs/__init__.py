@@ -1,0 +1,1 @@
+"""Environments: the rollout loop and its kinds, and loading them by id."""

@@ -1,0 +1,1 @@
+"""Read an answer out of a message."""

@@ -1,0 +1,1 @@
+"""Run many rollouts: groups, concurrency, retries, results on disk."""

@@ -1,0 +1,1 @@
+"""Score a rollout or a group."""

@@ -1,0 +1,66 @@
+"""Call user code with the arguments it names: reward functions, stop conditions, clean-up handlers.
+
+A signature is read once per function and kept; a call is then a few dictionary look-ups.
+"""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, get_origin
+
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+@dataclass(frozen=True, slots=True)
+class CallSpec:
+    """What a function is called and what it takes; `takes_all` is `**kwargs`."""
+
+    name: str
+    names: tuple[str, ...]
+    takes_all: bool
+    returns_list: bool
+
+    @classmethod
+    def of(cls, function: Callable[..., Any]) -> CallSpec:
+        signature = inspect.signature(function)
+        parameters = signature.parameters.values()
+        returns = signature.return_annotation
+        return cls(
+            name=name_of(function),
+            names=tuple(parameter.name for parameter in parameters if parameter.kind in _NAMED),
+            takes_all=any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters),
+            # Under `from __future__ import annotations` an annotation is its text.
+            returns_list=returns is list
+            or get_origin(returns) is list
+            or (isinstance(returns, str) and returns.replace("List", "list").partition("[")[0] == "list"),
+        )
+
+    def select(self, offered: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments to call the function with, of those offered."""
+        if self.takes_all:
+            return dict(offered)
+        return {name: offered[name] for name in self.names if name in offered}
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """A name for a callable: its own, that of the function a partial wraps, or its class."""
+    while not hasattr(function, "__name__") and hasattr(function, "func"):
+        function = function.func
+    name: str = getattr(function, "__name__", type(function).__name__)
+    return name
+
+
+async def resolve(value: Any) -> Any:
+    """`value`, awaited where it is an awaitable."""
+    return await value if isinstance(value, Awaitable) else value
+
+
+def describe(error: BaseException) -> str:
+    """`ValueError: text (file.py:12)`, with the innermost line of the traceback."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    text = str(error)
+    return f"{type(error).__name__}: {text}{where}" if text else f"{type(error).__name__}{where}"

@@ -1,0 +1,114 @@
+"""`Client`: one turn of a model, whatever serves it.
+
+A client for an HTTP interface implements the native hooks, and `get_response` calls them in order. A client that has no
+native form (an engine in this process, a script) overrides `get_response` itself. A client with a
+`release(state)` method is told when a rollout is over.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from whet.calls import describe
+from whet.errors import Error, ModelError, WhetError
+from whet.types import Messages, Response, SamplingArgs, State, Tool
+
+if TYPE_CHECKING:
+    from whet.clients.config import ClientConfig
+
+ClientT = TypeVar("ClientT")
+MessagesT = TypeVar("MessagesT")
+ResponseT = TypeVar("ResponseT")
+ToolT = TypeVar("ToolT")
+
+
+class Client(ABC, Generic[ClientT, MessagesT, ResponseT, ToolT]):
+    def __init__(self, client_or_config: ClientT | ClientConfig) -> None:
+        self.logger = logging.getLogger(f"{__name__}.{type(self).__name__}")
+        self._config: ClientConfig | None = None
+        if hasattr(client_or_config, "api_base_url"):
+            self._config = client_or_config  # type: ignore[assignment]
+            self._client: ClientT = self.setup_client(client_or_config)  # type: ignore[arg-type]
+        else:
+            self._client = client_or_config  # type: ignore[assignment]
+
+    @property
+    def client(self) -> ClientT:
+        """The provider's own client."""
+        return self._client
+
+    @property
+    def config(self) -> ClientConfig | None:
+        return self._config
+
+    async def get_response(
+        self,
+        prompt: Messages,
+        model: str,
+        sampling_args: SamplingArgs,
+        tools: list[Tool] | None = None,
+        *,
+        state: State | None = None,
+        **kwargs: Any,
+    ) -> Response:
+        """The model's next message. Raises `ModelError` or `OverlongPromptError` for this turn, `WhetError` for good."""
+        try:
+            headers = self._headers_of(state)
+            if headers:
+                kwargs["extra_headers"] = headers
+            native_prompt, extra = await self.to_native_prompt(prompt)
+            native_tools = await self.to_native_tools(tools)
+            native = await self.get_native_response(
+                native_prompt, model, sampling_args, native_tools, **extra, **kwargs
+            )
+            await self.raise_from_native_response(native)
+            return await self.from_native_response(native)
+        except (Error, WhetError):
+            raise
+        except Exception as error:
+            raise ModelError(describe(error)) from error
+
+    def setup_client(self, config: ClientConfig) -> ClientT:
+        """The provider's client for a config."""
+        raise self._missing("setup_client")
+
+    async def to_native_prompt(self, messages: Messages) -> tuple[MessagesT, dict[str, Any]]:
+        """The messages in the provider's form, and further arguments for `get_native_response`."""
+        raise self._missing("to_native_prompt")
+
+    async def to_native_tool(self, tool: Tool) -> ToolT:
+        raise self._missing("to_native_tool")
+
+    async def to_native_tools(self, tools: list[Tool] | None) -> list[ToolT] | None:
+        return None if tools is None else [await self.to_native_tool(tool) for tool in tools]
+
+    async def get_native_response(
+        self,
+        prompt: MessagesT,
+        model: str,
+        sampling_args: SamplingArgs,
+        tools: list[ToolT] | None = None,
+        **kwargs: Any,
+    ) -> ResponseT:
+        raise self._missing("get_native_response")
+
+    async def raise_from_native_response(self, response: ResponseT) -> None:
+        """Raise a `ModelError` where the response is none."""
+        raise self._missing("raise_from_native_response")
+
+    async def from_native_response(self, response: ResponseT) -> Response:
+        raise self._missing("from_native_response")
+
+    async def close(self) -> None:
+        """Give back connections. Nothing to do for a client that holds none."""
+
+    def _headers_of(self, state: State | None) -> dict[str, str]:
+        wanted = self._config.extra_headers_from_state if self._config is not None else None
+        if not wanted or state is None:
+            return {}
+        return {header: str(state[field]) for header, field in wanted.items() if state.get(field) is not None}
+
+    def _missing(self, hook: str) -> NotImplementedError:
+        return NotImplementedError(f"{type(self).__name__} implements neither get_response nor {hook}")

@@ -1,0 +1,45 @@
+"""How to reach model endpoints: `EndpointConfig` for one, `ClientConfig` for one or several behind the same client.
+
+Keys are named by environment variable and never written here, so that a config can be saved and shared.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+ClientType = Literal["openai_chat_completions"]
+
+
+class EndpointConfig(BaseModel):
+    """One endpoint."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    client_idx: int = 0
+    api_key_var: str = Field("OPENAI_API_KEY", description="environment variable that holds the key")
+    api_base_url: str = Field("https://api.openai.com/v1", description="where the endpoint is")
+    timeout: float = Field(3600.0, gt=0, description="seconds one request may take")
+    connect_timeout: float = Field(5.0, gt=0, description="seconds to wait for a connection")
+    max_connections: int = Field(28000, ge=1, description="connections at once")
+    max_keepalive_connections: int = Field(28000, ge=0, description="idle connections kept open")
+    max_retries: int = Field(10, ge=0, description="how often a failed request is sent again")
+    extra_headers: dict[str, str] = Field(default_factory=dict, description="sent with every request")
+
+
+class ClientConfig(EndpointConfig):
+    """A client: its kind, its endpoint, and further endpoints that groups are spread over in turn."""
+
+    client_type: ClientType = Field("openai_chat_completions", description="which interface the endpoint speaks")
+    extra_headers_from_state: dict[str, str] = Field(
+        default_factory=dict, description="header name to the state field whose value it carries, for every request"
+    )
+    endpoint_configs: list[EndpointConfig] = Field(
+        default_factory=list, description="used in turn, one per group; empty = only the endpoint above"
+    )
+
+    def spread(self) -> list[ClientConfig]:
+        """One config per endpoint."""
+        own = self.model_copy(update={"endpoint_configs": []})
+        return [own.model_copy(update=dict(endpoint)) for endpoint in self.endpoint_configs] or [own]

@@ -1,0 +1,464 @@
+"""`Environment`: tasks, a way to attempt one, and a rubric that scores the attempt.
+
+This is the part all kinds share: construction, datasets, the state of a rollout, stop conditions, clean-up, settings.
+How one rollout goes is `MultiTurnEnv`'s; running many and keeping results is `rollouts/`.
+
+Constructors read no clock, start no thread or process and install no signal handlers, so an environment can be made on
+any thread. Call `await env.close()` when done with it (the synchronous forms and the commands do).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, final
+
+from whet.calls import CallSpec, describe, resolve
+from whet.clients.client import Client
+from whet.decorators import discover_decorated
+from whet.envs.arguments import unknown_argument
+from whet.envs.datasets import RowDataset, build_dataset
+from whet.errors import ConfigError, DatasetError, EnvError, Error, ModelError, WhetError
+from whet.messages import copy_value, normalize_messages
+from whet.parsers.parser import Parser
+from whet.rollouts import scheduler
+from whet.rollouts.groups import run_group
+from whet.rollouts.results import state_to_output
+from whet.rollouts.usage import UsageTotals
+from whet.rubrics.rubric import Rubric
+from whet.rubrics.rubric_group import RubricGroup
+from whet.types import (
+    GenerateOutputs,
+    Messages,
+    Response,
+    RolloutInput,
+    RolloutOutput,
+    RolloutTiming,
+    SamplingArgs,
+    State,
+    TokenUsage,
+    Tool,
+)
+
+Handler = tuple[Callable[..., Any], CallSpec]
+
+
+class Environment(ABC):
+    def __init__(
+        self,
+        dataset: Any = None,
+        eval_dataset: Any = None,
+        system_prompt: str | None = None,
+        few_shot: Sequence[Any] | None = None,
+        parser: Parser | None = None,
+        rubric: Rubric | None = None,
+        sampling_args: SamplingArgs | None = None,
+        message_type: str = "chat",
+        tool_defs: Sequence[Any] | None = None,
+        max_workers: int = 512,
+        env_id: str | None = None,
+        env_args: dict[str, Any] | None = None,
+        map_kwargs: dict[str, Any] | None = None,
+        max_seq_len: int | None = None,
+        score_rollouts: bool = True,
+        pass_threshold: float = 0.5,
+        **unknown: Any,
+    ) -> None:
+        """Make an environment; at least one dataset is required.
+
+        Args:
+            dataset: tasks to train on: a list of dicts, a `datasets.Dataset`, or a callable that returns one.
+            eval_dataset: tasks to evaluate on; without it, the training ones.
+            system_prompt: put before every prompt that does not open with a system message.
+            few_shot: messages between the system prompt and a row's `question`.
+            parser: reads answers out of completions; offered to reward functions.
+            rubric: scores rollouts; without it every reward is 0.
+            sampling_args: defaults for `generate` and `evaluate`.
+            message_type: "chat"; accepted for environments written for 0.1.
+            tool_defs: tools the model is told of.
+            max_workers: accepted for environments written for 0.1; nothing here runs in threads.
+            env_id: what the environment is called in results.
+            env_args: what it was loaded with, for results.
+            map_kwargs: accepted for environments written for 0.1.
+            max_seq_len: tokens of prompt and completion together beyond which a turn is cut off.
+            score_rollouts: False gives every rollout reward 0 without running the rubric.
+            pass_threshold: reward at or above which a rollout counts as passed in pass@k.
+        """
+        if unknown:
+            raise unknown_argument(type(self), next(iter(unknown)))
+        if dataset is None and eval_dataset is None:
+            raise ConfigError(f"{type(self).__name__} has no dataset; give it a dataset, an eval_dataset, or both.")
+        self.logger = logging.getLogger(f"{__name__}.{type(self).__name__}")
+        self.message_type = message_type
+        self.tool_defs = normalize_tool_defs(tool_defs)
+        self.system_prompt = system_prompt
+        self.few_shot = few_shot
+        self.parser = parser or Parser()
+        self.rubric = rubric or Rubric()
+        self.sampling_args: SamplingArgs = {**(sampling_args or {})}
+        self.max_workers = max_workers
+        self.map_kwargs = map_kwargs or {}
+        self.env_id = env_id or ""
+        self.env_args = env_args or {}
+        self.max_seq_len = max_seq_len
+        self.score_rollouts = score_rollouts
+        self.pass_threshold = pass_threshold
+        self.dataset_source = dataset
+        self.eval_dataset_source = eval_dataset
+        self.dataset: RowDataset | None = None
+        self.eval_dataset: RowDataset | None = None
+        if not callable(dataset):
+            self.build_dataset()
+        if not callable(eval_dataset):
+            self.build_eval_dataset()
+        self._stop_conditions = self._handlers("stop")
+        self._setup_handlers = self._handlers("setup")
+        self._cleanup_handlers = self._handlers("cleanup")
+        self._teardown_handlers = self._handlers("teardown")
+        self._closed = False
+        self.__post_init__()
+
+    def __post_init__(self) -> None:
+        """Override to do more once everything is constructed."""
+
+    # Datasets
+
+    def build_dataset(self) -> RowDataset | None:
+        """The training rows, built on first use; None where there are none."""
+        if self.dataset is None and self.dataset_source is not None:
+            self.dataset = self._build(self.dataset_source, "dataset")
+        return self.dataset
+
+    def build_eval_dataset(self) -> RowDataset | None:
+        if self.eval_dataset is None and self.eval_dataset_source is not None:
+            self.eval_dataset = self._build(self.eval_dataset_source, "eval_dataset")
+        return self.eval_dataset
+
+    def get_dataset(self, n: int = -1, seed: int | None = None) -> RowDataset:
+        """The first `n` training rows (-1 = all), of an order shuffled by `seed`; the environment's own order stays."""
+        dataset = self.build_dataset()
+        if dataset is None:
+            raise DatasetError(f"{self._label()} has no training dataset, only an eval_dataset.")
+        return _excerpt(dataset, n, seed)
+
+    def get_eval_dataset(self, n: int = -1, seed: int | None = None) -> RowDataset:
+        """Like `get_dataset`, for the evaluation rows; where there are none, the training rows."""
+        dataset = self.build_eval_dataset()
+        return self.get_dataset(n, seed) if dataset is None else _excerpt(dataset, n, seed)
+
+    def _build(self, source: Any, name: str) -> RowDataset:
+        return build_dataset(source, system_prompt=self.system_prompt, few_shot=self.few_shot, name=name)
+
+    # One rollout
+
+    @abstractmethod
+    async def rollout(
+        self,
+        input: RolloutInput,
+        client: Client[Any, Any, Any, Any],
+        model: str,
+        sampling_args: SamplingArgs | None = None,
+    ) -> State:
+        """Attempt one task. What fails inside is in `state["error"]`; only mistakes of the user's are raised."""
+
+    async def init_state(
+        self,
+        input: RolloutInput,
+        client: Client[Any, Any, Any, Any],
+        model: str,
+        sampling_args: SamplingArgs | None = None,
+    ) -> State:
+        """The state at the start of a rollout. It holds a copy of the row, so a rollout may write into it."""
+        row = copy_value(dict(input))
+        trajectory_id = row.pop("trajectory_id", None) or uuid.uuid4().hex
+        info = row.get("info")
+        if isinstance(info, str):
+            info = row["info"] = json.loads(info)
+        row["prompt"] = normalize_messages(row["prompt"], field_name="prompt")
+        tool_defs = self.tool_defs
+        if isinstance(info, dict) and "tool_defs" in info:
+            tool_defs = normalize_tool_defs(info["tool_defs"])
+        return State(
+            input=row,
+            task=row["task"] if row.get("task") is not None else row,
+            client=client,
+            model=model,
+            sampling_args=sampling_args,
+            is_completed=False,
+            is_truncated=False,
+            stop_condition=None,
+            tool_defs=tool_defs or [],
+            trajectory=[],
+            trajectory_id=trajectory_id,
+            completion=None,
+            reward=None,
+            advantage=None,
+            metrics=None,
+            error=None,
+            final_env_response=None,
+            timing=RolloutTiming(),
+            usage=UsageTotals(),
+        )
+
+    async def get_model_response(
+        self,
+        state: State,
+        prompt: Messages,
+        client: Client[Any, Any, Any, Any] | None = None,
+        model: str | None = None,
+        tool_defs: list[Tool] | None = None,
+        sampling_args: SamplingArgs | None = None,
+    ) -> Response:
+        """The model's answer to `prompt`; what is not given is the state's."""
+        tools = state["tool_defs"] if tool_defs is None else tool_defs
+        try:
+            response = await (client or state["client"]).get_response(
+                prompt=prompt,
+                model=model or state["model"],
+                tools=tools or None,
+                sampling_args=sampling_args or state["sampling_args"] or {},
+                state=state,
+            )
+        except (Error, WhetError):
+            raise
+        except Exception as error:
+            raise ModelError(describe(error)) from error
+        state["usage"].add_response(response)
+        return response  # type: ignore[no-any-return]
+
+    def increment_state_usage(self, state: State, input_tokens: float = 0, output_tokens: float = 0) -> None:
+        """Count tokens that the environment itself had a model use."""
+        state["usage"].add(input_tokens, output_tokens)
+
+    def increment_state_usage_from_response(self, state: State, response: Any) -> None:
+        state["usage"].add_response(response)
+
+    def get_state_usage(self, state: State) -> TokenUsage | None:
+        """Tokens used so far; None while no model has reported any."""
+        usage: TokenUsage | None = state["usage"].snapshot()
+        return usage
+
+    @final
+    async def is_completed(self, state: State, **kwargs: Any) -> bool:
+        """Whether a stop condition holds; the first that does is recorded."""
+        for condition, spec in self._stop_conditions:
+            if await self._call(condition, spec, state, **kwargs):
+                state["is_completed"] = True
+                state["is_truncated"] = bool(state.get("is_truncated")) or any(
+                    step.get("is_truncated", False) for step in state["trajectory"]
+                )
+                state["stop_condition"] = spec.name
+                return True
+        return False
+
+    async def cleanup(self, state: State) -> None:
+        """Run the `@cleanup` handlers, once per rollout. One that raises does not keep the others from running."""
+        if getattr(state, "cleaned_up", False):
+            return
+        object.__setattr__(state, "cleaned_up", True)
+        for handler, spec in self._cleanup_handlers:
+            try:
+                await self._call(handler, spec, state)
+            except WhetError:
+                raise
+            except Exception as error:
+                self._record_error(state, error, spec.name)
+
+    def _record_error(self, state: State, error: Exception, where: str) -> None:
+        """Make the rollout errored, unless it is already."""
+        if not isinstance(error, Error):
+            wrapped = EnvError(f"{where} raised {describe(error)}")
+            wrapped.__cause__ = error
+            error = wrapped
+        if state.get("error") is None:
+            state["error"] = error
+
+    def _handlers(self, mark: str) -> list[Handler]:
+        return [(handler, CallSpec.of(handler)) for handler in discover_decorated(self, mark)]
+
+    async def _call(self, handler: Callable[..., Any], spec: CallSpec, state: State, **kwargs: Any) -> Any:
+        if spec.names == ("state",) and not spec.takes_all:
+            return await resolve(handler(state))
+        return await resolve(handler(**spec.select({"state": state, "env": self, "task": state["task"], **kwargs})))
+
+    # Many rollouts
+
+    @property
+    def requires_group_rollouts(self) -> bool:
+        return self.rubric.has_group_rewards
+
+    async def run_rollout(
+        self,
+        input: RolloutInput,
+        client: Any,
+        model: str,
+        sampling_args: SamplingArgs,
+        max_retries: int = 0,
+        state_columns: list[str] | None = None,
+    ) -> RolloutOutput:
+        """Attempt and score one task by itself; its result row."""
+        states = await run_group(
+            self,
+            [input],
+            scheduler.resolve_clients(client)[0],
+            model,
+            sampling_args,
+            independent_scoring=True,
+            max_retries=max_retries,
+        )
+        return state_to_output(states[0], state_columns)
+
+    async def run_group(
+        self,
+        group_inputs: list[RolloutInput],
+        client: Any,
+        model: str,
+        sampling_args: SamplingArgs,
+        max_retries: int = 0,
+        state_columns: list[str] | None = None,
+        **kwargs: Any,
+    ) -> list[RolloutOutput]:
+        """Attempt and score one group; its result rows."""
+        resolved = scheduler.resolve_clients(client)[0]
+        states = await run_group(self, group_inputs, resolved, model, sampling_args, max_retries=max_retries, **kwargs)
+        return [state_to_output(state, state_columns) for state in states]
+
+    async def generate(
+        self,
+        inputs: Any,
+        client: Any,
+        model: str,
+        sampling_args: SamplingArgs | None = None,
+        max_concurrent: int = -1,
+        results_path: Path | str | None = None,
+        state_columns: list[str] | None = None,
+        save_results: bool = False,
+        independent_scoring: bool = False,
+        max_retries: int = 0,
+        on_start: scheduler.OnStart | None = None,
+        on_progress: scheduler.OnProgress | Sequence[scheduler.OnProgress] | None = None,
+        on_log: scheduler.OnLog | None = None,
+    ) -> GenerateOutputs:
+        """Attempt and score all `inputs`; those with equal `example_id` are a group.
+
+        Args:
+            inputs: dataset rows (`get_dataset(...)`, or a list of them).
+            client: a `Client`, a `ClientConfig`, or an `openai.AsyncOpenAI`.
+            model: the model's name, as the client knows it.
+            sampling_args: over the environment's own.
+            max_concurrent: rollouts that generate at once; -1 = all.
+            results_path: directory for `results.jsonl` and `metadata.json`; one that has results already is continued.
+            state_columns: further state fields for the result rows; JSON values.
+            save_results: write to `results_path`, or to a new directory under `outputs/`.
+            independent_scoring: score each rollout by itself rather than with its group.
+            max_retries: how often a rollout is attempted again that failed for reasons outside model and task.
+            on_start: called with all inputs and with those still to be attempted.
+            on_progress: called with all rows so far, the new ones, and the metadata.
+            on_log: called with a line of text now and then.
+        """
+        return await scheduler.generate(
+            self,
+            inputs,
+            client,
+            model,
+            sampling_args,
+            max_concurrent=max_concurrent,
+            results_path=results_path,
+            state_columns=state_columns,
+            save_results=save_results,
+            independent_scoring=independent_scoring,
+            max_retries=max_retries,
+            on_start=on_start,
+            on_progress=on_progress,
+            on_log=on_log,
+        )
+
+    async def evaluate(
+        self,
+        client: Any,
+        model: str,
+        sampling_args: SamplingArgs | None = None,
+        num_examples: int = -1,
+        rollouts_per_example: int = 1,
+        **kwargs: Any,
+    ) -> GenerateOutputs:
+        """`generate` on the first `num_examples` evaluation rows (-1 = all), each `rollouts_per_example` times."""
+        inputs = self.get_eval_dataset(num_examples).repeat(rollouts_per_example)
+        return await self.generate(inputs, client, model, sampling_args, **kwargs)
+
+    def generate_sync(self, inputs: Any, client: Any, model: str, *args: Any, **kwargs: Any) -> GenerateOutputs:
+        """`generate`, to be called where no event loop runs, or from a notebook."""
+        return scheduler.run_sync(self.generate(inputs, client, model, *args, **kwargs), self.rubric.teardown)
+
+    def evaluate_sync(self, client: Any, model: str, *args: Any, **kwargs: Any) -> GenerateOutputs:
+        return scheduler.run_sync(self.evaluate(client, model, *args, **kwargs), self.rubric.teardown)
+
+    async def close(self) -> None:
+        """Run the `@teardown` handlers of rubric and environment, once."""
+        if self._closed:
+            return
+        self._closed = True
+        await self.rubric.teardown()
+        for handler, _ in self._teardown_handlers:
+            await resolve(handler())
+
+    async def _teardown(self) -> None:
+        await self.close()
+
+    # Settings
+
+    def set_kwargs(self, **kwargs: Any) -> None:
+        """Set attributes, by their `set_...` method where there is one."""
+        for key, value in kwargs.items():
+            setter = getattr(self, f"set_{key}", None)
+            if callable(setter):
+                setter(value)
+            else:
+                setattr(self, key, value)
+
+    def add_rubric(self, rubric: Rubric) -> None:
+        """Score by `rubric` too; rewards add up."""
+        if isinstance(self.rubric, RubricGroup):
+            self.rubric.rubrics.append(rubric)
+        else:
+            self.rubric = RubricGroup([self.rubric, rubric])
+
+    def set_concurrency(self, concurrency: int) -> None:
+        self.concurrency = concurrency
+
+    def set_max_seq_len(self, max_seq_len: int | None) -> None:
+        self.max_seq_len = max_seq_len
+
+    def set_score_rollouts(self, score_rollouts: bool) -> None:
+        self.score_rollouts = score_rollouts
+
+    def _label(self) -> str:
+        return f"environment '{self.env_id}'" if self.env_id else type(self).__name__
+
+
+def _excerpt(dataset: RowDataset, n: int, seed: int | None) -> RowDataset:
+    if seed is not None:
+        dataset = dataset.shuffle(seed)
+    return dataset[:n] if n > 0 else dataset
+
+
+def normalize_tool_defs(tool_defs: Sequence[Any] | None) -> list[Tool] | None:
+    """Tools as `Tool`, from dicts with name, description and parameters."""
+    if tool_defs is None:
+        return None
+    tools = []
+    for tool in tool_defs:
+        fields = tool if isinstance(tool, dict) else tool.model_dump(exclude_none=True)
+        if fields.get("type") == "function" and isinstance(fields.get("function"), dict):
+            raise ConfigError(
+                "tool_defs holds a tool in the OpenAI form; give {'name': ..., 'description': ..., 'parameters': {...}}."
+            )
+        missing = [name for name in ("name", "description", "parameters") if name not in fields]
+        if missing:
+            raise ConfigError(f"a tool in tool_defs has no {' and no '.join(missing)}: {fields!r}.")
+        tools.append(tool if isinstance(tool, Tool) else Tool(**fields))
+    return tools

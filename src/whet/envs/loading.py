@@ -1,0 +1,174 @@
+"""`load_environment(id, **args)`: from an environment's id to an `Environment`.
+
+An id is the name of an installed package (`reverse-text`, `owner/name@version`), a path to a package or a file, or the name of
+a folder in `environments/` under the current directory, installed or not. Each way this can fail is an
+`EnvironmentLoadError` that says where and what to do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import inspect
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from whet.envs.arguments import nearest
+from whet.envs.environment import Environment
+from whet.errors import EnvironmentLoadError, WhetError
+
+LOCAL_FOLDER = "environments"
+
+
+def load_environment(env_id: str, **env_args: Any) -> Environment:
+    """The environment that the package's `load_environment(**env_args)` returns, with `env_id` and `env_args` set."""
+    module = _find_module(env_id)
+    loader = getattr(module, "load_environment", None)
+    if not callable(loader):
+        raise EnvironmentLoadError(
+            f"environment '{env_id}': {_file_of(module)} has no function load_environment. "
+            "Define one there, or rename the environment if this is another package of the same name."
+        )
+    _check_arguments(env_id, loader, env_args)
+    try:
+        env = loader(**env_args)
+    except WhetError:
+        raise
+    except Exception as error:
+        raise EnvironmentLoadError(
+            f"environment '{env_id}': load_environment raised {_raised(error)}. "
+            f"It was called with {_shown(env_args) or 'no arguments'}."
+        ) from error
+    if not isinstance(env, Environment):
+        raise EnvironmentLoadError(
+            f"environment '{env_id}': load_environment in {_file_of(module)} returned {type(env).__name__}; "
+            "it should return a whet Environment."
+        )
+    env.env_id = env.env_id or env_id
+    env.env_args = env.env_args or env_args
+    return env
+
+
+def module_name_of(env_id: str) -> str:
+    """`owner/my-env@1.2` is imported as `my_env`."""
+    return env_id.split("/")[-1].split("@")[0].replace("-", "_")
+
+
+def _find_module(env_id: str) -> ModuleType:
+    name = module_name_of(env_id)
+    path = Path(env_id).expanduser()
+    if env_id.startswith((".", "/", "~")) or env_id.endswith(".py") or (len(path.parts) > 1 and path.exists()):
+        return _from_path(env_id, path)
+    if name.isidentifier():
+        with contextlib.suppress(ValueError, ImportError):
+            if name in sys.modules or importlib.util.find_spec(name) is not None:
+                return _import(env_id, name)
+    local = Path(LOCAL_FOLDER) / env_id.split("/")[-1].split("@")[0]
+    for folder in (local, Path(LOCAL_FOLDER) / name):
+        if folder.is_dir():
+            return _from_path(env_id, folder)
+    raise EnvironmentLoadError(_not_found(env_id))
+
+
+def _from_path(env_id: str, path: Path) -> ModuleType:
+    path = path.resolve()
+    if not path.exists():
+        raise EnvironmentLoadError(f"environment '{env_id}': {path} does not exist.")
+    if path.is_file():
+        name, root = path.stem, path.parent
+    else:
+        name = path.name.replace("-", "_")
+        roots = [root for root in (path, path / "src") if (root / f"{name}.py").exists() or (root / name).is_dir()]
+        if roots:
+            root = roots[0]
+        elif (path / "__init__.py").exists():
+            root = path.parent
+        else:
+            raise EnvironmentLoadError(
+                f"environment '{env_id}': {path} has no {name}.py and no package {name}. Name the module after the folder."
+            )
+    loaded = sys.modules.get(name)
+    if loaded is not None and not _file_of(loaded).startswith(str(root)):
+        raise EnvironmentLoadError(
+            f"environment '{env_id}': a module {name} is already imported from {_file_of(loaded)}. Rename {path}."
+        )
+    with _on_path(root):
+        return _import(env_id, name)
+
+
+def _import(env_id: str, name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except WhetError:
+        raise
+    except Exception as error:
+        raise EnvironmentLoadError(f"environment '{env_id}' fails on import: {_raised(error)}.") from error
+
+
+@contextlib.contextmanager
+def _on_path(root: Path) -> Iterator[None]:
+    """`root` first on the import path, and kept at its end: an environment may import its own modules later."""
+    entry = str(root)
+    sys.path.insert(0, entry)
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        sys.path.remove(entry)
+        if entry not in sys.path:
+            sys.path.append(entry)
+
+
+def _not_found(env_id: str) -> str:
+    known = [folder.name for folder in Path(LOCAL_FOLDER).glob("*") if folder.is_dir()] if _is_local() else []
+    near = nearest(env_id, known) if known else ""
+    hint = near if "Did you mean" in near else ""
+    return (
+        f"environment '{env_id}' is not installed and there is no {LOCAL_FOLDER}/{env_id.split('/')[-1]} here.{hint} "
+        f"Install its package (pip install {env_id.split('/')[-1].split('@')[0]}, or pip install -e PATH), or give its path."
+    )
+
+
+def _is_local() -> bool:
+    return Path(LOCAL_FOLDER).is_dir()
+
+
+def _check_arguments(env_id: str, loader: Any, env_args: dict[str, Any]) -> None:
+    signature = inspect.signature(loader)
+    parameters = signature.parameters.values()
+    names = [parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        for given in env_args:
+            if given not in names:
+                raise EnvironmentLoadError(f"environment '{env_id}' has no argument '{given}'.{nearest(given, names)}")
+    try:
+        signature.bind(**env_args)
+    except TypeError as error:
+        raise EnvironmentLoadError(f"environment '{env_id}': {error}. It takes {signature}.") from error
+
+
+def _raised(error: BaseException) -> str:
+    """`ValueError: text (file.py:12)`: the innermost line outside whet and the import machinery."""
+    own = str(Path(__file__).parents[1])
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith((own, "<frozen", str(Path(importlib.__file__).parent)))
+    ]
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{type(error).__name__}: {error.msg} ({error.filename}:{error.lineno})"
+    where = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{where}"
+
+
+def _file_of(module: ModuleType) -> str:
+    return str(getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", [])), module.__name__))
+
+
+def _shown(env_args: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in env_args.items())

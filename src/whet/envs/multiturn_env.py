@@ -1,0 +1,226 @@
+"""`MultiTurnEnv`: the rollout loop. The model and the environment take turns until a stop condition holds.
+
+    setup -> until completed: prompt (environment's turn) -> model -> record the step -> check the stops -> clean-up
+
+Everything that goes wrong inside a rollout ends in `state["error"]` and ends that rollout alone. Clean-up runs whatever
+happens: completion, error, time-out, cancellation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from abc import abstractmethod
+from typing import Any, final
+
+from whet.calls import resolve
+from whet.clients.client import Client
+from whet.decorators import cleanup, stop
+from whet.envs.environment import Environment
+from whet.envs.steps import completion_messages, step_tokens
+from whet.errors import OverlongPromptError, WhetError
+from whet.messages import normalize_messages
+from whet.rollouts.limits import to_the_end
+from whet.rubrics.rubric import Rubric
+from whet.types import Messages, Response, RolloutInput, SamplingArgs, State, TimeSpan, TrajectoryStep
+
+
+class MultiTurnMonitorRubric(Rubric):
+    """Records the number of turns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_metric(self.num_turns)
+
+    def num_turns(self, state: State) -> int:
+        return len(state["trajectory"])
+
+
+class MultiTurnEnv(Environment):
+    def __init__(self, max_turns: int = -1, timeout_seconds: float | None = None, **kwargs: Any) -> None:
+        """Make an environment of several turns.
+
+        Args:
+            max_turns: model turns after which the rollout ends; -1 = no limit.
+            timeout_seconds: seconds after which the rollout ends; None = no limit.
+            kwargs: arguments of `Environment`.
+        """
+        super().__init__(**kwargs)
+        self.max_turns = max_turns
+        self.timeout_seconds = timeout_seconds
+        self.max_total_completion_tokens = -1
+        self._prompts_are_linear = type(self).get_prompt_messages is MultiTurnEnv.get_prompt_messages
+        self.add_rubric(MultiTurnMonitorRubric())
+
+    def set_max_total_completion_tokens(self, max_total_completion_tokens: int) -> None:
+        """End a rollout once its model has written this many tokens; -1 = no limit."""
+        self.max_total_completion_tokens = max_total_completion_tokens
+
+    @abstractmethod
+    async def env_response(self, messages: Messages, state: State, **kwargs: Any) -> Messages:
+        """The environment's turn: the messages that follow `messages`.
+
+        Set `state["final_env_response"]` to end the rollout with these messages instead.
+        """
+
+    async def setup_state(self, state: State) -> None:
+        """Override to add fields to the state before the first turn."""
+
+    async def get_prompt_messages(self, state: State) -> Messages:
+        """What the model is shown next. Override where the conversation is not one growing list."""
+        if not state["trajectory"]:
+            prompt: Messages = state["prompt"]
+            return prompt
+        last = state["trajectory"][-1]
+        messages = last["prompt"] + last["completion"]
+        response = await resolve(self.env_response(messages, state))
+        return messages + normalize_messages(response, field_name="env_response")
+
+    async def add_trajectory_step(self, state: State, trajectory_step: TrajectoryStep) -> None:
+        """Override to give a step a reward, an advantage or extras of its own."""
+        state["trajectory"].append(trajectory_step)
+
+    async def render_completion(self, state: State) -> None:
+        """Set `state["completion"]`: everything after the prompt. Override where `get_prompt_messages` is."""
+        if not state["trajectory"]:
+            state["completion"] = []
+            return
+        last = state["trajectory"][-1]
+        conversation = last["prompt"] + last["completion"]
+        if state.get("final_env_response"):
+            conversation += normalize_messages(state["final_env_response"], field_name="final_env_response")
+        state["completion"] = conversation[len(state["prompt"]) :]
+
+    @stop(priority=100)
+    async def has_error(self, state: State) -> bool:
+        return state.get("error") is not None
+
+    @stop
+    async def prompt_too_long(self, state: State) -> bool:
+        return bool(state.get("prompt_too_long", False))
+
+    @stop
+    async def max_turns_reached(self, state: State) -> bool:
+        return 0 < self.max_turns <= len(state["trajectory"])
+
+    @stop
+    async def max_total_completion_tokens_reached(self, state: State) -> bool:
+        if self.max_total_completion_tokens <= 0:
+            return False
+        usage = self.get_state_usage(state)
+        return usage is not None and usage["output_tokens"] >= self.max_total_completion_tokens
+
+    @stop
+    async def has_final_env_response(self, state: State) -> bool:
+        return state.get("final_env_response") is not None
+
+    @cleanup(priority=100)
+    async def render_state(self, state: State) -> None:
+        """Before any other clean-up: what the rollout was."""
+        state["timing"].generation.end = time.time()
+        await self.render_completion(state)
+
+    def mark_timed_out(self, state: State) -> None:
+        state["timed_out"] = True
+        state["is_completed"] = True
+        state["stop_condition"] = "timeout_reached"
+
+    @final
+    async def rollout(
+        self,
+        input: RolloutInput,
+        client: Client[Any, Any, Any, Any],
+        model: str,
+        sampling_args: SamplingArgs | None = None,
+    ) -> State:
+        state = await self.init_state(input, client, model, sampling_args)
+        try:
+            if self.timeout_seconds is None:
+                await self._take_turns(state)
+            else:
+                try:
+                    async with asyncio.timeout(self.timeout_seconds) as deadline:
+                        await self._take_turns(state)
+                except TimeoutError:
+                    if not deadline.expired():
+                        raise
+                    self.mark_timed_out(state)
+        finally:
+            await to_the_end(self._finish(state, client))
+        return state
+
+    async def add_model_response(self, state: State, prompt_messages: Messages, response: Response) -> None:
+        """Record one turn."""
+        tokens = step_tokens(response, self.max_seq_len)
+        await self.add_trajectory_step(
+            state,
+            TrajectoryStep(
+                prompt=prompt_messages,
+                completion=completion_messages(response),
+                response=response,
+                tokens=tokens,
+                reward=None,
+                advantage=None,
+                is_truncated=bool(response.message.is_truncated) or (tokens is not None and tokens["is_truncated"]),
+                trajectory_id=state["trajectory_id"],
+                extras={},
+            ),
+        )
+
+    async def _take_turns(self, state: State) -> None:
+        timing = state["timing"]
+        timing.generation.start = timing.setup.start = time.time()
+        try:
+            for handler, spec in self._setup_handlers:
+                await self._call(handler, spec, state)
+            await resolve(self.setup_state(state))
+        except WhetError:
+            raise
+        except Exception as error:
+            self._record_error(state, error, "setup_state")
+        finally:
+            timing.setup.end = time.time()
+        while not await self._is_over(state):
+            where = "env_response" if self._prompts_are_linear else "get_prompt_messages"
+            try:
+                start = time.time()
+                prompt = await self.get_prompt_messages(state)
+                if not self._prompts_are_linear:
+                    prompt = normalize_messages(prompt, field_name="prompt_messages")
+                if state["trajectory"]:
+                    timing.env.spans.append(TimeSpan(start, time.time()))
+                if state["final_env_response"] is not None:
+                    continue
+                where = "get_model_response"
+                start = time.time()
+                response = await self.get_model_response(state, prompt)
+                timing.model.spans.append(TimeSpan(start, time.time()))
+                where = "add_trajectory_step"
+                await self.add_model_response(state, prompt, response)
+            except WhetError:
+                raise
+            except OverlongPromptError:
+                state["prompt_too_long"] = True
+                state["is_truncated"] = True
+            except Exception as error:
+                self._record_error(state, error, where)
+
+    async def _is_over(self, state: State) -> bool:
+        """`is_completed`, in which a stop condition that raises ends the rollout as errored."""
+        try:
+            return await self.is_completed(state)
+        except WhetError:
+            raise
+        except Exception as error:
+            self._record_error(state, error, "a stop condition")
+            state["is_completed"] = True
+            state["stop_condition"] = "has_error"
+            return True
+
+    async def _finish(self, state: State, client: Client[Any, Any, Any, Any]) -> None:
+        try:
+            await self.cleanup(state)
+        finally:
+            release = getattr(client, "release", None)
+            if release is not None:
+                await release(state)

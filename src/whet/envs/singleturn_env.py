@@ -1,0 +1,16 @@
+"""`SingleTurnEnv`: one question, one answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from whet.envs.multiturn_env import MultiTurnEnv
+from whet.types import Messages, State
+
+
+class SingleTurnEnv(MultiTurnEnv):
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(max_turns=1, **kwargs)
+
+    async def env_response(self, messages: Messages, state: State, **kwargs: Any) -> Messages:
+        raise NotImplementedError("a SingleTurnEnv ends after the model's turn")

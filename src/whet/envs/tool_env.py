@@ -1,0 +1,148 @@
+"""`ToolEnv`: the model calls Python functions until it answers without calling one.
+
+A failing call is the model's to deal with: it gets the error as the tool's answer, unless the error is one of `stop_errors`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from whet.calls import name_of, resolve
+from whet.decorators import stop
+from whet.envs.multiturn_env import MultiTurnEnv
+from whet.envs.tool_schemas import tool_from_function
+from whet.errors import ToolCallError, ToolParseError, WhetError
+from whet.rubrics.rubric import Rubric
+from whet.types import Messages, State, ToolCall, ToolMessage
+
+
+class UnknownToolError(KeyError):
+    """The model called a tool that there is not."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class ToolMonitorRubric(Rubric):
+    """Records how often tools were called, in all and each."""
+
+    def __init__(self, tool_names: Sequence[str] = ()) -> None:
+        super().__init__()
+        self.tool_names: list[str] = []
+        self.add_metric(self.total_tool_calls)
+        for name in tool_names:
+            self.add_tool_metric(name)
+
+    def total_tool_calls(self, completion: Messages) -> float:
+        return float(len(_calls(completion)))
+
+    def add_tool_metric(self, tool_name: str) -> None:
+        if tool_name in self.tool_names:
+            return
+
+        def count(completion: Messages) -> float:
+            return float(sum(call["name"] == tool_name for call in _calls(completion)))
+
+        count.__name__ = f"{tool_name}_calls"
+        self.tool_names.append(tool_name)
+        self.add_metric(count)
+
+    def remove_tool_metric(self, tool_name: str) -> None:
+        if tool_name in self.tool_names:
+            self.tool_names.remove(tool_name)
+            index = self._get_reward_func_names().index(f"{tool_name}_calls")
+            del self.funcs[index], self.weights[index]
+
+
+class ToolEnv(MultiTurnEnv):
+    def __init__(
+        self,
+        tools: Sequence[Callable[..., Any]] | None = None,
+        max_turns: int = 10,
+        error_formatter: Callable[[Exception], str] = str,
+        stop_errors: Sequence[type[Exception]] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Make an environment with tools.
+
+        Args:
+            tools: plain or async functions; signature, hints and docstring are what the model is told of them.
+            max_turns: model turns after which the rollout ends.
+            error_formatter: from the error of a failed call to the text that the model reads.
+            stop_errors: errors that end the rollout as `ToolParseError` or `ToolCallError` instead.
+            kwargs: arguments of `MultiTurnEnv`.
+        """
+        self.tools = list(tools or [])
+        self.error_formatter = error_formatter
+        self.stop_errors = tuple(stop_errors or ())
+        self.tool_map = {name_of(tool): tool for tool in self.tools}
+        tool_defs = [tool_from_function(tool) for tool in self.tools]
+        super().__init__(tool_defs=tool_defs, max_turns=max_turns, **kwargs)
+        self.tool_monitor_rubric = ToolMonitorRubric(list(self.tool_map))
+        self.add_rubric(self.tool_monitor_rubric)
+
+    def add_tool(self, tool: Callable[..., Any]) -> None:
+        self.tools.append(tool)
+        self.tool_defs = [*(self.tool_defs or []), tool_from_function(tool)]
+        self.tool_map[name_of(tool)] = tool
+        self.tool_monitor_rubric.add_tool_metric(name_of(tool))
+
+    def remove_tool(self, tool: Callable[..., Any]) -> None:
+        name = name_of(tool)
+        self.tools.remove(tool)
+        self.tool_defs = [tool_def for tool_def in self.tool_defs or [] if tool_def["name"] != name]
+        self.tool_map.pop(name)
+        self.tool_monitor_rubric.remove_tool_metric(name)
+
+    @stop
+    async def no_tools_called(self, state: State) -> bool:
+        if not state["trajectory"]:
+            return False
+        last = state["trajectory"][-1]["completion"][-1]
+        return last["role"] == "assistant" and not last.get("tool_calls")
+
+    async def call_tool(self, tool_name: str, tool_args: dict[str, Any], tool_call_id: str, **kwargs: Any) -> ToolMessage:
+        """Call one tool; its answer as a message. Lists of text and image parts stay as they are, all else becomes text."""
+        tool = self.tool_map.get(tool_name)
+        if tool is None:
+            raise UnknownToolError(f"there is no tool '{tool_name}'; there are: {', '.join(self.tool_map) or 'none'}")
+        result = await resolve(tool(**tool_args))
+        return ToolMessage(content=result if _is_content(result) else str(result), tool_call_id=tool_call_id)
+
+    async def env_response(self, messages: Messages, state: State, **kwargs: Any) -> Messages:
+        return [await self._answer(call, state, messages) for call in messages[-1].get("tool_calls") or []]
+
+    async def _answer(self, call: ToolCall, state: State, messages: Messages) -> ToolMessage:
+        try:
+            arguments = json.loads(call["arguments"])
+            if not isinstance(arguments, dict):
+                raise ValueError(f"the arguments should be a JSON object, not {call['arguments']}")
+        except ValueError as error:
+            if isinstance(error, self.stop_errors):
+                raise ToolParseError(f"call of '{call['name']}': {error}") from error
+            return ToolMessage(content=self.error_formatter(error), tool_call_id=call["id"])
+        try:
+            return await self.call_tool(call["name"], arguments, call["id"])
+        except WhetError:
+            raise
+        except Exception as error:
+            if isinstance(error, self.stop_errors):
+                raise ToolCallError(f"'{call['name']}' raised {type(error).__name__}: {error}") from error
+            return ToolMessage(content=self.error_formatter(error), tool_call_id=call["id"])
+
+
+def _calls(completion: Messages) -> list[ToolCall]:
+    return [
+        call
+        for message in completion or []
+        if message.get("role") == "assistant"
+        for call in message.get("tool_calls") or []
+    ]
+
+
+def _is_content(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(part, dict) and part.get("type") in ("text", "image_url") for part in value
+    )

@@ -1,0 +1,15 @@
+"""`ensure_keys`: an environment says which environment variables it needs before it starts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from whet.errors import MissingKeyError
+
+
+def ensure_keys(keys: Iterable[str]) -> None:
+    """Raise `MissingKeyError`, naming all that are not set or empty."""
+    missing = [key for key in keys if not os.environ.get(key)]
+    if missing:
+        raise MissingKeyError(missing)

@@ -1,0 +1,131 @@
+"""Messages at the edge: what a dataset, an environment or a model gave, as the message types of `whet.types`.
+
+Everything inside whet works on `Record` messages; plain OpenAI-shaped dicts are turned into them once, here, where
+they enter. Nothing here renders text for a model.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from typing import Any, cast
+
+from whet.types import (
+    AssistantMessage,
+    Message,
+    Messages,
+    Record,
+    SystemMessage,
+    TextMessage,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+)
+
+_MESSAGE_TYPES = (SystemMessage, UserMessage, AssistantMessage, ToolMessage, TextMessage)
+_CONSTRUCTORS: dict[str, type[Record]] = {
+    "system": SystemMessage,
+    "developer": SystemMessage,
+    "user": UserMessage,
+    "assistant": AssistantMessage,
+    "tool": ToolMessage,
+    "text": TextMessage,
+}
+_ATOMS = (str, int, float, bool, type(None))
+
+
+def normalize_messages(value: Any, *, field_name: str = "messages") -> Messages:
+    """`value` as a list of messages; the same list where it is one already.
+
+    A string is one `TextMessage`; a single message is a list of one. Raises TypeError or ValueError that say which
+    item of `field_name` is not a message, and why.
+    """
+    if isinstance(value, str):
+        return cast(Messages, [TextMessage(value)])
+    if isinstance(value, Mapping):
+        value = [value]
+    if not isinstance(value, Sequence):
+        raise TypeError(f"{field_name} should be a list of messages or a string, not {type(value).__name__}")
+    if isinstance(value, list) and all(isinstance(message, _MESSAGE_TYPES) for message in value):
+        return value
+    return [as_message(message, f"{field_name}[{index}]") for index, message in enumerate(value)]
+
+
+def as_message(value: Any, where: str = "message") -> Message:
+    """One message, from a `Record`, a plain dict or an object that dumps itself to one (`model_dump`)."""
+    if isinstance(value, _MESSAGE_TYPES):
+        return cast(Message, value)
+    if not isinstance(value, Mapping):
+        dump = getattr(value, "model_dump", None)
+        if dump is None:
+            raise TypeError(f"{where} should be a message (a dict with a role), not {type(value).__name__}")
+        value = dump(exclude_none=True)
+    fields = dict(value)
+    role = fields.pop("role", None)
+    constructor = _CONSTRUCTORS.get(role) if isinstance(role, str) else None
+    if constructor is None:
+        raise ValueError(f"{where} has role {role!r}; roles are system, user, assistant and tool")
+    calls = fields.get("tool_calls")
+    if calls is not None:
+        if constructor is AssistantMessage and isinstance(calls, Sequence) and not isinstance(calls, str):
+            fields["tool_calls"] = [as_tool_call(call, where) for call in calls]
+        else:
+            raise ValueError(f"{where}: tool_calls should be a list on an assistant message")
+    return cast(Message, constructor(**fields))
+
+
+def as_tool_call(value: Any, where: str = "message") -> ToolCall:
+    """A tool call from `{id, name, arguments}` or from the OpenAI form `{id, function: {name, arguments}}`."""
+    if isinstance(value, ToolCall):
+        return value
+    if isinstance(value, str):  # the form in which result rows keep them
+        value = json.loads(value)
+    if not isinstance(value, Mapping):
+        dump = getattr(value, "model_dump", None)
+        if dump is None:
+            raise TypeError(f"{where}: a tool call should be a dict, not {type(value).__name__}")
+        value = dump(exclude_none=True)
+    function = value.get("function")
+    source = function if isinstance(function, Mapping) else value
+    name = source.get("name")
+    if not isinstance(name, str):
+        raise ValueError(f"{where}: a tool call has no name: {dict(value)!r}")
+    arguments = source.get("arguments")
+    if not isinstance(arguments, str):
+        arguments = json.dumps({} if arguments is None else arguments)
+    call_id = value.get("id")
+    return ToolCall(id=call_id if isinstance(call_id, str) else name, name=name, arguments=arguments)
+
+
+def content_text(content: Any) -> str:
+    """The text of a message's content: the string itself, or its text parts joined by a space."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        return ""
+    texts = []
+    for part in content:
+        if isinstance(part, Mapping):
+            text = part.get("text") if part.get("type") == "text" else None
+        else:
+            text = getattr(part, "text", None)
+        if isinstance(text, str):
+            texts.append(text)
+    return " ".join(texts).strip()
+
+
+def copy_value(value: Any) -> Any:
+    """A deep copy that is quick for JSON-shaped values and messages, which is what dataset rows are made of."""
+    if isinstance(value, _ATOMS):
+        return value
+    kind = type(value)
+    if kind is list:
+        return [copy_value(item) for item in value]
+    if kind is dict:
+        return {key: copy_value(item) for key, item in value.items()}
+    if isinstance(value, Record):
+        copy = kind.__new__(kind)
+        dict.update(copy, {key: copy_value(item) for key, item in value.items()})
+        return copy
+    return deepcopy(value)

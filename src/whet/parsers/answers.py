@@ -1,0 +1,32 @@
+r"""Find the final answer in free text: in `\boxed{...}`, or after `####` as in the GSM8K data set."""
+
+from __future__ import annotations
+
+_BOXED = "\\boxed{"
+
+
+def extract_boxed_answer(text: str, strict: bool = False) -> str:
+    r"""What stands in the last `\boxed{...}`, nested braces included.
+
+    Without a closed box the answer is the text itself, or "" where `strict` (so that only a boxed answer can be right).
+    """
+    missing = "" if strict else text
+    start = text.rfind(_BOXED)
+    if start < 0:
+        return missing
+    start += len(_BOXED)
+    depth = 1
+    for position in range(start, len(text)):
+        if text[position] == "{":
+            depth += 1
+        elif text[position] == "}":
+            depth -= 1
+            if depth == 0:
+                return text[start:position]
+    return missing
+
+
+def extract_hash_answer(text: str) -> str:
+    """What stands between the first `####` and the next one or the end; the text itself where there is none."""
+    parts = text.split("####", 2)
+    return parts[1].strip() if len(parts) > 1 else text

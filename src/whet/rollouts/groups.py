@@ -1,0 +1,141 @@
+"""One group: the rollouts of one task, attempted concurrently and scored together.
+
+A place under `limit` is held by a rollout, not by its group: a rollout that has finished frees it while its siblings go on
+or are scored. On one event loop with a client that answers in this process, the order of everything is determined by the
+inputs alone: no threads, no clocks, no random identifiers where the caller gives them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, cast
+
+from whet.calls import resolve
+from whet.clients.client import Client
+from whet.errors import InfraError, InvalidModelResponseError, RewardError
+from whet.rollouts.limits import gather
+from whet.rubrics.rubric import Rubric
+from whet.types import RolloutInput, SamplingArgs, State
+
+RETRYABLE = (InfraError, InvalidModelResponseError, RewardError)
+OnRollout = Callable[[State], Any]
+
+
+class RolloutEnv(Protocol):
+    """What running a group needs of an environment."""
+
+    rubric: Rubric
+    score_rollouts: bool
+
+    async def rollout(
+        self, input: RolloutInput, client: Client[Any, Any, Any, Any], model: str, sampling_args: SamplingArgs | None
+    ) -> State: ...
+
+
+async def run_group(
+    env: RolloutEnv,
+    inputs: Sequence[RolloutInput],
+    client: Client[Any, Any, Any, Any],
+    model: str,
+    sampling_args: Sequence[SamplingArgs] | SamplingArgs,
+    *,
+    limit: asyncio.Semaphore | None = None,
+    score: bool = True,
+    on_rollout: OnRollout | None = None,
+    trajectory_ids: Sequence[str] | None = None,
+    independent_scoring: bool = False,
+    max_retries: int = 0,
+    retry_delay: float = 1.0,
+) -> list[State]:
+    """Attempt every input once and score the group; the states, in the order of the inputs.
+
+    Args:
+        inputs: dataset rows that are ready to be attempted, usually the same one several times.
+        sampling_args: for all rollouts, or one for each (each its own `seed`, say).
+        limit: places shared with other groups.
+        score: False leaves reward, metrics and advantage None.
+        on_rollout: called (or awaited) with each state once it has finished, before it is scored.
+        trajectory_ids: one for each rollout; otherwise random ones.
+        independent_scoring: score each rollout by itself, without an advantage.
+        max_retries: how often a rollout is attempted again that failed for reasons outside model and task.
+        retry_delay: seconds before the first retry; doubles each time, with jitter.
+
+    A rollout that fails has `state["error"]` set. A `WhetError` is a mistake of the user's and ends the group.
+    """
+    each_args = [sampling_args] * len(inputs) if isinstance(sampling_args, dict) else list(sampling_args)
+    if len(each_args) != len(inputs):
+        raise ValueError(f"{len(inputs)} rollouts with {len(each_args)} sampling_args; give one, or one for each")
+    if trajectory_ids is not None:
+        inputs = [
+            cast(RolloutInput, {**row, "trajectory_id": trajectory_id})
+            for row, trajectory_id in zip(inputs, trajectory_ids, strict=True)
+        ]
+    attempt = 0
+    while True:
+        states = await gather(
+            [
+                _rollout(env, row, client, model, args, limit, on_rollout, max_retries, retry_delay)
+                for row, args in zip(inputs, each_args, strict=True)
+            ]
+        )
+        if score:
+            await _score(env, states, independent_scoring)
+        if attempt >= max_retries or not any(isinstance(state["error"], RewardError) for state in states):
+            return states
+        # Scores may compare the rollouts of a group, so one that could not be scored costs the whole group.
+        await _back_off(retry_delay, attempt)
+        attempt += 1
+
+
+async def _rollout(
+    env: RolloutEnv,
+    row: RolloutInput,
+    client: Client[Any, Any, Any, Any],
+    model: str,
+    sampling_args: SamplingArgs,
+    limit: asyncio.Semaphore | None,
+    on_rollout: OnRollout | None,
+    max_retries: int,
+    retry_delay: float,
+) -> State:
+    attempt = 0
+    while True:
+        if limit is None:
+            state = await env.rollout(row, client, model, sampling_args)
+        else:
+            async with limit:
+                state = await env.rollout(row, client, model, sampling_args)
+        if attempt >= max_retries or not isinstance(state["error"], RETRYABLE):
+            break
+        await _back_off(retry_delay, attempt)
+        attempt += 1
+    if on_rollout is not None:
+        await resolve(on_rollout(state))
+    return state
+
+
+async def _score(env: RolloutEnv, states: list[State], independent: bool) -> None:
+    rubric = env.rubric
+    start = time.time()
+    for state in states:
+        state["timing"].scoring.start = start
+    try:
+        if independent:
+            score_one = rubric.score_rollout if env.score_rollouts else rubric.dummy_score_rollout
+            await gather([score_one(state) for state in states])
+        elif env.score_rollouts:
+            await rubric.score_group(states)
+        else:
+            await rubric.dummy_score_group(states)
+    finally:
+        end = time.time()
+        for state in states:
+            state["timing"].scoring.end = end
+            await rubric.cleanup(state)
+
+
+async def _back_off(delay: float, attempt: int) -> None:
+    await asyncio.sleep(min(60.0, delay * 2**attempt) * random.uniform(0.5, 1.0))

@@ -1,0 +1,237 @@
+"""Results on disk: a rollout as a JSON row, `results.jsonl` and `metadata.json`.
+
+Rows are appended as rollouts finish. A process that is killed while it writes leaves at most one torn line, which is dropped
+when the file is read or appended to again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date, datetime
+from pathlib import Path
+from typing import Any
+
+from whet.errors import ConfigError, RunError
+from whet.rollouts.usage import UsageTotals, context_tokens, usage_of
+from whet.types import RolloutOutput, State
+
+RESULTS = "results.jsonl"
+METADATA = "metadata.json"
+logger = logging.getLogger(__name__)
+
+
+def state_to_output(state: State, state_columns: Sequence[str] | None = None) -> RolloutOutput:
+    """The row of a rollout. Raises `ConfigError` for a state column that JSON cannot hold."""
+    output = RolloutOutput(
+        example_id=state.get("example_id", 0),
+        prompt=output_messages(state.get("prompt")),
+        completion=output_messages(state.get("completion")),
+        reward=state.get("reward"),
+        timing=state["timing"].model_dump(),
+        is_completed=state.get("is_completed", False),
+        is_truncated=state.get("is_truncated", False),
+        stop_condition=state.get("stop_condition"),
+        metrics=dict(state.get("metrics") or {}),
+        error=None,
+        tool_defs=[{key: value for key, value in tool.items() if value is not None} for tool in state["tool_defs"]],
+    )
+    if state.get("answer"):
+        output["answer"] = state["answer"]
+    if state.get("info"):
+        output["info"] = state["info"]
+    usage = _token_usage(state)
+    if usage is not None:
+        output["token_usage"] = usage
+    if state.get("error") is not None:
+        output["error"] = error_info(state["error"])
+        output["error_chain"] = output["error"]["error_chain_repr"]
+        output["long_error_chain"] = output["error"]["error_chain_str"]
+    output.update(output["metrics"])
+    for column in state_columns or ():
+        value = state.get(column)
+        problem = _not_json(value)
+        if problem is not None:
+            raise ConfigError(f"state column '{column}' holds {problem}, which JSON cannot; leave it out of state_columns.")
+        output[column] = value
+    return output
+
+
+def output_messages(messages: Any) -> Any:
+    """Messages for a row: empty fields left out, each tool call as JSON text (so that columns keep one type)."""
+    if messages is None or isinstance(messages, str):
+        return messages
+    rows = []
+    for message in messages:
+        row = {key: value for key, value in message.items() if value is not None}
+        if row.get("tool_calls"):
+            row["content"] = row.get("content") or ""
+            row["tool_calls"] = [json.dumps(call) for call in row["tool_calls"]]
+        rows.append(row)
+    return rows
+
+
+def error_info(error: BaseException) -> dict[str, str]:
+    """An error and its causes: the class, then the chain as `repr` and as class names."""
+    chain: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None:
+        chain.append(cause)
+        cause = cause.__cause__
+    return {
+        "error": type(error).__name__,
+        "error_chain_repr": " -> ".join(map(repr, chain)),
+        "error_chain_str": " -> ".join(type(link).__name__ for link in chain),
+    }
+
+
+class ResultsFile:
+    """A results directory that rows are appended to."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.path = directory / RESULTS
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            repair(self.path)
+        except OSError as error:
+            raise RunError(f"{directory}: cannot write results here ({error.strerror or error}).") from error
+
+    def append(self, outputs: Iterable[RolloutOutput]) -> None:
+        lines = "".join(json.dumps(output, default=_plain) + "\n" for output in outputs)
+        self._write(self.path, lines, "a")
+
+    def write_all(self, outputs: Iterable[RolloutOutput]) -> None:
+        """Replace the rows by these, in this order."""
+        part = self.path.with_suffix(".jsonl.part")
+        self._write(part, "".join(json.dumps(output, default=_plain) + "\n" for output in outputs), "w")
+        os.replace(part, self.path)
+
+    def write_metadata(self, metadata: Mapping[str, Any]) -> None:
+        part = self.directory / f"{METADATA}.part"
+        kept = {key: value for key, value in metadata.items() if key != "path_to_save"}
+        self._write(part, json.dumps(kept, default=_plain, indent=2) + "\n", "w")
+        os.replace(part, self.directory / METADATA)
+
+    def _write(self, path: Path, text: str, mode: str) -> None:
+        try:
+            with open(path, mode, encoding="utf-8") as file:
+                file.write(text)
+        except OSError as error:
+            raise RunError(
+                f"{path}: cannot write results ({error.strerror or error}); the rows before are kept. "
+                "Make room or choose another results_path, then run the same command to go on."
+            ) from error
+
+
+def load_outputs(directory: Path) -> list[RolloutOutput]:
+    """The rows of a results directory, without a torn last line. Raises `RunError` for a torn line elsewhere."""
+    outputs: list[RolloutOutput] = []
+    path = directory / RESULTS
+    if not path.exists():
+        return outputs
+    lines = path.read_bytes().split(b"\n")
+    last = max((index for index, line in enumerate(lines) if line.strip()), default=-1)
+    for index, line in enumerate(lines):
+        if not line.strip():
+            continue
+        try:
+            outputs.append(RolloutOutput(json.loads(line)))
+        except ValueError as error:
+            if index == last:
+                logger.warning("%s:%d: dropping a torn last line", path, index + 1)
+                break
+            raise RunError(f"{path}:{index + 1} is not JSON ({error}). Mend or remove that line.") from error
+    return outputs
+
+
+def load_metadata(directory: Path) -> dict[str, Any] | None:
+    path = directory / METADATA
+    if not path.exists():
+        return None
+    try:
+        metadata = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise RunError(f"{path} is not JSON ({error}). Give a new results_path.") from error
+    if not isinstance(metadata, dict):
+        raise RunError(f"{path} is not a JSON object. Give a new results_path.")
+    return metadata
+
+
+def repair(path: Path) -> None:
+    """Cut off a last line that was not written to its end, so that appending goes on with a line of its own."""
+    if not path.exists():
+        return
+    with open(path, "rb+") as file:
+        position = file.seek(0, os.SEEK_END)
+        tail = b""
+        while position > 0 and b"\n" not in tail.rstrip(b"\n"):
+            step = min(position, 65536)
+            position = file.seek(position - step)
+            tail = file.read(step) + tail
+        if not tail:
+            return
+        start = tail.rstrip(b"\n").rfind(b"\n") + 1
+        line = tail[start:]
+        whole = _is_json(line)
+        if not whole:
+            logger.warning("%s: dropping a torn last line", path)
+            file.truncate(position + start)
+        elif not line.endswith(b"\n"):
+            file.seek(0, os.SEEK_END)
+            file.write(b"\n")
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True
+
+
+def _token_usage(state: State) -> dict[str, float] | None:
+    usage = state.get("usage")
+    seen = usage.snapshot() if isinstance(usage, UsageTotals) else None
+    trajectory = state.get("trajectory") or []
+    if seen is not None:
+        totals: dict[str, float] = {"input_tokens": seen["input_tokens"], "output_tokens": seen["output_tokens"]}
+    else:
+        counts = [tokens for step in trajectory if (tokens := usage_of(step.get("response"))) is not None]
+        if not counts:
+            return None
+        totals = {
+            "input_tokens": float(sum(first for first, _ in counts)),
+            "output_tokens": float(sum(second for _, second in counts)),
+        }
+    if trajectory:
+        totals.update(context_tokens(trajectory))
+    return totals
+
+
+def _not_json(value: Any) -> str | None:
+    """What in `value` JSON cannot hold; None where it can hold it all."""
+    if value is None or isinstance(value, str | int | float | bool | date | datetime | Path | BaseException):
+        return None
+    if isinstance(value, Mapping):
+        odd = next((key for key in value if not isinstance(key, str)), None)
+        if odd is not None:
+            return f"a dict with the key {odd!r}"
+        value = value.values()
+    elif hasattr(value, "model_dump"):
+        return None
+    elif not isinstance(value, list | tuple):
+        return f"a {type(value).__name__}"
+    return next((problem for item in value if (problem := _not_json(item)) is not None), None)
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "model_dump"):
+        return value.model_dump()
+    if isinstance(value, date | datetime):
+        return value.isoformat()
+    if isinstance(value, BaseException):
+        return repr(value)
+    return dict(value) if isinstance(value, Mapping) else str(value)

@@ -1,0 +1,309 @@
+"""Run many groups: `generate` for `Environment.generate` and `evaluate`.
+
+Groups are started as places come free rather than all at once, and rows are written as groups finish. What a group does is in
+`groups.py`, what is written in `results.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from whet import __version__
+from whet.clients.client import Client
+from whet.errors import ConfigError, RunError
+from whet.rollouts.groups import run_group
+from whet.rollouts.limits import rollout_limit
+from whet.rollouts.results import ResultsFile, load_metadata, load_outputs, state_to_output
+from whet.rollouts.totals import Totals
+from whet.types import GenerateMetadata, GenerateOutputs, RolloutInput, RolloutOutput, SamplingArgs
+
+if TYPE_CHECKING:
+    from whet.clients.config import ClientConfig
+
+AnyClient = Client[Any, Any, Any, Any]
+OnStart = Callable[[list[RolloutInput], list[Any]], Any]
+OnProgress = Callable[[list[RolloutOutput], list[RolloutOutput], GenerateMetadata], Any]
+OnLog = Callable[[str], Any]
+T = TypeVar("T")
+
+START_AT_ONCE = 32  # rollouts begun before the event loop gets its turn
+METADATA_SECONDS = 1.0  # between two writes of metadata.json while the run goes on
+
+
+async def generate(
+    env: Any,
+    inputs: Any,
+    client: Any,
+    model: str,
+    sampling_args: SamplingArgs | None = None,
+    *,
+    max_concurrent: int = -1,
+    results_path: Path | str | None = None,
+    state_columns: list[str] | None = None,
+    save_results: bool = False,
+    independent_scoring: bool = False,
+    max_retries: int = 0,
+    on_start: OnStart | None = None,
+    on_progress: OnProgress | Sequence[OnProgress] | None = None,
+    on_log: OnLog | None = None,
+) -> GenerateOutputs:
+    """See `Environment.generate`."""
+    rows: list[RolloutInput] = inputs.to_list() if hasattr(inputs, "to_list") else list(inputs)
+    for index, row in enumerate(rows):
+        if "prompt" not in row or "example_id" not in row:
+            raise ConfigError(f"input {index} has no prompt or no example_id; take inputs from env.get_dataset().")
+    clients = resolve_clients(client)
+    owned = clients if not isinstance(client, Client) else []
+    args: SamplingArgs = {**env.sampling_args, **(sampling_args or {})}
+    run = _Run(env, rows, model, args, clients, state_columns or [])
+    saving = save_results or results_path is not None
+    directory = Path(results_path) if results_path is not None else _new_directory(env.env_id, model)
+    try:
+        if saving:
+            run.open(directory)
+            if on_log is not None:
+                on_log(f"saving results to {directory}")
+        remaining = _remaining(rows, run.outputs)
+        groups = [[row] for row in remaining] if independent_scoring else _groups(remaining)
+        if on_start is not None:
+            on_start(rows, remaining if independent_scoring else groups)
+        observers = [on_progress] if callable(on_progress) else list(on_progress or [])
+        await run.attempt(groups, max_concurrent, independent_scoring, max_retries, observers)
+        return run.finish()
+    finally:
+        await asyncio.gather(*(one.close() for one in owned))
+
+
+class _Run:
+    def __init__(
+        self,
+        env: Any,
+        rows: list[RolloutInput],
+        model: str,
+        sampling_args: SamplingArgs,
+        clients: list[AnyClient],
+        state_columns: list[str],
+    ) -> None:
+        self.env = env
+        self.model = model
+        self.sampling_args = sampling_args
+        self.clients = clients
+        self.state_columns = state_columns
+        self.num_examples = len({row["example_id"] for row in rows})
+        self.rollouts_per_example = len(rows) // self.num_examples if rows else 0
+        self.totals = Totals(self.rollouts_per_example, env.pass_threshold)
+        self.outputs: list[RolloutOutput] = []
+        self.tools: dict[str, list[Any]] = {}
+        self.file: ResultsFile | None = None
+        self.started = time.time()
+        self.metadata_written = 0.0
+
+    def open(self, directory: Path) -> None:
+        """Write results to `directory`, after those that are there already."""
+        found = load_metadata(directory)
+        if found is not None:
+            self._check_continues(directory, found)
+            self._add(load_outputs(directory))
+        elif load_outputs(directory):
+            raise RunError(f"{directory} holds results without metadata.json. Give a new results_path.")
+        self.file = ResultsFile(directory)
+        self.file.write_metadata(self.metadata())
+
+    async def attempt(
+        self,
+        groups: list[list[RolloutInput]],
+        max_concurrent: int,
+        independent_scoring: bool,
+        max_retries: int,
+        observers: Sequence[OnProgress],
+    ) -> None:
+        limit = rollout_limit(max_concurrent)
+
+        async def one(index: int) -> None:
+            states = await run_group(
+                self.env,
+                groups[index],
+                self.clients[index % len(self.clients)],
+                self.model,
+                self.sampling_args,
+                limit=limit,
+                independent_scoring=independent_scoring,
+                max_retries=max_retries,
+            )
+            outputs = [state_to_output(state, self.state_columns) for state in states]
+            self._add(outputs)
+            if self.file is not None:
+                self.file.append(outputs)
+                if time.time() - self.metadata_written > METADATA_SECONDS:
+                    self.file.write_metadata(self.metadata())
+                    self.metadata_written = time.time()
+            if observers:
+                metadata = self.metadata()
+                for observer in observers:
+                    observer(self.outputs, outputs, metadata)
+
+        at_once = len(groups) if limit is None else max_concurrent
+        await _each(range(len(groups)), one, at_once, max(1, START_AT_ONCE // max(1, self.rollouts_per_example)))
+
+    def finish(self) -> GenerateOutputs:
+        """All rows by `example_id`, and the metadata; written once more, in that order."""
+        outputs = sorted(self.outputs, key=lambda output: output["example_id"])
+        metadata = self.metadata()
+        if self.file is not None:
+            self.file.write_all(outputs)
+            self.file.write_metadata(metadata)
+        return {"outputs": outputs, "metadata": metadata}
+
+    def metadata(self) -> GenerateMetadata:
+        fields = {
+            "env_id": self.env.env_id,
+            "env_args": self.env.env_args,
+            "model": self.model,
+            "base_url": ",".join(url for client in self.clients if (url := _base_url(client))),
+            "num_examples": self.num_examples,
+            "rollouts_per_example": self.rollouts_per_example,
+            "sampling_args": self.sampling_args,
+            "date": datetime.now().isoformat(),
+            "time": time.time() - self.started,
+            **self.totals.averages(),
+            "pass_threshold": self.env.pass_threshold,
+            "version_info": {"whet": __version__},
+            "state_columns": self.state_columns,
+            "path_to_save": None if self.file is None else str(self.file.directory),
+            "tools": next(iter(self.tools.values())) if len(self.tools) == 1 else None,
+        }
+        return cast(GenerateMetadata, fields)
+
+    def _add(self, outputs: list[RolloutOutput]) -> None:
+        self.outputs.extend(outputs)
+        self.totals.add(outputs)
+        for output in outputs:
+            tools = output.get("tool_defs") or []
+            if tools:
+                self.tools.setdefault(",".join(sorted(tool["name"] for tool in tools)), tools)
+
+    def _check_continues(self, directory: Path, found: dict[str, Any]) -> None:
+        now = {"env_id": self.env.env_id, "model": self.model, "rollouts_per_example": self.rollouts_per_example}
+        for field, value in now.items():
+            if found.get(field) != value:
+                raise RunError(
+                    f"{directory} holds results with {field} = {found.get(field)!r}, and now it is {value!r}. "
+                    "Give a new results_path, or the settings of those results."
+                )
+
+
+async def _each(
+    indices: Sequence[int], work: Callable[[int], Coroutine[Any, Any, None]], at_once: int, start_at_once: int
+) -> None:
+    """Run `work` for every index, at most `at_once` at a time; the first failure ends all."""
+    pending = iter(indices)
+    started = 0
+
+    async def worker() -> None:
+        nonlocal started
+        for index in pending:
+            started += 1
+            if started % start_at_once == 0:
+                await asyncio.sleep(0)
+            await work(index)
+
+    workers = [asyncio.ensure_future(worker()) for _ in range(min(at_once, len(indices)))]
+    try:
+        await asyncio.gather(*workers)
+    finally:
+        for task in workers:
+            task.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
+
+
+def resolve_clients(client: Any) -> list[AnyClient]:
+    """The clients for what a caller gave: a `Client`, a config (one client per endpoint), or an `openai.AsyncOpenAI`."""
+    if isinstance(client, Client):
+        return [client]
+    from whet.clients.config import ClientConfig, EndpointConfig
+
+    if isinstance(client, EndpointConfig) and not isinstance(client, ClientConfig):
+        client = ClientConfig(**client.model_dump())
+    if isinstance(client, ClientConfig):
+        return [_client_for(config) for config in client.spread()]
+    if hasattr(client, "chat"):
+        from whet.clients.openai_chat import OpenAIChatCompletionsClient
+
+        return [OpenAIChatCompletionsClient(client)]
+    raise ConfigError(f"the client is {type(client).__name__}; it should be a whet Client or a ClientConfig.")
+
+
+def _client_for(config: ClientConfig) -> AnyClient:
+    from whet.clients.openai_chat import OpenAIChatCompletionsClient
+
+    return OpenAIChatCompletionsClient(config)
+
+
+def run_sync(work: Coroutine[Any, Any, T], afterwards: Callable[[], Awaitable[None]] | None = None) -> T:
+    """The result of `work`, on an event loop of its own; in a thread where one runs already, as in a notebook.
+
+    `afterwards` is awaited on the same loop before it ends, for what belongs to it (worker processes).
+    """
+
+    async def both() -> T:
+        try:
+            return await work
+        finally:
+            if afterwards is not None:
+                await afterwards()
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(both())
+    results: list[T] = []
+    failures: list[BaseException] = []
+
+    def in_thread() -> None:
+        try:
+            results.append(asyncio.run(both()))
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=in_thread, name="whet-run-sync")
+    thread.start()
+    thread.join()
+    if failures:
+        raise failures[0]
+    return results[0]
+
+
+def _remaining(rows: list[RolloutInput], outputs: list[RolloutOutput]) -> list[RolloutInput]:
+    """The rows without those that have results already, counted by `example_id`."""
+    done = Counter(output["example_id"] for output in outputs)
+    remaining = []
+    for row in rows:
+        if done[row["example_id"]] > 0:
+            done[row["example_id"]] -= 1
+        else:
+            remaining.append(row)
+    return remaining
+
+
+def _groups(rows: list[RolloutInput]) -> list[list[RolloutInput]]:
+    groups: dict[int, list[RolloutInput]] = {}
+    for row in rows:
+        groups.setdefault(row["example_id"], []).append(row)
+    return list(groups.values())
+
+
+def _base_url(client: AnyClient) -> str:
+    config = client.config
+    return config.api_base_url if config is not None else str(getattr(client, "base_url", ""))
+
+
+def _new_directory(env_id: str, model: str) -> Path:
+    return Path("outputs") / "evals" / f"{env_id or 'env'}--{model.replace('/', '--')}" / uuid.uuid4().hex[:8]

@@ -1,0 +1,105 @@
+"""Running averages over result rows, and pass@k. Each row is added once; nothing is recomputed.
+
+Errored rollouts are left out of every average, numerator and denominator; their number and share are reported beside.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+from whet.types import RolloutOutput, TokenUsage
+
+
+class Mean:
+    __slots__ = ("count", "sum")
+
+    def __init__(self) -> None:
+        self.sum = 0.0
+        self.count = 0
+
+    def add(self, value: float) -> None:
+        self.sum += value
+        self.count += 1
+
+    @property
+    def value(self) -> float | None:
+        return self.sum / self.count if self.count else None
+
+
+class Totals:
+    def __init__(self, rollouts_per_example: int, pass_threshold: float) -> None:
+        self.reward = Mean()
+        self.metrics: dict[str, Mean] = defaultdict(Mean)
+        self.usage: dict[str, Mean] = defaultdict(Mean)
+        self.num_rollouts = 0
+        self.num_errors = 0
+        self.passes = PassAtK(rollouts_per_example, pass_threshold)
+
+    def add(self, outputs: Iterable[RolloutOutput]) -> None:
+        for output in outputs:
+            self.num_rollouts += 1
+            for name, tokens in (output.get("token_usage") or {}).items():
+                self.usage[name].add(tokens)
+            if output.get("error") is not None:
+                self.num_errors += 1
+                continue
+            self.reward.add(output["reward"])
+            for name, value in output["metrics"].items():
+                self.metrics[name].add(value)
+            self.passes.add(output["example_id"], output["reward"])
+
+    def averages(self) -> dict[str, Any]:
+        """The fields of `metadata.json` that are computed from rows."""
+        pass_at_k, pass_all_k = self.passes.compute()
+        usage: TokenUsage | None = None
+        if self.usage:
+            usage = {name: mean.value for name, mean in self.usage.items()}  # type: ignore[assignment]
+        return {
+            "avg_reward": self.reward.value,
+            "avg_metrics": {name: mean.value for name, mean in self.metrics.items()},
+            "avg_error": self.num_errors / self.num_rollouts if self.num_rollouts else 0.0,
+            "num_errors": self.num_errors,
+            "pass_at_k": pass_at_k,
+            "pass_all_k": pass_all_k,
+            "usage": usage,
+        }
+
+
+class PassAtK:
+    """pass@k = 1 - C(n-c, k) / C(n, k): some of k attempts passes. pass^k = C(c, k) / C(n, k): all of them do.
+
+    The unbiased estimators of Chen et al. 2021 (arXiv:2107.03374), n attempts of a task of which c passed, averaged over
+    the tasks whose attempts are all there; k = 1, 2, 4, ... up to n.
+    """
+
+    def __init__(self, rollouts_per_example: int, threshold: float) -> None:
+        self.attempts = rollouts_per_example
+        self.threshold = threshold
+        self.counts: dict[int, list[int]] = defaultdict(lambda: [0, 0])
+        self.at_k: dict[int, Mean] = {}
+        self.all_k: dict[int, Mean] = {}
+        if rollouts_per_example > 1:
+            for k in (2**power for power in range(rollouts_per_example.bit_length())):
+                self.at_k[k], self.all_k[k] = Mean(), Mean()
+
+    def add(self, example_id: int, reward: float) -> None:
+        if not self.at_k:
+            return
+        count = self.counts[example_id]
+        count[0] += 1
+        count[1] += reward >= self.threshold
+        if count[0] == self.attempts:
+            attempts, passed = count
+            for k in self.at_k:
+                ways = math.comb(attempts, k)
+                self.at_k[k].add(1.0 - math.comb(attempts - passed, k) / ways)
+                self.all_k[k].add(math.comb(passed, k) / ways)
+
+    def compute(self) -> tuple[dict[str, float], dict[str, float]]:
+        """By k as text; empty while no task is complete."""
+        at_k = {str(k): mean.value for k, mean in self.at_k.items() if mean.value is not None}
+        all_k = {str(k): mean.value for k, mean in self.all_k.items() if mean.value is not None}
+        return at_k, all_k

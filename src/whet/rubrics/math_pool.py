@@ -1,0 +1,100 @@
+"""A pool of processes that compare mathematical answers, so that a pathological one holds up nobody else.
+
+Processes start when there is work for them and end when their input closes, also when this process is killed. The event
+loop only ever waits for a line of text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import json
+import signal
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
+
+from whet.errors import InfraError, MissingExtraError
+
+START_SECONDS = 120.0  # importing sympy on a machine that is busy with other things
+STUCK_SECONDS = 120.0  # beyond its CPU seconds: a worker that uses no CPU and says nothing
+
+
+class MathPool:
+    """At most `max_workers` processes; belongs to the event loop it is first used on."""
+
+    def __init__(self, max_workers: int) -> None:
+        if importlib.util.find_spec("math_verify") is None:
+            raise MissingExtraError("MathRubric, for answers that are not plain numbers,", "math")
+        self._places = asyncio.Semaphore(max_workers)
+        self._idle: list[Process] = []
+        self._all: set[Process] = set()
+
+    async def equal(self, answer: str, response: str, seconds: float) -> bool | None:
+        """Whether the two are the same mathematically; None where that takes more than `seconds` of CPU time.
+
+        A worker that dies of something else is replaced and asked once more. Raises `InfraError` when that one dies too.
+        """
+        question = json.dumps([answer, response, seconds]).encode() + b"\n"
+        async with self._places:
+            for _ in range(2):
+                worker = self._idle.pop() if self._idle else await self._start()
+                try:
+                    verdict = await _ask(worker, question, seconds + STUCK_SECONDS)
+                except BaseException:  # cancelled: its answer must not be taken for that of the next question
+                    await self._end(worker)
+                    raise
+                if verdict is not None:
+                    self._idle.append(worker)
+                    return verdict if isinstance(verdict, bool) else None
+                if await self._end(worker) == -signal.SIGXCPU:
+                    return None
+        raise InfraError(f"the math-verify process died twice on the answer {response[:200]!r}")
+
+    async def close(self) -> None:
+        self._idle.clear()
+        for worker in list(self._all):
+            await self._end(worker)
+
+    async def _start(self) -> Process:
+        # Not multiprocessing: a fork of a process with threads can deadlock, and spawn would import the main module again.
+        worker = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "whet.rubrics.math_worker", stdin=PIPE, stdout=PIPE, stderr=DEVNULL
+        )
+        self._all.add(worker)
+        if await _read(worker, START_SECONDS) != "ready":
+            code = await self._end(worker)
+            raise InfraError(f"the math-verify process did not start (exit code {code})")
+        return worker
+
+    async def _end(self, worker: Process) -> int:
+        """Kill the process unless it is dead already; its exit code."""
+        assert worker.stdout is not None
+        if not worker.stdout.at_eof():
+            with contextlib.suppress(ProcessLookupError):
+                worker.kill()
+        code = await worker.wait()
+        self._all.discard(worker)
+        return code
+
+
+async def _ask(worker: Process, question: bytes, seconds: float) -> bool | str | None:
+    """The worker's verdict; None where it has died or said nothing in time."""
+    assert worker.stdin is not None
+    try:
+        worker.stdin.write(question)
+        await worker.stdin.drain()
+    except (BrokenPipeError, ConnectionResetError):
+        return None
+    return await _read(worker, seconds)
+
+
+async def _read(worker: Process, seconds: float) -> bool | str | None:
+    assert worker.stdout is not None
+    try:
+        async with asyncio.timeout(seconds):
+            line = await worker.stdout.readline()
+    except TimeoutError:
+        return None
+    verdict: bool | str | None = json.loads(line) if line.endswith(b"\n") else None
+    return verdict

@@ -1,0 +1,78 @@
+r"""`MathRubric`: the answer in the last `\boxed{}` is right when math-verify finds it equal to the expected one.
+
+Plain integers and identical texts are compared on the spot; everything else goes to processes (`math_pool.py`) that are
+limited in CPU time and memory. An answer that cannot be decided within the limit is wrong; a checker that breaks down
+makes the rollout errored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from functools import partial
+from typing import Any
+
+from whet.decorators import teardown
+from whet.parsers.answers import extract_boxed_answer
+from whet.parsers.maybe_think_parser import MaybeThinkParser
+from whet.parsers.parser import Parser
+from whet.rubrics.math_pool import MathPool
+from whet.rubrics.rubric import Rubric
+from whet.types import Messages, RewardFunc
+
+_INTEGER = re.compile(r"-?[0-9]{1,15}")
+
+
+class MathRubric(Rubric):
+    def __init__(
+        self,
+        funcs: list[RewardFunc] | None = None,
+        weights: list[float] | None = None,
+        parser: Parser | None = None,
+        max_workers: int = 8,
+        timeout_seconds: float = 5,
+        max_verify_chars: int = 50_000,
+    ) -> None:
+        parser = parser or MaybeThinkParser(extract_fn=partial(extract_boxed_answer, strict=True))
+        super().__init__(funcs=funcs, weights=weights, parser=parser)
+        self.max_workers = max_workers
+        self.timeout_seconds = timeout_seconds
+        self.max_verify_chars = max_verify_chars
+        self._pool: tuple[asyncio.AbstractEventLoop, MathPool] | None = None
+        self.add_reward_func(self.correct_answer)
+
+    async def correct_answer(self, parser: Parser, completion: Messages, answer: Any, **kwargs: Any) -> float:
+        """1 where the boxed answer equals the expected one, else 0."""
+        response = parser.parse_answer(completion) or ""
+        expected = str(answer)
+        quick = equal_at_sight(expected, response)
+        if quick is not None:
+            return float(quick)
+        if len(response) > self.max_verify_chars:
+            return 0.0
+        return float(await self._math_pool().equal(expected, response, self.timeout_seconds) or False)
+
+    @teardown
+    async def stop_workers(self) -> None:
+        if self._pool is not None:
+            loop, pool = self._pool
+            self._pool = None
+            if loop is asyncio.get_running_loop():  # the processes of a loop that is gone have ended with it
+                await pool.close()
+
+    def _math_pool(self) -> MathPool:
+        loop = asyncio.get_running_loop()
+        if self._pool is None or self._pool[0] is not loop:
+            self._pool = (loop, MathPool(self.max_workers))
+        return self._pool[1]
+
+
+def equal_at_sight(answer: str, response: str) -> bool | None:
+    """The verdict where no mathematics is needed (nothing given, the same text, two plain integers), else None."""
+    if not response.strip():
+        return False
+    if response.strip() == answer.strip():
+        return True
+    if _INTEGER.fullmatch(answer) and _INTEGER.fullmatch(response):
+        return int(answer) == int(response)
+    return None

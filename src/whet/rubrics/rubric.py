@@ -1,0 +1,283 @@
+"""`Rubric`: reward functions and their weights, and how a rollout or a group of rollouts is scored by them.
+
+Reward functions are plain or async functions that take what they name: prompt, completion, answer, info, state, task,
+parser, any object given to `add_class_object`, any extra column of the dataset row, or `**kwargs` for all of it. A
+function with a plural name among its parameters (completions, prompts, answers, infos, states, tasks), or whose
+return annotation is a list, scores a whole group at once.
+
+A rollout that is already errored is not scored, and one whose reward function raises or returns something that is not
+a finite number *becomes* errored: its reward is None, never a silent 0. Plain functions run on the event loop, in
+order, so that scoring is repeatable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from whet.calls import CallSpec, describe, resolve
+from whet.decorators import discover_decorated, sort_by_priority
+from whet.errors import ConfigError, RewardError, WhetError
+from whet.parsers.parser import Parser
+from whet.types import RewardFunc, State
+
+GROUP_PARAMETERS = frozenset({"states", "prompts", "completions", "answers", "tasks", "infos"})
+ScoreObjectProvider = Callable[[State], Mapping[str, Any]]
+GroupScoreObjectProvider = Callable[[list[State]], Mapping[str, Any]]
+
+
+class Rubric:
+    def __init__(
+        self,
+        funcs: list[RewardFunc] | None = None,
+        weights: list[float] | None = None,
+        parser: Parser | None = None,
+    ) -> None:
+        self.logger = logging.getLogger(f"{__name__}.{type(self).__name__}")
+        self.funcs = list(funcs or [])
+        self.weights = list(weights or [1.0] * len(self.funcs))
+        if len(self.weights) != len(self.funcs):
+            raise ConfigError(
+                f"{type(self).__name__} has {len(self.funcs)} reward functions and {len(self.weights)} weights; "
+                "give one weight for each function."
+            )
+        self.parser = parser or Parser()
+        self.class_objects: dict[str, Any] = {"parser": self.parser}
+        self.score_object_providers: list[ScoreObjectProvider] = []
+        self.group_score_object_providers: list[GroupScoreObjectProvider] = []
+        self._specs: dict[Callable[..., Any], CallSpec] = {}
+        self._cleanup_handlers = discover_decorated(self, "cleanup")
+        self._teardown_handlers = discover_decorated(self, "teardown")
+
+    def add_reward_func(self, func: RewardFunc, weight: float = 1.0) -> None:
+        self.funcs.append(func)
+        self.weights.append(weight)
+
+    def add_metric(self, func: RewardFunc, weight: float = 0.0) -> None:
+        """A function whose value is recorded; it does not count towards the reward unless given a weight."""
+        self.add_reward_func(func, weight)
+
+    def add_class_object(self, name: str, obj: Any) -> None:
+        """Offer `obj` to every function that has a parameter `name`."""
+        self.class_objects[name] = obj
+
+    def add_score_object_provider(self, provider: ScoreObjectProvider) -> None:
+        self.score_object_providers.append(provider)
+
+    def add_group_score_object_provider(self, provider: GroupScoreObjectProvider) -> None:
+        self.group_score_object_providers.append(provider)
+
+    def add_cleanup_handler(self, handler: Callable[..., Any]) -> None:
+        self._cleanup_handlers = sort_by_priority([*self._cleanup_handlers, handler], "cleanup")
+
+    @property
+    def has_group_rewards(self) -> bool:
+        return any(self._is_group_func(func) for func in self.funcs)
+
+    @property
+    def has_advantages(self) -> bool:
+        """Whether this rubric sets `state["advantage"]` itself."""
+        return False
+
+    async def score_rollout(self, state: State) -> None:
+        """Set reward and metrics of one rollout; a rubric with no functions gives 0."""
+        group_funcs = self._group_func_names()
+        if group_funcs:
+            raise ConfigError(
+                f"{', '.join(group_funcs)} scores whole groups, so rollouts cannot be scored one by one. "
+                "Leave independent_scoring off."
+            )
+        await self.add_scores([state])
+
+    async def score_group(self, states: list[State]) -> None:
+        """Set reward, metrics and advantage of every rollout of a group."""
+        await self.add_scores(states)
+        assign_advantages(states)
+
+    async def dummy_score_rollout(self, state: State) -> None:
+        """What stands in for scores when scoring is turned off."""
+        state["reward"] = None if state.get("error") is not None else 0.0
+        state["metrics"] = {}
+
+    async def dummy_score_group(self, states: list[State]) -> None:
+        for state in states:
+            await self.dummy_score_rollout(state)
+
+    async def add_scores(self, states: list[State]) -> None:
+        """Set reward and metrics, function by function; the rollouts of the group concurrently."""
+        for state in states:
+            state["reward"] = None if state.get("error") is not None else 0.0
+            state["metrics"] = {}
+        for func, weight in zip(self.funcs, self.weights, strict=True):
+            live = [state for state in states if state.get("error") is None]
+            if not live:
+                break
+            spec = self._spec(func)
+            if self._is_group_func(func):
+                await self._score_together(func, spec, weight, live)
+            else:
+                await self._score_each(func, spec, weight, live)
+        for state in states:
+            if state.get("error") is not None:
+                state["reward"] = None
+
+    async def cleanup(self, state: State) -> None:
+        """Run the `@cleanup` handlers of this rubric, after the rollout has been scored."""
+        for handler in self._cleanup_handlers:
+            await resolve(handler(**self._arguments(self._spec(handler), state)))
+
+    async def teardown(self) -> None:
+        """Run the `@teardown` handlers of this rubric."""
+        for handler in self._teardown_handlers:
+            await resolve(handler())
+
+    async def _score_each(self, func: RewardFunc, spec: CallSpec, weight: float, states: list[State]) -> None:
+        values: list[Any] = []
+        for state in states:
+            try:
+                values.append(func(**self._arguments(spec, state)))
+            except WhetError:
+                raise
+            except Exception as error:
+                values.append(error)
+        waiting = [index for index, value in enumerate(values) if isinstance(value, Awaitable)]
+        if waiting:
+            answers = await asyncio.gather(*(values[index] for index in waiting), return_exceptions=True)
+            for index, answer in zip(waiting, answers, strict=True):
+                values[index] = answer
+        for state, value in zip(states, values, strict=True):
+            _add_score(state, spec.name, value, weight)
+
+    async def _score_together(self, func: RewardFunc, spec: CallSpec, weight: float, states: list[State]) -> None:
+        try:
+            values = await resolve(func(**spec.select(self._group_objects(states))))
+            if isinstance(values, str | Mapping) or not hasattr(values, "__len__") or len(values) != len(states):
+                raise RewardError(
+                    f"group reward function '{spec.name}' returned {_short(values)}; "
+                    f"it should return a list of {len(states)} numbers, one for each rollout"
+                )
+        except WhetError:
+            raise
+        except Exception as error:
+            values = [error] * len(states)
+        for state, value in zip(states, values, strict=True):
+            _add_score(state, spec.name, value, weight)
+
+    def _arguments(self, spec: CallSpec, state: State) -> dict[str, Any]:
+        if spec.takes_all:
+            return self._objects(state)
+        if self.score_object_providers or not all(name in _CORE or name in self.class_objects for name in spec.names):
+            return spec.select(self._objects(state))
+        objects = self.class_objects
+        return {
+            name: objects[name] if name in objects and name != "task" else _CORE[name](state) for name in spec.names
+        }
+
+    def _objects(self, state: State) -> dict[str, Any]:
+        task = state.get("task")
+        objects = {key: value for key, value in state["input"].items() if key not in State.INPUT_FIELDS}
+        if isinstance(task, Mapping):
+            objects.update(task)
+        objects.update({name: read(state) for name, read in _CORE.items()})
+        objects.update(self.class_objects)
+        objects["task"] = task
+        for provider in self.score_object_providers:
+            objects.update(provider(state))
+        return objects
+
+    def _group_objects(self, states: list[State]) -> dict[str, Any]:
+        objects = {f"{name}s": [read(state) for state in states] for name, read in _CORE.items()}
+        objects["states"] = states
+        objects.update(self.class_objects)
+        for provider in self.group_score_object_providers:
+            objects.update(provider(states))
+        return objects
+
+    def _spec(self, func: Callable[..., Any]) -> CallSpec:
+        spec = self._specs.get(func)
+        if spec is None:
+            spec = self._specs[func] = CallSpec.of(func)
+        return spec
+
+    def _is_group_func(self, func: Callable[..., Any]) -> bool:
+        spec = self._spec(func)
+        return spec.returns_list or not GROUP_PARAMETERS.isdisjoint(spec.names)
+
+    def _group_func_names(self) -> list[str]:
+        return [self._spec(func).name for func in self.funcs if self._is_group_func(func)]
+
+    def _get_reward_func_names(self) -> list[str]:
+        return [self._spec(func).name for func in self.funcs]
+
+    def _get_reward_funcs(self) -> list[RewardFunc]:
+        return list(self.funcs)
+
+    def _get_reward_weights(self) -> list[float]:
+        return list(self.weights)
+
+
+def assign_advantages(states: Sequence[State]) -> None:
+    """Advantage = reward minus the mean reward of the group's scored rollouts; errored ones have none.
+
+    Steps that carry a reward or an advantage of their own keep it, the others get the rollout's.
+    """
+    scored = [state for state in states if state.get("reward") is not None]
+    if not scored:
+        return
+    mean = sum(state["reward"] for state in scored) / len(scored)
+    for state in scored:
+        reward = state["reward"]
+        advantage = state["advantage"] = reward - mean
+        for step in state["trajectory"]:
+            if step["advantage"] is None:
+                step["advantage"] = advantage
+            if step["reward"] is None:
+                step["reward"] = reward
+
+
+def _add_score(state: State, name: str, value: Any, weight: float) -> None:
+    if isinstance(value, BaseException):
+        if isinstance(value, WhetError) or not isinstance(value, Exception):
+            raise value
+        if isinstance(value, RewardError):
+            error = value
+        else:
+            error = RewardError(f"reward function '{name}' raised {describe(value)}")
+            error.__cause__ = value
+        state["error"] = error
+        return
+    number = _as_number(value)
+    if number is None:
+        state["error"] = RewardError(f"reward function '{name}' returned {_short(value)}, which is not a finite number")
+        return
+    state["reward"] += number * weight
+    state["metrics"][name] = number
+
+
+def _as_number(value: Any) -> float | None:
+    """`value` as a finite float, else None. Numpy and torch scalars are numbers, strings are not."""
+    if isinstance(value, str | bytes) or value is None:
+        return None
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+_CORE: dict[str, Callable[[State], Any]] = {
+    "prompt": lambda state: state["prompt"],
+    "completion": lambda state: state.get("completion"),
+    "answer": lambda state: state.get("answer", ""),
+    "info": lambda state: state.get("info", {}),
+    "task": lambda state: state.get("task"),
+    "state": lambda state: state,
+}

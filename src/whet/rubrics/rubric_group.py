@@ -1,0 +1,124 @@
+"""`RubricGroup`: several rubrics as one. Rewards add up, metrics are merged, functions are added to the first rubric.
+
+The advantage is computed once, from the total reward, after the last rubric.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from whet.errors import ConfigError
+from whet.rubrics.rubric import GroupScoreObjectProvider, Rubric, ScoreObjectProvider, assign_advantages
+from whet.types import RewardFunc, State
+
+
+class RubricGroup(Rubric):
+    def __init__(self, rubrics: list[Rubric], **kwargs: Any) -> None:
+        if not rubrics:
+            raise ConfigError("RubricGroup needs at least one rubric.")
+        super().__init__(**kwargs)
+        self.rubrics = list(rubrics)
+
+    def add_reward_func(self, func: RewardFunc, weight: float = 1.0) -> None:
+        self.rubrics[0].add_reward_func(func, weight)
+
+    def add_metric(self, func: RewardFunc, weight: float = 0.0) -> None:
+        self.rubrics[0].add_metric(func, weight)
+
+    def add_class_object(self, name: str, obj: Any) -> None:
+        self.rubrics[0].add_class_object(name, obj)
+
+    def add_score_object_provider(self, provider: ScoreObjectProvider) -> None:
+        super().add_score_object_provider(provider)
+        for rubric in self.rubrics:
+            rubric.add_score_object_provider(provider)
+
+    def add_group_score_object_provider(self, provider: GroupScoreObjectProvider) -> None:
+        super().add_group_score_object_provider(provider)
+        for rubric in self.rubrics:
+            rubric.add_group_score_object_provider(provider)
+
+    @property
+    def has_group_rewards(self) -> bool:
+        return any(rubric.has_group_rewards for rubric in self.rubrics)
+
+    @property
+    def has_advantages(self) -> bool:
+        return any(rubric.has_advantages for rubric in self.rubrics)
+
+    async def score_rollout(self, state: State) -> None:
+        total = _Total([state])
+        for rubric in self.rubrics:
+            await rubric.score_rollout(state)
+            total.take()
+        total.put()
+
+    async def score_group(self, states: list[State]) -> None:
+        await self.add_scores(states)
+        if not self.has_advantages:
+            assign_advantages(states)
+
+    async def add_scores(self, states: list[State]) -> None:
+        total = _Total(states)
+        for rubric in self.rubrics:
+            if _scores_groups_its_own_way(rubric):
+                blank = [step for state in states for step in state["trajectory"] if step["advantage"] is None]
+                unrewarded = [step for state in states for step in state["trajectory"] if step["reward"] is None]
+                await rubric.score_group(states)
+                if not rubric.has_advantages:
+                    # Computed from this rubric's share of the reward; the total is not known yet.
+                    for step in blank:
+                        step["advantage"] = None
+                    for step in unrewarded:
+                        step["reward"] = None
+            else:
+                await rubric.add_scores(states)
+            total.take()
+        total.put()
+
+    async def cleanup(self, state: State) -> None:
+        await super().cleanup(state)
+        for rubric in self.rubrics:
+            await rubric.cleanup(state)
+
+    async def teardown(self) -> None:
+        await super().teardown()
+        for rubric in self.rubrics:
+            await rubric.teardown()
+
+    def _group_func_names(self) -> list[str]:
+        return [name for rubric in self.rubrics for name in rubric._group_func_names()]
+
+    def _get_reward_func_names(self) -> list[str]:
+        return [name for rubric in self.rubrics for name in rubric._get_reward_func_names()]
+
+    def _get_reward_funcs(self) -> list[RewardFunc]:
+        return [func for rubric in self.rubrics for func in rubric._get_reward_funcs()]
+
+    def _get_reward_weights(self) -> list[float]:
+        return [weight for rubric in self.rubrics for weight in rubric._get_reward_weights()]
+
+
+class _Total:
+    """Sums what one rubric after the other has written into the states."""
+
+    def __init__(self, states: list[State]) -> None:
+        self.states = states
+        self.rewards = [0.0] * len(states)
+        self.metrics: list[dict[str, float]] = [{} for _ in states]
+
+    def take(self) -> None:
+        for index, state in enumerate(self.states):
+            self.rewards[index] += state.get("reward") or 0.0
+            metrics = self.metrics[index]
+            for name, value in (state.get("metrics") or {}).items():
+                metrics[name] = metrics.get(name, 0.0) + value
+
+    def put(self) -> None:
+        for state, reward, metrics in zip(self.states, self.rewards, self.metrics, strict=True):
+            state["reward"] = None if state.get("error") is not None else reward
+            state["metrics"] = metrics
+
+
+def _scores_groups_its_own_way(rubric: Rubric) -> bool:
+    return type(rubric).score_group not in (Rubric.score_group, RubricGroup.score_group) or rubric.has_advantages

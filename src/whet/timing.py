@@ -1,0 +1,77 @@
+"""When things happened in a rollout: setup, generation, scoring, and every turn's model and environment time.
+
+Times are Unix seconds. They are records for people to read; nothing in whet decides anything by them.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+
+class TimeSpan:
+    """One measured phase. `duration` is 0 until the phase has ended."""
+
+    __slots__ = ("end", "start")
+
+    def __init__(self, start: float = 0.0, end: float = 0.0) -> None:
+        self.start = start
+        self.end = end
+
+    @property
+    def duration(self) -> float:
+        return self.end - self.start if self.end > 0.0 else 0.0
+
+    def model_dump(self) -> dict[str, float]:
+        return {"start": self.start, "end": self.end, "duration": self.duration}
+
+
+class TimeSpans:
+    """One span per turn, in the order of the turns."""
+
+    __slots__ = ("spans",)
+
+    def __init__(self) -> None:
+        self.spans: list[TimeSpan] = []
+
+    @property
+    def duration(self) -> float:
+        return sum(span.duration for span in self.spans)
+
+    def model_dump(self) -> dict[str, Any]:
+        return {"spans": [span.model_dump() for span in self.spans], "duration": self.duration}
+
+
+class RolloutTiming:
+    __slots__ = ("env", "generation", "model", "scoring", "setup", "start_time")
+
+    def __init__(self) -> None:
+        self.start_time = time.time()
+        self.setup = TimeSpan()
+        self.generation = TimeSpan()
+        self.scoring = TimeSpan()
+        self.model = TimeSpans()
+        self.env = TimeSpans()
+
+    @property
+    def total(self) -> float:
+        """From the start of generation to the end of scoring; 0 until the rollout is scored."""
+        return self.scoring.end - self.generation.start if self.scoring.end > 0.0 else 0.0
+
+    @property
+    def overhead(self) -> float:
+        """What of `total` was spent on none of setup, model, environment and scoring."""
+        spent = self.setup.duration + self.model.duration + self.env.duration + self.scoring.duration
+        return self.total - spent
+
+    def model_dump(self) -> dict[str, Any]:
+        return {
+            "start_time": self.start_time,
+            "setup": self.setup.model_dump(),
+            "generation": self.generation.model_dump(),
+            "scoring": self.scoring.model_dump(),
+            "model": self.model.model_dump(),
+            "env": self.env.model_dump(),
+            "total": self.total,
+            "overhead": self.overhead,
+        }
