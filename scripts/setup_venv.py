@@ -181,9 +181,14 @@ def say(message: str) -> None:
     print(f"whet setup: {message}", flush=True)
 
 
-def version_of(python: str) -> tuple[int, ...] | None:
-    answer = ask([python, "-c", "import sys; print(*sys.version_info[:3])"], 30)
-    return None if answer is None else tuple(int(part) for part in answer.split())
+def identify(python: str) -> tuple[str, tuple[int, ...]] | None:
+    """The interpreter behind a command (past virtual environments and version managers) and its version."""
+    code = "import sys; print(getattr(sys, '_base_executable', sys.executable)); print(*sys.version_info[:3])"
+    answer = ask([python, "-c", code], 30)
+    if answer is None:
+        return None  # version managers leave commands behind that only print an error
+    path, version = answer.splitlines()
+    return path, tuple(int(part) for part in version.split())
 
 
 def find_pythons(named: str) -> dict[str, tuple[int, ...]]:
@@ -191,11 +196,10 @@ def find_pythons(named: str) -> dict[str, tuple[int, ...]]:
     found: dict[str, tuple[int, ...]] = {}
     names = (named,) if named not in PYTHON_NAMES else (named, *(name for name in PYTHON_NAMES if name != named))
     for name in names:
-        path = shutil.which(name)
-        if path is None:
-            continue
-        version = version_of(path)
-        if version is not None:  # version managers leave commands behind that only print an error
+        command = shutil.which(name)
+        identity = identify(command) if command is not None else None
+        if identity is not None:
+            path, version = identity
             found[path] = version
             if is_supported(version):
                 break
@@ -221,9 +225,9 @@ def environment_packages() -> list[str]:
 
 def refuse_old_venv() -> None:
     """A `.venv` that somebody made by hand is used as it is, but never thrown away."""
-    version = version_of(venv_python())
-    if version is None or not is_supported(version):
-        words = "broken" if version is None else f"of Python {version[0]}.{version[1]}"
+    identity = identify(venv_python())
+    if identity is None or not is_supported(identity[1]):
+        words = "broken" if identity is None else "of Python %d.%d" % identity[1][:2]
         raise SetupError(f".venv is {words}. Remove it (rm -r .venv) and run this again")
 
 
