@@ -81,9 +81,7 @@ def metric(func: F | None = None, priority: int = 0, stage: Stage = "rollout") -
 @overload
 def reward(func: F, weight: float = 1.0, priority: int = 0, stage: Stage = "rollout") -> F: ...
 @overload
-def reward(
-    func: None = None, weight: float = 1.0, priority: int = 0, stage: Stage = "rollout"
-) -> Callable[[F], F]: ...
+def reward(func: None = None, weight: float = 1.0, priority: int = 0, stage: Stage = "rollout") -> Callable[[F], F]: ...
 def reward(
     func: F | None = None, weight: float = 1.0, priority: int = 0, stage: Stage = "rollout"
 ) -> F | Callable[[F], F]:

@@ -43,7 +43,9 @@ class MissingKeyError(WhetError):
 
     def __init__(self, missing: list[str]) -> None:
         names = ", ".join(missing)
-        super().__init__(f"missing environment variables: {names}. Set them in the shell or in a file named by env_file.")
+        super().__init__(
+            f"missing environment variables: {names}. Set them in the shell or in a file named by env_file."
+        )
         self.missing = missing
 
 

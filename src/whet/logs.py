@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -49,7 +50,8 @@ def print_prompt_completions_sample(
     from rich.text import Text
 
     table = Table("prompt", "completion", "reward", title=f"step {step}", show_lines=True)
-    for prompt, completion, error, reward in list(zip(prompts, completions, errors, rewards, strict=True))[:num_samples]:
+    samples = zip(prompts, completions, errors, rewards, strict=True)
+    for prompt, completion, error, reward in itertools.islice(samples, num_samples):
         outcome = f"{reward:.3f}" if reward is not None else "-"
         table.add_row(
             Text(_as_text(prompt)), Text(_as_text(completion)), outcome if error is None else f"{outcome} {error!r}"

@@ -55,7 +55,7 @@ def normalize_messages(value: Any, *, field_name: str = "messages") -> Messages:
 def as_message(value: Any, where: str = "message") -> Message:
     """One message, from a `Record`, a plain dict or an object that dumps itself to one (`model_dump`)."""
     if isinstance(value, _MESSAGE_TYPES):
-        return cast(Message, value)
+        return value
     if not isinstance(value, Mapping):
         dump = getattr(value, "model_dump", None)
         if dump is None:
@@ -119,13 +119,13 @@ def copy_value(value: Any) -> Any:
     """A deep copy that is quick for JSON-shaped values and messages, which is what dataset rows are made of."""
     if isinstance(value, _ATOMS):
         return value
-    kind = type(value)
+    kind: Any = type(value)
     if kind is list:
         return [copy_value(item) for item in value]
     if kind is dict:
         return {key: copy_value(item) for key, item in value.items()}
     if isinstance(value, Record):
-        copy = kind.__new__(kind)
+        copy: Record = kind.__new__(kind)
         dict.update(copy, {key: copy_value(item) for key, item in value.items()})
         return copy
     return deepcopy(value)

@@ -125,7 +125,11 @@ class Tool(Record):
 
 class Usage(Record):
     def __init__(
-        self, prompt_tokens: int = 0, completion_tokens: int = 0, reasoning_tokens: int = 0, total_tokens: int | None = None
+        self,
+        prompt_tokens: int = 0,
+        completion_tokens: int = 0,
+        reasoning_tokens: int = 0,
+        total_tokens: int | None = None,
     ) -> None:
         super().__init__(
             prompt_tokens=prompt_tokens,
@@ -239,7 +243,7 @@ class State(dict[str, Any]):
 
     INPUT_FIELDS: ClassVar[tuple[str, ...]] = ("prompt", "answer", "info", "example_id")
 
-    client: Client
+    client: Client[Any, Any, Any, Any]
 
     def __getitem__(self, key: str) -> Any:
         if key in self.INPUT_FIELDS and "input" in self:
@@ -268,7 +272,7 @@ class RolloutOutput(dict[str, Any]):
 
 
 class GenerateMetadata(TypedDict):
-    """What `metadata.json` says of one run of `generate`. Averages leave errored rollouts out; `avg_error` is their share."""
+    """What `metadata.json` says of one run of `generate`. Averages leave errored rollouts out."""
 
     env_id: str
     env_args: dict[str, Any]

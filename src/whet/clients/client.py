@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from whet.calls import describe
 from whet.errors import Error, ModelError, WhetError
@@ -29,10 +29,10 @@ class Client(ABC, Generic[ClientT, MessagesT, ResponseT, ToolT]):
         self.logger = logging.getLogger(f"{__name__}.{type(self).__name__}")
         self._config: ClientConfig | None = None
         if hasattr(client_or_config, "api_base_url"):
-            self._config = client_or_config  # type: ignore[assignment]
-            self._client: ClientT = self.setup_client(client_or_config)  # type: ignore[arg-type]
+            self._config = cast("ClientConfig", client_or_config)
+            self._client: ClientT = self.setup_client(self._config)
         else:
-            self._client = client_or_config  # type: ignore[assignment]
+            self._client = client_or_config
 
     @property
     def client(self) -> ClientT:
@@ -53,7 +53,10 @@ class Client(ABC, Generic[ClientT, MessagesT, ResponseT, ToolT]):
         state: State | None = None,
         **kwargs: Any,
     ) -> Response:
-        """The model's next message. Raises `ModelError` or `OverlongPromptError` for this turn, `WhetError` for good."""
+        """The model's next message.
+
+        Raises `ModelError` or `OverlongPromptError` where this turn fails, `WhetError` where every turn would.
+        """
         try:
             headers = self._headers_of(state)
             if headers:

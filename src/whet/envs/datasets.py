@@ -118,7 +118,9 @@ def _with_prompt(row: Row, index: int, opening: Messages, name: str) -> Row:
     if prompt is None:
         question = row.get("question")
         if not isinstance(question, str | list):
-            found = "neither 'prompt' nor 'question'" if question is None else f"a question of {type(question).__name__}"
+            found = (
+                "neither 'prompt' nor 'question'" if question is None else f"a question of {type(question).__name__}"
+            )
             raise DatasetError(
                 f"{where} has {found} (its columns: {', '.join(map(str, row)) or 'none'}). "
                 "Give each row a 'question' (text) or a 'prompt' (a list of messages)."

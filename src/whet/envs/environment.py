@@ -122,7 +122,7 @@ class Environment(ABC):
         self._closed = False
         self.__post_init__()
 
-    def __post_init__(self) -> None:
+    def __post_init__(self) -> None:  # noqa: B027
         """Override to do more once everything is constructed."""
 
     # Datasets
@@ -216,7 +216,7 @@ class Environment(ABC):
         """The model's answer to `prompt`; what is not given is the state's."""
         tools = state["tool_defs"] if tool_defs is None else tool_defs
         try:
-            response = await (client or state["client"]).get_response(
+            response: Response = await (client or state["client"]).get_response(
                 prompt=prompt,
                 model=model or state["model"],
                 tools=tools or None,
@@ -228,7 +228,7 @@ class Environment(ABC):
         except Exception as error:
             raise ModelError(describe(error)) from error
         state["usage"].add_response(response)
-        return response  # type: ignore[no-any-return]
+        return response
 
     def increment_state_usage(self, state: State, input_tokens: float = 0, output_tokens: float = 0) -> None:
         """Count tokens that the environment itself had a model use."""
@@ -455,7 +455,7 @@ def normalize_tool_defs(tool_defs: Sequence[Any] | None) -> list[Tool] | None:
         fields = tool if isinstance(tool, dict) else tool.model_dump(exclude_none=True)
         if fields.get("type") == "function" and isinstance(fields.get("function"), dict):
             raise ConfigError(
-                "tool_defs holds a tool in the OpenAI form; give {'name': ..., 'description': ..., 'parameters': {...}}."
+                "tool_defs holds a tool in the OpenAI form; give {'name': ..., 'description': ..., 'parameters': ...}."
             )
         missing = [name for name in ("name", "description", "parameters") if name not in fields]
         if missing:

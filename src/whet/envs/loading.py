@@ -1,7 +1,7 @@
 """`load_environment(id, **args)`: from an environment's id to an `Environment`.
 
-An id is the name of an installed package (`reverse-text`, `owner/name@version`), a path to a package or a file, or the name of
-a folder in `environments/` under the current directory, installed or not. Each way this can fail is an
+An id is the name of an installed package (`reverse-text`, `owner/name@version`), a path to a package or a file, or the
+name of a folder in `environments/` under the current directory, installed or not. Each way this can fail is an
 `EnvironmentLoadError` that says where and what to do.
 """
 
@@ -90,7 +90,8 @@ def _from_path(env_id: str, path: Path) -> ModuleType:
             root = path.parent
         else:
             raise EnvironmentLoadError(
-                f"environment '{env_id}': {path} has no {name}.py and no package {name}. Name the module after the folder."
+                f"environment '{env_id}': {path} has no {name}.py and no package {name}. "
+                "Name the module after the folder."
             )
     loaded = sys.modules.get(name)
     if loaded is not None and not _file_of(loaded).startswith(str(root)):
@@ -128,9 +129,10 @@ def _not_found(env_id: str) -> str:
     known = [folder.name for folder in Path(LOCAL_FOLDER).glob("*") if folder.is_dir()] if _is_local() else []
     near = nearest(env_id, known) if known else ""
     hint = near if "Did you mean" in near else ""
+    folder = env_id.split("/")[-1].split("@")[0]
     return (
-        f"environment '{env_id}' is not installed and there is no {LOCAL_FOLDER}/{env_id.split('/')[-1]} here.{hint} "
-        f"Install its package (pip install {env_id.split('/')[-1].split('@')[0]}, or pip install -e PATH), or give its path."
+        f"environment '{env_id}' is not installed and there is no {LOCAL_FOLDER}/{folder} here.{hint} "
+        f"Install its package (pip install {folder}, or pip install -e PATH), or give its path."
     )
 
 

@@ -74,7 +74,7 @@ class MultiTurnEnv(Environment):
         last = state["trajectory"][-1]
         messages = last["prompt"] + last["completion"]
         response = await resolve(self.env_response(messages, state))
-        return messages + normalize_messages(response, field_name="env_response")
+        return [*messages, *normalize_messages(response, field_name="env_response")]
 
     async def add_trajectory_step(self, state: State, trajectory_step: TrajectoryStep) -> None:
         """Override to give a step a reward, an advantage or extras of its own."""

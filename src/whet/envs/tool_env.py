@@ -1,6 +1,7 @@
 """`ToolEnv`: the model calls Python functions until it answers without calling one.
 
-A failing call is the model's to deal with: it gets the error as the tool's answer, unless the error is one of `stop_errors`.
+A failing call is the model's to deal with: it gets the error as the tool's answer, unless the error is one of
+`stop_errors`.
 """
 
 from __future__ import annotations
@@ -103,8 +104,10 @@ class ToolEnv(MultiTurnEnv):
         last = state["trajectory"][-1]["completion"][-1]
         return last["role"] == "assistant" and not last.get("tool_calls")
 
-    async def call_tool(self, tool_name: str, tool_args: dict[str, Any], tool_call_id: str, **kwargs: Any) -> ToolMessage:
-        """Call one tool; its answer as a message. Lists of text and image parts stay as they are, all else becomes text."""
+    async def call_tool(
+        self, tool_name: str, tool_args: dict[str, Any], tool_call_id: str, **kwargs: Any
+    ) -> ToolMessage:
+        """Call one tool; its answer as a message: text, or a list of text and image parts as it is."""
         tool = self.tool_map.get(tool_name)
         if tool is None:
             raise UnknownToolError(f"there is no tool '{tool_name}'; there are: {', '.join(self.tool_map) or 'none'}")

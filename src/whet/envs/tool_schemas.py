@@ -1,8 +1,8 @@
 """What a model is told of a Python function: its name, its docstring, and a JSON schema of its parameters.
 
 Types come from the hints, descriptions from the docstring's `Args:` section (Google style; `:param name:` and NumPy's
-`Parameters` are read too). The schema is strict as the OpenAI interfaces define it: every parameter is required and no other
-is allowed, so the model always says what it wants.
+`Parameters` are read too). The schema is strict as the OpenAI interfaces define it: every parameter is required and no
+other is allowed, so the model always says what it wants.
 """
 
 from __future__ import annotations
@@ -75,13 +75,14 @@ def _schema(function: Callable[..., Any], name: str, described: dict[str, str]) 
         hints = {}
     fields: dict[str, Any] = {}
     for parameter in inspect.signature(function).parameters.values():
-        hint = hints.get(parameter.name, Any if parameter.annotation is parameter.empty else parameter.annotation)
+        default: Any = ...  # pydantic's sign for a required field
+        hint: Any = hints.get(parameter.name, Any if parameter.annotation is parameter.empty else parameter.annotation)
         if parameter.kind is parameter.VAR_POSITIONAL:
-            hint, default = list[hint], []  # type: ignore[valid-type]
+            hint, default = list[hint], []
         elif parameter.kind is parameter.VAR_KEYWORD:
-            hint, default = dict[str, hint], {}  # type: ignore[valid-type,assignment]
-        else:
-            default = ... if parameter.default is parameter.empty else parameter.default
+            hint, default = dict[str, hint], {}
+        elif parameter.default is not parameter.empty:
+            default = parameter.default
         fields[parameter.name] = (hint, Field(default, description=described.get(parameter.name)))
     try:
         model = create_model(f"{name}_args", __config__=ConfigDict(arbitrary_types_allowed=False), **fields)

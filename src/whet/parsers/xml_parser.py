@@ -1,7 +1,7 @@
 """`XMLParser`: answers in XML-like tags, `<reasoning>...</reasoning><answer>...</answer>`.
 
-A field is a tag name, or a tuple of alternatives whose first name is the canonical one. Tags are found by pattern, not by
-an XML parser: what stands in them is a model's text, which may hold any character.
+A field is a tag name, or a tuple of alternatives whose first name is the canonical one. Tags are found by pattern, not
+by an XML parser: what stands in them is a model's text, which may hold any character.
 """
 
 from __future__ import annotations
@@ -43,12 +43,8 @@ class XMLParser(Parser):
         """
         found: dict[str, str | None] = {}
         for tag, pattern in self._patterns.items():
-            match = None
-            if last:
-                for match in pattern.finditer(text):
-                    pass
-            else:
-                match = pattern.search(text)
+            matches = list(pattern.finditer(text)) if last else []
+            match = matches[-1] if matches else pattern.search(text)
             found[tag] = None if match is None else match.group(1).strip() if strip else match.group(1)
         return SimpleNamespace(**found)
 
@@ -60,7 +56,7 @@ class XMLParser(Parser):
         for message in reversed(self.get_assistant_messages(completion)):
             answer = getattr(self.parse(self.text_of(message)), self.answer_field, None)
             if answer is not None:
-                return answer
+                return str(answer)
         return None
 
     def get_fields(self) -> list[str]:

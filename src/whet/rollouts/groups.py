@@ -1,8 +1,8 @@
 """One group: the rollouts of one task, attempted concurrently and scored together.
 
-A place under `limit` is held by a rollout, not by its group: a rollout that has finished frees it while its siblings go on
-or are scored. On one event loop with a client that answers in this process, the order of everything is determined by the
-inputs alone: no threads, no clocks, no random identifiers where the caller gives them.
+A place under `limit` is held by a rollout, not by its group: a rollout that has finished frees it while its siblings go
+on or are scored. On one event loop with a client that answers in this process, the order of everything is determined by
+the inputs alone: no threads, no clocks, no random identifiers where the caller gives them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Results on disk: a rollout as a JSON row, `results.jsonl` and `metadata.json`.
 
-Rows are appended as rollouts finish. A process that is killed while it writes leaves at most one torn line, which is dropped
-when the file is read or appended to again.
+Rows are appended as rollouts finish. A process that is killed while it writes leaves at most one torn line, which is
+dropped when the file is read or appended to again.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ def state_to_output(state: State, state_columns: Sequence[str] | None = None) ->
         value = state.get(column)
         problem = _not_json(value)
         if problem is not None:
-            raise ConfigError(f"state column '{column}' holds {problem}, which JSON cannot; leave it out of state_columns.")
+            raise ConfigError(
+                f"state column '{column}' holds {problem}, which JSON cannot; leave it out of state_columns."
+            )
         output[column] = value
     return output
 

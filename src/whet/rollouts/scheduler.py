@@ -1,7 +1,7 @@
 """Run many groups: `generate` for `Environment.generate` and `evaluate`.
 
-Groups are started as places come free rather than all at once, and rows are written as groups finish. What a group does is in
-`groups.py`, what is written in `results.py`.
+Groups are started as places come free rather than all at once, and rows are written as groups finish. What a group does
+is in `groups.py`, what is written in `results.py`.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ async def _each(
 
 
 def resolve_clients(client: Any) -> list[AnyClient]:
-    """The clients for what a caller gave: a `Client`, a config (one client per endpoint), or an `openai.AsyncOpenAI`."""
+    """The clients for a `Client`, a config (one client per endpoint) or an `openai.AsyncOpenAI`."""
     if isinstance(client, Client):
         return [client]
     from whet.clients.config import ClientConfig, EndpointConfig

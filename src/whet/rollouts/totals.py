@@ -71,8 +71,8 @@ class Totals:
 class PassAtK:
     """pass@k = 1 - C(n-c, k) / C(n, k): some of k attempts passes. pass^k = C(c, k) / C(n, k): all of them do.
 
-    The unbiased estimators of Chen et al. 2021 (arXiv:2107.03374), n attempts of a task of which c passed, averaged over
-    the tasks whose attempts are all there; k = 1, 2, 4, ... up to n.
+    The unbiased estimators of Chen et al. 2021 (arXiv:2107.03374) for n attempts of a task of which c passed, averaged
+    over the tasks whose attempts are all there; k = 1, 2, 4, ... up to n.
     """
 
     def __init__(self, rollouts_per_example: int, threshold: float) -> None:

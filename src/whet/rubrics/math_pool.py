@@ -33,7 +33,7 @@ class MathPool:
     async def equal(self, answer: str, response: str, seconds: float) -> bool | None:
         """Whether the two are the same mathematically; None where that takes more than `seconds` of CPU time.
 
-        A worker that dies of something else is replaced and asked once more. Raises `InfraError` when that one dies too.
+        A worker that dies of something else is replaced and asked once more; `InfraError` when that one dies too.
         """
         question = json.dumps([answer, response, seconds]).encode() + b"\n"
         async with self._places:
@@ -57,7 +57,7 @@ class MathPool:
             await self._end(worker)
 
     async def _start(self) -> Process:
-        # Not multiprocessing: a fork of a process with threads can deadlock, and spawn would import the main module again.
+        # Not multiprocessing: a fork of a process with threads can deadlock, and spawn imports the main module again.
         worker = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "whet.rubrics.math_worker", stdin=PIPE, stdout=PIPE, stderr=DEVNULL
         )

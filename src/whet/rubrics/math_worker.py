@@ -1,4 +1,4 @@
-"""A process that compares two mathematical answers with math-verify. Started by `math_pool.py`, one JSON line per question.
+"""A process that compares mathematical answers with math-verify. Started by `math_pool.py`; one JSON line a question.
 
 Time is counted in CPU seconds of this process, so a busy machine never turns a right answer into a wrong one: an
 interval timer interrupts Python code at the limit, and the kernel ends the process one second later where a single
