@@ -1,0 +1,55 @@
+"""What one evaluation run is asked to do. Each description is the option's `--help`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from whet.config import StrictModel
+
+
+class EvalConfig(StrictModel):
+    """`whet eval run ENV`: a model on an environment's held-out tasks."""
+
+    environment: str = Field(min_length=1, description="Name of an installed environment, or a path to one.")
+    model: str = Field("whet/tiny", min_length=1, description="whet/tiny, a local directory, or an endpoint's model.")
+    base_url: str | None = Field(None, description="OpenAI-compatible endpoint; without it the model is run here.")
+    api_key_var: str = Field("OPENAI_API_KEY", description="Environment variable that holds the endpoint's key.")
+    num_examples: int = Field(5, ge=-1, description="Held-out tasks; -1 takes all.")
+    rollouts_per_example: int = Field(3, ge=1, description="Rollouts of each task.")
+    max_concurrent: int = Field(32, ge=1, description="Rollouts in flight at once.")
+    max_tokens: int | None = Field(None, ge=1, description="Most new tokens in one turn.")
+    temperature: float | None = Field(None, ge=0, description="Softmax temperature; 0 is greedy.")
+    sampling_args: dict[str, Any] = Field(default_factory=dict, description="Further sampling arguments.")
+    env_args: dict[str, Any] = Field(default_factory=dict, description="Arguments of load_environment.")
+    seed: int | None = Field(
+        None, ge=0, description="Seed of the sampling; absent, 0 for models run here, and none is sent to endpoints."
+    )
+    dtype: str = Field("float32", description="Precision of a model run here: float32 or bfloat16.")
+    threads: int | None = Field(
+        None, ge=1, description="CPU threads of a model run here; torch's own choice if absent."
+    )
+    save: bool = Field(True, description="Keep every rollout, and the averages, in a directory of their own.")
+    output_directory: Path = Field(Path("outputs/evals"), description="Where results are saved.")
+
+    @property
+    def local(self) -> bool:
+        """Whether the model is run in this process."""
+        return self.base_url is None
+
+    def resolved_sampling(self, defaults: dict[str, Any]) -> dict[str, Any]:
+        """The sampling arguments of every rollout: the environment's `defaults` under what is asked for here."""
+        args = {**defaults, **self.sampling_args}
+        if self.max_tokens is not None:
+            args["max_tokens"] = self.max_tokens
+        if self.temperature is not None:
+            args["temperature"] = self.temperature
+        if self.local:
+            args.setdefault("temperature", 1.0)
+        return args
+
+    @property
+    def resolved_seed(self) -> int | None:
+        return 0 if self.seed is None and self.local else self.seed

@@ -1,0 +1,149 @@
+"""A model on an environment's held-out tasks: every task several times, every rollout with a seed of its own.
+
+The seed of a rollout depends on the evaluation's seed, its task and its place in the group alone, so that scores repeat
+whatever finishes first, and two policies evaluated with the same seed differ by their weights alone. What the numbers
+mean is in `summary.py`; saving and printing are `run.py` and `view.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+from whet.clients.client import Client
+from whet.envs.environment import Environment
+from whet.rl.monitors.protocol import EvalScore
+from whet.rl.rollout_log import rollout_row
+from whet.rollouts.groups import run_group
+from whet.rollouts.limits import gather, rollout_limit
+from whet.types import RolloutInput, SamplingArgs, State
+
+AnyClient = Client[Any, Any, Any, Any]
+OnRollout = Callable[[State], Any]
+OnGroup = Callable[[int, list[State]], Any]
+
+
+def rollout_seed(seed: int, example_id: object, index: int) -> int:
+    """A seed in [0, 2**63) for the rollout in place `index` of a task's group."""
+    digest = hashlib.blake2b(f"eval/{seed}/{example_id}/{index}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+async def attempt_tasks(
+    env: Environment,
+    rows: Sequence[Mapping[str, Any]],
+    client: AnyClient,
+    model: str,
+    *,
+    rollouts_per_example: int,
+    sampling_args: SamplingArgs,
+    seed: int | None,
+    limit: asyncio.Semaphore | None,
+    on_group: OnGroup,
+    on_rollout: OnRollout | None = None,
+) -> None:
+    """Attempt and score every row as a group of `rollouts_per_example`.
+
+    `on_group` is given each group once it is scored, with its place in `rows`; `on_rollout` each rollout once it has
+    finished. Without a `seed` none is sent (some endpoints refuse one).
+    """
+    places = range(rollouts_per_example)
+
+    async def one(number: int, row: Mapping[str, Any]) -> None:
+        args = [
+            sampling_args if seed is None else {**sampling_args, "seed": rollout_seed(seed, row["example_id"], place)}
+            for place in places
+        ]
+        ids = [f"{row['example_id']}-{place}" for place in places]
+        states = await run_group(
+            env,
+            [cast(RolloutInput, row)] * rollouts_per_example,
+            client,
+            model,
+            args,
+            limit=limit,
+            on_rollout=on_rollout,
+            trajectory_ids=ids,
+        )
+        on_group(number, states)
+
+    await gather([one(number, row) for number, row in enumerate(rows)])
+
+
+async def evaluate_environment(
+    env: Environment,
+    client: AnyClient,
+    model: str,
+    *,
+    num_examples: int,
+    rollouts_per_example: int,
+    sampling_args: SamplingArgs,
+    max_concurrent: int,
+    seed: int,
+    on_progress: OnRollout | None = None,
+    label: tuple[str, str] | None = None,
+) -> EvalScore:
+    """Mean reward and metrics on the first `num_examples` evaluation rows (-1 = all).
+
+    `label` names the environment and the way of sampling; `on_progress` is called with each finished rollout.
+    Errored rollouts are counted and left out of the means; where all are, the reward is NaN.
+    """
+    rows = list(env.get_eval_dataset(num_examples))
+    environment, sampling = label or (env.env_id, sampling_name(sampling_args))
+    found: dict[int, list[dict[str, Any]]] = {}
+
+    def keep(number: int, states: list[State]) -> None:
+        found[number] = [
+            rollout_row(
+                state, group=str(state["example_id"]), environment=environment, advantage=state.get("advantage")
+            )
+            for state in states
+        ]
+
+    await attempt_tasks(
+        env,
+        rows,
+        client,
+        model,
+        rollouts_per_example=rollouts_per_example,
+        sampling_args=sampling_args,
+        seed=seed,
+        limit=rollout_limit(max_concurrent),
+        on_group=keep,
+        on_rollout=on_progress,
+    )
+    return score_rows(environment, sampling, [row for number in sorted(found) for row in found[number]])
+
+
+def score_rows(environment: str, sampling: str, rows: list[dict[str, Any]]) -> EvalScore:
+    """The means over rows that did not fail; a metric is averaged over the rows that have it."""
+    scored = [row for row in rows if row["error"] is None]
+    metrics: dict[str, list[float]] = defaultdict(list)
+    for row in scored:
+        for name, value in (row["metrics"] or {}).items():
+            metrics[name].append(float(value))
+    return EvalScore(
+        environment=environment,
+        sampling=sampling,
+        reward=_mean([float(row["reward"]) for row in scored]),
+        metrics={name: _mean(values) for name, values in sorted(metrics.items())},
+        rollouts=len(rows),
+        errors=len(rows) - len(scored),
+        rows=rows,
+    )
+
+
+def sampling_name(sampling_args: Mapping[str, Any]) -> str:
+    """`greedy`, `temperature 0.7`, or `default sampling` where nothing is said."""
+    temperature = sampling_args.get("temperature")
+    if temperature is None:
+        return "default sampling"
+    return f"temperature {temperature:g}" if temperature else "greedy"
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values) if values else math.nan

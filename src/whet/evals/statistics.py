@@ -1,0 +1,63 @@
+"""Small samples, honestly: a mean with a confidence interval that knows rollouts of one task resemble each other. Pure.
+
+Source: E. Miller, "Adding Error Bars to Evals" (arXiv:2411.00640), clustered standard errors. Plain Python, so that
+evaluating needs no NumPy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+T_975_OF_FEW = (12.7062, 4.3027, 3.1824, 2.7764)
+"""0.975 quantiles of Student's t with 1 to 4 degrees of freedom, where the expansion below is too coarse."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A mean and its 95 % confidence interval; None where there are too few tasks to tell."""
+
+    mean: float
+    low: float | None
+    high: float | None
+
+
+def clustered_mean(values_by_example: Mapping[object, Sequence[float]]) -> Estimate | None:
+    """The mean over all values, with an interval that treats the values of one example as one observation.
+
+    Standard error: sqrt(C / (C - 1) * sum_c (sum_i (x_ci - mean))^2) / N, over C examples with N values together;
+    the interval uses Student's t with C - 1 degrees of freedom. None where there is no value at all.
+    """
+    clusters = [list(values) for values in values_by_example.values() if values]
+    count = sum(map(len, clusters))
+    if not count:
+        return None
+    mean = math.fsum(value for cluster in clusters for value in cluster) / count
+    examples = len(clusters)
+    if examples < 2:
+        return Estimate(mean, None, None)
+    squares = math.fsum(math.fsum(value - mean for value in cluster) ** 2 for cluster in clusters)
+    error = math.sqrt(examples / (examples - 1) * squares) / count
+    reach = t_975(examples - 1) * error
+    return Estimate(mean, mean - reach, mean + reach)
+
+
+def t_975(degrees: int) -> float:
+    """The 0.975 quantile of Student's t, to about 0.002 (Abramowitz and Stegun 26.7.5)."""
+    assert degrees >= 1
+    if degrees <= len(T_975_OF_FEW):
+        return T_975_OF_FEW[degrees - 1]
+    z = 1.959964
+    return (
+        z
+        + (z**3 + z) / (4 * degrees)
+        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)
+        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * degrees**3)
+    )
+
+
+def spread(values: Sequence[float]) -> float:
+    """Standard deviation of the values themselves (divided by their number)."""
+    mean = math.fsum(values) / len(values)
+    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))

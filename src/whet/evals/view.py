@@ -1,0 +1,113 @@
+"""An evaluation in the terminal: a progress bar while it runs, and the summary. Text of models is made harmless."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from whet.evals.statistics import Estimate
+from whet.evals.summary import EvalSummary, Readiness
+from whet.rl.monitors.views import number, sample_panel
+from whet.terminal import duration, safe_text
+
+REFRESH_SECONDS = 0.25
+
+
+def print_summary(summary: EvalSummary, console: Console | None = None) -> None:
+    """The summary, a line a fact, with the best and the worst rollout."""
+    console = console or Console(highlight=False)
+    width = min(console.width, 110)
+    for row, name in zip(summary.samples, ("best rollout", "worst rollout"), strict=False):
+        reward = number(row.get("reward"), 2)
+        console.print(sample_panel(row, f"{name}, task {row['example_id']}: reward {reward}", width, 8))
+    for label, text in summary_lines(summary):
+        console.print(Text.assemble((f"{label:<11}", "bold"), text), soft_wrap=True)
+
+
+def summary_lines(summary: EvalSummary) -> list[tuple[str, str]]:
+    """(label, text) for everything known; an empty label continues the line before."""
+    lines = [
+        (
+            "evaluated",
+            f"{safe_text(summary.environment)} with {safe_text(summary.model)}, {summary.sampling}: "
+            f"{summary.examples} tasks x {summary.rollouts_per_example} rollouts in {_seconds(summary.seconds)}",
+        ),
+        ("reward", _reward(summary.reward)),
+    ]
+    if summary.metrics:
+        lines.append(("metrics", _pairs(summary.metrics)))
+    if summary.pass_at_k:
+        lines.append(("pass@k", f"{_pairs(summary.pass_at_k)} (passed: reward >= {summary.pass_threshold:g})"))
+        lines.append(("pass^k", _pairs(summary.pass_all_k)))
+    if summary.errors:
+        kinds = ", ".join(f"{safe_text(kind, 60)} {count}" for kind, count in summary.error_kinds.items())
+        lines.append(("errors", f"{summary.errors} of {summary.rollouts} rollouts ({kinds}), left out of the means"))
+    if summary.truncated_frac:
+        lines.append(("truncated", f"{summary.truncated_frac:.0%} of the rollouts were cut off"))
+    if summary.output_tokens is not None:
+        lines.append(("tokens", f"{summary.input_tokens or 0:,.0f} in, {summary.output_tokens:,.0f} out a rollout"))
+    lines += _readiness(summary.readiness)
+    if summary.results is not None:
+        lines.append(("saved", str(summary.results)))
+    return lines
+
+
+def _reward(reward: Estimate | None) -> str:
+    if reward is None:
+        return "unknown: every rollout failed"
+    if reward.low is None or reward.high is None:
+        return f"{reward.mean:.3f} (one task: no interval)"
+    return f"{reward.mean:.3f} (95 % interval {reward.low:.3f} to {reward.high:.3f}, over tasks)"
+
+
+def _readiness(readiness: Readiness) -> Iterator[tuple[str, str]]:
+    text: str = readiness.verdict
+    if readiness.score is not None:
+        text += f" for training: {readiness.measure} {readiness.score:.0%}"
+    if readiness.group_std is not None and readiness.zero_variance_frac is not None:
+        text += (
+            f"; rewards of one task vary by {readiness.group_std:.2f}, "
+            f"{readiness.zero_variance_frac:.0%} of the groups have no variance"
+        )
+    yield "readiness", text
+    for line in readiness.advice:
+        yield "", line
+
+
+def _pairs(values: Mapping[str, float]) -> str:
+    return ", ".join(f"{safe_text(name, 60)} {number(value)}" for name, value in values.items())
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 10 else duration(seconds)
+
+
+@contextmanager
+def progress_bar(console: Console | None = None) -> Iterator[Callable[[int, int], None]]:
+    """A bar for `run_eval(on_progress=...)`, on standard error and only where that is a terminal; gone when done."""
+    console = console or Console(stderr=True, highlight=False)
+    if not console.is_terminal:
+        yield lambda done, total: None
+        return
+    started, next_draw = time.monotonic(), 0.0
+    with Live(console=console, auto_refresh=False, transient=True) as live:
+
+        def show(done: int, total: int) -> None:
+            nonlocal next_draw
+            now = time.monotonic()
+            if now < next_draw and done < total:
+                return
+            next_draw = now + REFRESH_SECONDS
+            left = duration((now - started) / done * (total - done)) if done else "-"
+            grid = Table.grid(padding=(0, 1))
+            grid.add_row(ProgressBar(total=total, completed=done, width=40), f"{done}/{total} rollouts, {left} left")
+            live.update(grid, refresh=True)
+
+        yield show

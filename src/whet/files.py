@@ -1,0 +1,148 @@
+"""Files that survive a kill at any moment: whole or absent when replaced, repaired when appended to.
+
+JSON here is always valid JSON (a number that is not finite becomes null) and always ASCII, so that no text a model can
+produce (lone surrogates, line separators) breaks a line or a file. What the lines mean is the business of whoever
+writes them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from whet.errors import RunError
+
+
+def json_line(value: Any) -> str:
+    """`value` on one line, with its newline. Values that JSON does not know are written as their text."""
+    try:
+        return json.dumps(value, allow_nan=False, default=_as_text) + "\n"
+    except ValueError:  # a NaN or an infinity somewhere inside: rare, so only then is the value walked
+        return json.dumps(_finite(value), allow_nan=False, default=_as_text) + "\n"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
+
+
+def _as_text(value: Any) -> Any:
+    dump = getattr(value, "model_dump", None)
+    if dump is not None:
+        return _finite(dump())
+    item = getattr(value, "item", None)  # a NumPy scalar
+    if item is not None and getattr(value, "ndim", None) == 0:
+        return _finite(item())
+    return str(value)
+
+
+def write_whole(path: Path, content: str | bytes, *, durable: bool = True) -> None:
+    """Replace `path`: a reader sees the old file or the whole new one. `durable` also survives a loss of power."""
+    data = content.encode() if isinstance(content, str) else content
+    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with aside.open("wb") as file:
+            file.write(data)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(aside, path)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        error.filename = str(path)  # write() and fsync() do not say where
+        raise
+
+
+class LineFile:
+    """A file of JSON lines that grows. A torn last line, left by a kill, is cut off when the file is opened."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        cut_torn_line(path)
+
+    def append(self, rows: Iterable[Any]) -> None:
+        """All rows reach the disk, or (killed meanwhile) the first few whole and at most one torn."""
+        try:
+            with self.path.open("ab") as file:
+                file.write("".join(map(json_line, rows)).encode())
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            error.filename = str(self.path)
+            raise
+
+    def keep(self, wanted: Callable[[dict[str, Any]], bool]) -> None:
+        """Drop every row that is not wanted; nothing is written when nothing is dropped."""
+        if not self.path.exists():
+            return
+        rows = list(read_lines(self.path))
+        kept = [row for row in rows if wanted(row)]
+        if len(kept) < len(rows):
+            write_whole(self.path, "".join(map(json_line, kept)))
+
+
+def cut_torn_line(path: Path) -> None:
+    """Cut off what follows the last newline."""
+    try:
+        with path.open("r+b") as file:
+            end = file.seek(0, os.SEEK_END)
+            if (whole := _end_of_last_line(file, end)) < end:
+                file.truncate(whole)
+    except FileNotFoundError:
+        return
+
+
+def _end_of_last_line(file: BinaryIO, end: int, block: int = 1 << 16) -> int:
+    position = end
+    while position > 0:
+        start = max(0, position - block)
+        file.seek(start)
+        newline = file.read(position - start).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
+        position = start
+    return 0
+
+
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a file of JSON lines without a torn last one. Raises `RunError` naming a line that is not JSON."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise RunError(
+                    f"{path}, line {number}: not JSON ({error}). Remove the line, or restore the file."
+                ) from None
+            if not isinstance(row, dict):
+                raise RunError(f"{path}, line {number}: expected an object, found {type(row).__name__}.")
+            yield row
+
+
+def replace_directory(target: Path, write: Callable[[Path], None]) -> Path:
+    """Let `write` fill a directory aside and put it in the place of `target`; returns `target`."""
+    aside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    try:
+        write(aside)
+        if target.exists():
+            shutil.rmtree(target)
+        os.replace(aside, target)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return target

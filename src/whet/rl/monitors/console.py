@@ -1,0 +1,126 @@
+"""The terminal during training: a live view, or one line a step where standard output is not a terminal.
+
+Training runs on the same cores, so watching is kept cheap: a call only stores numbers, and the picture is drawn at
+most four times a second (less often on a slow terminal), in the calling thread. There is no thread of its own, so
+nothing here can change the order of anything else. What is drawn is decided in `views.py`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from whet.rl.monitors.jsonl import EVALS, read_evaluations
+from whet.rl.monitors.progress import Progress
+from whet.rl.monitors.protocol import EvalReport, Outcome, RunPlan, StepReport
+from whet.rl.monitors.views import comparison_table, evaluation_line, live_view, places, plan_line, step_line
+from whet.terminal import duration, safe_text
+
+REFRESH_SECONDS = 0.25
+MOST_OF_THE_TIME = 0.03
+"""Share of the time that drawing may take, whatever the terminal's speed."""
+
+
+class ConsoleMonitor:
+    """Shows a run on `console`; `clock` is in seconds and only ever compared with itself."""
+
+    def __init__(self, console: Console | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self.console = console or Console(highlight=False)
+        self._clock = clock
+        self._progress: Progress | None = None
+        self._live: Live | None = None
+        self._next_draw = float("-inf")
+
+    def start(self, plan: RunPlan) -> None:
+        self._progress = Progress(plan, self._clock)
+        if plan.first_step > 1:  # so that the end can be compared with the beginning
+            self._progress.evaluations += read_evaluations(plan.directory / EVALS)
+        if self.console.is_terminal:
+            self._live = Live(console=self.console, auto_refresh=False)
+            self._live.start()
+            self._draw()
+        else:
+            self._print(plan_line(plan))
+
+    def phase(self, name: str, done: int, total: int) -> None:
+        if self._progress is None:
+            return
+        begins = name != self._progress.phase
+        self._progress.on_phase(name, done, total)
+        if self._live is not None:
+            self._draw_now_and_then()
+        elif begins and name == "evaluate":
+            self._print(f"evaluating {total} rollouts of held-out tasks")
+
+    def step(self, report: StepReport) -> None:
+        if self._progress is None:
+            return
+        self._progress.on_step(report)
+        if self._live is not None:
+            self._draw_now_and_then()
+        else:
+            self._print(step_line(self._progress))
+
+    def evaluation(self, report: EvalReport) -> None:
+        if self._progress is None:
+            return
+        self._progress.on_evaluation(report)
+        if self._live is not None:
+            self._draw()
+        else:
+            self._print(evaluation_line(report))
+
+    def note(self, message: str) -> None:
+        for line in message.splitlines() or [""]:
+            self._print(safe_text(line, 1000))
+
+    def close(self, outcome: Outcome) -> None:
+        if self._live is not None:
+            self._draw()
+            self._live.stop()
+            self._live = None
+        self._print_comparison()
+        took = "" if self._progress is None else f" in {duration(self._progress.elapsed)}"
+        steps = f"{outcome.step} step" + ("" if outcome.step == 1 else "s")
+        self._print(
+            f"{outcome.state} after {steps}{took}"
+            + (f": {safe_text(outcome.message, 2000)}" if outcome.message else "")
+        )
+        for label, text in places(outcome):
+            self._print(f"{label:<9} {text}")
+        self._progress = None
+
+    def _print_comparison(self) -> None:
+        if self._progress is None:
+            return
+        before, after = self._progress.evaluation("before"), self._progress.evaluation("after")
+        table = comparison_table(before, after)
+        if table is None:
+            return
+        self.console.print(table)
+        errors = sum(score.errors for report in (before, after) if report for score in report.scores)
+        if errors:
+            self._print(f"{errors} errored rollouts are left out of these means.")
+
+    def _draw_now_and_then(self) -> None:
+        if self._clock() >= self._next_draw:
+            self._draw()
+
+    def _draw(self) -> None:
+        assert self._live is not None
+        assert self._progress is not None
+        began = self._clock()
+        size = self.console.size
+        self._live.update(live_view(self._progress, size.width, size.height), refresh=True)
+        ended = self._clock()
+        self._next_draw = ended + max(REFRESH_SECONDS, (ended - began) / MOST_OF_THE_TIME)
+
+    def _print(self, line: str) -> None:
+        """One line, never broken, so that it can be copied and grepped."""
+        self.console.print(Text(line), soft_wrap=True)
+        if not self.console.is_terminal:
+            self.console.file.flush()

@@ -1,0 +1,52 @@
+"""`MonitorGroup`: several monitors as one, none of which can end a run.
+
+Monitors watch; training does not depend on them. One that raises is named, once, with its error, and switched off for
+the rest of the run. (What must be on disk for a run to be resumed is written by `whet.rl.records`, not through this.)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from whet.calls import describe
+from whet.rl.monitors.protocol import EvalReport, Monitor, Outcome, RunPlan, StepReport
+
+logger = logging.getLogger(__name__)
+
+
+class MonitorGroup:
+    """Tells every monitor everything, in the order given."""
+
+    def __init__(self, monitors: Sequence[Monitor]) -> None:
+        self.monitors = list(monitors)
+
+    def start(self, plan: RunPlan) -> None:
+        self._tell(lambda monitor: monitor.start(plan))
+
+    def phase(self, name: str, done: int, total: int) -> None:
+        self._tell(lambda monitor: monitor.phase(name, done, total))
+
+    def step(self, report: StepReport) -> None:
+        self._tell(lambda monitor: monitor.step(report))
+
+    def evaluation(self, report: EvalReport) -> None:
+        self._tell(lambda monitor: monitor.evaluation(report))
+
+    def note(self, message: str) -> None:
+        self._tell(lambda monitor: monitor.note(message))
+
+    def close(self, outcome: Outcome) -> None:
+        self._tell(lambda monitor: monitor.close(outcome))
+
+    def _tell(self, call: Callable[[Monitor], None]) -> None:
+        for monitor in tuple(self.monitors):
+            try:
+                call(monitor)
+            except Exception as error:
+                self.monitors.remove(monitor)
+                name = type(monitor).__name__
+                logger.warning(
+                    "%s failed and is off for the rest of the run; training goes on. %s", name, describe(error)
+                )
+                logger.debug("the error of %s", name, exc_info=error)

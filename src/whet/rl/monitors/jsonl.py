@@ -1,0 +1,86 @@
+"""`metrics.jsonl` and `evals.jsonl`: the numbers of a run, for programs.
+
+    metrics.jsonl   {"step": 7, "groups/...": ..., "reward/mean": ...}      one line a step, names sorted
+    evals.jsonl     {"step": 0, "moment": "before", "version": 0, "environment": "reverse-text",
+                     "sampling": "greedy", "reward": ..., "metrics": {...}, "rollouts": 64, "errors": 0}
+                                                                            one line a score
+
+These files are part of the run's record, not a view of it: an error here (no disk left) stops the run. A number that
+is not finite is written as null.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from whet.files import LineFile, read_lines
+from whet.rl.monitors.protocol import EvalReport, EvalScore, Outcome, RunPlan, StepReport
+
+EVALS = "evals.jsonl"
+
+
+class JsonlMonitor:
+    """Appends to the metrics file at `path` and to `evals.jsonl` beside it; lines are on disk when a call returns."""
+
+    def __init__(self, path: Path) -> None:
+        self._metrics = LineFile(path)
+        self._evals = LineFile(path.with_name(EVALS))
+
+    def truncate_after(self, step: int) -> None:
+        """Forget what a run resumed from `step` will do again: later steps, and the evaluations it repeats.
+
+        The evaluation before training is repeated when there is no step to resume from, the one after it always.
+        """
+        self._metrics.keep(lambda row: row["step"] <= step)
+        self._evals.keep(lambda row: 0 < step >= row["step"] and row["moment"] != "after")
+
+    def start(self, plan: RunPlan) -> None:
+        """Nothing: the plan is in config.toml."""
+
+    def phase(self, name: str, done: int, total: int) -> None:
+        """Nothing: progress inside a step is not recorded."""
+
+    def step(self, report: StepReport) -> None:
+        self._metrics.append([{"step": report.step, **dict(sorted(report.metrics.items()))}])
+
+    def evaluation(self, report: EvalReport) -> None:
+        self._evals.append(evaluation_rows(report))
+
+    def note(self, message: str) -> None:
+        """Nothing: notes are for people."""
+
+    def close(self, outcome: Outcome) -> None:
+        """Nothing is held open between lines."""
+
+
+def read_evaluations(path: Path) -> list[EvalReport]:
+    """What an `evals.jsonl` holds, in the order written, without rollout rows; empty where there is none."""
+    reports: dict[tuple[str, int, int], EvalReport] = {}
+    for row in read_lines(path) if path.exists() else ():
+        key = (row["moment"], row["step"], row["version"])
+        scores = reports.setdefault(key, EvalReport(*key, [])).scores
+        reward = math.nan if row["reward"] is None else row["reward"]
+        scores.append(
+            EvalScore(row["environment"], row["sampling"], reward, row["metrics"], row["rollouts"], row["errors"])
+        )
+    return list(reports.values())
+
+
+def evaluation_rows(report: EvalReport) -> list[dict[str, Any]]:
+    """The lines of `evals.jsonl` for one evaluation."""
+    return [
+        {
+            "step": report.step,
+            "moment": report.moment,
+            "version": report.version,
+            "environment": score.environment,
+            "sampling": score.sampling,
+            "reward": score.reward,
+            "metrics": dict(sorted(score.metrics.items())),
+            "rollouts": score.rollouts,
+            "errors": score.errors,
+        }
+        for score in report.scores
+    ]

@@ -1,0 +1,241 @@
+"""The terminal's pictures of a run: pure functions from `Progress` to what rich prints.
+
+Text from models and environments goes through `safe_text` and into `Text` objects, never through markup.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from whet.messages import as_tool_call, content_text
+from whet.rl.monitors.progress import Comparison, Progress, compare
+from whet.rl.monitors.protocol import EvalReport, Outcome, RunPlan
+from whet.terminal import duration, safe_text, sparkline
+
+SAMPLE_LINES = 8
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    return "-" if value is None or not math.isfinite(value) else f"{value:.{digits}f}"
+
+
+def signed(value: float | None) -> Text:
+    """A difference: green up, red down."""
+    if value is None or not math.isfinite(value):
+        return Text("-", style="dim")
+    return Text(f"{value:+.3f}", style="green" if value > 0 else "red" if value < 0 else "dim")
+
+
+def plan_line(plan: RunPlan) -> str:
+    size = f", {_count(plan.parameters)} parameters" if plan.parameters else ""
+    if plan.trained_parameters and plan.trained_parameters < plan.parameters:
+        size += f" ({_count(plan.trained_parameters)} trained)"
+    resumed = f", resumed at step {plan.first_step}" if plan.first_step > 1 else ""
+    groups = plan.batch_size // plan.rollouts_per_example
+    return safe_text(
+        f"{plan.name}: {plan.model}{size}, {plan.max_steps} steps of {groups} tasks x {plan.rollouts_per_example} "
+        f"rollouts, seed {plan.seed}{resumed}",
+        400,
+    )
+
+
+def _count(parameters: int) -> str:
+    for unit, size in (("B", 1e9), ("M", 1e6), ("k", 1e3)):
+        if parameters >= size:
+            return f"{parameters / size:.3g}{unit}"
+    return str(parameters)
+
+
+def live_view(progress: Progress, width: int, height: int) -> RenderableType:
+    """The whole live view, in at most `height` lines."""
+    head = [
+        Text(plan_line(progress.plan), style="bold", no_wrap=True, overflow="ellipsis"),
+        _bar(progress, width),
+        _phase(progress),
+    ]
+    room = height - len(head) - 3  # the table's head and foot, and a line to spare
+    parts = [*head, _rewards(progress, width, max(1, room))]
+    sample_room = room - min(room, len(progress.plan.environments)) - 3
+    if progress.sample is not None and sample_room >= 2:
+        row = progress.sample
+        title = f"step {progress.sample_step}, {row.get('environment')}: reward {number(row.get('reward'), 2)}"
+        if row.get("advantage") is not None:
+            title += f", advantage {row['advantage']:+.2f}"
+        parts.append(sample_panel(row, title, width, min(SAMPLE_LINES, sample_room)))
+    return Group(*parts)
+
+
+def _bar(progress: Progress, width: int) -> RenderableType:
+    total = progress.plan.max_steps
+    left = "" if progress.remaining is None else f", {duration(progress.remaining)} left"
+    label = f" {progress.step}/{total}  {duration(progress.elapsed)}{left}"
+    grid = Table.grid(padding=(0, 1))
+    grid.add_row(
+        Text("step"),
+        ProgressBar(total=total, completed=progress.step, width=max(8, min(40, width - len(label) - 8))),
+        Text(label),
+    )
+    return grid
+
+
+def _phase(progress: Progress) -> Text:
+    what = progress.phase
+    if progress.phase_total > 1:
+        what += f" {progress.phase_done}/{progress.phase_total}"
+    parts = [f"{what:<20}"]
+    if (speed := progress.metrics.get("perf/tokens_per_s")) is not None and math.isfinite(speed):
+        parts.append(f"{speed:,.0f} tokens/s")
+    if (seconds := progress.step_seconds) is not None:
+        parts.append(f"{seconds:.2f} s a step")
+    return Text("  ".join(parts), style="cyan", no_wrap=True, overflow="ellipsis")
+
+
+def _rewards(progress: Progress, width: int, rows: int) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False)
+    table.add_column("environment", no_wrap=True, overflow="ellipsis", max_width=max(10, width // 3))
+    table.add_column("held-out", justify="right", style="dim")
+    table.add_column("reward", justify="right")
+    table.add_column("from the first step", justify="left", no_wrap=True)
+    curve = max(4, min(32, width // 3))
+    names = (
+        [*progress.plan.environments, ""] if len(progress.plan.environments) > 1 else list(progress.plan.environments)
+    )
+    hidden = len(names) - rows
+    for name in names if hidden <= 0 else [*names[: rows - 2], ""]:
+        rewards = progress.rewards.get(name, [])
+        table.add_row(
+            Text(safe_text(name, 80)) if name else Text("mean", style="bold"),
+            number(progress.held_out(name)) if name else "",
+            number(rewards[-1] if rewards else None),
+            Text(sparkline(rewards, curve, low=0.0, high=1.0), style="green"),
+        )
+    if hidden > 0:
+        table.add_row(Text(f"and {hidden + 1} more", style="dim"), "", "", "")
+    return table
+
+
+def sample_panel(row: Mapping[str, Any], title: str, width: int, lines: int) -> Panel:
+    """One rollout as a person would read it: who said what, in at most `lines` lines."""
+    inner = max(20, width - 4)
+    shown = list(_conversation(row, inner))
+    if len(shown) > lines:
+        shown = [*shown[: lines - 2], Text(f"... {len(shown) - lines + 1} more", style="dim"), shown[-1]]
+    return Panel(
+        Group(*shown),
+        title=Text(safe_text(title, inner)),
+        title_align="left",
+        box=box.ROUNDED,
+        border_style="dim",
+        padding=(0, 1),
+        width=width,
+    )
+
+
+def _conversation(row: Mapping[str, Any], width: int) -> Iterator[Text]:
+    for message in [*_messages(row.get("prompt")), *_messages(row.get("completion"))]:
+        role = str(message.get("role", ""))
+        spoken = content_text(message.get("content"))
+        for call in message.get("tool_calls") or ():
+            spoken += f" {call_text(call)}"
+        label = {"assistant": "model", "text": "prompt"}.get(role, role)
+        line = Text(
+            f"{safe_text(label, 9):<9}", style="bold" if role == "assistant" else "", no_wrap=True, overflow="ellipsis"
+        )
+        yield line.append(safe_text(spoken.strip(), max(1, width - 9)))
+
+
+def call_text(call: Any) -> str:
+    """A tool call as `name(arguments)`, from any of the forms in which rows keep one."""
+    try:
+        read = as_tool_call(call)
+    except (TypeError, ValueError):
+        return str(call)
+    return f"{read.name}({read.arguments})"
+
+
+def _messages(value: Any) -> list[Mapping[str, Any]]:
+    if isinstance(value, str):
+        return [{"role": "text", "content": value}]
+    return [message for message in value or () if isinstance(message, Mapping)]
+
+
+def step_line(progress: Progress) -> str:
+    """One step on one line, for logs."""
+    plan, metrics = progress.plan, progress.metrics
+    parts = [f"step {progress.step}/{plan.max_steps}", f"reward {number(metrics.get('reward/mean'))}"]
+    if len(plan.environments) > 1:
+        known = {name: metrics[key] for name in plan.environments if (key := f"reward/{name}/mean") in metrics}
+        each = ", ".join(f"{safe_text(name, 40)} {number(reward)}" for name, reward in known.items())
+        parts[-1] += f" ({each})"
+    if (speed := metrics.get("perf/tokens_per_s")) is not None and math.isfinite(speed):
+        parts.append(f"{speed:,.0f} tokens/s")
+    if (seconds := progress.step_seconds) is not None:
+        parts.append(f"{seconds:.2f} s a step")
+    if (left := progress.remaining) is not None:
+        parts.append(f"{duration(left)} left")
+    return "  ".join(parts)
+
+
+def evaluation_line(report: EvalReport) -> str:
+    """One evaluation on one line, for logs."""
+    scores = ", ".join(
+        f"{safe_text(score.environment, 40)} {number(score.reward)} ({score.sampling})"
+        + (f" {score.errors} errors" if score.errors else "")
+        for score in report.scores
+    )
+    return f"held-out, {report.moment} training (policy version {report.version}): {scores}"
+
+
+def comparison_table(before: EvalReport | None, after: EvalReport | None) -> Table | None:
+    """Before and after per environment and way of sampling; None when nothing was evaluated."""
+    ways, rows = compare(before, after)
+    if not rows:
+        return None
+    table = Table(
+        title="Held-out tasks, before and after training", box=box.SIMPLE_HEAD, pad_edge=False, title_justify="left"
+    )
+    table.add_column("")
+    for way in ways:
+        table.add_column(f"{way}\nbefore", justify="right")
+        table.add_column("\nafter", justify="right")
+        table.add_column("\nchange", justify="right")
+    for row in rows:
+        last = row.environment == "mean"
+        table.add_row(
+            _row_name(row), *(cell for way in ways for cell in _cells(*row.values[way])), style="bold" if last else None
+        )
+    return table
+
+
+def _row_name(row: Comparison) -> Text:
+    if row.quantity == "reward":
+        return Text(safe_text(row.environment, 40))
+    return Text(f"  {safe_text(row.quantity, 40).replace('_', ' ')}", style="dim")
+
+
+def _cells(before: float | None, after: float | None) -> tuple[Text, Text, Text]:
+    change = None if before is None or after is None else after - before
+    return Text(number(before)), Text(number(after)), signed(change)
+
+
+def places(outcome: Outcome) -> list[tuple[str, str]]:
+    """Where things are, and what to do next: (label, text to copy)."""
+    found = [("weights", outcome.weights), ("report", outcome.report), ("rollouts", outcome.rollouts)]
+    lines = [(label, _short(path)) for label, path in found if path is not None]
+    return [*lines, ("next", outcome.next_command)] if outcome.next_command else lines
+
+
+def _short(path: Path) -> str:
+    """Relative to where the person stands, if it lies below."""
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_absolute() and path.is_relative_to(here) else str(path)

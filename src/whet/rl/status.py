@@ -1,0 +1,83 @@
+"""`status.json`: what a run is doing, for programs that look at it from outside.
+
+    {"state": "running", "step": 12, "max_steps": 100, "phase": "generate", "heartbeat": "2026-...", "pid": 4711, ...}
+
+`state` is starting, running, finished, interrupted or failed; a heartbeat that has grown old while the state says
+running means that the process was killed. Every write replaces the whole file. Nothing reads it to decide anything:
+`--resume` goes by the checkpoints.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from whet.files import json_line, write_whole
+from whet.rl.monitors.protocol import EvalReport, Outcome, RunPlan, StepReport
+
+HEARTBEAT_SECONDS = 2.0
+"""Least time between two writes that tell nothing new but that the run is alive."""
+
+
+class Status:
+    """A monitor that keeps `status.json` up to date, from its making to `close`."""
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self.path = path
+        self._clock = clock
+        self._written = float("-inf")
+        self._fields: dict[str, Any] = {"state": "starting", "step": 0, "last_error": None, "pid": os.getpid()}
+        self._write()
+
+    def start(self, plan: RunPlan) -> None:
+        self._fields |= {
+            "state": "running",
+            "name": plan.name,
+            "model": plan.model,
+            "step": plan.first_step - 1,
+            "max_steps": plan.max_steps,
+            "started": _now(),
+        }
+        self._write()
+
+    def phase(self, name: str, done: int, total: int) -> None:
+        self._fields |= {"phase": name, "phase_done": done, "phase_total": total}
+        self._beat()
+
+    def step(self, report: StepReport) -> None:
+        self._fields["step"] = report.step
+        self._beat()
+
+    def evaluation(self, report: EvalReport) -> None:
+        self._beat()
+
+    def note(self, message: str) -> None:
+        self._fields["last_note"] = message
+        self._beat()
+
+    def close(self, outcome: Outcome) -> None:
+        for name in ("phase", "phase_done", "phase_total"):
+            self._fields.pop(name, None)
+        self._fields |= {
+            "state": outcome.state,
+            "step": outcome.step,
+            "last_error": outcome.message if outcome.state == "failed" else None,
+            "ended": _now(),
+        }
+        self._write()
+
+    def _beat(self) -> None:
+        if self._clock() - self._written >= HEARTBEAT_SECONDS:
+            self._write()
+
+    def _write(self) -> None:
+        self._written = self._clock()
+        write_whole(self.path, json_line({**self._fields, "heartbeat": _now()}), durable=False)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
