@@ -15,6 +15,7 @@ from typing import IO, Any
 
 from whet.config import read_toml
 from whet.errors import RunError
+from whet.files import write_whole
 from whet.rl.config import RunConfig
 
 FREE_ON_RESUME = ("name", "runs_directory", "env_file", "eval", "checkpointing", "deployment", "max_concurrent")
@@ -22,7 +23,7 @@ FREE_ON_RESUME = ("name", "runs_directory", "env_file", "eval", "checkpointing",
 
 
 class RunDirectory:
-    """`runs/<name>/`, locked by this process from `create` or `reopen` to `close`."""
+    """`runs/<name>/`, locked by this process from `open` to `close`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -64,29 +65,32 @@ class RunDirectory:
     def report(self) -> Path:
         return self.path / "report.html"
 
-    def create(self, config: RunConfig) -> None:
-        """Make the directory. Raises `RunError` when it is there already."""
-        try:
-            self.path.mkdir(parents=True)
-        except FileExistsError:
-            raise RunError(
-                f"{self.path} already exists. Continue it with --resume, or choose another name: --name {self.path.name}-2 "
-                "(--name auto takes the first free one)"
-            ) from None
-        except OSError as error:
-            raise RunError(f"cannot make the run directory {self.path}: {error.strerror}") from error
-        self._acquire()
-        self.config.write_text(config.to_toml(), encoding="utf-8")
-
-    def reopen(self, config: RunConfig) -> None:
-        """Take an existing directory to resume in. Raises `RunError` when it is not there, busy, or another config's."""
+    def check(self, config: RunConfig, *, resume: bool) -> None:
+        """Whether `open` would be refused, found out before anything expensive is loaded. Raises `RunError`."""
+        if not resume:
+            if self.path.exists():
+                raise RunError(
+                    f"{self.path} already exists. Continue it with --resume, or choose another name: "
+                    f"--name {self.path.name}-2 (--name auto takes the first free one)"
+                )
+            return
         if not self.config.is_file():
             raise RunError(f"{self.path} is not a run: {self.config} is missing. Start it without --resume")
         differences = config_differences(read_toml(self.config), config)
         if differences:
-            raise RunError(f"{self.path} was started with another config:\n" + "\n".join(f"  {line}" for line in differences))
-        self._acquire()
-        self.config.write_text(config.to_toml(), encoding="utf-8")
+            raise RunError(
+                f"{self.path} was started with another config:\n" + "\n".join(f"  {line}" for line in differences)
+            )
+
+    def open(self, config: RunConfig, *, resume: bool) -> None:
+        """Make the directory, or take an existing one to resume in, and lock it. Raises `RunError`."""
+        self.check(config, resume=resume)
+        try:
+            self.path.mkdir(parents=True, exist_ok=resume)
+            self._acquire()
+            write_whole(self.config, config.to_toml())
+        except OSError as error:
+            raise RunError(f"cannot make the run directory {self.path}: {error.strerror}") from error
 
     def _acquire(self) -> None:
         lock = (self.path / ".lock").open("w")

@@ -1,0 +1,90 @@
+"""What a run writes down as it goes, in the order that makes it safe to kill at any moment.
+
+After a step: rollouts, then metrics, then the ledger. Now and then: a checkpoint. A checkpoint of step N names
+everything up to N; whatever was written for later steps by a run that was then killed is cut off by `rewind`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from whet.errors import RunError
+from whet.rl.checkpoints import newest_checkpoint, save_checkpoint
+from whet.rl.collector import Group
+from whet.rl.learner.protocol import Learner
+from whet.rl.ledger import Ledger
+from whet.rl.monitors.jsonl import JsonlMonitor
+from whet.rl.monitors.protocol import EvalReport, StepReport
+from whet.rl.rollout_log import discard_after, rollout_row, write_evaluation, write_step
+from whet.rl.run_directory import RunDirectory
+
+CURRICULUM = "curriculum.json"
+
+
+@dataclass(slots=True)
+class Records:
+    """The files of one run directory that grow with training."""
+
+    directory: RunDirectory
+    keep_checkpoints: int
+    _metrics: JsonlMonitor = field(init=False)
+    _ledger: Ledger = field(init=False)
+    _saved: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        self._metrics = JsonlMonitor(self.directory.metrics)
+        self._ledger = Ledger(self.directory.ledger)
+
+    def step(
+        self, step: int, groups: list[Group], advantages: list[list[float]], metrics: Mapping[str, float]
+    ) -> dict[str, Any]:
+        """Write one trained step and return one of its rollouts, for people to look at."""
+        rows = [
+            rollout_row(state, group=str(group.id), environment=group.environment, advantage=advantage)
+            for group, advantages_G in zip(groups, advantages, strict=True)
+            for state, advantage in zip(group.states, advantages_G, strict=True)
+        ]
+        write_step(self.directory.rollouts, step, rows)
+        self._metrics.step(StepReport(step, dict(metrics)))
+        self._ledger.append(step, [group.id for group in groups])
+        return rows[(step * 7919) % len(rows)]
+
+    def evaluation(self, report: EvalReport) -> None:
+        write_evaluation(self.directory.rollouts, report)
+        self._metrics.evaluation(report)
+
+    def save(self, step: int, learner: Learner, curriculum: Mapping[str, Any]) -> bool:
+        """A checkpoint of `step`, unless it is there already."""
+        if step == self._saved:
+            return False
+
+        def write(directory: Path) -> None:
+            learner.save(directory)
+            (directory / CURRICULUM).write_text(json.dumps(curriculum), encoding="utf-8")
+
+        save_checkpoint(self.directory.checkpoints, step, write, keep=self.keep_checkpoints)
+        self._saved = step
+        return True
+
+    def rewind(self, learner: Learner) -> tuple[int, dict[str, Any], list[str]]:
+        """Load the newest checkpoint that verifies and forget what was written after it.
+
+        Returns its step (0 when there is none), the curriculum's state, and a line for each checkpoint passed over.
+        """
+        checkpoint, passed_over = newest_checkpoint(self.directory.checkpoints)
+        step = 0 if checkpoint is None else checkpoint.step
+        state: dict[str, Any] = {}
+        if checkpoint is not None:
+            learner.load(checkpoint.path)
+            state = json.loads((checkpoint.path / CURRICULUM).read_text(encoding="utf-8"))
+        elif passed_over:
+            raise RunError("no checkpoint can be used:\n" + "\n".join(f"  {line}" for line in passed_over))
+        self._metrics.truncate_after(step)
+        self._ledger.truncate_after(step)
+        discard_after(self.directory.rollouts, step)
+        self._saved = step
+        return step, state, passed_over

@@ -1,0 +1,242 @@
+"""From a config to a finished run: builds every part, joins them in an `Orchestrator`, and turns what happens into an `Outcome`.
+
+Everything that can be wrong with a config is found before the run directory is made: environments are loaded first
+(no torch needed), then the model, then the directory. This file holds no training logic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from whet.envs.environment import Environment
+from whet.envs.loading import load_environment
+from whet.errors import DatasetError, TrainingError, WhetError
+from whet.files import replace_directory
+from whet.inference.loading import Policy, load_policy
+from whet.rl.config import EnvConfig, RunConfig
+from whet.rl.curriculum import Curriculum, Pool
+from whet.rl.dispatcher import Dispatcher, TrainingEnv
+from whet.rl.env_files import load_env_files
+from whet.rl.evaluation import Evaluation
+from whet.rl.handover import weights_directory
+from whet.rl.learner.make import make_learner
+from whet.rl.learner.torch_learner import TorchLearner
+from whet.rl.monitors import Monitor, console_and_others
+from whet.rl.monitors.protocol import Outcome, RunPlan
+from whet.rl.orchestrator import Orchestrator, StopRequested
+from whet.rl.records import Records
+from whet.rl.report import write_report
+from whet.rl.run_directory import RunDirectory
+from whet.rl.status import Status
+
+
+def run_training(config: RunConfig, *, resume: bool = False, json_output: bool = False) -> Outcome:
+    """Train, from the start or from the newest checkpoint.
+
+    With `json_output` the terminal is left to the caller; the run directory is the same. Raises `WhetError` for a mistake
+    that was found before training began; what goes wrong later is an `Outcome` in state `failed`.
+    """
+    load_env_files(config.env_file)
+    environments = [_training_env(env) for env in config.env]
+    held_out = [(env.label, load_environment(env.id, **env.args)) for env in config.eval.env]
+    directory = RunDirectory(config.directory)
+    directory.check(config, resume=resume)
+
+    threads = config.deployment.torch_threads()
+    policy = load_policy(config.model, dtype=config.inference.dtype, threads=threads)
+    with ExitStack() as stack:
+        directory.open(config, resume=resume)
+        stack.callback(directory.close)
+        scratch = stack.enter_context(weights_directory())
+        learner = make_learner(
+            policy.path,
+            optimizer=config.optimizer,
+            lora=config.lora,
+            max_steps=config.max_steps,
+            seed=config.seed,
+            threads=threads,
+            publish_directory=scratch,
+        )
+        stack.callback(learner.close)
+        monitor = console_and_others(quiet=json_output, status=Status(directory.status))
+        evaluated = held_out or [(env.name, env.env) for env in environments]
+        return _Run(config, directory, environments, evaluated, policy, learner, monitor).execute()
+
+
+def _training_env(config: EnvConfig) -> TrainingEnv:
+    env = load_environment(config.id, **config.args)
+    rows = list(env.get_dataset())
+    if not rows:
+        raise DatasetError(f"environment {config.id}: its training dataset is empty")
+    return TrainingEnv(config.label, env, rows)
+
+
+@dataclass(slots=True)
+class _Run:
+    """The parts of one run, and what happens when it ends one way or another."""
+
+    config: RunConfig
+    directory: RunDirectory
+    environments: list[TrainingEnv]
+    held_out: list[tuple[str, Environment]]
+    policy: Policy
+    learner: TorchLearner
+    monitor: Monitor
+
+    def execute(self) -> Outcome:
+        """Train until the end, an interruption or a failure; in each case the records and the report are left whole."""
+        step = 0
+        try:
+            records = Records(self.directory, keep_checkpoints=self.config.checkpointing.keep_n_checkpoints)
+            curriculum = self._curriculum()
+            step, state, passed_over = records.rewind(self.learner)
+            if state:
+                curriculum.load_state_dict(state)
+            self.monitor.start(self._plan(step + 1))
+            for line in passed_over:
+                self.monitor.note(f"checkpoint passed over: {line}")
+            outcome = self._train(step, records, curriculum)
+        except BaseException as error:
+            failure = _explain(error, self.directory)
+            if failure is None:
+                raise
+            outcome = Outcome(
+                "failed",
+                self.learner.version,
+                failure,
+                rollouts=self.directory.rollouts,
+                next_command=self._resume_command() if any(self.directory.checkpoints.glob("step_*")) else None,
+            )
+        outcome = self._with_report(outcome)
+        self.monitor.close(outcome)
+        return outcome
+
+    def _train(self, step: int, records: Records, curriculum: Curriculum) -> Outcome:
+        try:
+            last = asyncio.run(self._orchestrate(step, records, curriculum))
+        except StopRequested:
+            return Outcome(
+                "interrupted",
+                self.learner.version,
+                f"stopped after step {self.learner.version} of {self.config.max_steps}; the step under way was abandoned",
+                rollouts=self.directory.rollouts,
+                next_command=self._resume_command(),
+            )
+        weights = self._export(last)
+        return Outcome(
+            "finished",
+            last,
+            f"{last} steps",
+            weights=weights,
+            rollouts=self.directory.rollouts,
+            next_command=f"whet eval run {self.config.env[0].id} -m {weights}",
+        )
+
+    async def _orchestrate(self, step: int, records: Records, curriculum: Curriculum) -> int:
+        config = self.config
+        dispatcher = Dispatcher(
+            environments=self.environments,
+            curriculum=curriculum,
+            client=self.policy.client,
+            model=config.model,
+            sampling_args=config.sampling.args(),
+            rollouts_per_example=config.rollouts_per_example,
+            groups_per_batch=config.groups_per_batch,
+            min_variance=config.buffer.difficulty_threshold,
+            max_concurrent=config.max_concurrent,
+            seed=config.seed,
+        )
+        orchestrator = Orchestrator(
+            config=config,
+            dispatcher=dispatcher,
+            engine=self.policy.engine,
+            learner=self.learner,
+            evaluate=Evaluation(config, self.held_out, self.policy.client, self.monitor),
+            records=records,
+            monitor=self.monitor,
+        )
+        with _stop_on_signals(orchestrator.stop):
+            try:
+                if step or config.lora is not None:
+                    await self.policy.engine.load_weights(self.learner.publish())
+                return await orchestrator.run(step + 1)
+            finally:
+                await self.policy.engine.close()
+
+    def _curriculum(self) -> Curriculum:
+        pools = [
+            Pool(env.name, len(env.rows), config.weight)
+            for env, config in zip(self.environments, self.config.env, strict=True)
+        ]
+        return Curriculum(pools, seed=self.config.seed)
+
+    def _plan(self, first_step: int) -> RunPlan:
+        return RunPlan(
+            name=self.config.name,
+            directory=self.directory.path,
+            model=self.config.model,
+            environments=[env.name for env in self.environments],
+            batch_size=self.config.batch_size,
+            rollouts_per_example=self.config.rollouts_per_example,
+            max_steps=self.config.max_steps,
+            first_step=first_step,
+            parameters=self.learner.parameters,
+            trained_parameters=self.learner.trained_parameters,
+            seed=self.config.seed,
+        )
+
+    def _export(self, step: int) -> Path:
+        """The trained weights where people look for them: an adapter, or a whole model with its tokenizer."""
+        target = self.directory.model if self.config.lora is None else self.directory.adapters / f"step_{step}"
+        return replace_directory(target, self.learner.export)
+
+    def _with_report(self, outcome: Outcome) -> Outcome:
+        """The same outcome with its report; a report that cannot be written is said, and takes nothing else down."""
+        try:
+            return replace(outcome, report=write_report(self.directory.path))
+        except (OSError, WhetError) as error:
+            self.monitor.note(f"no report was written: {error}")
+            return outcome
+
+    def _resume_command(self) -> str:
+        return f"whet train run {self.directory.config} --resume"
+
+
+@contextmanager
+def _stop_on_signals(stop: asyncio.Event) -> Iterator[None]:
+    """The first Ctrl-C or SIGTERM asks the run to stop; the second one ends the process as usual."""
+    loop = asyncio.get_running_loop()
+    signals = (signal.SIGINT, signal.SIGTERM)
+
+    def ask() -> None:
+        stop.set()
+        for number in signals:
+            loop.remove_signal_handler(number)
+
+    try:
+        for number in signals:
+            loop.add_signal_handler(number, ask)
+    except (ValueError, RuntimeError):  # not the main thread: whoever runs us owns the signals
+        yield
+        return
+    try:
+        yield
+    finally:
+        for number in signals:
+            loop.remove_signal_handler(number)
+
+
+def _explain(error: BaseException, directory: RunDirectory) -> str | None:
+    """What to tell a person about a failed run; None for an error that is nobody's but ours."""
+    if isinstance(error, TrainingError):
+        return str(error)
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        where = error.filename or directory.path
+        return f"no space left on the disk while writing {where}. Make room and continue with --resume."
+    return None
