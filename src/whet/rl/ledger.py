@@ -1,8 +1,8 @@
 """Which group was trained in which step: an append-only file that makes "exactly once" checkable.
 
-One JSON line a step, `{"step": 3, "groups": ["3-0", "3-1"]}`, fsynced before the next step begins. A line that a crash left half
-written is cut off when the file is opened; resuming from an older checkpoint cuts off the steps after it. A group that
-would be recorded twice is a `RunError`.
+One JSON line a step, `{"step": 3, "groups": ["3-0", "3-1"]}`, fsynced before the next step begins. A line that a crash
+left half written is cut off when the file is opened; resuming from an older checkpoint cuts off the steps after it. A
+group that would be recorded twice is a `RunError`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Ledger:
             with self.path.open("ab") as file:
                 file.truncate(size)
             self._forget(step)
-            raise TrainingError(f"{self.path}: cannot record step {step}: {error.strerror}. Free some disk space.") from None
+            raise TrainingError(f"{self.path}: cannot record step {step}: {error.strerror}. Make room.") from None
 
     def truncate_after(self, step: int) -> None:
         """Forget every later step: the run goes on from a checkpoint of `step`."""
@@ -72,8 +72,8 @@ class Ledger:
                 self._admit(int(record["step"]), [str(group) for group in record["groups"]])
             except (ValueError, KeyError, TypeError) as error:
                 raise RunError(
-                    f"{self.path}, line {number} is damaged ({error}), and it is not the last line, so this was not a crash. "
-                    "Restore the file from a backup, or start a new run from the last checkpoint's export."
+                    f"{self.path}, line {number} is damaged ({error}). A crash tears only the last line, so something "
+                    "else wrote here: restore the file, or start a new run from the newest checkpoint."
                 ) from None
         if whole < len(content):
             os.truncate(self.path, whole)

@@ -121,7 +121,7 @@ def _read_turn(tokens: Any, where: str) -> _Turn:
         raise TrainingError(f"{where}: the prompt is empty; a model samples its first token after at least one other.")
     for name, values in (("completion_mask", sampled), ("completion_logprobs", logprobs), ("policy_version", versions)):
         if len(values) != length:
-            raise TrainingError(f"{where}: {length} sampled ids but {len(values)} values in {name}; they must be as many.")
+            raise TrainingError(f"{where}: {length} sampled ids but {len(values)} values in {name}.")
     return _Turn(
         prompt_ids=prompt_ids,
         completion_ids=completion_ids,

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+USED_BY: dict[str, tuple[str, ...]] = {
+    "betas": ("adamw", "muon"),
+    "momentum": ("muon", "sgd"),
+    "muon_learning_rate": ("muon",),
+}
+"""Settings that only some update rules have; elsewhere they would have no effect, which is refused."""
 
 
 class OptimizerConfig(BaseModel):
@@ -14,13 +21,22 @@ class OptimizerConfig(BaseModel):
 
     type: Literal["adamw", "muon", "sgd"] = Field("adamw", description="muon: Muon on matrices, AdamW on the rest.")
     betas: tuple[float, float] = Field((0.9, 0.95), description="AdamW's moment decays.")
-    weight_decay: float = Field(0.0, ge=0, description="Decoupled weight decay.")
+    weight_decay: float = Field(0.0, ge=0, description="Decoupled weight decay of matrices; plain L2 with sgd.")
     momentum: float = Field(0.95, ge=0, lt=1, description="Momentum of muon and sgd.")
     muon_learning_rate: float | None = Field(None, gt=0, description="Muon's learning rate; learning_rate if absent.")
     max_grad_norm: float = Field(1.0, gt=0, description="Gradients are clipped to this global norm.")
-    schedule: Literal["constant", "linear", "cosine"] = Field("constant", description="Learning rate after the warm-up.")
+    schedule: Literal["constant", "linear", "cosine"] = Field("constant", description="Learning rate after warm-up.")
     warmup_steps: int = Field(0, ge=0, description="Steps over which the learning rate rises from 0.")
     decay_start: float = Field(0.0, ge=0, le=1, description="Share of max_steps after which the schedule decays.")
+
+    @model_validator(mode="after")
+    def _everything_has_an_effect(self) -> Self:
+        for name, types in USED_BY.items():
+            if self.type not in types and getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"{name} would have no effect with type = {self.type}; it belongs to {' or '.join(types)}")
+        if self.schedule == "constant" and self.decay_start:
+            raise ValueError('decay_start would have no effect: schedule = "constant" never decays')
+        return self
 
 
 class LoraConfig(BaseModel):
@@ -33,5 +49,6 @@ class LoraConfig(BaseModel):
     dropout: float = Field(0.0, ge=0, lt=1, description="Dropout on the adapter's input while learning.")
     target_modules: tuple[str, ...] = Field(
         ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
+        min_length=1,
         description="Which linear layers get an adapter.",
     )

@@ -1,9 +1,9 @@
 """The forward pass that training runs: a `transformers` decoder's own modules, called over a `Layout`.
 
-Every parameter stays where `transformers` put it and every projection is called as a module, so PEFT's layers, names and
-checkpoints work unchanged. What is ours is the order of work: tokens stay flat, a prompt shared by a group is computed
-once, attention folds the query heads of a key-value head into one product, and the last layer runs only where a
-token is trained. Written for dense Qwen3- and Llama-style decoders; attention dropout is not applied.
+Every parameter stays where `transformers` put it and every projection is called as a module, so PEFT's layers, names
+and checkpoints work unchanged. What is ours is the order of work: tokens stay flat, a prompt shared by a group is
+computed once, attention folds the query heads of a key-value head into one product, and the last layer runs only
+where a token is trained. Written for dense Qwen3- and Llama-style decoders; attention dropout is not applied.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from whet.rl.learner.kernels import pad, rms_norm, rotate, unpad
 from whet.rl.learner.layout import Layout, Rectangle
 
 MASKED = -1e9
@@ -23,7 +24,7 @@ EAGER_KEYS = 1024
 
 
 def hidden_states(model: nn.Module, ids_T: Tensor, layout: Layout) -> Tensor:
-    """Final hidden states [N, hidden] of a layout's predictors. `model` has embed_tokens, layers, rotary_emb and norm."""
+    """Final hidden states [N, hidden] of a layout's predictors; `model` is the decoder without its output head."""
     modules: Any = model
     x_TD = modules.embed_tokens(ids_T)
     plan = _plan(modules, layout, x_TD)
@@ -71,8 +72,8 @@ def _plan(modules: Any, layout: Layout, like: Tensor) -> _Plan:
         rows=_block(layout.rows, row_bias, device),
         prefix_of_row=torch.from_numpy(layout.prefix_of_row).to(device),
         predictors=torch.from_numpy(layout.predictors).to(device),
-        cos=cos[0].unsqueeze(1),
-        sin=sin[0].unsqueeze(1),
+        cos=cos[0].chunk(2, dim=-1)[0].unsqueeze(1),
+        sin=sin[0].chunk(2, dim=-1)[0].unsqueeze(1),
     )
 
 
@@ -107,31 +108,36 @@ def _layer(layer: Any, x_TD: Tensor, plan: _Plan, *, is_last: bool) -> Tensor:
 
 def _attention(attention: Any, x_TD: Tensor, plan: _Plan, first_query: int) -> Tensor:
     """Attention's output before `o_proj`, for the tokens from `first_query` on."""
-    head_dim = attention.head_dim
+    head_dim, scale = attention.head_dim, attention.scaling
     q = attention.q_proj(x_TD[first_query:]).unflatten(-1, (-1, head_dim))
     k = attention.k_proj(x_TD).unflatten(-1, (-1, head_dim))
     v = attention.v_proj(x_TD)
     if hasattr(attention, "q_norm"):
         q, k = _rms_norm(attention.q_norm, q), _rms_norm(attention.k_norm, k)
-    q = _rotate(q, plan.cos[first_query:], plan.sin[first_query:]).flatten(1)
-    k = _rotate(k, plan.cos, plan.sin).flatten(1)
+    q = rotate(q, plan.cos[first_query:] * scale, plan.sin[first_query:] * scale).flatten(1)
+    k = rotate(k, plan.cos, plan.sin).flatten(1)
 
-    split, rows, prefixes = plan.prefix_tokens, plan.rows, plan.prefixes
-    row_k, row_v = _pad(k[split:], rows), _pad(v[split:], rows)
-    if not split:
-        return _unpad(_attend(_pad(q, rows), row_k, row_v, rows.bias, head_dim, attention.scaling), rows)
-    prefix_k, prefix_v = _pad(k[:split], prefixes), _pad(v[:split], prefixes)
-    keys = torch.cat([prefix_k.index_select(0, plan.prefix_of_row), row_k], dim=1)
-    values = torch.cat([prefix_v.index_select(0, plan.prefix_of_row), row_v], dim=1)
-    row_out = _attend(_pad(q[split - first_query :], rows), keys, values, rows.bias, head_dim, attention.scaling)
+    rows, prefixes = plan.rows, plan.prefixes
+    if not plan.prefix_tokens:
+        return _unpad(_attend(_pad(q, rows), _pad(k, rows), _pad(v, rows), rows.bias, head_dim), rows)
+    parts = [plan.prefix_tokens, len(rows.where)]
+    (prefix_k, row_k), (prefix_v, row_v) = k.split(parts), v.split(parts)
+    prefix_k, prefix_v = _pad(prefix_k, prefixes), _pad(prefix_v, prefixes)
+    keys = torch.cat([prefix_k.index_select(0, plan.prefix_of_row), _pad(row_k, rows)], dim=1)
+    values = torch.cat([prefix_v.index_select(0, plan.prefix_of_row), _pad(row_v, rows)], dim=1)
     if first_query:
-        return _unpad(row_out, rows)
-    prefix_out = _attend(_pad(q[:split], prefixes), prefix_k, prefix_v, prefixes.bias, head_dim, attention.scaling)
+        return _unpad(_attend(_pad(q, rows), keys, values, rows.bias, head_dim), rows)
+    prefix_q, row_q = q.split(parts)
+    prefix_out = _attend(_pad(prefix_q, prefixes), prefix_k, prefix_v, prefixes.bias, head_dim)
+    row_out = _attend(_pad(row_q, rows), keys, values, rows.bias, head_dim)
     return torch.cat([_unpad(prefix_out, prefixes), _unpad(row_out, rows)])
 
 
-def _attend(q_RLQ: Tensor, k_RSK: Tensor, v_RSK: Tensor, bias: Tensor, head_dim: int, scale: float) -> Tensor:
-    """Padded attention; Q and K are the widths of all query and all key-value heads, `bias` is (R or 1) x L x S."""
+def _attend(q_RLQ: Tensor, k_RSK: Tensor, v_RSK: Tensor, bias: Tensor, head_dim: int) -> Tensor:
+    """Padded attention of scaled queries; Q and K are the widths of all query and all key-value heads.
+
+    `bias` is (R or 1) x L x S and is added to the scores.
+    """
     rows, length, width = q_RLQ.shape
     keys = k_RSK.shape[1]
     kv_heads = k_RSK.shape[2] // head_dim
@@ -140,59 +146,25 @@ def _attend(q_RLQ: Tensor, k_RSK: Tensor, v_RSK: Tensor, bias: Tensor, head_dim:
     v = v_RSK.view(rows, keys, kv_heads, head_dim).transpose(1, 2)
     if keys > EAGER_KEYS:
         q = q_RLQ.view(rows, length, kv_heads * fold, head_dim).transpose(1, 2)
-        out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias[:, None].to(q.dtype), scale=scale, enable_gqa=fold > 1)
+        mask = bias[:, None].to(q.dtype)
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=1.0, enable_gqa=fold > 1)
         return out.transpose(1, 2).reshape(rows, length, width)
     q = q_RLQ.view(rows, length, kv_heads, fold, head_dim).permute(0, 2, 3, 1, 4)
     q = q.reshape(rows * kv_heads, fold * length, head_dim)
     k, v = k.reshape(rows * kv_heads, keys, head_dim), v.reshape(rows * kv_heads, keys, head_dim)
     scores = torch.bmm(q, k.transpose(1, 2)).float().view(rows, kv_heads * fold, length, keys)
-    weights = torch.softmax(scores.mul_(scale).add_(bias[:, None]), dim=-1).view(rows * kv_heads, fold * length, keys)
+    weights = torch.softmax(scores.add_(bias[:, None]), dim=-1).view(rows * kv_heads, fold * length, keys)
     out = torch.bmm(weights.to(v.dtype), v).view(rows, kv_heads, fold, length, head_dim)
     return out.permute(0, 3, 1, 2, 4).reshape(rows, length, width)
 
 
 def _rms_norm(norm: Any, x: Tensor) -> Tensor:
-    return F.rms_norm(x, norm.weight.shape, norm.weight, norm.variance_epsilon)
-
-
-def _rotate(x_THD: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary position embedding in the half-split convention of `transformers`; cos and sin are T x 1 x D."""
-    first, second = x_THD.chunk(2, dim=-1)
-    return x_THD * cos + torch.cat([-second, first], dim=-1) * sin
+    return rms_norm(x, norm.weight, norm.variance_epsilon)
 
 
 def _pad(x_TD: Tensor, block: _Block) -> Tensor:
-    """Flat tokens as a padded R x L rectangle. Gradients of padding are zero, because no real query sees it."""
-    padded: Tensor = _Pad.apply(x_TD, block.slots, block.where)
-    return padded.view(*block.shape, -1)
+    return pad(x_TD, block.slots, block.where).view(*block.shape, -1)
 
 
 def _unpad(x_RLD: Tensor, block: _Block) -> Tensor:
-    flat: Tensor = _Unpad.apply(x_RLD.flatten(0, 1), block.slots, block.where, block.padding)
-    return flat
-
-
-class _Pad(torch.autograd.Function):
-    """Gather forward and, because every token has one place, gather backward (autograd's own scatter-add is slow)."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, slots: Tensor, where: Tensor) -> Tensor:
-        ctx.save_for_backward(where)
-        return x.index_select(0, slots)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        (where,) = ctx.saved_tensors
-        return grad.flatten(0, -2).index_select(0, where), None, None
-
-
-class _Unpad(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, slots: Tensor, where: Tensor, padding: Tensor) -> Tensor:
-        ctx.save_for_backward(slots, padding)
-        return x.index_select(0, where)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        slots, padding = ctx.saved_tensors
-        return grad.index_select(0, slots).index_fill_(0, padding, 0), None, None, None
+    return unpad(x_RLD.flatten(0, 1), block.slots, block.where, block.padding)

@@ -3,7 +3,7 @@
     group of 3, prompt p q r, answers a b | c | d e
 
     prefix    p q                 computed once, read by the three rows as keys and values
-    rows      r a                 every row starts with the last prompt token, because it predicts the first answer token,
+    rows      r a                 every row starts with the last prompt token, which predicts the first answer token,
               r                   and ends before its last answer token, which predicts nothing that is trained
               r d
 
@@ -112,10 +112,11 @@ def _units(batch: PackedBatch) -> list[_Unit]:
         if len(trained):
             row = _Row(start, start + int(trained[0]) - 1, start + int(trained[-1]))
             by_prompt.setdefault(batch.ids[row.start : row.body].tobytes(), []).append(row)
-    return [
-        _Unit(tuple(sorted(rows, key=lambda row: row.stop - row.start)), rows[0].body - rows[0].start if len(rows) > 1 else 0)
-        for rows in by_prompt.values()
-    ]
+    units = []
+    for rows in by_prompt.values():
+        rows.sort(key=lambda row: row.stop - row.start)
+        units.append(_Unit(tuple(rows), rows[0].body - rows[0].start if len(rows) > 1 else 0))
+    return units
 
 
 def _split(unit: _Unit, token_budget: int) -> Iterator[_Unit]:

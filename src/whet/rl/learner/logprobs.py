@@ -15,9 +15,13 @@ CHUNK_ELEMENTS = 1 << 22
 """Logits held at once: 16 MB in fp32, small enough to stay in a CPU's last-level cache."""
 
 
-def token_logprobs(hidden_ND: Tensor, weight_VD: Tensor, targets_N: Tensor, temperatures_N: Tensor) -> tuple[Tensor, Tensor]:
-    """log softmax(hidden @ weight.T / temperature)[target] and the entropy of that distribution in nats, both fp32 [N]."""
-    result: tuple[Tensor, Tensor] = _TokenLogprobs.apply(hidden_ND, weight_VD, targets_N, temperatures_N)
+def token_logprobs(
+    hidden_ND: Tensor, weight_VD: Tensor, targets_N: Tensor, temperatures_N: Tensor
+) -> tuple[Tensor, Tensor]:
+    """log softmax(hidden @ weight.T / temperature)[target], and the entropy of that distribution in nats; fp32 [N]."""
+    result: tuple[Tensor, Tensor] = _TokenLogprobs.apply(  # type: ignore[no-untyped-call]
+        hidden_ND, weight_VD, targets_N, temperatures_N
+    )
     return result
 
 

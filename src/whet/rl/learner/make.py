@@ -6,16 +6,19 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.utils import logging as transformers_logging
 
 from whet.errors import ModelLoadError
+from whet.inference.architecture import read_architecture
 from whet.rl.learner.config import LoraConfig, OptimizerConfig
 from whet.rl.learner.torch_learner import TorchLearner
 from whet.rl.learner.weights import FullWeights, Weights
 
 Dtype = Literal["float32", "bfloat16"]
 
-TOKEN_BUDGET = 4096
+TOKEN_BUDGET = 2048
 """Tokens of a micro-batch: enough to keep matrix products busy, few enough for activations to stay in a CPU's cache."""
 
 
@@ -35,8 +38,8 @@ def make_learner(
 ) -> TorchLearner:
     """A learner over the `transformers` checkpoint in `model`.
 
-    `dtype` is that of matrix products while learning (weights and sums stay fp32): float32 agrees with an fp32 engine to
-    rounding. `publish_dtype` is what engines are given. `threads` sets torch's threads for the whole process. Seeds
+    `dtype` is that of matrix products while learning (weights and sums stay fp32): float32 agrees with an fp32 engine
+    to rounding. `publish_dtype` is what engines are given. `threads` sets torch's threads for the whole process. Seeds
     torch's generator, which draws LoRA's first weights and dropout. Raises `ModelLoadError`.
     """
     if threads is not None:
@@ -61,11 +64,15 @@ def make_learner(
 
 
 def _load(directory: Path) -> PreTrainedModel:
-    if not (directory / "config.json").is_file():
-        raise ModelLoadError(f"{directory}: there is no model here (no config.json). Give a transformers checkpoint directory.")
+    read_architecture(directory)  # refuses by name what neither engine nor decoder computes
+    bars = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, local_files_only=True)
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise ModelLoadError(f"{directory}: transformers cannot load this model: {error}") from None
+    finally:
+        if bars:
+            transformers_logging.enable_progress_bar()
     model: PreTrainedModel = loaded
     return model

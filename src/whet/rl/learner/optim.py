@@ -1,7 +1,7 @@
 """Update rules and learning-rate schedules.
 
-`build_optimizer` turns named parameters into one `Optimizer` (Muon comes with an AdamW for what is not a hidden matrix);
-schedules are pure functions of the step, so that a resumed run needs no scheduler state.
+`Optimizer` joins what different parameters need (Muon comes with an AdamW for what is not a hidden matrix) behind one
+step; schedules are pure functions of the step, so that a resumed run needs no scheduler state.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from whet.errors import RunError
 from whet.rl.learner.config import OptimizerConfig
+from whet.rl.learner.muon import Muon
 
 
 def schedule_factor(config: OptimizerConfig, step: int, max_steps: int) -> float:
@@ -35,7 +36,9 @@ def schedule_factor(config: OptimizerConfig, step: int, max_steps: int) -> float
 class Optimizer:
     """One update rule over all trained parameters: a torch optimiser per kind of parameter."""
 
-    def __init__(self, config: OptimizerConfig, parameters: Iterable[tuple[str, nn.Parameter]], *, hidden: set[str]) -> None:
+    def __init__(
+        self, config: OptimizerConfig, parameters: Iterable[tuple[str, nn.Parameter]], *, hidden: set[str]
+    ) -> None:
         """`hidden` names the parameters inside layers: Muon takes the matrices among them, and only those."""
         named = list(parameters)
         self.parameters = [parameter for _, parameter in named]
@@ -44,9 +47,7 @@ class Optimizer:
         rest = [p for p in self.parameters if all(p is not other for other in muon)]
         self._parts: dict[str, torch.optim.Optimizer] = {}
         if muon:
-            self._parts["muon"] = torch.optim.Muon(
-                muon, lr=0.0, weight_decay=config.weight_decay, momentum=config.momentum, adjust_lr_fn="match_rms_adamw"
-            )
+            self._parts["muon"] = Muon(muon, lr=0.0, momentum=config.momentum, weight_decay=config.weight_decay)
         # Decay is for matrices; norms and biases are left where they are.
         groups: list[dict[str, Any]] = [
             {"params": [p for p in rest if p.ndim >= 2], "weight_decay": config.weight_decay},
@@ -76,7 +77,7 @@ class Optimizer:
         if not gradients:
             return 0.0
         norms = torch.stack(torch._foreach_norm(gradients))
-        norm = norms.norm().item() / divisor
+        norm = float(norms.norm()) / divisor
         scale = 1 / divisor
         if max_norm is not None and norm > max_norm:
             scale *= max_norm / norm

@@ -34,7 +34,7 @@ class LossOutput:
 class OptimParams:
     """What one optimiser step needs; everything else is fixed when the learner is made."""
 
-    learning_rate: float
+    learning_rate: float  # the peak; the learner multiplies it with its schedule
     denominator: int  # number of trained tokens of the whole batch: gradients are divided by it
     max_grad_norm: float | None = 1.0
 
@@ -51,7 +51,7 @@ class Learner(Protocol):
     """Policy version of the weights now held: the number of optimiser steps taken."""
 
     def forward_backward(self, batch: PackedBatch, loss: LossConfig) -> LossOutput:
-        """Add the gradients of the summed loss. Raises `TrainingError` when the loss is not finite, naming the rollouts."""
+        """Add the gradients of the summed loss. `TrainingError` when the loss is not finite, naming the rollouts."""
         ...
 
     def optim_step(self, params: OptimParams) -> OptimOutput:
@@ -63,7 +63,7 @@ class Learner(Protocol):
         ...
 
     def save(self, directory: Path) -> None:
-        """Weights, optimiser and RNG state, into an existing directory. Atomicity is the caller's (`checkpoints.py`)."""
+        """Weights, optimiser and RNG state, into an existing directory; `checkpoints.py` makes it atomic."""
         ...
 
     def load(self, directory: Path) -> None: ...

@@ -1,7 +1,7 @@
 """`TorchLearner`: the `Learner` protocol in one process, on CPU or one GPU.
 
-A batch is laid out in micro-batches, each runs forward, loss and backward, and gradients of the summed loss add up until
-`optim_step` divides them. What is trained (`weights`), how it is updated (`optim`) and what the model computes
+A batch is laid out in micro-batches, each runs forward, loss and backward, and gradients of the summed loss add up
+until `optim_step` divides them. What is trained (`weights`), how it is updated (`optim`) and what the model computes
 (`decoder`) are other files' business. With one thread on CPU everything here is deterministic.
 """
 
@@ -71,8 +71,8 @@ class TorchLearner:
         """Add the gradients of the summed loss.
 
         `sums`: `entropy`; for losses over sampled tokens `kl`, the k3 estimate of KL(sampler || learner), and
-        `clipped`, the number of tokens that were dropped or whose ratio was cut. Raises `TrainingError` where the loss is
-        not finite, naming the rollouts; all gradients are cleared then.
+        `clipped`, the number of tokens that were dropped or whose ratio was cut. Raises `TrainingError` where the loss
+        is not finite, naming the rollouts; all gradients are cleared then.
         """
         self._weights.model.train()
         function = loss_fn(loss.loss)
@@ -99,7 +99,7 @@ class TorchLearner:
         return result_T
 
     def optim_step(self, params: OptimParams) -> OptimOutput:
-        """Divide, clip, apply and clear. `params.learning_rate` is the peak; the schedule of `[optimizer]` is applied here.
+        """Divide, clip, apply and clear. `params.learning_rate` is the peak: the schedule is applied here.
 
         Raises `TrainingError` where the gradients are not finite; the weights are left as they were.
         """
@@ -124,13 +124,17 @@ class TorchLearner:
         rng = {"cpu": torch.get_rng_state()}
         if self._device.type == "cuda":
             rng["cuda"] = torch.cuda.get_rng_state(self._device)
-        torch.save({"optimizer": self._optimizer.state_dict(), "rng": rng}, directory / "optimizer.pt")
+        try:
+            torch.save({"optimizer": self._optimizer.state_dict(), "rng": rng}, directory / "optimizer.pt")
+        except RuntimeError as error:  # torch's writer reports a full disk so
+            raise OSError(f"{directory / 'optimizer.pt'}: {error}") from None
         (directory / "learner.json").write_text(json.dumps({"version": self.version}) + "\n", encoding="utf-8")
 
     def load(self, directory: Path) -> None:
-        """Everything that `save` wrote; from here on the learner does what the saved one would have done, bit for bit."""
+        """Everything `save` wrote: from here on the learner does, bit for bit, what the saved one would have done."""
         try:
-            state: dict[str, Any] = torch.load(directory / "optimizer.pt", map_location=self._device, weights_only=True)
+            path = directory / "optimizer.pt"
+            state: dict[str, Any] = torch.load(path, map_location=self._device, weights_only=True)
             version = int(json.loads((directory / "learner.json").read_text(encoding="utf-8"))["version"])
         except (OSError, ValueError, KeyError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
             raise RunError(f"{directory}: cannot read the saved learner: {error}") from None

@@ -73,12 +73,12 @@ class FullWeights:
 
     def publish(self, directory: Path, version: int) -> WeightUpdate:
         path = directory / f"weights-{version:08d}.safetensors"
-        write_aside(path, lambda aside: save_file(self._tensors(self._publish_dtype), aside))
+        write_aside(path, lambda aside: write_tensors(aside, self._tensors(self._publish_dtype)))
         forget_older(directory, "weights-*.safetensors")
         return WeightUpdate(version=version, path=path, kind="model")
 
     def save(self, directory: Path) -> None:
-        save_file(self._tensors(None), directory / self.FILE)
+        write_tensors(directory / self.FILE, self._tensors(None))
 
     def load(self, directory: Path) -> None:
         copy_in(dict(self.parameters()), directory / self.FILE)
@@ -90,7 +90,15 @@ class FullWeights:
 
     def _tensors(self, dtype: torch.dtype | None) -> dict[str, Tensor]:
         # named_parameters gives a tied head once, under the embedding's name, as checkpoints have it.
-        return {name: p.detach().to(dtype or p.dtype).contiguous() for name, p in self.parameters()}
+        return {name: p.detach().to(dtype or p.dtype) for name, p in self.parameters()}
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
+    """A safetensors file. Raises `OSError` where the disk does not take it, as any other write does."""
+    try:
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
+    except SafetensorError as error:
+        raise OSError(f"{path}: {error}") from None
 
 
 def copy_in(parameters: dict[str, nn.Parameter], path: Path) -> None:
@@ -104,7 +112,8 @@ def copy_in(parameters: dict[str, nn.Parameter], path: Path) -> None:
         wrong = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
         raise RunError(
             f"{path} was saved from another model: {len(wrong)} tensors differ, the first is {wrong[0]} "
-            f"(saved {found.get(wrong[0])}, expected {expected.get(wrong[0])}). Resume with the model the run began with."
+            f"(saved {found.get(wrong[0])}, expected {expected.get(wrong[0])}). "
+            "Resume with the model the run began with."
         )
     with torch.no_grad():
         for name, parameter in parameters.items():
@@ -117,18 +126,24 @@ def write_aside(path: Path, write: Callable[[Path], None]) -> None:
     aside = path.with_name(f".{path.name}.tmp")
     try:
         write(aside)
+        if path.is_dir():
+            shutil.rmtree(path)
         os.replace(aside, path)
     except OSError as error:
-        aside.unlink(missing_ok=True)
+        _delete(aside)
         raise RunError(f"{path}: cannot hand the weights over: {error}. Is the disk (or shared memory) full?") from None
 
 
 def forget_older(directory: Path, pattern: str) -> None:
     for old in sorted(directory.glob(pattern))[:-KEPT_PUBLICATIONS]:
-        if old.is_dir():
-            shutil.rmtree(old)
-        else:
-            old.unlink()
+        _delete(old)
+
+
+def _delete(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def copy_tokenizer(source: Path, directory: Path, names: Iterable[str] = TOKENIZER_FILES) -> None:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 AdvantageName = Literal["grpo", "grpo_std", "rloo", "reinforce_pp", "max_rl"]
-LossName = Literal[
-    "masked_is", "grpo", "ppo", "cispo", "gspo", "dro", "importance_sampling", "cross_entropy"
-]
+LossName = Literal["masked_is", "grpo", "ppo", "cispo", "gspo", "dro", "importance_sampling", "cross_entropy"]
+
+USED_BY: dict[str, tuple[LossName, ...]] = {
+    "eps_low": ("grpo", "ppo", "cispo", "gspo"),
+    "eps_high": ("grpo", "ppo", "cispo", "gspo"),
+    "mask_threshold": ("masked_is",),
+    "mask_penalty": ("masked_is",),
+    "dro_beta": ("dro",),
+}
+"""Which losses read a constant; with another loss it would have no effect, which is refused."""
 
 
 class LossConfig(BaseModel):
@@ -23,6 +30,13 @@ class LossConfig(BaseModel):
     mask_threshold: float = Field(0.2, gt=0, description="Probability difference at which masked_is drops a token.")
     mask_penalty: float = Field(1e-3, ge=0, description="Weight of (log r)^2 in masked_is.")
     dro_beta: float = Field(0.1, ge=0, description="Weight of the quadratic term in dro.")
+
+    @model_validator(mode="after")
+    def _everything_has_an_effect(self) -> Self:
+        for name, losses in USED_BY.items():
+            if self.loss not in losses and getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"{name} would have no effect: loss = {self.loss} does not use it")
+        return self
 
 
 class AlgorithmConfig(LossConfig):

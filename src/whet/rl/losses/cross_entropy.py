@@ -1,6 +1,8 @@
-"""Cross entropy: imitate the trained tokens. For demonstrations, which nobody sampled; the advantage is a weight, 1 by default.
+"""Cross entropy: imitate the trained tokens. For demonstrations, which nobody sampled; the advantage is a weight.
 
     loss = -A log p
+
+The plain policy gradient where the advantage is one.
 """
 
 from whet.rl.losses.config import LossConfig

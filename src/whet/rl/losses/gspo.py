@@ -14,7 +14,7 @@ from whet.rl.losses.terms import LossInputs, LossTerms
 
 
 def gspo(inputs: LossInputs, config: LossConfig) -> LossTerms:
-    sequences, sequence_N = inputs.sequence_N.unique(return_inverse=True)
+    sequences, sequence_N = torch.unique(inputs.sequence_N, return_inverse=True)
     log_ratio_N = inputs.log_ratio_N
     sums_B = log_ratio_N.new_zeros(len(sequences)).index_add(0, sequence_N, log_ratio_N)
     ratio_N = (sums_B / sequence_N.bincount(minlength=len(sequences))).exp()[sequence_N]

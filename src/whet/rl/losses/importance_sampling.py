@@ -1,6 +1,8 @@
-"""Plain importance sampling: unbiased off policy, with whatever variance the ratios have.
+"""Plain importance sampling.
 
     loss = -A r
+
+Unbiased off policy, with whatever variance the ratios have.
 """
 
 from whet.rl.losses.config import LossConfig

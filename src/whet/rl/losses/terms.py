@@ -33,7 +33,7 @@ class LossInputs:
 @dataclass(frozen=True, slots=True, eq=False)
 class LossTerms:
     loss_N: Tensor
-    clipped_N: Tensor | None = None  # bool: the token was dropped, or its ratio was cut off; None where a loss does neither
+    clipped_N: Tensor | None = None  # bool: the token was dropped, or its ratio was cut; None where a loss does neither
 
 
 LossFunction: TypeAlias = Callable[[LossInputs, LossConfig], LossTerms]

@@ -1,0 +1,86 @@
+"""Training a LoRA adapter through PEFT: the base weights stay as they are, only two thin matrices per projection learn.
+
+Source of the method: Hu et al. 2021 (arXiv:2106.09685). PEFT makes the layers and defines the files; an exported or
+published adapter is a plain PEFT directory that `peft` and vLLM load as it is.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig as PeftLoraConfig
+from peft import get_peft_model, get_peft_model_state_dict
+from peft.utils import SAFETENSORS_WEIGHTS_NAME
+from torch import nn
+from transformers import PreTrainedModel
+
+from whet.errors import ConfigError
+from whet.inference.protocol import WeightUpdate
+from whet.rl.learner.config import LoraConfig
+from whet.rl.learner.weights import copy_in, copy_tokenizer, forget_older, write_aside, write_tensors
+
+ADAPTER = "default"
+
+
+class LoraWeights:
+    """The adapter's parameters; gradients flow through the frozen model."""
+
+    FILE = "adapter.safetensors"
+
+    def __init__(self, model: PreTrainedModel, source: Path, config: LoraConfig) -> None:
+        """Wraps `model` in place. Raises `ConfigError` for a target that the model does not have."""
+        parts = [(name, part) for name, part in model.named_modules() if ".layers." in name]
+        linear = {name.rpartition(".")[2] for name, part in parts if isinstance(part, nn.Linear)}
+        if unknown := sorted(set(config.target_modules) - linear):
+            raise ConfigError(
+                f"[lora] target_modules: this model has no layer named {', '.join(unknown)}. "
+                f"It has {', '.join(sorted(linear))}."
+            )
+        self._source = source
+        self._peft: Any = get_peft_model(
+            model,
+            PeftLoraConfig(
+                task_type="CAUSAL_LM",
+                r=config.rank,
+                lora_alpha=config.alpha,
+                lora_dropout=config.dropout,
+                target_modules=list(config.target_modules),
+                base_model_name_or_path=str(source),
+            ),
+        )
+        self.model: PreTrainedModel = self._peft.get_base_model()
+
+    def parameters(self) -> list[tuple[str, nn.Parameter]]:
+        return [(name, p) for name, p in self._peft.named_parameters() if p.requires_grad]
+
+    def hidden_parameters(self) -> set[str]:
+        return {name for name, _ in self.parameters()}
+
+    def publish(self, directory: Path, version: int) -> WeightUpdate:
+        path = directory / f"adapter-{version:08d}"
+        write_aside(path, lambda aside: self._write(aside, None))
+        forget_older(directory, "adapter-*")
+        return WeightUpdate(version=version, path=path, kind="adapter", adapter=ADAPTER)
+
+    def save(self, directory: Path) -> None:
+        write_tensors(directory / self.FILE, {name: p.detach() for name, p in self.parameters()})
+
+    def load(self, directory: Path) -> None:
+        copy_in(dict(self.parameters()), directory / self.FILE)
+
+    def export(self, directory: Path, dtype: torch.dtype | None) -> None:
+        self._write(directory, dtype)
+        copy_tokenizer(self._source, directory)
+
+    def _write(self, directory: Path, dtype: torch.dtype | None) -> None:
+        """A PEFT adapter directory: its configuration and its tensors."""
+        directory.mkdir(parents=True, exist_ok=True)
+        tensors = get_peft_model_state_dict(self._peft, adapter_name=ADAPTER, save_embedding_layers=False)
+        cast = {name: tensor.to(dtype or tensor.dtype) for name, tensor in tensors.items()}
+        write_tensors(directory / SAFETENSORS_WEIGHTS_NAME, cast)
+        config = copy(self._peft.peft_config[ADAPTER])
+        config.inference_mode = True
+        config.save_pretrained(directory)
