@@ -84,7 +84,11 @@ __all__ = ["__version__", *_MODULE_OF]
 def __getattr__(name: str) -> Any:
     module = _MODULE_OF.get(name)
     if module is None:
-        raise AttributeError(f"whet {__version__} has no name '{name}'")
+        import difflib
+
+        near = difflib.get_close_matches(name, _MODULE_OF, n=1)
+        hint = f". Did you mean '{near[0]}'?" if near else ""
+        raise AttributeError(f"whet {__version__} has no name '{name}'{hint}")
     value = globals()[name] = getattr(importlib.import_module(module), name)
     return value
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import traceback
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, get_origin
 
@@ -22,16 +22,20 @@ class CallSpec:
     names: tuple[str, ...]
     takes_all: bool
     returns_list: bool
+    takes_state: bool  # and nothing else
 
     @classmethod
     def of(cls, function: Callable[..., Any]) -> CallSpec:
         signature = inspect.signature(function)
         parameters = signature.parameters.values()
         returns = signature.return_annotation
+        names = tuple(parameter.name for parameter in parameters if parameter.kind in _NAMED)
+        takes_all = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
         return cls(
             name=name_of(function),
-            names=tuple(parameter.name for parameter in parameters if parameter.kind in _NAMED),
-            takes_all=any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters),
+            names=names,
+            takes_all=takes_all,
+            takes_state=names == ("state",) and not takes_all,
             # Under `from __future__ import annotations` an annotation is its text.
             returns_list=returns is list
             or get_origin(returns) is list
@@ -55,7 +59,12 @@ def name_of(function: Callable[..., Any]) -> str:
 
 async def resolve(value: Any) -> Any:
     """`value`, awaited where it is an awaitable."""
-    return await value if isinstance(value, Awaitable) else value
+    return await value if is_awaitable(value) else value
+
+
+def is_awaitable(value: Any) -> bool:
+    """What `isinstance(value, Awaitable)` says, without the cost of an abstract class."""
+    return hasattr(value, "__await__")
 
 
 def describe(error: BaseException) -> str:

@@ -245,12 +245,21 @@ class State(dict[str, Any]):
 
     client: Client[Any, Any, Any, Any]
 
-    def __getitem__(self, key: str) -> Any:
+    # Reading is the busiest operation of a rollout, so it stays the dict's own: the input's fields are kept out of
+    # the dict itself, and looked up only once they are found missing from it.
+
+    def __init__(self, *args: Any, **fields: Any) -> None:
+        super().__init__(*args, **fields)
+        row = dict.get(self, "input")
+        if row is not None:
+            for key in self.INPUT_FIELDS:
+                if key in row:
+                    self.pop(key, None)
+
+    def __missing__(self, key: str) -> Any:
         if key in self.INPUT_FIELDS and "input" in self:
-            fields = super().__getitem__("input")
-            if key in fields:
-                return fields[key]
-        return super().__getitem__(key)
+            return self["input"][key]
+        raise KeyError(key)
 
     def get(self, key: str, default: Any = None) -> Any:
         try:
@@ -260,9 +269,9 @@ class State(dict[str, Any]):
 
     def __setitem__(self, key: str, value: Any) -> None:
         if key in self.INPUT_FIELDS and "input" in self:
-            fields = super().__getitem__("input")
-            if key in fields:
-                fields[key] = value
+            row = self["input"]
+            if key in row:
+                row[key] = value
                 return
         super().__setitem__(key, value)
 

@@ -4,7 +4,7 @@ This is the part all kinds share: construction, datasets, the state of a rollout
 How one rollout goes is `MultiTurnEnv`'s; running many and keeping results is `rollouts/`.
 
 Constructors read no clock, start no thread or process and install no signal handlers, so an environment can be made on
-any thread. Call `await env.close()` when done with it (the synchronous forms and the commands do).
+any thread. Call `await env.close()` when done with it; what has `@teardown` handlers is closed at exit otherwise.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ import json
 import logging
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
-from whet.calls import CallSpec, describe, resolve
+from whet.calls import CallSpec, describe, is_awaitable, resolve
 from whet.clients.client import Client
 from whet.decorators import discover_decorated
 from whet.envs.arguments import unknown_argument
 from whet.envs.datasets import RowDataset, build_dataset
+from whet.envs.exit import close_at_exit
 from whet.errors import ConfigError, DatasetError, EnvError, Error, ModelError, WhetError
 from whet.messages import copy_value, normalize_messages
 from whet.parsers.parser import Parser
@@ -120,6 +121,14 @@ class Environment(ABC):
         self._cleanup_handlers = self._handlers("cleanup")
         self._teardown_handlers = self._handlers("teardown")
         self._closed = False
+        if self._teardown_handlers:
+            close_at_exit(self)
+        if parser is not None and type(parser) is not type(self.rubric.parser):
+            self.logger.warning(
+                "reward functions get the rubric's %s, not the environment's %s; give the rubric parser=... too",
+                type(self.rubric.parser).__name__,
+                type(parser).__name__,
+            )
         self.__post_init__()
 
     def __post_init__(self) -> None:  # noqa: B027
@@ -191,7 +200,7 @@ class Environment(ABC):
             is_completed=False,
             is_truncated=False,
             stop_condition=None,
-            tool_defs=tool_defs or [],
+            tool_defs=list(tool_defs or []),
             trajectory=[],
             trajectory_id=trajectory_id,
             completion=None,
@@ -246,7 +255,8 @@ class Environment(ABC):
     async def is_completed(self, state: State, **kwargs: Any) -> bool:
         """Whether a stop condition holds; the first that does is recorded."""
         for condition, spec in self._stop_conditions:
-            if await self._call(condition, spec, state, **kwargs):
+            holds = condition(state) if spec.takes_state else self._invoke(condition, spec, state, kwargs)
+            if await holds if is_awaitable(holds) else holds:
                 state["is_completed"] = True
                 state["is_truncated"] = bool(state.get("is_truncated")) or any(
                     step.get("is_truncated", False) for step in state["trajectory"]
@@ -262,7 +272,7 @@ class Environment(ABC):
         object.__setattr__(state, "cleaned_up", True)
         for handler, spec in self._cleanup_handlers:
             try:
-                await self._call(handler, spec, state)
+                await resolve(self._invoke(handler, spec, state))
             except WhetError:
                 raise
             except Exception as error:
@@ -280,10 +290,12 @@ class Environment(ABC):
     def _handlers(self, mark: str) -> list[Handler]:
         return [(handler, CallSpec.of(handler)) for handler in discover_decorated(self, mark)]
 
-    async def _call(self, handler: Callable[..., Any], spec: CallSpec, state: State, **kwargs: Any) -> Any:
-        if spec.names == ("state",) and not spec.takes_all:
-            return await resolve(handler(state))
-        return await resolve(handler(**spec.select({"state": state, "env": self, "task": state["task"], **kwargs})))
+    def _invoke(
+        self, handler: Callable[..., Any], spec: CallSpec, state: State, extra: Mapping[str, Any] | None = None
+    ) -> Any:
+        if spec.takes_state:
+            return handler(state)
+        return handler(**spec.select({"state": state, "env": self, "task": state["task"], **(extra or {})}))
 
     # Many rollouts
 
@@ -392,10 +404,10 @@ class Environment(ABC):
 
     def generate_sync(self, inputs: Any, client: Any, model: str, *args: Any, **kwargs: Any) -> GenerateOutputs:
         """`generate`, to be called where no event loop runs, or from a notebook."""
-        return scheduler.run_sync(self.generate(inputs, client, model, *args, **kwargs), self.rubric.teardown)
+        return scheduler.run_sync(self.generate(inputs, client, model, *args, **kwargs))
 
     def evaluate_sync(self, client: Any, model: str, *args: Any, **kwargs: Any) -> GenerateOutputs:
-        return scheduler.run_sync(self.evaluate(client, model, *args, **kwargs), self.rubric.teardown)
+        return scheduler.run_sync(self.evaluate(client, model, *args, **kwargs))
 
     async def close(self) -> None:
         """Run the `@teardown` handlers of rubric and environment, once."""

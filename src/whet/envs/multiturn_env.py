@@ -172,7 +172,7 @@ class MultiTurnEnv(Environment):
         timing.generation.start = timing.setup.start = time.time()
         try:
             for handler, spec in self._setup_handlers:
-                await self._call(handler, spec, state)
+                await resolve(self._invoke(handler, spec, state))
             await resolve(self.setup_state(state))
         except WhetError:
             raise

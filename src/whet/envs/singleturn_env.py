@@ -5,11 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from whet.envs.multiturn_env import MultiTurnEnv
+from whet.errors import ConfigError
 from whet.types import Messages, State
 
 
 class SingleTurnEnv(MultiTurnEnv):
     def __init__(self, **kwargs: Any) -> None:
+        if "max_turns" in kwargs:
+            raise ConfigError(
+                f"{type(self).__name__} has one turn, so it takes no max_turns; use MultiTurnEnv for more."
+            )
         super().__init__(max_turns=1, **kwargs)
 
     async def env_response(self, messages: Messages, state: State, **kwargs: Any) -> Messages:

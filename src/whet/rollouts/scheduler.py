@@ -11,7 +11,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -34,7 +34,6 @@ OnProgress = Callable[[list[RolloutOutput], list[RolloutOutput], GenerateMetadat
 OnLog = Callable[[str], Any]
 T = TypeVar("T")
 
-START_AT_ONCE = 32  # rollouts begun before the event loop gets its turn
 METADATA_SECONDS = 1.0  # between two writes of metadata.json while the run goes on
 
 
@@ -150,8 +149,7 @@ class _Run:
                 for observer in observers:
                     observer(self.outputs, outputs, metadata)
 
-        at_once = len(groups) if limit is None else max_concurrent
-        await _each(range(len(groups)), one, at_once, max(1, START_AT_ONCE // max(1, self.rollouts_per_example)))
+        await _each(len(groups), one, limit)
 
     def finish(self) -> GenerateOutputs:
         """All rows by `example_id`, and the metadata; written once more, in that order."""
@@ -200,28 +198,18 @@ class _Run:
                 )
 
 
-async def _each(
-    indices: Sequence[int], work: Callable[[int], Coroutine[Any, Any, None]], at_once: int, start_at_once: int
-) -> None:
-    """Run `work` for every index, at most `at_once` at a time; the first failure ends all."""
-    pending = iter(indices)
-    started = 0
-
-    async def worker() -> None:
-        nonlocal started
-        for index in pending:
-            started += 1
-            if started % start_at_once == 0:
-                await asyncio.sleep(0)
-            await work(index)
-
-    workers = [asyncio.ensure_future(worker()) for _ in range(min(at_once, len(indices)))]
+async def _each(count: int, work: Callable[[int], Coroutine[Any, Any, None]], limit: asyncio.Semaphore | None) -> None:
+    """Run `work(0)` ... `work(count - 1)`, each begun when `limit` has a place free; the first failure ends all."""
     try:
-        await asyncio.gather(*workers)
-    finally:
-        for task in workers:
-            task.cancel()
-        await asyncio.gather(*workers, return_exceptions=True)
+        async with asyncio.TaskGroup() as tasks:
+            for index in range(count):
+                if limit is not None:
+                    async with limit:  # in line behind the rollouts of the groups begun before
+                        pass
+                tasks.create_task(work(index))
+                await asyncio.sleep(0)
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from failures.exceptions[0].__cause__
 
 
 def resolve_clients(client: Any) -> list[AnyClient]:
@@ -247,29 +235,18 @@ def _client_for(config: ClientConfig) -> AnyClient:
     return OpenAIChatCompletionsClient(config)
 
 
-def run_sync(work: Coroutine[Any, Any, T], afterwards: Callable[[], Awaitable[None]] | None = None) -> T:
-    """The result of `work`, on an event loop of its own; in a thread where one runs already, as in a notebook.
-
-    `afterwards` is awaited on the same loop before it ends, for what belongs to it (worker processes).
-    """
-
-    async def both() -> T:
-        try:
-            return await work
-        finally:
-            if afterwards is not None:
-                await afterwards()
-
+def run_sync(work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`, on an event loop of its own; in a thread where one runs already, as in a notebook."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(both())
+        return asyncio.run(work)
     results: list[T] = []
     failures: list[BaseException] = []
 
     def in_thread() -> None:
         try:
-            results.append(asyncio.run(both()))
+            results.append(asyncio.run(work))
         except BaseException as error:
             failures.append(error)
 

@@ -13,6 +13,7 @@ import json
 import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import AsyncGenerator
 
 from whet.errors import InfraError, MissingExtraError
 
@@ -29,6 +30,7 @@ class MathPool:
         self._places = asyncio.Semaphore(max_workers)
         self._idle: list[Process] = []
         self._all: set[Process] = set()
+        self._end_of_loop: AsyncGenerator[None, None] | None = None
 
     async def equal(self, answer: str, response: str, seconds: float) -> bool | None:
         """Whether the two are the same mathematically; None where that takes more than `seconds` of CPU time.
@@ -58,6 +60,9 @@ class MathPool:
 
     async def _start(self) -> Process:
         # Not multiprocessing: a fork of a process with threads can deadlock, and spawn imports the main module again.
+        if self._end_of_loop is None:
+            self._end_of_loop = self._close_with_loop()
+            await anext(self._end_of_loop)
         worker = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "whet.rubrics.math_worker", stdin=PIPE, stdout=PIPE, stderr=DEVNULL
         )
@@ -66,6 +71,13 @@ class MathPool:
             code = await self._end(worker)
             raise InfraError(f"the math-verify process did not start (exit code {code})")
         return worker
+
+    async def _close_with_loop(self) -> AsyncGenerator[None, None]:
+        """An event loop closes the generators begun on it before it ends: the last moment to end its processes well."""
+        try:
+            yield
+        finally:
+            await self.close()
 
     async def _end(self, worker: Process) -> int:
         """Kill the process unless it is dead already; its exit code."""

@@ -15,10 +15,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from whet.calls import CallSpec, describe, resolve
+from whet.calls import CallSpec, describe, is_awaitable, resolve
 from whet.decorators import discover_decorated, sort_by_priority
 from whet.errors import ConfigError, RewardError, WhetError
 from whet.parsers.parser import Parser
@@ -143,7 +143,7 @@ class Rubric:
                 raise
             except Exception as error:
                 values.append(error)
-        waiting = [index for index, value in enumerate(values) if isinstance(value, Awaitable)]
+        waiting = [index for index, value in enumerate(values) if is_awaitable(value)]
         if waiting:
             answers = await asyncio.gather(*(values[index] for index in waiting), return_exceptions=True)
             for index, answer in zip(waiting, answers, strict=True):
