@@ -137,7 +137,8 @@ def _explain(model: type[BaseModel], item: Any, source: str) -> str:
     message = str(item["msg"]).removeprefix("Value error, ")
     if not key:
         return f"{source}: {message}"
-    given = "" if isinstance(item["input"], dict | list) or item["type"] == "value_error" else f" (got {item['input']!r})"
+    shown = not isinstance(item["input"], dict | list) and item["type"] != "value_error"
+    given = f" (got {item['input']!r})" if shown else ""
     return f"{source}: '{key}': {message}{given}"
 
 

@@ -99,8 +99,8 @@ class Collector:
     def _hopeless(self, group: Group) -> str:
         message, count = self.errors.most_common(1)[0]
         return (
-            f"environment {group.environment}: {self.max_attempts} groups in a row had errored rollouts, so no batch can be "
-            f"made. Most frequent error ({count} rollouts of this batch): {message}"
+            f"environment {group.environment}: {self.max_attempts} groups in a row had errored rollouts, so no batch "
+            f"can be made. Most frequent error ({count} rollouts of this batch): {message}"
         )
 
     @property

@@ -79,7 +79,7 @@ class EvalSamplingConfig(StrictModel):
     temperature: float | None = Field(None, ge=0, description="Softmax temperature; 0 is greedy.")
     top_p: float | None = Field(None, gt=0, le=1, description="Keep the most likely tokens up to this probability.")
     top_k: int | None = Field(None, ge=0, description="Keep this many most likely tokens; 0 keeps all.")
-    min_p: float | None = Field(None, ge=0, le=1, description="Drop tokens less likely than this share of the likeliest.")
+    min_p: float | None = Field(None, ge=0, le=1, description="Drop tokens below this share of the likeliest.")
     stop: tuple[str, ...] | None = Field(None, description="Strings that end a turn.")
 
 
@@ -129,7 +129,7 @@ class InferenceConfig(StrictModel):
 
     engine: Literal["auto", "embedded"] = Field("auto", description="auto picks the embedded torch engine.")
     dtype: Literal["float32", "bfloat16"] = Field(
-        "float32", description="float32 agrees with the learner exactly; bfloat16 is faster from about 4M parameters up."
+        "float32", description="float32 agrees with the learner; bfloat16 is faster from about 4M parameters up."
     )
 
 
@@ -139,7 +139,12 @@ class DeploymentConfig(StrictModel):
     threads: int = Field(0, ge=0, description="CPU threads of torch; 0 uses one per core, at most 4.")
 
     def torch_threads(self) -> int:
-        return self.threads or min(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+        return self.threads or min(4, _cores())
+
+
+def _cores() -> int:
+    """Cores this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class RunConfig(StrictModel):
@@ -164,7 +169,9 @@ class RunConfig(StrictModel):
     lora: LoraConfig | None = Field(None, description="Present: train an adapter. Absent: all weights.")
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig, description="Update rule and schedule.")
     eval: EvalConfig = Field(default_factory=EvalConfig, description="Scores on held-out tasks.")
-    checkpointing: CheckpointingConfig = Field(default_factory=CheckpointingConfig, description="When the run is saved.")
+    checkpointing: CheckpointingConfig = Field(
+        default_factory=CheckpointingConfig, description="When the run is saved."
+    )
     inference: InferenceConfig = Field(default_factory=InferenceConfig, description="The engine that samples.")
     deployment: DeploymentConfig = Field(default_factory=DeploymentConfig, description="What of the machine to use.")
 

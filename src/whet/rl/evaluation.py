@@ -23,13 +23,14 @@ class Evaluation:
 
     config: RunConfig
     environments: list[tuple[str, Environment]]
-    client: Client
+    client: Client[Any, Any, Any, Any]
     monitor: Monitor
 
     async def __call__(self, moment: str, step: int, version: int) -> EvalReport:
         """Every environment in every way of sampling, all at once so that the engine's batches are full."""
         ways = self._ways()
-        total = len(self.environments) * len(ways) * self.config.eval.num_examples * self.config.eval.rollouts_per_example
+        settings = self.config.eval
+        total = len(self.environments) * len(ways) * settings.num_examples * settings.rollouts_per_example
         done = 0
 
         def advance(*_: Any) -> None:

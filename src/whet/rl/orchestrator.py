@@ -20,7 +20,7 @@ from typing import TypeVar
 
 from whet.inference.protocol import Engine
 from whet.rl.advantages import advantages
-from whet.rl.batch import pack
+from whet.rl.batch import PackedBatch, pack
 from whet.rl.collector import Collector, Group
 from whet.rl.config import RunConfig
 from whet.rl.dispatcher import Dispatcher
@@ -115,7 +115,7 @@ class Orchestrator:
             self.dispatcher.curriculum.load_state_dict(before)
             raise
 
-    def _assemble(self, groups: list[Group]) -> tuple[object, list[list[float]], list[TokenSequence]]:
+    def _assemble(self, groups: list[Group]) -> tuple[PackedBatch, list[list[float]], list[TokenSequence]]:
         """Groups to one packed batch: every token of a rollout carries the rollout's advantage."""
         advantages_by_group = advantages(self.config.algorithm.advantage, [group.rewards_G for group in groups])
         sequences: list[TokenSequence] = []

@@ -50,7 +50,7 @@ class Records:
         ]
         write_step(self.directory.rollouts, step, rows)
         self._metrics.step(StepReport(step, dict(metrics)))
-        self._ledger.append(step, [group.id for group in groups])
+        self._ledger.append(step, [str(group.id) for group in groups])
         return rows[(step * 7919) % len(rows)]
 
     def evaluation(self, report: EvalReport) -> None:

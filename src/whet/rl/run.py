@@ -1,4 +1,4 @@
-"""From a config to a finished run: builds every part, joins them in an `Orchestrator`, and turns what happens into an `Outcome`.
+"""From a config to a finished run: builds the parts, joins them in an `Orchestrator`, makes an `Outcome` of the rest.
 
 Everything that can be wrong with a config is found before the run directory is made: environments are loaded first
 (no torch needed), then the model, then the directory. This file holds no training logic.
@@ -7,16 +7,16 @@ Everything that can be wrong with a config is found before the run directory is 
 from __future__ import annotations
 
 import asyncio
-import errno
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 from whet.envs.environment import Environment
 from whet.envs.loading import load_environment
-from whet.errors import DatasetError, TrainingError, WhetError
+from whet.errors import DatasetError, WhetError
 from whet.files import replace_directory
 from whet.inference.loading import Policy, load_policy
 from whet.rl.config import EnvConfig, RunConfig
@@ -34,13 +34,14 @@ from whet.rl.records import Records
 from whet.rl.report import write_report
 from whet.rl.run_directory import RunDirectory
 from whet.rl.status import Status
+from whet.types import RolloutInput
 
 
 def run_training(config: RunConfig, *, resume: bool = False, json_output: bool = False) -> Outcome:
     """Train, from the start or from the newest checkpoint.
 
-    With `json_output` the terminal is left to the caller; the run directory is the same. Raises `WhetError` for a mistake
-    that was found before training began; what goes wrong later is an `Outcome` in state `failed`.
+    With `json_output` the terminal is left to the caller; the run directory is the same. Raises `WhetError` for a
+    mistake that was found before training began; what goes wrong later is an `Outcome` in state `failed`.
     """
     load_env_files(config.env_file)
     environments = [_training_env(env) for env in config.env]
@@ -71,7 +72,7 @@ def run_training(config: RunConfig, *, resume: bool = False, json_output: bool =
 
 def _training_env(config: EnvConfig) -> TrainingEnv:
     env = load_environment(config.id, **config.args)
-    rows = list(env.get_dataset())
+    rows = cast(list[RolloutInput], list(env.get_dataset()))
     if not rows:
         raise DatasetError(f"environment {config.id}: its training dataset is empty")
     return TrainingEnv(config.label, env, rows)
@@ -124,7 +125,7 @@ class _Run:
             return Outcome(
                 "interrupted",
                 self.learner.version,
-                f"stopped after step {self.learner.version} of {self.config.max_steps}; the step under way was abandoned",
+                f"stopped after step {self.learner.version} of {self.config.max_steps}",
                 rollouts=self.directory.rollouts,
                 next_command=self._resume_command(),
             )
@@ -234,9 +235,8 @@ def _stop_on_signals(stop: asyncio.Event) -> Iterator[None]:
 
 def _explain(error: BaseException, directory: RunDirectory) -> str | None:
     """What to tell a person about a failed run; None for an error that is nobody's but ours."""
-    if isinstance(error, TrainingError):
+    if isinstance(error, WhetError):
         return str(error)
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        where = error.filename or directory.path
-        return f"no space left on the disk while writing {where}. Make room and continue with --resume."
+    if isinstance(error, OSError) and error.filename and Path(error.filename).is_relative_to(directory.path):
+        return f"cannot write {error.filename}: {error.strerror}. Make room or mend the disk, then --resume."
     return None

@@ -1,0 +1,147 @@
+"""A synchronous run on one thread is the same run every time, also when it is killed or stopped half-way.
+
+ 1. Two runs with the same seed: identical metrics (but for times), rollouts, ledger and weights.
+ 2. kill -9 in the middle, then --resume: the uninterrupted run, bit for bit.
+ 3. Ctrl-C in the middle: a checkpoint, exit status 130 and the command that resumes; then as 2.
+ 4. The same with a LoRA adapter.
+
+Real processes, real signals, the real tiny model.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from whet.files import read_lines
+from whet.rl.metrics import without_clock
+from whet.rl.rollout_log import read_rollouts
+
+CONFIG = """
+name = "run"
+model = "whet/tiny"
+max_steps = 6
+batch_size = 16
+rollouts_per_example = 4
+learning_rate = 3e-4
+[sampling]
+max_tokens = 24
+[[env]]
+id = "reverse-text"
+[[env]]
+id = "calculator"
+weight = 0.5
+[eval]
+num_examples = 2
+[checkpointing]
+save_every_n_steps = 2
+[deployment]
+threads = 1
+"""
+WHET = Path(sys.executable).with_name("whet")
+
+
+def start(directory: Path, *arguments: str) -> subprocess.Popen[str]:
+    directory.mkdir(exist_ok=True)
+    config = directory / "config.toml"
+    config.write_text(CONFIG)
+    command = [str(WHET), "train", "run", str(config), "--runs_directory", str(directory / "runs"), *arguments]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+
+
+def finish(process: subprocess.Popen[str], expected: int = 0) -> str:
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == expected, output
+    return output
+
+
+def signal_after_step(process: subprocess.Popen[str], step: int, number: signal.Signals) -> None:
+    """Send a signal once the run has said that `step` is done."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith(f"step {step}/"):
+            process.send_signal(number)
+            return
+    raise AssertionError(f"the run ended before step {step}")
+
+
+def record(directory: Path) -> dict[str, object]:
+    """Everything a run leaves that must not depend on the clock."""
+    run = directory / "runs" / "run"
+    return {
+        "metrics": [without_clock(row) for row in read_lines(run / "metrics.jsonl")],
+        "evals": list(read_lines(run / "evals.jsonl")),
+        "ledger": (run / "ledger.jsonl").read_text(),
+        "rollouts": {path.name: list(read_rollouts(path)) for path in sorted((run / "rollouts").glob("*.jsonl"))},
+        "weights": {path.name: path.read_bytes() for path in sorted(run.rglob("*.safetensors")) if path.parent.name in ("model", "step_6")},
+    }
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+    directory = tmp_path_factory.mktemp("whole")
+    finish(start(directory))
+    found = record(directory)
+    assert len(found["metrics"]) == 6
+    return found
+
+
+def test_two_runs_with_the_same_seed_are_identical(uninterrupted: dict[str, object], tmp_path: Path) -> None:
+    finish(start(tmp_path))
+    assert record(tmp_path) == uninterrupted
+
+
+def test_another_seed_is_another_run(uninterrupted: dict[str, object], tmp_path: Path) -> None:
+    finish(start(tmp_path, "--seed", "1", "--max_steps", "1"))
+    assert record(tmp_path)["metrics"][0] != uninterrupted["metrics"][0]
+
+
+def test_a_run_killed_and_resumed_is_the_uninterrupted_run(uninterrupted: dict[str, object], tmp_path: Path) -> None:
+    process = start(tmp_path)
+    signal_after_step(process, 3, signal.SIGKILL)
+    process.wait(timeout=60)
+    assert process.returncode == -signal.SIGKILL
+    finish(start(tmp_path, "--resume"))
+    assert record(tmp_path) == uninterrupted
+
+
+def test_a_run_stopped_by_ctrl_c_saves_says_how_to_resume_and_resumes(
+    uninterrupted: dict[str, object], tmp_path: Path
+) -> None:
+    process = start(tmp_path)
+    signal_after_step(process, 3, signal.SIGINT)
+    output = finish(process, expected=130)
+    assert "--resume" in output
+    status = json.loads((tmp_path / "runs" / "run" / "status.json").read_text())
+    assert status["state"] == "interrupted"
+    assert (tmp_path / "runs" / "run" / "checkpoints" / f"step_{status['step']}").is_dir()
+    finish(start(tmp_path, "--resume"))
+    assert record(tmp_path) == uninterrupted
+
+
+def test_a_lora_run_killed_and_resumed_is_the_uninterrupted_run(tmp_path: Path) -> None:
+    adapter = ("--lora.rank", "4", "--learning_rate", "3e-3")
+    finish(start(tmp_path / "whole", *adapter))
+    process = start(tmp_path / "killed", *adapter)
+    signal_after_step(process, 3, signal.SIGKILL)
+    process.wait(timeout=60)
+    finish(start(tmp_path / "killed", "--resume", *adapter))
+    assert record(tmp_path / "killed") == record(tmp_path / "whole")
+
+
+def test_resuming_with_another_config_says_exactly_what_differs(tmp_path: Path) -> None:
+    finish(start(tmp_path, "--max_steps", "1"))
+    output = finish(start(tmp_path, "--resume", "--learning_rate", "1e-3", "--env.0.weight", "3"), expected=2)
+    assert "learning_rate: was 0.0003, is 0.001" in output
+    assert "env.0.weight: was 1.0, is 3" in output
+
+
+def test_a_run_directory_that_exists_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "runs" / "run").mkdir(parents=True)
+    assert "--resume" in finish(start(tmp_path), expected=2)
+    assert list((tmp_path / "runs" / "run").iterdir()) == []
