@@ -76,8 +76,18 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tup
     return get
 
 
-def reference_logprobs(model: Any, prompt: list[int], ids: list[int], temperature: float = 1.0) -> torch.Tensor:
+@pytest.fixture(scope="session")
+def reference() -> Callable[..., torch.Tensor]:
     """log softmax(logits / temperature) of `ids` after `prompt`, from one forward pass without a cache."""
-    with torch.no_grad():
-        logits = model(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1].float()
-    return (logits / temperature).log_softmax(-1).gather(1, torch.tensor(ids).unsqueeze(1)).squeeze(1)
+
+    def logprobs(model: Any, prompt: list[int], ids: list[int], temperature: float = 1.0) -> torch.Tensor:
+        with torch.no_grad():
+            logits = model(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1].float()
+        return (logits / temperature).log_softmax(-1).gather(1, torch.tensor(ids).unsqueeze(1)).squeeze(1)
+
+    return logprobs
+
+
+@pytest.fixture(scope="session")
+def build_model() -> Callable[..., Any]:
+    return build

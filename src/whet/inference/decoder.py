@@ -134,7 +134,7 @@ class Decoder:
 
 def _inverse_rms(x: Tensor, eps: float) -> Tensor:
     """1 / sqrt(mean(x^2) + eps) over the last dimension, in float32."""
-    square = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32).square_()
+    square: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32).square_()
     return square.div_(x.shape[-1]).add_(eps).rsqrt_()
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch
 
-from whet.errors import ModelError, ModelLoadError, OverlongPromptError
+from whet.errors import ModelError, OverlongPromptError
 from whet.inference.architecture import Architecture, read_architecture
 from whet.inference.cache import KVCache
 from whet.inference.decoder import Decoder
@@ -134,7 +134,7 @@ class EmbeddedEngine:
             raise
 
     async def load_weights(self, update: WeightUpdate) -> None:
-        """See `Engine`. An adapter is merged onto the last whole model; keys and values of finished turns are dropped."""
+        """See `Engine`. An adapter is merged onto the last whole model; KV of finished turns is dropped."""
         if update.kind == "model":
             named = base = read_safetensors([update.path])
         else:
@@ -162,7 +162,7 @@ class EmbeddedEngine:
         prompt, params = request.prompt_ids, request.params
         if self._closed:
             raise ModelError("the engine is closed")
-        if request.adapter != self.adapter:
+        if request.adapter not in (None, self.adapter):  # one policy is held, and None asks for whatever it is
             raise ModelError(f"the engine holds adapter {self.adapter!r}, and was asked for {request.adapter!r}")
         if not prompt or params.max_tokens < 1:
             raise ModelError("a request needs at least one prompt token and max_tokens of at least 1")
@@ -309,13 +309,13 @@ class EmbeddedEngine:
     @torch.inference_mode()
     def _rows_changed(self) -> None:
         """After rows came or went: close gaps, and recompute what the next steps take for granted."""
+        self._reach = max((len(job.request.prompt_ids) - began for job, began in self._began.items()), default=0)
         pairs = self._scheduler.compaction()
         if pairs:
             sources, targets = (list(side) for side in zip(*pairs, strict=True))
             parked = max(len(self._scheduler.slots[slot].ids) for slot in sources)
             self._cache.swap(sources, targets, max(parked, self.stats.decode_steps + self._reach))
             self._rows.swap(sources, targets)
-        self._reach = max((len(job.request.prompt_ids) - began for job, began in self._began.items()), default=0)
         self._rows.note_params([job.request.params for job in self._began])
 
     @torch.inference_mode()

@@ -31,7 +31,7 @@ class VersionRun(NamedTuple):
     """`count` tokens in a row that were sampled by the weights of policy `version`."""
 
     version: int
-    count: int
+    count: int  # type: ignore[assignment]  # shadows tuple.count, which nobody needs here
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Engine(Protocol):
         ...
 
     async def load_weights(self, update: WeightUpdate) -> None:
-        """Take new weights between two decode steps. Running requests go on and their next tokens carry `update.version`."""
+        """Take new weights between two decode steps. Running requests go on; their next tokens say the new version."""
         ...
 
     async def release(self, rollout_key: str) -> None:

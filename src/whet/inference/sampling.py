@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,12 +28,13 @@ def uniforms(seeds_B: Sequence[int], starts_B: Sequence[int], count: int) -> npt
     2^-24, drawn a hair towards zero, so that even after float32 rounding none reaches a row's total probability.
     """
     seed = np.array([value & 0xFFFFFFFFFFFFFFFF for value in seeds_B], dtype=np.uint64)[:, None]
-    position = (np.array(starts_B, dtype=np.uint64)[:, None] + np.arange(count, dtype=np.uint64)) * _GOLDEN
+    position: Any = (np.array(starts_B, dtype=np.uint64)[:, None] + np.arange(count, dtype=np.uint64)) * _GOLDEN
     bits = _mix(_mix(seed + _GOLDEN) ^ position)
-    return (((bits >> np.uint64(41)).astype(np.float64) + 0.5) * 2.0**-23 * (1 - 2.0**-22)).astype(np.float32)
+    fractions = ((bits >> np.uint64(41)).astype(np.float64) + 0.5) * 2.0**-23
+    return np.asarray(fractions * (1 - 2.0**-22), dtype=np.float32)
 
 
-def _mix(value: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+def _mix(value: Any) -> Any:
     value = (value ^ (value >> np.uint64(30))) * _MIX_1
     value = (value ^ (value >> np.uint64(27))) * _MIX_2
     return value ^ (value >> np.uint64(31))
@@ -72,7 +74,7 @@ def draw(
 
 def _cut(probs_BV: Tensor, cuts: Cuts) -> Tensor:
     """Zero what top-k, then top-p of the rest, or min-p exclude. The most probable token always stays."""
-    ordered_BV, order_BV = probs_BV.sort(-1, descending=True, stable=True)
+    ordered_BV, order_BV = probs_BV.sort(dim=-1, descending=True, stable=True)
     rank_V = torch.arange(probs_BV.shape[1], device=probs_BV.device)
     kept_BV = ordered_BV * (rank_V < cuts.top_k_B.unsqueeze(1))
     mass_BV = kept_BV.cumsum(-1)

@@ -7,9 +7,9 @@ A *job* waits, runs in a cache slot, and ends. Slots are in one of three states:
       └────────────────┴──── release, eviction (oldest first), new weights ◀┘
 
 Jobs are admitted in order of arrival and never overtake one another, so the same requests in the same order meet the
-same slots. The rectangle of slots x columns never exceeds the token budget. What is reused is decided by comparing token ids,
-and only keys and values computed wholly by the current weights are ever reused: after an update every new prompt is
-computed afresh. Rows that run while weights change keep what they have.
+same slots. The rectangle of slots x columns never exceeds the token budget. What is reused is decided by comparing
+token ids, and only keys and values computed wholly by the current weights are ever reused: after an update every new
+prompt is computed afresh. Rows that run while weights change keep what they have.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Admission:
 
 
 class Scheduler:
-    """See the module docstring. `max_rows` bounds the rows decoded together, twice that all slots; `token_budget` bounds slots x columns."""
+    """See above. `max_rows` bounds rows decoded together, twice that all slots; `token_budget` slots x columns."""
 
     def __init__(self, *, max_rows: int, token_budget: int) -> None:
         self.max_rows, self.token_budget = max_rows, token_budget

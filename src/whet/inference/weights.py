@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -182,8 +182,7 @@ def merge_adapter(named: Mapping[str, Tensor], directory: Path) -> NamedWeights:
     return merged
 
 
-def _scaling(config: Mapping[str, object], module: str, rank: int) -> float:
+def _scaling(config: Mapping[str, Any], module: str, rank: int) -> float:
     alphas = config.get("alpha_pattern") or {}
-    assert isinstance(alphas, Mapping)
     alpha = next((value for key, value in alphas.items() if module.endswith(str(key))), config["lora_alpha"])
     return float(alpha) / (rank**0.5 if config.get("use_rslora") else rank)

@@ -1,0 +1,122 @@
+"""From the name of a model to a policy that can be sampled: files, tokenizer, renderer, engine, client."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from whet.errors import MissingExtraError, ModelLoadError
+
+if TYPE_CHECKING:
+    from whet.inference.embedded import EmbeddedEngine
+    from whet.inference.policy_client import PolicyClient
+    from whet.inference.rendering import ChatRenderer
+
+TINY = "whet/tiny"
+_WANTED_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
+
+
+@dataclass(slots=True)
+class Policy:
+    """A model ready to be sampled, and where its files are."""
+
+    path: Path
+    engine: EmbeddedEngine
+    tokenizer: Any
+    renderer: ChatRenderer
+    client: PolicyClient
+
+
+def load_policy(
+    model: str,
+    *,
+    dtype: str = "float32",
+    device: str | None = None,
+    threads: int | None = None,
+    max_context: int | None = None,
+    max_rows: int = 256,
+    kv_bytes: int | None = None,
+    seed: int | None = None,
+) -> Policy:
+    """Load `whet/tiny`, a local directory or a Hugging Face id into the embedded engine.
+
+    Args:
+        model: `whet/tiny` ships with the package; a directory wins over a Hugging Face id of the same name.
+        dtype: `float32` (exact: agrees with the learner) or `bfloat16`.
+        device: `cpu`, `cuda` or `cuda:N`; default: CUDA where there is one.
+        threads: torch threads; default: leave as it is.
+        max_context: tokens of prompt and answer together; default: the model's own limit.
+        max_rows: rollouts decoded together.
+        kv_bytes: memory of the KV cache; default: a quarter of the device's.
+        seed: fixes the draws of requests that bring no seed.
+
+    Raises `ModelLoadError` for files that are missing, torn or of an unsupported architecture, in one line.
+    """
+    try:
+        import torch
+        from transformers import AutoTokenizer
+
+        from whet.inference.embedded import EmbeddedEngine, EngineLimits
+        from whet.inference.policy_client import PolicyClient
+        from whet.inference.rendering import ChatRenderer
+    except ModuleNotFoundError as error:
+        if error.name and error.name.startswith("whet"):
+            raise
+        raise MissingExtraError("running a model in this process", "train") from error
+
+    dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+    if dtype not in dtypes:
+        raise ModelLoadError(f"dtype must be one of {', '.join(dtypes)}, not {dtype!r}")
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if threads is not None:
+        torch.set_num_threads(threads)
+    path = resolve_model(model)
+    limits = EngineLimits(max_rows=max_rows, kv_bytes=kv_bytes, max_context=max_context)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path)
+    except Exception as error:  # the tokenizer libraries raise bare Exceptions for torn files
+        raise ModelLoadError(f"the tokenizer in {path} cannot be read ({type(error).__name__}: {error})") from None
+    renderer = ChatRenderer(tokenizer)
+    engine = EmbeddedEngine.from_directory(
+        path, dtype=dtypes[dtype], device=device, limits=limits, decode_text=renderer.decode, seed=seed
+    )
+    client = PolicyClient(engine, renderer, max_context=engine.max_context)
+    return Policy(path=path, engine=engine, tokenizer=tokenizer, renderer=renderer, client=client)
+
+
+def resolve_model(model: str) -> Path:
+    """The directory with a model's files; downloads a Hugging Face id on first use."""
+    if model == TINY:
+        from whet.models.tiny import path
+
+        return Path(path())
+    directory = Path(model).expanduser()
+    if directory.is_dir():
+        return directory
+    if directory.is_absolute() or model.startswith((".", "~")) or model.count("/") != 1:
+        raise ModelLoadError(
+            f"there is no model directory {model!r}. Give {TINY}, a directory with a config.json, or a Hugging Face id "
+            "such as Qwen/Qwen3-0.6B."
+        )
+    return _download(model)
+
+
+def _download(model: str) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError
+
+    try:
+        return Path(snapshot_download(model, allow_patterns=_WANTED_FILES))
+    except (RepositoryNotFoundError, HFValidationError):
+        raise ModelLoadError(
+            f"{model!r} is neither a directory here nor a model on the Hugging Face hub that this account may read. "
+            "Check the spelling; for a private or gated model set HF_TOKEN."
+        ) from None
+    except (HfHubHTTPError, OSError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ModelLoadError(
+            f"{model!r} is not a directory here and could not be downloaded ({reason}). "
+            f"Check the network, give a local directory, or use {TINY}, which needs no download."
+        ) from None

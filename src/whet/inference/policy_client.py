@@ -1,0 +1,136 @@
+"""`PolicyClient`: the policy as a `Client`, so that environments cannot tell it from a remote model.
+
+Each turn it sends exact token ids and gives back exactly what was sampled. A turn whose messages go on from an earlier
+turn of the same rollout goes on from that turn's ids; one that does not is rendered whole, which is a new branch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from whet.clients.client import Client
+from whet.errors import OverlongPromptError
+from whet.inference.protocol import Engine, SampleRequest
+from whet.inference.rendering import ChatRenderer
+from whet.inference.sampling_args import read_sampling_args
+from whet.inference.stops import cut_at_stop
+from whet.types import (
+    Messages,
+    Response,
+    ResponseMessage,
+    ResponseTokens,
+    SamplingArgs,
+    State,
+    Tool,
+    TrajectoryStep,
+    Usage,
+)
+
+
+class PolicyClient(Client[Engine, Any, Any, Any]):
+    """Asks `engine`; `max_context` is the most tokens a prompt and its answer may have together."""
+
+    def __init__(self, engine: Engine, renderer: ChatRenderer, *, max_context: int, adapter: str | None = None) -> None:
+        super().__init__(engine)
+        self.engine, self.renderer = engine, renderer
+        self.max_context, self.adapter = max_context, adapter
+
+    async def get_response(
+        self,
+        prompt: Messages,
+        model: str,
+        sampling_args: SamplingArgs,
+        tools: list[Tool] | None = None,
+        *,
+        state: State | None = None,
+        **kwargs: Any,
+    ) -> Response:
+        """The policy's next message, with the tokens behind it.
+
+        Raises `OverlongPromptError` when the context leaves no room for a single token, and `ConfigError` for sampling
+        arguments that a policy does not take.
+        """
+        settings = read_sampling_args(sampling_args)
+        trajectory: list[TrajectoryStep] = [] if state is None else state["trajectory"]
+        turn = len(trajectory)
+        prompt_ids = self._continued(prompt, tools, trajectory, settings.enable_thinking)
+        first_of_branch = prompt_ids is None
+        if prompt_ids is None:
+            prompt_ids = self.renderer.render(prompt, tools, enable_thinking=settings.enable_thinking)
+        room = self.max_context - len(prompt_ids)
+        if room < 1:
+            raise OverlongPromptError(f"the prompt has {len(prompt_ids)} tokens; the context holds {self.max_context}")
+        sample = await self.engine.sample(
+            SampleRequest(
+                prompt_ids=prompt_ids,
+                params=settings.params(room=room, turn=turn, stop_token_ids=self.renderer.stop_token_ids),
+                # Equal prompts hash alike, and that is what the rollouts of a group share.
+                group_key=str(hash(tuple(prompt_ids))) if first_of_branch else None,
+                rollout_key=None if state is None else state["trajectory_id"],
+                adapter=self.adapter,
+            )
+        )
+        parsed = self.renderer.parse(
+            sample.ids,
+            prompt_ids=prompt_ids,
+            tools=tools,
+            enable_thinking=settings.enable_thinking,
+            call_ids=f"call_{turn}",
+        )
+        truncated = sample.finish_reason == "length"
+        message = ResponseMessage(
+            cut_at_stop(parsed.content or "", settings.stop),
+            tool_calls=parsed.tool_calls,
+            reasoning_content=parsed.reasoning_content,
+            finish_reason="length" if truncated else "tool_calls" if parsed.tool_calls else "stop",
+            is_truncated=truncated,
+            tokens=ResponseTokens(
+                prompt_ids=prompt_ids,
+                completion_ids=sample.ids,
+                completion_logprobs=sample.logprobs,
+                policy_version=[[run.version, run.count] for run in sample.versions],
+            ),
+        )
+        rollout = "" if state is None else f"{state['trajectory_id']}-"
+        usage = Usage(prompt_tokens=len(prompt_ids), completion_tokens=len(sample.ids))
+        return Response(id=f"policy-{rollout}{turn}", model=model, message=message, usage=usage)
+
+    async def release(self, state: State) -> None:
+        """The rollout is over: the engine may forget its keys and values."""
+        await self.engine.release(state["trajectory_id"])
+
+    def _continued(
+        self, prompt: Messages, tools: Sequence[Tool] | None, trajectory: list[TrajectoryStep], thinking: bool | None
+    ) -> list[int] | None:
+        """Ids of the latest turn that `prompt` goes on from, extended by what is new; None where there is none."""
+        for step in reversed(trajectory):
+            tokens = step["response"]["message"].get("tokens")
+            if tokens is None:
+                continue
+            conversation = [*step["prompt"], *step["completion"]]
+            if len(conversation) < len(prompt) and _same(prompt[: len(conversation)], conversation):
+                added = prompt[len(conversation) :]
+                ids = tokens["prompt_ids"], tokens["completion_ids"]
+                return self.renderer.extend(*ids, conversation, added, tools, enable_thinking=thinking)
+        return None
+
+
+def _same(left: Messages, right: Messages) -> bool:
+    """Whether two conversations say the same, however absent fields and the arguments of calls are written."""
+    return left == right or [_essence(message) for message in left] == [_essence(message) for message in right]
+
+
+def _essence(message: Mapping[str, Any]) -> dict[str, Any]:
+    essence = {key: value for key, value in message.items() if value not in (None, "", [])}
+    if "tool_calls" in essence:
+        essence["tool_calls"] = [{**call, "arguments": _read(call["arguments"])} for call in essence["tool_calls"]]
+    return essence
+
+
+def _read(arguments: Any) -> Any:
+    try:
+        return json.loads(arguments)
+    except (TypeError, ValueError):
+        return arguments

@@ -1,0 +1,113 @@
+"""The OpenAI-shaped `sampling_args` of environments and configs, read strictly into what an engine takes."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from whet.errors import ConfigError
+from whet.inference.protocol import SamplingParams
+
+_KEYS = (
+    "max_tokens",
+    "max_completion_tokens",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "stop",
+    "stop_token_ids",
+    "seed",
+    "n",
+    "logprobs",
+    "enable_thinking",
+    "chat_template_kwargs",
+    "extra_body",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingSettings:
+    """Sampling arguments of a rollout. `max_tokens=None` is all the room the context leaves."""
+
+    max_tokens: int | None = None
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    seed: int | None = None
+    enable_thinking: bool | None = None
+
+    def params(self, *, room: int, turn: int, stop_token_ids: tuple[int, ...]) -> SamplingParams:
+        """For one turn: at most `room` tokens, the model's own stop tokens added, and a seed of the turn's own."""
+        return SamplingParams(
+            max_tokens=room if self.max_tokens is None else min(self.max_tokens, room),
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            min_p=self.min_p,
+            stop=self.stop,
+            stop_token_ids=tuple(dict.fromkeys((*stop_token_ids, *self.stop_token_ids))),
+            seed=None if self.seed is None else turn_seed(self.seed, turn),
+        )
+
+
+def turn_seed(seed: int, turn: int) -> int:
+    """A seed in [0, 2**63) that depends on a rollout's seed and the number of the turn alone."""
+    digest = hashlib.blake2b(f"{seed}/{turn}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
+def read_sampling_args(args: Mapping[str, Any]) -> SamplingSettings:
+    """Raises `ConfigError` for a key that is unknown or would have no effect, and for a value out of range.
+
+    `extra_body` is read as if its keys stood beside the others, `None` as if the key were absent.
+    """
+    given = {key: value for key, value in args.items() if value is not None}
+    extra = given.pop("extra_body", {})
+    template = {**given.pop("chat_template_kwargs", {}), **dict(extra).pop("chat_template_kwargs", {})}
+    given |= {key: value for key, value in extra.items() if value is not None and key != "chat_template_kwargs"}
+    for key in (*given, *template):
+        if key not in _KEYS or (key in template and key != "enable_thinking"):
+            near = difflib.get_close_matches(key, _KEYS, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else f" Known are: {', '.join(_KEYS)}."
+            raise ConfigError(f"sampling argument {key!r} is not one a policy takes.{hint}")
+    if given.get("n", 1) != 1:
+        raise ConfigError("sampling argument 'n' must be 1: each rollout samples one answer a turn")
+    stop = given.get("stop", ())
+    limit = given.get("max_tokens", given.get("max_completion_tokens"))
+    thinking = template.get("enable_thinking", given.get("enable_thinking"))
+    if thinking is not None and not isinstance(thinking, bool):
+        raise ConfigError(f"sampling argument 'enable_thinking' must be true or false, not {thinking!r}")
+    top_k = _whole(given, "top_k", 0, at_least=-1)
+    return SamplingSettings(
+        max_tokens=None if limit is None else _whole({"max_tokens": limit}, "max_tokens", 0, at_least=1),
+        temperature=_number(given, "temperature", 1.0, 0.0, 100.0),
+        top_p=_number(given, "top_p", 1.0, 0.0, 1.0),
+        top_k=max(top_k, 0),
+        min_p=_number(given, "min_p", 0.0, 0.0, 1.0),
+        stop=(stop,) if isinstance(stop, str) else tuple(stop),
+        stop_token_ids=tuple(given.get("stop_token_ids", ())),
+        seed=_whole(given, "seed", 0, at_least=None) if "seed" in given else None,
+        enable_thinking=thinking,
+    )
+
+
+def _number(given: Mapping[str, Any], key: str, default: float, least: float, most: float) -> float:
+    value = given.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+        raise ConfigError(f"sampling argument {key!r} must be a number from {least:g} to {most:g}, not {value!r}")
+    return float(value)
+
+
+def _whole(given: Mapping[str, Any], key: str, default: int, *, at_least: int | None) -> int:
+    value = given.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, int) or (at_least is not None and value < at_least):
+        bound = "" if at_least is None else f" of at least {at_least}"
+        raise ConfigError(f"sampling argument {key!r} must be a whole number{bound}, not {value!r}")
+    return value
