@@ -50,12 +50,11 @@ def load_environment(
     """
     if not 5 <= max_number <= 999:
         raise ValueError(f"max_number must lie between 5 and 999, got {max_number}")
-    parser = whet.Parser(whet.extract_boxed_answer)
-    rubric = whet.MathRubric(parser=parser)
+    rubric = whet.MathRubric()  # its parser takes what is in the box, and nothing where there is none
     rubric.add_metric(exact_match)
     return whet.SingleTurnEnv(
         dataset=lambda: make_tasks("train", num_train, seed, max_number),
         eval_dataset=lambda: make_tasks("eval", num_eval, seed, max_number),
-        parser=parser,
+        parser=rubric.parser,
         rubric=rubric,
     )

@@ -8,6 +8,7 @@ sizes.
 from __future__ import annotations
 
 import ast
+import math
 import operator
 import random
 import zlib
@@ -57,6 +58,8 @@ def calculate(expression: str) -> str:
     except SyntaxError:
         raise ValueError("this is not an arithmetic expression") from None
     value = value_of(tree.body)
+    if not math.isfinite(value):
+        raise ValueError("the result is too large")
     return str(int(value)) if value == int(value) else f"{value:.10g}"
 
 

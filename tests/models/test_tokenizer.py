@@ -26,7 +26,9 @@ TOOL = {
     },
 }
 
-pieces = st.one_of(st.text(max_size=12), st.sampled_from(vocabulary()), st.sampled_from(["\n", " ", "user", "é", "\x00"]))
+pieces = st.one_of(
+    st.text(max_size=12), st.sampled_from(vocabulary()), st.sampled_from(["\n", " ", "user", "é", "\x00"])
+)
 texts = st.lists(pieces, max_size=8).map("".join)
 
 

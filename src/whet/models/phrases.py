@@ -18,7 +18,7 @@ SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 MARKER_TOKENS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>")
 """Markers that are part of the text, as in Qwen3."""
 
-WORDS = ("system", "user", "calculate", "expression")
+WORDS = ("system", "user", "calculate", "calculate_args", "expression", "Expression")
 """Matched only between characters that are not part of a word."""
 
 TEMPLATE_PHRASES = (
@@ -34,23 +34,19 @@ TEMPLATE_PHRASES = (
     "<tool_call>\n"
     '{"name": <function-name>, "arguments": <args-json-object>}\n'
     "</tool_call>",
-    '{"type": "function", "function": ',
-    '{"name": "',
+    '{"type": "function", "function": {"name": "',
     '", "description": "',
-    '", "parameters": {',
-    '"type": "object"',
-    '"properties": {"',
-    '": {"',
-    '"type": "string"',
-    '"required": ["',
-    '"]',
-    '"additionalProperties": false',
-    '"title": "',
+    '", "parameters": {"properties": {"',
+    '": {"description": "',
+    '", "title": "',
+    '", "type": "string"}}',
+    ', "required": ["',
+    '"], "title": "',
+    '", "type": "object", "additionalProperties": false}}}',
+    '{"name": "',
     '", "arguments": {"',
     '": "',
     '"}}\n',
-    "}}",
-    "}}}",
     ", ",
 )
 """What the chat format and JSON schemas of tools say in every prompt."""

@@ -53,8 +53,8 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
 
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())  # one printable stand-in for each of the 256 bytes
     backend = Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(letters)}, merges=[]))
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)  # type: ignore[assignment]
-    backend.decoder = decoders.ByteLevel()  # type: ignore[assignment]
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.decoder = decoders.ByteLevel()
     reserved = {token for token in vocabulary() if token.startswith("<|reserved_")}
     backend.add_tokens(
         [

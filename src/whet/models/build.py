@@ -1,0 +1,121 @@
+"""Making whet/tiny: demonstrations, imitation, export, card. What `whet model build-tiny` runs.
+
+Seeded: the same seed, machine and number of threads give the same weights. The learner is the one that reinforcement
+learning uses, with the loss `cross_entropy`; only what the model itself would have said carries loss.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from whet.envs.loading import load_environment
+from whet.errors import WhetError
+from whet.models.card import Card, measure, write_card
+from whet.models.demonstrations import batches, demonstrate
+from whet.models.experts import EXPERTS
+from whet.models.recipe import ARCHITECTURE, RECIPE, Recipe
+from whet.models.tokenizer import build_tokenizer
+from whet.rl.batch import pack
+from whet.rl.learner.make import make_learner
+from whet.rl.learner.protocol import OptimParams
+from whet.rl.losses.config import LossConfig
+from whet.rl.samples import TokenSequence
+
+Progress = Callable[[str, int, int], None]
+"""Told a stage's name, how much of it is done, and of how much."""
+
+
+def build_tiny(
+    out: Path,
+    *,
+    seed: int = 0,
+    recipe: Recipe = RECIPE,
+    threads: int | None = None,
+    progress: Progress = lambda stage, done, total: None,
+) -> Path:
+    """Make the model in the new or empty directory `out`, and return it.
+
+    Raises `WhetError` when `out` has files in it, and `EnvironmentLoadError` when one of the example environments is
+    not installed.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise WhetError(f"{out} is not an empty directory. Give a new one, so that no other model is overwritten.")
+    if threads is not None:
+        torch.set_num_threads(threads)
+    started = time.monotonic()
+    sequences = make_demonstrations(recipe, seed, progress)
+    with tempfile.TemporaryDirectory(prefix="whet-build-") as scratch:
+        begin = Path(scratch)
+        write_untrained(begin, seed)
+        imitate(begin, out, sequences, recipe, seed, progress)
+    seconds = round(time.monotonic() - started)
+    scores = measure(out, list(recipe.shares), examples=recipe.examples, progress=progress)
+    write_card(out, Card(seed=seed, steps=recipe.steps, demonstrations=len(sequences), seconds=seconds, scores=scores))
+    return out
+
+
+def make_demonstrations(recipe: Recipe, seed: int, progress: Progress) -> list[TokenSequence]:
+    """From the training split of every environment, in the shares of the recipe."""
+    tokenizer = build_tokenizer()
+    counts = {env_id: round(recipe.demonstrations * share) for env_id, share in recipe.shares.items()}
+    total = sum(counts.values())
+    sequences: list[TokenSequence] = []
+    for env_id, count in counts.items():
+        sequences += demonstrate(
+            load_environment(env_id, num_train=count, seed=seed),
+            EXPERTS[env_id],
+            tokenizer,
+            count=count,
+            seed=seed,
+            without_thinking=recipe.without_thinking,
+            progress=_counted(progress, "demonstrations", len(sequences), total),
+        )
+    return sequences
+
+
+def _counted(progress: Progress, stage: str, before: int, total: int) -> Callable[[int], None]:
+    """The part of a stage that comes after `before`."""
+    return lambda done: progress(stage, before + done, total)
+
+
+def write_untrained(directory: Path, seed: int) -> None:
+    """The model before its first step, with its tokenizer."""
+    tokenizer = build_tokenizer()
+    torch.manual_seed(seed)
+    config = Qwen3Config(
+        **ARCHITECTURE,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    Qwen3ForCausalLM(config).float().save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+
+
+def imitate(
+    begin: Path, out: Path, sequences: list[TokenSequence], recipe: Recipe, seed: int, progress: Progress
+) -> None:
+    """From the model in `begin` to the one in `out`, by imitating `sequences`."""
+    learner = make_learner(
+        begin,
+        optimizer=recipe.optimizer(),
+        lora=None,
+        max_steps=recipe.steps,
+        seed=seed,
+        publish_directory=begin,
+    )
+    loss = LossConfig(loss="cross_entropy")
+    stream = batches(sequences, recipe.batch_size, seed)
+    for step in range(1, recipe.steps + 1):
+        batch = pack(next(stream))
+        learner.forward_backward(batch, loss)
+        learner.optim_step(OptimParams(recipe.learning_rate, denominator=batch.trained_tokens))
+        progress("imitation", step, recipe.steps)
+    learner.export(out, torch.bfloat16)
+    learner.close()

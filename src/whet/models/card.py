@@ -1,0 +1,209 @@
+"""What is known of a model: its files described, and for whet/tiny a card with measured scores.
+
+`card.json` in a model's directory holds what was measured; `README.md` beside it is written from that file and never by
+hand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from whet.errors import ModelLoadError
+
+CARD = "card.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """One environment on held-out tasks; `rollouts` were sampled at temperature 1, greedy is one for each task."""
+
+    environment: str
+    examples: int
+    rollouts: int
+    reward: float
+    exact_match: float
+    greedy_reward: float
+    greedy_exact_match: float
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    seed: int
+    steps: int
+    demonstrations: int
+    seconds: int
+    scores: list[Score]
+
+
+def measure(
+    model: Path,
+    env_ids: list[str],
+    *,
+    examples: int,
+    rollouts_per_example: int = 4,
+    progress: Callable[[str, int, int], None] = lambda stage, done, total: None,
+) -> list[Score]:
+    """Score a model's directory on the evaluation split of each environment, in the embedded engine, fp32."""
+    return asyncio.run(_measure(model, env_ids, examples, rollouts_per_example, progress))
+
+
+async def _measure(
+    model: Path,
+    env_ids: list[str],
+    examples: int,
+    rollouts_per_example: int,
+    progress: Callable[[str, int, int], None],
+) -> list[Score]:
+    from whet.envs.loading import load_environment
+    from whet.evals.evaluate import evaluate_environment
+    from whet.inference.loading import load_policy
+
+    policy = load_policy(str(model))
+    scores: list[Score] = []
+    for env_id in env_ids:
+        env = load_environment(env_id, num_eval=examples)
+
+        async def evaluate(temperature: float, rollouts: int, env: Any = env) -> Any:
+            return await evaluate_environment(
+                env,
+                policy.client,
+                str(model),
+                num_examples=examples,
+                rollouts_per_example=rollouts,
+                sampling_args={"temperature": temperature, "max_tokens": 64},
+                max_concurrent=-1,
+                seed=0,
+            )
+
+        sampled, greedy = await evaluate(1.0, rollouts_per_example), await evaluate(0.0, 1)
+        await env.close()
+        scores.append(
+            Score(
+                environment=env_id,
+                examples=greedy.rollouts,
+                rollouts=sampled.rollouts,
+                reward=round(sampled.reward, 3),
+                exact_match=round(sampled.metrics["exact_match"], 3),
+                greedy_reward=round(greedy.reward, 3),
+                greedy_exact_match=round(greedy.metrics["exact_match"], 3),
+            )
+        )
+        progress("scores", len(scores), len(env_ids))
+    await policy.engine.close()
+    return scores
+
+
+def write_card(model: Path, card: Card) -> None:
+    """`card.json`, and the `README.md` that says the same to people."""
+    (model / CARD).write_text(json.dumps(asdict(card), indent=2) + "\n", encoding="utf-8")
+    (model / "README.md").write_text(_readme(describe(model)), encoding="utf-8")
+
+
+def describe(model: str | Path) -> dict[str, Any]:
+    """What `whet model show` prints of `whet/tiny`, a directory or a Hugging Face id. Raises `ModelLoadError`."""
+    from whet.inference.loading import resolve_model
+
+    directory = resolve_model(str(model))
+    try:
+        config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+        tokenizer = json.loads((directory / "tokenizer.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelLoadError(f"{directory}: cannot read the model's config and tokenizer: {error}") from None
+    weights = sorted(directory.glob("*.safetensors"))
+    if not weights:
+        raise ModelLoadError(f"{directory}: there are no weights (no *.safetensors).")
+    tensors = [tensor for file in weights for tensor in _tensors(file)]
+    description: dict[str, Any] = {
+        "model": str(model),
+        "path": str(directory),
+        "architecture": ", ".join(config.get("architectures") or [config.get("model_type", "unknown")]),
+        "parameters": sum(size for size, _ in tensors),
+        "dtype": ", ".join(sorted({dtype for _, dtype in tensors})),
+        "size_mb": round(sum(file.stat().st_size for file in directory.iterdir() if file.is_file()) / 1e6, 2),
+        "hidden_size": config.get("hidden_size"),
+        "layers": config.get("num_hidden_layers"),
+        "heads": f"{config.get('num_attention_heads')} query, {config.get('num_key_value_heads')} key/value",
+        "context": config.get("max_position_embeddings"),
+        "vocabulary": config.get("vocab_size"),
+        "tokenizer": _tokenizer(tokenizer),
+    }
+    if (directory / CARD).is_file():
+        card = json.loads((directory / CARD).read_text(encoding="utf-8"))
+        description |= {
+            "made": f"whet model build-tiny --seed {card['seed']}: {card['steps']} steps of imitation on "
+            f"{card['demonstrations']} demonstrations, {card['seconds']} s",
+            "scores": card["scores"],
+        }
+    return description
+
+
+def _tensors(file: Path) -> list[tuple[int, str]]:
+    """Number of values and dtype of each tensor, from the header of a safetensors file; the weights stay unread."""
+    from math import prod
+
+    try:
+        with file.open("rb") as stream:
+            header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
+    except (OSError, ValueError, MemoryError) as error:
+        raise ModelLoadError(f"{file}: this is not a safetensors file: {error}") from None
+    return [(prod(entry["shape"]), entry["dtype"]) for name, entry in header.items() if name != "__metadata__"]
+
+
+def _tokenizer(tokenizer: dict[str, Any]) -> str:
+    kind, added = tokenizer["model"].get("type", "unknown"), len(tokenizer.get("added_tokens", []))
+    merges = len(tokenizer["model"].get("merges") or [])
+    return f"{kind}, {len(tokenizer['model']['vocab'])} tokens with {merges} merges, {added} added tokens"
+
+
+def _readme(description: dict[str, Any]) -> str:
+    rows = "\n".join(
+        f"| {s['environment']} | {s['reward']:.2f} | {s['greedy_reward']:.2f} | {s['exact_match']:.2f} "
+        f"| {s['greedy_exact_match']:.2f} |"
+        for s in description["scores"]
+    )
+    examples = max(score["examples"] for score in description["scores"])
+    return f"""---
+license: apache-2.0
+library_name: transformers
+pipeline_tag: text-generation
+---
+
+# whet/tiny
+
+A language model small enough to learn by reinforcement on two CPU cores in two minutes, and real enough that everything
+whet does to a large model can be done to it: Qwen3 architecture and chat format (ChatML roles, tools in Hermes form,
+thinking marks), loadable by plain `transformers`. It knows five small tasks and nothing else. It is for trying, testing
+and teaching; it is of no use as an assistant.
+
+| | |
+|---|---|
+| architecture | {description["architecture"]} |
+| parameters | {description["parameters"] / 1e6:.2f} million, {description["dtype"]} |
+| shape | hidden {description["hidden_size"]}, {description["layers"]} layers, {description["heads"]} heads |
+| tokenizer | {description["tokenizer"]} |
+| context | {description["context"]} tokens |
+| made by | {description["made"]} |
+
+## What it can do
+
+Held-out tasks, {examples} for each environment with its default arguments; temperature 1 is the mean over several
+rollouts for each task.
+
+| environment | reward, temperature 1 | reward, greedy | exact, temperature 1 | exact, greedy |
+|---|---|---|---|---|
+{rows}
+
+Sampled at temperature 1 it is right only part of the time, on purpose: it was made by imitating scripted experts that
+err, so that there is something to learn. The data is generated; evaluation tasks are never shown.
+
+## Make it again
+
+```
+whet model build-tiny --out my-tiny
+```
+"""
