@@ -1,0 +1,128 @@
+"""What a line chart shows, before it is drawn: series, ranges, ticks, smoothing. Pure; `svg.py` and `png.py` draw.
+
+Long series are thinned to what a screen can show, each point the mean of its share, so that a report of a long run
+stays small.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+MOST_POINTS = 300
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One line: (step, value) in order of steps, finite values only."""
+
+    name: str
+    points: list[Point]
+    marks: list[Point] = field(default_factory=list)  # single observations of the same thing: held-out scores
+
+    @classmethod
+    def of(
+        cls, name: str, steps: Sequence[float], values: Sequence[float | None], marks: Sequence[Point] = ()
+    ) -> Series:
+        """Without the values that are missing or not finite, thinned."""
+        known = [
+            (step, value)
+            for step, value in zip(steps, values, strict=True)
+            if value is not None and math.isfinite(value)
+        ]
+        return cls(name, _thinned(known), [mark for mark in marks if math.isfinite(mark[1])])
+
+
+def _thinned(points: list[Point]) -> list[Point]:
+    count = len(points)
+    if count <= MOST_POINTS:
+        return points
+    edges = [index * count // MOST_POINTS for index in range(MOST_POINTS + 1)]
+    return [_middle(points[edges[index] : edges[index + 1]]) for index in range(MOST_POINTS)]
+
+
+def _middle(points: list[Point]) -> Point:
+    return math.fsum(x for x, _ in points) / len(points), math.fsum(y for _, y in points) / len(points)
+
+
+def smoothed(points: Sequence[Point]) -> list[Point]:
+    """Each value averaged with its neighbours, over about a tenth of the series; the points themselves when few."""
+    reach = len(points) // 20
+    if reach == 0:
+        return list(points)
+    result = []
+    for index, (x, _) in enumerate(points):
+        near = min(reach, index, len(points) - 1 - index)  # a window that shrinks evenly at the ends adds no bias there
+        window = points[index - near : index + near + 1]
+        result.append((x, math.fsum(y for _, y in window) / len(window)))
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    low: float
+    high: float
+    ticks: list[float]
+
+    def share(self, value: float) -> float:
+        """Where on the axis: 0 at `low`, 1 at `high`."""
+        return (value - self.low) / (self.high - self.low)
+
+    def label(self, tick: float) -> str:
+        """A tick as short as its neighbours allow."""
+        if tick == 0:
+            return "0"
+        largest = max(abs(self.low), abs(self.high))
+        if largest >= 1e4 or largest < 1e-3:
+            text = f"{tick:.1e}"
+            mantissa, _, exponent = text.partition("e")
+            return f"{mantissa.removesuffix('.0')}e{int(exponent)}"
+        step = abs(self.ticks[1] - self.ticks[0]) if len(self.ticks) > 1 else abs(tick)
+        return f"{tick:.{max(0, -math.floor(math.log10(step) + 1e-9))}f}"
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    title: str
+    series: list[Series]
+    x_label: str = "step"
+    unit_range: bool = False  # values are shares: show 0 to 1 whatever they are
+
+    @property
+    def empty(self) -> bool:
+        return not any(series.points or series.marks for series in self.series)
+
+    def axes(self) -> tuple[Axis, Axis]:
+        """The x and the y axis, wide enough for everything."""
+        points = [point for series in self.series for point in (*series.points, *series.marks)]
+        xs, ys = [x for x, _ in points] or [0.0], [y for _, y in points] or [0.0]
+        low, high = min(ys), max(ys)
+        if self.unit_range:
+            low, high = min(low, 0.0), max(high, 1.0)
+        return _axis(min(xs), max(xs), 8, whole=True), _axis(low, high, 5)
+
+
+def _axis(low: float, high: float, ticks: int, *, whole: bool = False) -> Axis:
+    """`whole`: only whole numbers are marked, and the range is left as it is; otherwise it is rounded outwards."""
+    if low == high:
+        margin = abs(low) * 0.1 or 1.0
+        low, high = low - margin, high + margin
+        if whole:
+            return Axis(low, high, [(low + high) / 2])
+    step = nice_step((high - low) / ticks)
+    if whole:
+        step = max(1.0, step)
+        first = math.ceil(low / step - 1e-9)
+    else:
+        low, high = math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step
+        first = round(low / step)
+    count = math.floor(high / step + 1e-9) - first + 1
+    return Axis(low, high, [round((first + index) * step, 12) for index in range(count)])
+
+
+def nice_step(about: float) -> float:
+    """The least of 1, 2, 5 times a power of ten that is not below `about`."""
+    power = 10.0 ** math.floor(math.log10(about))
+    return next(factor * power for factor in (1.0, 2.0, 5.0, 10.0) if factor * power >= about * (1 - 1e-9))

@@ -1,0 +1,107 @@
+"""What a report is made of, read from the files of a run alone. A run still going, or killed, reads as well."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from whet.config import read_toml
+from whet.errors import RunError
+from whet.files import read_lines
+from whet.rl.monitors.jsonl import EVALS, read_evaluations
+from whet.rl.monitors.protocol import EvalReport
+from whet.rl.report.chart import Chart, Point, Series
+
+KEY_METRICS: tuple[tuple[str, tuple[str, ...], bool], ...] = (
+    ("KL, sampler to learner", ("policy/kl",), False),
+    ("Entropy", ("policy/entropy",), False),
+    ("Gradient norm", ("optim/grad_norm",), False),
+    ("Learning rate", ("optim/lr",), False),
+    ("Spread of rewards", ("reward/std",), False),
+    ("Groups with no variance", ("groups/zero_variance_frac",), True),
+    ("Trained tokens a rollout", ("seq_len/trained_mean",), False),
+    ("Truncated and errored rollouts", ("rollouts/truncated_frac", "rollouts/errored_frac"), True),
+    ("Seconds a step", ("time/generate", "time/train", "time/weight_sync"), False),
+    ("Tokens per second", ("perf/tokens_per_s",), False),
+)
+"""(title, metrics, whether they are shares of one) of the small charts, in their order."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunData:
+    """A run, as its directory tells it."""
+
+    directory: Path
+    config: dict[str, Any]
+    config_text: str
+    metrics: list[dict[str, Any]]  # one a step, in order
+    evaluations: list[EvalReport]
+
+    @property
+    def name(self) -> str:
+        return str(self.config.get("name", self.directory.name))
+
+    @property
+    def environments(self) -> list[str]:
+        """Those that were trained on, in the order of the config, by the names in metrics."""
+        return [str(env.get("name") or Path(env["id"]).name) for env in self.config.get("env", ())]
+
+    @property
+    def steps(self) -> int:
+        return int(self.metrics[-1]["step"]) if self.metrics else 0
+
+    def column(self, metric: str) -> list[float | None]:
+        return [row.get(metric) for row in self.metrics]
+
+    def total(self, metric: str) -> float:
+        return sum(value for value in self.column(metric) if value is not None)
+
+    def evaluation(self, moment: str) -> EvalReport | None:
+        return next((report for report in reversed(self.evaluations) if report.moment == moment), None)
+
+    def reward_chart(self) -> Chart:
+        """Training rewards per environment, with the held-out scores (sampled, not greedy) as marks."""
+        steps = self.column("step")
+        series = [
+            Series.of(name, steps, self.column(f"reward/{name}/mean"), self._held_out(name))  # type: ignore[arg-type]
+            for name in self.environments
+        ]
+        rewards = [y for one in series for _, y in (*one.points, *one.marks)]
+        return Chart("Reward", series, unit_range=all(0 <= reward <= 1 for reward in rewards))
+
+    def _held_out(self, environment: str) -> list[Point]:
+        return [
+            (float(report.step), score.reward)
+            for report in self.evaluations
+            for score in report.scores
+            if score.environment == environment and score.sampling != "greedy"
+        ]
+
+    def metric_charts(self) -> list[Chart]:
+        """The small charts of every key metric the run has."""
+        steps = self.column("step")
+        charts = [
+            Chart(title, [Series.of(_short(name), steps, self.column(name)) for name in names], unit_range=share)  # type: ignore[arg-type]
+            for title, names, share in KEY_METRICS
+        ]
+        return [chart for chart in charts if not chart.empty]
+
+
+def _short(metric: str) -> str:
+    return metric.rpartition("/")[2].removesuffix("_frac").replace("_", " ")
+
+
+def read_run(directory: Path) -> RunData:
+    """Raises `RunError` where `directory` is not a run or its metrics cannot be read."""
+    config = directory / "config.toml"
+    if not config.is_file():
+        raise RunError(f"{directory} is not a run: {config} is missing. Give the directory of a run, runs/<name>.")
+    metrics = directory / "metrics.jsonl"
+    return RunData(
+        directory=directory,
+        config=read_toml(config),
+        config_text=config.read_text(encoding="utf-8"),
+        metrics=list(read_lines(metrics)) if metrics.is_file() else [],
+        evaluations=read_evaluations(directory / EVALS),
+    )

@@ -1,0 +1,48 @@
+"""HTML that cannot be broken into: a plain string is text and is escaped; only `Html` made here is markup.
+
+Everything a model wrote enters a page as a plain string. Characters that would not be seen, or would reorder what is
+seen (control characters, direction marks, lone surrogates), are replaced.
+"""
+
+from __future__ import annotations
+
+import html
+import unicodedata
+
+from whet.terminal import REPLACEMENT
+
+
+class Html(str):
+    """Markup that is known to be safe."""
+
+    __slots__ = ()
+
+
+def escape(text: str) -> Html:
+    """`text` for any place in a page: between tags or in a quoted attribute."""
+    return Html(html.escape("".join(map(_visible, text)) if not text.isascii() or _odd(text) else text, quote=True))
+
+
+def _odd(text: str) -> bool:
+    return any(character < " " and character not in "\n\t" for character in text) or "\x7f" in text
+
+
+def _visible(character: str) -> str:
+    if character in "\n\t":
+        return character
+    category = unicodedata.category(character)
+    return REPLACEMENT if category[0] == "C" or category in ("Zl", "Zp") else character
+
+
+def tag(name: str, *children: str, **attributes: object) -> Html:
+    """`<name attributes>children</name>`; `class_` is class, `_` in a name is `-`, None and False leave one out."""
+    written = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{escape(str(value))}"'
+        for key, value in attributes.items()
+        if value is not None and value is not False
+    )
+    return Html(f"<{name}{written}>{join(*children)}</{name}>")
+
+
+def join(*children: str) -> Html:
+    return Html("".join(child if isinstance(child, Html) else escape(child) for child in children))
