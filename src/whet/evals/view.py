@@ -1,23 +1,16 @@
-"""An evaluation in the terminal: a progress bar while it runs, and the summary. Text of models is made harmless."""
+"""The summary of an evaluation in the terminal. Text of models and environments is made harmless first."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 
 from rich.console import Console
-from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
 from rich.text import Text
 
 from whet.evals.statistics import Estimate
 from whet.evals.summary import EvalSummary, Readiness
 from whet.rl.monitors.views import number, sample_panel
 from whet.terminal import duration, safe_text
-
-REFRESH_SECONDS = 0.25
 
 
 def print_summary(summary: EvalSummary, console: Console | None = None) -> None:
@@ -87,27 +80,3 @@ def _pairs(values: Mapping[str, float]) -> str:
 
 def _seconds(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds < 10 else duration(seconds)
-
-
-@contextmanager
-def progress_bar(console: Console | None = None) -> Iterator[Callable[[int, int], None]]:
-    """A bar for `run_eval(on_progress=...)`, on standard error and only where that is a terminal; gone when done."""
-    console = console or Console(stderr=True, highlight=False)
-    if not console.is_terminal:
-        yield lambda done, total: None
-        return
-    started, next_draw = time.monotonic(), 0.0
-    with Live(console=console, auto_refresh=False, transient=True) as live:
-
-        def show(done: int, total: int) -> None:
-            nonlocal next_draw
-            now = time.monotonic()
-            if now < next_draw and done < total:
-                return
-            next_draw = now + REFRESH_SECONDS
-            left = duration((now - started) / done * (total - done)) if done else "-"
-            grid = Table.grid(padding=(0, 1))
-            grid.add_row(ProgressBar(total=total, completed=done, width=40), f"{done}/{total} rollouts, {left} left")
-            live.update(grid, refresh=True)
-
-        yield show

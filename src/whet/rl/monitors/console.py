@@ -7,6 +7,7 @@ nothing here can change the order of anything else. What is drawn is decided in 
 
 from __future__ import annotations
 
+import atexit
 import time
 from collections.abc import Callable
 
@@ -42,6 +43,7 @@ class ConsoleMonitor:
         if self.console.is_terminal:
             self._live = Live(console=self.console, auto_refresh=False)
             self._live.start()
+            atexit.register(self._live.stop)  # gives the cursor back when nobody calls close
             self._draw()
         else:
             self._print(plan_line(plan))
@@ -82,6 +84,7 @@ class ConsoleMonitor:
         if self._live is not None:
             self._draw()
             self._live.stop()
+            atexit.unregister(self._live.stop)
             self._live = None
         self._print_comparison()
         took = "" if self._progress is None else f" in {duration(self._progress.elapsed)}"
