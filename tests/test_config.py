@@ -45,7 +45,9 @@ def test_every_mistake_is_reported_at_once() -> None:
 
 
 def test_a_wrong_value_shows_what_was_given() -> None:
-    assert "'inner.max_tokens'" in (text := message(validate, Outer, {"name": "a", "inner": {"max_tokens": "lots"}}, "f"))
+    assert "'inner.max_tokens'" in (
+        text := message(validate, Outer, {"name": "a", "inner": {"max_tokens": "lots"}}, "f")
+    )
     assert "'lots'" in text
 
 

@@ -1,8 +1,8 @@
 """What the learner recomputes is what the engine sampled: the invariants of token truth, on all five environments.
 
- 1. fp32: no token's logprob differs by more than 1e-4 between engine and learner, multi-turn and tools included.
- 2. A rollout is exactly one sequence: no turn was tokenised again.
- 3. Sampled ids, logprobs and versions reach the batch unchanged and in order; nothing else carries loss.
+1. fp32: no token's logprob differs by more than 1e-4 between engine and learner, multi-turn and tools included.
+2. A rollout is exactly one sequence: no turn was tokenised again.
+3. Sampled ids, logprobs and versions reach the batch unchanged and in order; nothing else carries loss.
 """
 
 import asyncio

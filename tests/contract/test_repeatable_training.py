@@ -78,7 +78,11 @@ def record(directory: Path) -> dict[str, object]:
         "evals": list(read_lines(run / "evals.jsonl")),
         "ledger": (run / "ledger.jsonl").read_text(),
         "rollouts": {path.name: list(read_rollouts(path)) for path in sorted((run / "rollouts").glob("*.jsonl"))},
-        "weights": {path.name: path.read_bytes() for path in sorted(run.rglob("*.safetensors")) if path.parent.name in ("model", "step_6")},
+        "weights": {
+            path.name: path.read_bytes()
+            for path in sorted(run.rglob("*.safetensors"))
+            if path.parent.name in ("model", "step_6")
+        },
     }
 
 

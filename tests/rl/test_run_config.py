@@ -51,7 +51,9 @@ def test_asynchronous_training_is_refused_by_name(load) -> None:
 
 
 def test_other_spellings_mean_the_same(load) -> None:
-    config = load('model_name = "m"\nuse_lora = true\nlora_rank = 4\nlora_alpha = 8\nenv = {id = "x", args = {n = 1}}\n')
+    config = load(
+        'model_name = "m"\nuse_lora = true\nlora_rank = 4\nlora_alpha = 8\nenv = {id = "x", args = {n = 1}}\n'
+    )
     assert (config.model, config.lora.rank, config.lora.alpha) == ("m", 4, 8)
     assert config.env[0].args == {"n": 1}
 

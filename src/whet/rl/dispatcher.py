@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+
 from whet.clients.client import Client
 from whet.envs.environment import Environment
 from whet.rl.collector import Collector, Group
