@@ -33,7 +33,7 @@ class OptimizerConfig(BaseModel):
     def _everything_has_an_effect(self) -> Self:
         for name, types in USED_BY.items():
             if self.type not in types and getattr(self, name) != type(self).model_fields[name].default:
-                raise ValueError(f"{name} would have no effect with type = {self.type}; it belongs to {' or '.join(types)}")
+                raise ValueError(f"{name} would have no effect with type = {self.type}; it is for {' or '.join(types)}")
         if self.schedule == "constant" and self.decay_start:
             raise ValueError('decay_start would have no effect: schedule = "constant" never decays')
         return self

@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 def rms_norm(x: Tensor, weight_D: Tensor, eps: float) -> Tensor:
-    """x / sqrt(mean(x^2) + eps) * weight over the last dimension D."""
+    """x / sqrt(mean(x^2) + eps) * weight over the last dimension D, in fp32."""
     return _call(_RmsNorm, x, weight_D, eps)
 
 
@@ -40,6 +40,7 @@ def _call(function: Any, *arguments: Any) -> Tensor:
 class _RmsNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight_D: Tensor, eps: float) -> Tensor:
+        x = x.float()
         norm: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
         scale = norm.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
         ctx.save_for_backward(x, weight_D, scale)

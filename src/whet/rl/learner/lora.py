@@ -6,6 +6,7 @@ published adapter is a plain PEFT directory that `peft` and vLLM load as it is.
 
 from __future__ import annotations
 
+import warnings
 from copy import copy
 from pathlib import Path
 from typing import Any
@@ -40,17 +41,17 @@ class LoraWeights:
                 f"It has {', '.join(sorted(linear))}."
             )
         self._source = source
-        self._peft: Any = get_peft_model(
-            model,
-            PeftLoraConfig(
-                task_type="CAUSAL_LM",
-                r=config.rank,
-                lora_alpha=config.alpha,
-                lora_dropout=config.dropout,
-                target_modules=list(config.target_modules),
-                base_model_name_or_path=str(source),
-            ),
+        layers = PeftLoraConfig(
+            task_type="CAUSAL_LM",
+            r=config.rank,
+            lora_alpha=config.alpha,
+            lora_dropout=config.dropout,
+            target_modules=list(config.target_modules),
+            base_model_name_or_path=str(source),
         )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # between peft and transformers, nothing a user could mend
+            self._peft: Any = get_peft_model(model, layers)
         self.model: PreTrainedModel = self._peft.get_base_model()
 
     def parameters(self) -> list[tuple[str, nn.Parameter]]:

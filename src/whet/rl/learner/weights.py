@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterable
+from copy import copy
 from pathlib import Path
 from typing import Protocol
 
@@ -85,7 +86,12 @@ class FullWeights:
 
     def export(self, directory: Path, dtype: torch.dtype | None) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        self.model.save_pretrained(directory, state_dict=self._tensors(dtype))
+        config = copy(self.model.config)
+        config.dtype = dtype or self.model.dtype
+        config.save_pretrained(directory)
+        if self.model.generation_config is not None:
+            self.model.generation_config.save_pretrained(directory)
+        write_tensors(directory / "model.safetensors", self._tensors(dtype))
         copy_tokenizer(self._source, directory)
 
     def _tensors(self, dtype: torch.dtype | None) -> dict[str, Tensor]:
@@ -96,7 +102,8 @@ class FullWeights:
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
     """A safetensors file. Raises `OSError` where the disk does not take it, as any other write does."""
     try:
-        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
+        # transformers asks for the metadata before it reads a file
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path, metadata={"format": "pt"})
     except SafetensorError as error:
         raise OSError(f"{path}: {error}") from None
 

@@ -1,0 +1,90 @@
+"""A LoRA adapter learns while the base stands still, and leaves as a plain PEFT adapter."""
+
+import numpy as np
+import pytest
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
+
+from whet.errors import ConfigError
+from whet.rl.batch import pack
+from whet.rl.learner.config import LoraConfig, OptimizerConfig
+from whet.rl.learner.protocol import OptimParams
+from whet.rl.losses.config import LossConfig
+
+LORA = LoraConfig(rank=4, alpha=8)
+
+
+def trained(learner, batch, steps=2):
+    outputs = []
+    for _ in range(steps):
+        output = learner.forward_backward(batch, LossConfig(loss="cross_entropy"))
+        outputs.append((output.loss, learner.optim_step(OptimParams(learning_rate=0.02, denominator=output.tokens))))
+    return outputs
+
+
+def test_a_new_adapter_changes_nothing(make, batch):
+    np.testing.assert_array_equal(make(lora=LORA).token_logprobs(batch), make().token_logprobs(batch))
+
+
+@pytest.mark.parametrize("kind", ["adamw", "muon"])
+def test_only_the_adapter_learns(make, batch, kind):
+    learner = make(OptimizerConfig(type=kind), LORA)
+    base = {n: p.detach().clone() for n, p in learner._weights.model.named_parameters() if not p.requires_grad}
+    outputs = trained(learner, batch, 8)
+    assert outputs[-1][0] < 0.8 * outputs[0][0]
+    assert learner.trained_parameters < learner.parameters / 2
+    assert all(torch.equal(p, base[n]) for n, p in learner._weights.model.named_parameters() if n in base)
+
+
+@pytest.mark.parametrize("how", ["export", "publish"])
+def test_the_adapter_that_leaves_loads_in_plain_peft_and_agrees(make, model_dir, sequences, tmp_path, how):
+    learner = make(lora=LORA)
+    trained(learner, pack(sequences))
+    if how == "export":
+        learner.export(tmp_path / "adapter")
+        path = tmp_path / "adapter"
+    else:
+        update = learner.publish()
+        assert (update.kind, update.version) == ("adapter", 2)
+        path = update.path
+    model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32), path).eval()
+    for sequence in sequences:
+        ids = torch.from_numpy(sequence.ids).long()[None]
+        logits = torch.log_softmax(model(ids).logits[0, :-1], -1)
+        expected = logits.gather(-1, ids[0, 1:, None])[:, 0].detach().numpy() * sequence.trained[1:]
+        np.testing.assert_allclose(learner.token_logprobs(pack([sequence]))[1:], expected, atol=2e-5)
+
+
+def test_older_publications_are_removed(make, batch):
+    learner = make(lora=LORA)
+    paths = []
+    for _ in range(4):
+        trained(learner, batch, 1)
+        paths.append(learner.publish().path)
+    assert sorted(paths[0].parent.iterdir()) == paths[2:]
+
+
+def test_a_resumed_adapter_with_dropout_does_bit_for_bit_what_the_other_would_have_done(make, batch, tmp_path):
+    lora = LoraConfig(rank=2, dropout=0.2)
+    uninterrupted = make(lora=lora)
+    trained(uninterrupted, batch)
+    uninterrupted.save(tmp_path)
+    expected = trained(uninterrupted, batch)
+    resumed = make(lora=lora, seed=5)
+    resumed.load(tmp_path)
+    assert trained(resumed, batch) == expected
+    np.testing.assert_array_equal(resumed.token_logprobs(batch), uninterrupted.token_logprobs(batch))
+
+
+def test_rank_alpha_dropout_and_targets_all_have_an_effect(make, batch):
+    def result(**changes):
+        return trained(make(lora=LoraConfig(**{"rank": 4, "alpha": 8, **changes})), batch)[-1]
+
+    results = [result(), result(rank=2), result(alpha=16), result(dropout=0.3), result(target_modules=("q_proj",))]
+    assert len({loss for loss, _ in results}) == len(results)
+
+
+def test_a_target_that_the_model_does_not_have_is_refused_by_name(make):
+    with pytest.raises(ConfigError, match=r"no layer named c_attn\. It has .*q_proj"):
+        make(lora=LoraConfig(target_modules=("q_proj", "c_attn")))

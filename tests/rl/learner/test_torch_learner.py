@@ -1,0 +1,316 @@
+"""The learner computes what plain transformers computes, whatever the packing, and resumes bit for bit."""
+
+import contextlib
+import dataclasses
+import json
+import math
+import os
+import resource
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from whet.errors import ModelLoadError, RunError, TrainingError
+from whet.rl.batch import pack
+from whet.rl.checkpoints import newest_checkpoint, save_checkpoint
+from whet.rl.learner import decoder
+from whet.rl.learner.config import OptimizerConfig
+from whet.rl.learner.protocol import OptimParams
+from whet.rl.losses.config import LossConfig
+from whet.rl.losses.registry import LOSSES
+
+CROSS_ENTROPY = LossConfig(loss="cross_entropy")
+BUDGETS = [1, 17, 40, 10_000]
+every_architecture = pytest.mark.parametrize("model_dir", ["qwen3", "llama"], indirect=True)
+
+
+def gradients(learner):
+    return {name: p.grad.clone() for name, p in learner._weights.parameters()}
+
+
+def weights(learner):
+    return {name: p.detach().clone() for name, p in learner._weights.parameters()}
+
+
+def equal(first, second):
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+def reference(model_dir, sequences, advantages):
+    """Logprobs of trained tokens and gradients of -A log p, one sequence at a time through plain transformers."""
+    model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32, attn_implementation="eager")
+    logprobs = []
+    for sequence, advantage in zip(sequences, advantages, strict=True):
+        ids = torch.from_numpy(sequence.ids).long()[None]
+        logits = model(ids).logits[0, :-1] / sequence.temperature
+        taken = torch.log_softmax(logits, -1).gather(-1, ids[0, 1:, None])[:, 0]
+        trained = torch.from_numpy(sequence.trained[1:])
+        (-advantage * taken[trained]).sum().backward()
+        logprobs.append(np.concatenate([[0], (taken * trained).detach().numpy()]))
+    return np.concatenate(logprobs), {name: p.grad for name, p in model.named_parameters()}
+
+
+@every_architecture
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_logprobs_and_gradients_are_those_of_plain_transformers_for_every_packing(
+    model_dir, make, make_rollouts, temperature
+):
+    """Invariants 2 and 3: no prompt, tool or padding token counts, and packing does not matter."""
+    sequences = make_rollouts(temperature=temperature)
+    advantages = np.linspace(-1, 2, len(sequences))
+    expected_logprobs, expected_gradients = reference(model_dir, sequences, advantages)
+    for budget in BUDGETS:
+        learner = make(token_budget=budget)
+        batch = pack(sequences, advantages)
+        np.testing.assert_allclose(learner.token_logprobs(batch), expected_logprobs, atol=2e-5)
+        learner.forward_backward(batch, CROSS_ENTROPY)
+        for name, gradient in gradients(learner).items():
+            torch.testing.assert_close(gradient, expected_gradients[name], atol=2e-4, rtol=2e-4, msg=name)
+
+
+def test_long_sequences_take_the_fused_attention_and_agree(make, batch, monkeypatch):
+    eager, fused = make(), make()
+    eager.forward_backward(batch, CROSS_ENTROPY)
+    monkeypatch.setattr(decoder, "EAGER_KEYS", 0)
+    fused.forward_backward(batch, CROSS_ENTROPY)
+    for name, gradient in gradients(fused).items():
+        torch.testing.assert_close(gradient, gradients(eager)[name], atol=2e-4, rtol=2e-4, msg=name)
+
+
+@pytest.mark.parametrize("loss", sorted(LOSSES))
+def test_no_loss_depends_on_micro_batches_or_on_the_order_of_sequences(make, sequences, loss):
+    advantages = np.linspace(-1, 2, len(sequences))
+    config = LossConfig(loss=loss)
+    whole, pieces = make(token_budget=10_000), make(token_budget=15)
+    expected = whole.forward_backward(pack(sequences, advantages), config)
+    found = pieces.forward_backward(pack(sequences[::-1], advantages[::-1]), config)
+    assert found.tokens == expected.tokens == sum(int(s.trained.sum()) for s in sequences)
+    assert found.loss == pytest.approx(expected.loss, rel=1e-4)
+    assert found.sums == pytest.approx(expected.sums, rel=1e-4)
+    for name, gradient in gradients(pieces).items():
+        scale = gradients(whole)[name].abs().max().item()
+        torch.testing.assert_close(gradient, gradients(whole)[name], atol=1e-4 * scale, rtol=1e-3, msg=name)
+
+
+def test_gradients_of_two_batches_add_up(make, sequences):
+    both, apart = make(), make()
+    both.forward_backward(pack(sequences), CROSS_ENTROPY)
+    apart.forward_backward(pack(sequences[:3]), CROSS_ENTROPY)
+    apart.forward_backward(pack(sequences[3:]), CROSS_ENTROPY)
+    for name, gradient in gradients(apart).items():
+        torch.testing.assert_close(gradient, gradients(both)[name], atol=1e-4, rtol=1e-4, msg=name)
+
+
+def test_diagnostics_of_an_on_policy_batch(make, sequences):
+    learner = make()
+    logprobs = np.split(learner.token_logprobs(pack(sequences)), np.cumsum([len(s) for s in sequences])[:-1])
+    on_policy = [dataclasses.replace(s, logprobs=lp) for s, lp in zip(sequences, logprobs, strict=True)]
+    output = learner.forward_backward(pack(on_policy, np.ones(len(sequences))), LossConfig())
+    assert output.sums["kl"] == pytest.approx(0, abs=1e-6)
+    assert output.sums["clipped"] == 0
+    assert output.loss == pytest.approx(-output.tokens, rel=1e-5)
+    assert 0 < output.sums["entropy"] / output.tokens < math.log(61)
+
+
+def test_kl_is_the_k3_estimate(make, batch):
+    learner = make()
+    log_ratio = (learner.token_logprobs(batch) - batch.logprobs)[batch.trained].astype(np.float64)
+    output = learner.forward_backward(batch, LossConfig())
+    assert output.sums["kl"] == pytest.approx((np.exp(log_ratio) - 1 - log_ratio).sum(), rel=1e-4)
+
+
+def test_a_step_divides_by_the_denominator_and_counts_versions(make, batch):
+    learner = make(OptimizerConfig(type="sgd", momentum=0))
+    before = weights(learner)
+    learner.forward_backward(batch, CROSS_ENTROPY)
+    expected = {name: before[name] - 0.5 * gradient / 4 for name, gradient in gradients(learner).items()}
+    output = learner.optim_step(OptimParams(learning_rate=0.5, denominator=4, max_grad_norm=None))
+    assert (output.version, learner.version, output.learning_rate) == (1, 1, 0.5)
+    for name, weight in weights(learner).items():
+        torch.testing.assert_close(weight, expected[name], atol=1e-5, rtol=1e-5, msg=name)
+    assert all(p.grad is None for _, p in learner._weights.parameters())
+
+
+def test_the_schedule_is_applied_to_the_peak_learning_rate(make, batch):
+    learner = make(OptimizerConfig(schedule="linear", warmup_steps=2), max_steps=4)
+    rates = []
+    for _ in range(4):
+        learner.forward_backward(batch, CROSS_ENTROPY)
+        rates.append(learner.optim_step(OptimParams(learning_rate=0.01, denominator=1)).learning_rate)
+    assert rates == pytest.approx([0.005, 0.01, 0.01, 0.005])
+
+
+@pytest.mark.parametrize("kind", ["adamw", "muon", "sgd"])
+def test_training_makes_the_demonstrations_likelier(make, sequences, kind):
+    learner = make(OptimizerConfig(type=kind), max_steps=30)
+    batch = pack(sequences)
+    losses = []
+    for _ in range(15):
+        output = learner.forward_backward(batch, CROSS_ENTROPY)
+        losses.append(output.loss / output.tokens)
+        learner.optim_step(OptimParams(learning_rate=0.02, denominator=output.tokens))
+    assert losses[-1] < 0.5 * losses[0]
+
+
+def trained(learner, batch, steps):
+    outputs = []
+    for _ in range(steps):
+        output = learner.forward_backward(batch, LossConfig())
+        step = learner.optim_step(OptimParams(learning_rate=1e-3, denominator=output.tokens))
+        outputs.append((output.loss, output.sums, step))
+    return outputs
+
+
+@pytest.mark.parametrize("kind", ["adamw", "muon", "sgd"])
+def test_a_resumed_learner_does_bit_for_bit_what_the_other_would_have_done(make, batch, tmp_path, kind):
+    settings = OptimizerConfig(type=kind, schedule="cosine", warmup_steps=2)
+    uninterrupted = make(settings)
+    trained(uninterrupted, batch, 2)
+    uninterrupted.save(tmp_path)
+    random_after = torch.rand(3)
+    expected = trained(uninterrupted, batch, 3)
+
+    resumed = make(settings, seed=99)
+    resumed.load(tmp_path)
+    assert torch.equal(torch.rand(3), random_after)
+    assert resumed.version == 2
+    assert trained(resumed, batch, 3) == expected
+    assert equal(weights(resumed), weights(uninterrupted))
+
+
+def test_a_saved_learner_that_is_torn_or_anothers_is_refused(make, batch, tmp_path):
+    learner = make()
+    trained(learner, batch, 1)
+    learner.save(tmp_path)
+    with pytest.raises(RunError, match="adamw"):
+        make(OptimizerConfig(type="sgd")).load(tmp_path)
+    file = tmp_path / "weights.safetensors"
+    os.truncate(file, file.stat().st_size - 10)
+    with pytest.raises(RunError, match="cannot read the saved weights"):
+        make().load(tmp_path)
+    (tmp_path / "learner.json").unlink()
+    with pytest.raises(RunError, match="cannot read the saved learner"):
+        make().load(tmp_path)
+
+
+def test_published_weights_have_the_names_of_the_checkpoint_and_only_two_stay(make, model_dir, batch):
+    learner = make()
+    updates = []
+    for _ in range(4):
+        trained(learner, batch, 1)
+        updates.append(learner.publish())
+    assert [update.version for update in updates] == [1, 2, 3, 4]
+    assert sorted(updates[0].path.parent.iterdir()) == [updates[2].path, updates[3].path]
+    published = load_file(updates[-1].path)
+    assert published.keys() == load_file(model_dir / "model.safetensors").keys()
+    assert equal(published, weights(learner))
+
+
+def test_weights_are_published_in_the_dtype_that_engines_want(make):
+    assert {t.dtype for t in load_file(make(publish_dtype="bfloat16").publish().path).values()} == {torch.bfloat16}
+
+
+def test_an_exported_model_loads_in_plain_transformers_with_its_tokenizer(make, batch, tmp_path):
+    learner = make()
+    trained(learner, batch, 2)
+    learner.export(tmp_path / "fp32")
+    learner.export(tmp_path / "bf16", torch.bfloat16)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "fp32")
+    assert equal(dict(model.named_parameters()), weights(learner))
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "bf16").dtype == torch.bfloat16
+    assert (tmp_path / "fp32" / "tokenizer_config.json").is_file()
+
+
+def test_bfloat16_matrix_products_come_near_and_keep_fp32_weights(make, batch):
+    exact, rough = make(), make(dtype="bfloat16")
+    difference = np.abs(rough.token_logprobs(batch) - exact.token_logprobs(batch))
+    assert 0 < difference.max() < 0.5
+    trained(rough, batch, 1)
+    assert {w.dtype for w in weights(rough).values()} == {torch.float32}
+
+
+def poisoned(sequences, index, advantage=1.0, **changes):
+    damaged = [dataclasses.replace(s, **changes) if i == index else s for i, s in enumerate(sequences)]
+    return pack(damaged, [advantage if i == index else 1.0 for i in range(len(sequences))])
+
+
+@pytest.mark.parametrize(
+    ("change", "cause"),
+    [
+        (lambda s: {"advantage": math.nan}, "advantages are not finite"),
+        (lambda s: {"logprobs": np.where(s.trained, np.nan, 0).astype("f4")}, "sampler's logprobs are not finite"),
+        (lambda s: {"logprobs": np.where(s.trained, -1e3, 0).astype("f4"), "advantage": -1}, "ratio of learner"),
+    ],
+)
+def test_a_loss_that_is_not_finite_names_its_rollouts_and_leaves_no_gradient(make, sequences, change, cause):
+    learner = make(token_budget=20)
+    with pytest.raises(TrainingError, match=rf"rollouts task 1 rollout 0: .*{cause}"):
+        learner.forward_backward(poisoned(sequences, 3, **change(sequences[3])), LossConfig(loss="importance_sampling"))
+    assert all(p.grad is None for _, p in learner._weights.parameters())
+
+
+def test_weights_that_diverged_are_named_as_the_cause(make, batch):
+    learner = make()
+    with torch.no_grad():
+        learner._weights.model.lm_head.weight.fill_(math.nan)
+    with pytest.raises(TrainingError, match="weights have diverged"):
+        learner.forward_backward(batch, LossConfig())
+
+
+def test_a_gradient_that_is_not_finite_stops_the_step_and_leaves_the_weights(make, batch):
+    learner = make()
+    learner.forward_backward(batch, LossConfig())
+    before = weights(learner)
+    next(p for _, p in learner._weights.parameters()).grad.view(-1)[0] = math.inf
+    with pytest.raises(TrainingError, match="step 1: the gradient is not finite"):
+        learner.optim_step(OptimParams(learning_rate=1.0, denominator=1))
+    assert equal(weights(learner), before)
+    assert learner.version == 0
+
+
+def test_a_model_that_is_missing_torn_or_of_another_kind_is_refused(make, model_dir, tmp_path, monkeypatch):
+    from whet.rl.learner.make import make_learner
+
+    def attempt(path):
+        make_learner(
+            path, optimizer=OptimizerConfig(), lora=None, max_steps=1, seed=0, publish_directory=tmp_path / "published"
+        )
+
+    with pytest.raises(ModelLoadError, match=r"config\.json"):
+        attempt(tmp_path / "nowhere")
+    config = json.loads((model_dir / "config.json").read_text())
+    torn = tmp_path / "torn"
+    torn.mkdir()
+    (torn / "config.json").write_text(json.dumps(config))
+    (torn / "model.safetensors").write_bytes((model_dir / "model.safetensors").read_bytes()[:-100])
+    with pytest.raises(ModelLoadError, match="cannot load"):
+        attempt(torn)
+    (torn / "config.json").write_text(json.dumps({**config, "model_type": "gpt2"}))
+    with pytest.raises(ModelLoadError, match="gpt2"):
+        attempt(torn)
+
+
+@contextlib.contextmanager
+def files_no_larger_than(size):
+    """Like a disk that fills up: writing further fails."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_full_disk_stops_a_checkpoint_or_a_publication_with_one_line(make, batch, tmp_path):
+    learner = make()
+    trained(learner, batch, 1)
+    weights_size = sum(w.numel() * 4 for w in weights(learner).values())
+    for room in (weights_size // 2, weights_size * 3 // 2):  # too little for the weights, too little for the moments
+        with files_no_larger_than(room), pytest.raises(TrainingError, match="step_1: cannot write the checkpoint"):
+            save_checkpoint(tmp_path, 1, learner.save, keep=1)
+    with files_no_larger_than(weights_size // 2), pytest.raises(RunError, match="cannot hand the weights over"):
+        learner.publish()
+    assert newest_checkpoint(tmp_path) == (None, [])

@@ -1,0 +1,127 @@
+"""Every loss, against numbers worked by hand and against the gradient its formula has.
+
+Four tokens of two sequences: p = .5 .9 | .1 .1, q = .4 .5 | .5 .08, so r = 1.25 1.8 | .2 1.25; A = 1 | -1.
+"""
+
+import pytest
+import torch
+
+from whet.errors import ConfigError
+from whet.rl.config import RunConfig
+from whet.rl.losses.config import LossConfig
+from whet.rl.losses.registry import LOSSES, loss_fn
+from whet.rl.losses.terms import LossInputs
+
+P = torch.tensor([0.5, 0.9, 0.1, 0.1], dtype=torch.float64)
+Q = torch.tensor([0.4, 0.5, 0.5, 0.08], dtype=torch.float64)
+A = torch.tensor([1.0, 1.0, -1.0, -1.0], dtype=torch.float64)
+RATIO_LOSSES = sorted(set(LOSSES) - {"cross_entropy"})
+
+
+def inputs(p=P, q=Q, advantages=A):
+    return LossInputs(p.log().requires_grad_(), q.log(), advantages, torch.tensor([4, 4, 9, 9]))
+
+
+def terms(name, **constants):
+    return loss_fn(name)(inputs(), LossConfig(loss=name, **constants))
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("masked_is", [-1.2499502, 0.00034550, 0.00259029, 1.2500498]),
+        ("ppo", [-1.2, -1.2, 0.8, 1.25]),
+        ("grpo", [-1.2, -1.2, 0.8, 1.25]),
+        ("cispo", [0.8317766, 0.1264326, -1.8420681, -2.7631021]),
+        ("gspo", [-1.2, -1.2, 0.8, 0.8]),
+        ("dro", [0.6956368, 0.1226353, -2.1730706, -2.3000953]),
+        ("importance_sampling", [-1.25, -1.8, 0.2, 1.25]),
+        ("cross_entropy", [0.6931472, 0.1053605, -2.3025851, -2.3025851]),
+    ],
+)
+def test_values_are_those_worked_by_hand(name, expected):
+    torch.testing.assert_close(terms(name).loss_N, torch.tensor(expected, dtype=torch.float64), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        # -A r + 2e-3 log r, without the first term where the token was dropped
+        ("masked_is", [-1.2495537, 0.0011756, -0.0032189, 1.2504463]),
+        ("ppo", [0, 0, 0, 1.25]),
+        ("cispo", [-1.2, -1.2, 0.8, 1.2]),
+        ("gspo", [0, 0, 0, 0]),
+        ("dro", [-0.9776856, -0.9412213, 0.8390562, 1.0223144]),  # -A + 0.1 log r
+        ("importance_sampling", [-1.25, -1.8, 0.2, 1.25]),
+        ("cross_entropy", [-1, -1, 1, 1]),
+    ],
+)
+def test_gradients_with_respect_to_logprobs_are_those_of_the_formula(name, expected):
+    given = inputs()
+    loss_fn(name)(given, LossConfig(loss=name)).loss_N.sum().backward()
+    torch.testing.assert_close(given.logprobs_N.grad, torch.tensor(expected, dtype=torch.float64), atol=1e-6, rtol=0)
+
+
+def test_gspo_spreads_a_sequences_ratio_over_its_tokens():
+    p, q = torch.tensor([0.5, 0.5, 0.2, 0.2], dtype=torch.float64), torch.tensor([0.5, 0.4, 0.2, 0.2]).double()
+    given = inputs(p, q)
+    loss_fn("gspo")(given, LossConfig(loss="gspo")).loss_N.sum().backward()
+    s = 1.25**0.5  # inside the bounds: each of two tokens gets -A s (1/2 + 1/2)
+    torch.testing.assert_close(given.logprobs_N.grad, torch.tensor([-s, -s, 1, 1], dtype=torch.float64))
+
+
+@pytest.mark.parametrize("name", RATIO_LOSSES)
+def test_on_policy_every_loss_has_the_policy_gradient(name):
+    given = inputs(P, P.clone())
+    loss_fn(name)(given, LossConfig(loss=name)).loss_N.sum().backward()
+    torch.testing.assert_close(given.logprobs_N.grad, -A)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("masked_is", [False, True, True, False]),
+        ("ppo", [True, True, True, False]),
+        ("cispo", [True, True, True, True]),
+        ("gspo", [True, True, True, True]),
+    ],
+)
+def test_tokens_that_were_dropped_or_cut_are_counted(name, expected):
+    assert terms(name).clipped_N.tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "constants"),
+    [
+        ("masked_is", {"mask_threshold": 0.5}),
+        ("masked_is", {"mask_penalty": 0.5}),
+        ("ppo", {"eps_low": 0.1}),
+        ("ppo", {"eps_high": 0.1}),
+        ("cispo", {"eps_low": 0.1}),
+        ("cispo", {"eps_high": 0.1}),
+        ("gspo", {"eps_low": 0.1}),
+        ("gspo", {"eps_high": 0.1}),
+        ("dro", {"dro_beta": 1.0}),
+    ],
+)
+def test_every_constant_changes_the_loss_it_belongs_to(name, constants):
+    assert not torch.equal(terms(name).loss_N, terms(name, **constants).loss_N)
+
+
+def test_a_constant_that_the_loss_does_not_use_is_refused():
+    from whet.config import validate
+
+    data = {"name": "x", "env": [{"id": "e"}], "algorithm": {"loss": "ppo", "dro_beta": 0.3}}
+    with pytest.raises(ConfigError, match="dro_beta would have no effect: loss = ppo does not use it"):
+        validate(RunConfig, data, "run.toml")
+
+
+def test_a_dropped_token_with_an_infinite_ratio_stays_harmless():
+    given = LossInputs(
+        torch.tensor([0.0], requires_grad=True), torch.tensor([-1e4]), torch.tensor([1.0]), torch.zeros(1)
+    )
+    found = loss_fn("masked_is")(given, LossConfig(mask_penalty=0))
+    found.loss_N.sum().backward()
+    assert found.clipped_N.tolist() == [True]
+    assert found.loss_N.item() == 0
+    assert given.logprobs_N.grad.item() == 0
