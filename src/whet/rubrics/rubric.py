@@ -95,7 +95,8 @@ class Rubric:
     async def score_group(self, states: list[State]) -> None:
         """Set reward, metrics and advantage of every rollout of a group."""
         await self.add_scores(states)
-        assign_advantages(states)
+        if not self.has_advantages:
+            assign_advantages(states)
 
     async def dummy_score_rollout(self, state: State) -> None:
         """What stands in for scores when scoring is turned off."""

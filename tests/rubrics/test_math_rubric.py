@@ -1,0 +1,146 @@
+"""Checking mathematical answers: what is right, and what a pathological answer may not do."""
+
+import asyncio
+import importlib.util
+import os
+import signal
+
+import pytest
+
+import whet
+from whet.rubrics.math_rubric import equal_at_sight
+from whet.types import AssistantMessage, RolloutTiming, State, UserMessage
+
+needs_math_verify = pytest.mark.skipif(importlib.util.find_spec("math_verify") is None, reason="math extra missing")
+ENDLESS = r"\boxed{9^{9^{9^{9}}}}"
+
+
+def state(text, answer="4"):
+    row = {"prompt": [UserMessage("?")], "example_id": 0, "answer": answer}
+    return State(
+        input=row, task=row, completion=[AssistantMessage(text)], trajectory=[], error=None, timing=RolloutTiming()
+    )
+
+
+def rewards(rubric, *states):
+    async def run():
+        await rubric.score_group(list(states))
+        await rubric.teardown()
+
+    asyncio.run(run())
+    return [one["reward"] for one in states]
+
+
+@pytest.mark.parametrize(
+    ("answer", "response", "verdict"),
+    [
+        ("4", "4", True),
+        ("4", " 4 ", True),
+        ("4", "5", False),
+        ("4", "04", True),
+        ("4", "", False),
+        ("x+1", "x+1", True),
+    ],
+)
+def test_numbers_and_equal_texts_are_decided_at_sight(answer, response, verdict):
+    assert equal_at_sight(answer, response) is verdict
+
+
+@pytest.mark.parametrize(("answer", "response"), [("1/2", "0.5"), ("4", "4.0"), ("4", "2+2"), ("1" * 20, "1" * 21)])
+def test_anything_else_needs_mathematics(answer, response):
+    assert equal_at_sight(answer, response) is None
+
+
+def test_plain_numbers_start_no_process():
+    rubric = whet.MathRubric()
+    assert rewards(rubric, state(r"\boxed{4}"), state(r"\boxed{5}"), state("4")) == [1.0, 0.0, 0.0]
+    assert rubric._pool is None
+
+
+def test_an_answer_that_is_not_text_is_compared_as_text():
+    assert rewards(whet.MathRubric(), state(r"\boxed{4}", answer=4)) == [1.0]
+
+
+def test_an_answer_that_is_too_long_is_wrong():
+    assert rewards(whet.MathRubric(max_verify_chars=5), state(r"\boxed{2+2+0+0}")) == [0.0]
+
+
+@needs_math_verify
+def test_equal_expressions_are_right_and_processes_end_with_the_loop():
+    rubric = whet.MathRubric(max_workers=1)
+    states = [state(r"\boxed{\frac{1}{2}}", "0.5"), state(r"\boxed{x+1}", "1+x"), state(r"\boxed{x+2}", "1+x")]
+    workers = []
+
+    async def run():
+        await rubric.score_group(states)
+        workers.extend(rubric._pool[1]._all)
+
+    asyncio.run(run())
+    assert [one["reward"] for one in states] == [1.0, 1.0, 0.0]
+    assert len(workers) == 1
+    assert workers[0].returncode is not None
+
+
+@needs_math_verify
+def test_a_pathological_answer_is_wrong_and_holds_up_nobody():
+    rubric = whet.MathRubric(max_workers=1, timeout_seconds=0.5)
+    states = [state(ENDLESS), state(r"\boxed{\frac{8}{2}}"), state(ENDLESS), state(r"\boxed{2+2}")]
+    assert rewards(rubric, *states) == [0.0, 1.0, 0.0, 1.0]
+    assert all(one["error"] is None for one in states)
+
+
+@needs_math_verify
+def test_a_process_that_dies_is_replaced_and_asked_again():
+    rubric = whet.MathRubric(max_workers=1, timeout_seconds=30)
+
+    async def run():
+        first = state(r"\boxed{2+2}")
+        await rubric.score_group([first])
+        (worker,) = rubric._pool[1]._all
+        os.kill(worker.pid, signal.SIGKILL)
+        second = state(r"\boxed{\frac{8}{2}}")
+        await rubric.score_group([second])
+        await rubric.teardown()
+        return first["reward"], second["reward"], second["error"]
+
+    assert asyncio.run(run()) == (1.0, 1.0, None)
+
+
+@needs_math_verify
+def test_processes_that_keep_dying_make_the_rollout_errored(monkeypatch):
+    async def dead(worker, question, seconds):
+        worker.kill()
+        return None
+
+    monkeypatch.setattr("whet.rubrics.math_pool._ask", dead)
+    one = state(r"\boxed{2+2}")
+    assert rewards(whet.MathRubric(max_workers=1), one) == [None]
+    assert "died twice" in str(one["error"])
+
+
+@needs_math_verify
+def test_a_cancelled_question_takes_its_process_with_it():
+    async def run():
+        rubric = whet.MathRubric(max_workers=1, timeout_seconds=60)
+        await rubric.score_group([state(r"\boxed{2+2}")])
+        (worker,) = rubric._pool[1]._all
+        scoring = asyncio.ensure_future(rubric.score_group([state(ENDLESS)]))
+        while rubric._pool[1]._idle:
+            await asyncio.sleep(0)
+        scoring.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await scoring
+        assert worker.returncode is not None
+        after = state(r"\boxed{\frac{8}{2}}")
+        await rubric.score_group([after])
+        await rubric.teardown()
+        return after["reward"]
+
+    assert asyncio.run(run()) == 1.0
+
+
+def test_without_math_verify_the_error_says_which_extra(monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: None if name == "math_verify" else find(name, *a))
+    with pytest.raises(whet.WhetError, match=r"whet\[math\]"):
+        rewards(whet.MathRubric(), state(r"\boxed{2+2}"))

@@ -1,0 +1,35 @@
+"""`import whet` is light, and its names are all there."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import whet
+
+HEAVY = ("torch", "datasets", "openai", "transformers", "numpy", "pydantic", "rich", "math_verify")
+
+
+def modules_after(code):
+    script = f"{code}\nimport sys, json; print(json.dumps(sorted(sys.modules)))"
+    return set(json.loads(subprocess.run([sys.executable, "-c", script], capture_output=True, check=True).stdout))
+
+
+@pytest.mark.parametrize("code", ["import whet", "import whet; whet.SingleTurnEnv; whet.Rubric; whet.load_environment"])
+def test_importing_the_environment_api_loads_nothing_heavy(code):
+    assert modules_after(code).isdisjoint(HEAVY)
+
+
+def test_every_exported_name_can_be_imported():
+    for name in whet.__all__:
+        assert getattr(whet, name) is not None, name
+
+
+def test_an_unknown_name_suggests_the_nearest():
+    with pytest.raises(AttributeError, match="SingleTurnEnv"):
+        whet.SingelTurnEnv  # noqa: B018
+
+
+def test_dir_lists_names_that_are_not_loaded_yet():
+    assert "MathRubric" in dir(whet)
