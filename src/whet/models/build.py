@@ -9,6 +9,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -28,7 +29,10 @@ from whet.rl.losses.config import LossConfig
 from whet.rl.samples import TokenSequence
 
 Progress = Callable[[str, int, int], None]
-"""Told a stage's name, how much of it is done, and of how much."""
+"""Told what is being done, how much of it is done, and of how much."""
+
+Stages = tuple[list[TokenSequence], list[TokenSequence]]
+"""The demonstrations of the first stage and of the second."""
 
 
 def build_tiny(
@@ -49,39 +53,42 @@ def build_tiny(
     if threads is not None:
         torch.set_num_threads(threads)
     started = time.monotonic()
-    sequences = make_demonstrations(recipe, seed, progress)
+    stages = make_demonstrations(recipe, seed, progress)
     with tempfile.TemporaryDirectory(prefix="whet-build-") as scratch:
         begin = Path(scratch)
         write_untrained(begin, seed)
-        imitate(begin, out, sequences, recipe, seed, progress)
+        imitate(begin, out, stages, recipe, seed, progress)
     seconds = round(time.monotonic() - started)
     scores = measure(out, list(recipe.shares), examples=recipe.examples, progress=progress)
-    write_card(out, Card(seed=seed, steps=recipe.steps, demonstrations=len(sequences), seconds=seconds, scores=scores))
+    write_card(
+        out, Card(seed=seed, steps=recipe.steps, demonstrations=sum(map(len, stages)), seconds=seconds, scores=scores)
+    )
     return out
 
 
-def make_demonstrations(recipe: Recipe, seed: int, progress: Progress) -> list[TokenSequence]:
-    """From the training split of every environment, in the shares of the recipe."""
+def make_demonstrations(recipe: Recipe, seed: int, progress: Progress) -> Stages:
+    """From the training split of every environment, in the shares of the recipe, for one stage and the other."""
     tokenizer = build_tokenizer()
-    counts = {env_id: round(recipe.demonstrations * share) for env_id, share in recipe.shares.items()}
-    total = sum(counts.values())
-    sequences: list[TokenSequence] = []
-    for env_id, count in counts.items():
-        sequences += demonstrate(
-            load_environment(env_id, num_train=count, seed=seed),
-            EXPERTS[env_id],
-            tokenizer,
-            count=count,
-            seed=seed,
-            without_thinking=recipe.without_thinking,
-            progress=_counted(progress, "demonstrations", len(sequences), total),
-        )
-    return sequences
-
-
-def _counted(progress: Progress, stage: str, before: int, total: int) -> Callable[[int], None]:
-    """The part of a stage that comes after `before`."""
-    return lambda done: progress(stage, before + done, total)
+    stages: Stages = ([], [])
+    for env_id, share in recipe.shares.items():
+        expert = EXPERTS[env_id]
+        count = round(recipe.demonstrations * share)
+        env = load_environment(env_id, num_train=count, seed=seed)
+        middle = round(count * recipe.first_stage)
+        for stage, skill, start, stop in ((0, recipe.first_skill, 0, middle), (1, expert.skill, middle, count)):
+            stages[stage].extend(
+                demonstrate(
+                    env,
+                    replace(expert, skill=skill),
+                    tokenizer,
+                    start=start,
+                    stop=stop,
+                    seed=seed,
+                    without_thinking=recipe.without_thinking,
+                )
+            )
+            progress("demonstrations", sum(map(len, stages)), recipe.demonstrations)
+    return stages
 
 
 def write_untrained(directory: Path, seed: int) -> None:
@@ -98,10 +105,8 @@ def write_untrained(directory: Path, seed: int) -> None:
     tokenizer.save_pretrained(directory)
 
 
-def imitate(
-    begin: Path, out: Path, sequences: list[TokenSequence], recipe: Recipe, seed: int, progress: Progress
-) -> None:
-    """From the model in `begin` to the one in `out`, by imitating `sequences`."""
+def imitate(begin: Path, out: Path, stages: Stages, recipe: Recipe, seed: int, progress: Progress) -> None:
+    """From the model in `begin` to the one in `out`, by imitating one stage's demonstrations after the other's."""
     learner = make_learner(
         begin,
         optimizer=recipe.optimizer(),
@@ -111,9 +116,9 @@ def imitate(
         publish_directory=begin,
     )
     loss = LossConfig(loss="cross_entropy")
-    stream = batches(sequences, recipe.batch_size, seed)
+    streams = [batches(sequences, recipe.batch_size, seed) for sequences in stages]
     for step in range(1, recipe.steps + 1):
-        batch = pack(next(stream))
+        batch = pack(next(streams[step > recipe.steps * recipe.first_stage]))
         learner.forward_backward(batch, loss)
         learner.optim_step(OptimParams(recipe.learning_rate, denominator=batch.trained_tokens))
         progress("imitation", step, recipe.steps)

@@ -11,11 +11,17 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from whet.errors import ModelLoadError
 
+if TYPE_CHECKING:
+    from whet.envs.environment import Environment
+    from whet.rl.monitors.protocol import EvalScore
+
 CARD = "card.json"
+MAX_TOKENS = 64
+"""Of a turn, when measuring."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,40 +68,47 @@ async def _measure(
     from whet.envs.loading import load_environment
     from whet.evals.evaluate import evaluate_environment
     from whet.inference.loading import load_policy
+    from whet.rollouts.limits import gather
 
     policy = load_policy(str(model))
-    scores: list[Score] = []
-    for env_id in env_ids:
-        env = load_environment(env_id, num_eval=examples)
+    environments = {env_id: load_environment(env_id, num_eval=examples) for env_id in env_ids}
+    done = 0
 
-        async def evaluate(temperature: float, rollouts: int, env: Any = env) -> Any:
-            return await evaluate_environment(
-                env,
-                policy.client,
-                str(model),
-                num_examples=examples,
-                rollouts_per_example=rollouts,
-                sampling_args={"temperature": temperature, "max_tokens": 64},
-                max_concurrent=-1,
-                seed=0,
-            )
-
-        sampled, greedy = await evaluate(1.0, rollouts_per_example), await evaluate(0.0, 1)
-        await env.close()
-        scores.append(
-            Score(
-                environment=env_id,
-                examples=greedy.rollouts,
-                rollouts=sampled.rollouts,
-                reward=round(sampled.reward, 3),
-                exact_match=round(sampled.metrics["exact_match"], 3),
-                greedy_reward=round(greedy.reward, 3),
-                greedy_exact_match=round(greedy.metrics["exact_match"], 3),
-            )
+    async def evaluate(env: Environment, temperature: float, rollouts: int) -> EvalScore:
+        nonlocal done
+        score = await evaluate_environment(
+            env,
+            policy.client,
+            str(model),
+            num_examples=examples,
+            rollouts_per_example=rollouts,
+            sampling_args={"temperature": temperature, "max_tokens": MAX_TOKENS},
+            max_concurrent=-1,
+            seed=0,
         )
-        progress("scores", len(scores), len(env_ids))
+        done += 1
+        progress("scores", done, 2 * len(env_ids))
+        return score
+
+    sampled = [evaluate(env, 1.0, rollouts_per_example) for env in environments.values()]
+    greedy = [evaluate(env, 0.0, 1) for env in environments.values()]
+    results = await gather([*sampled, *greedy])
+    await gather([env.close() for env in environments.values()])
     await policy.engine.close()
-    return scores
+    pairs = zip(env_ids, results[: len(env_ids)], results[len(env_ids) :], strict=True)
+    return [_score(env_id, *pair) for env_id, *pair in pairs]
+
+
+def _score(env_id: str, sampled: EvalScore, greedy: EvalScore) -> Score:
+    return Score(
+        environment=env_id,
+        examples=greedy.rollouts,
+        rollouts=sampled.rollouts,
+        reward=round(sampled.reward, 3),
+        exact_match=round(sampled.metrics["exact_match"], 3),
+        greedy_reward=round(greedy.reward, 3),
+        greedy_exact_match=round(greedy.metrics["exact_match"], 3),
+    )
 
 
 def write_card(model: Path, card: Card) -> None:

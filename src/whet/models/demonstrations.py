@@ -8,9 +8,8 @@ uses, so demonstrations cannot drift away from what the model will be shown. Onl
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import cycle, islice
 from random import Random
 from typing import Any, cast
 
@@ -20,7 +19,7 @@ from whet.inference.protocol import Sample, SampleRequest, VersionRun, WeightUpd
 from whet.inference.rendering import ChatRenderer
 from whet.models.experts import TURN_END, Conversation, Expert
 from whet.rl.samples import TokenSequence, sequences_of
-from whet.types import RolloutInput
+from whet.types import RolloutInput, SamplingArgs
 
 SAMPLING = {"temperature": 1.0, "max_tokens": 256}
 
@@ -55,40 +54,33 @@ def demonstrate(
     expert: Expert,
     tokenizer: Any,
     *,
-    count: int,
+    start: int = 0,
+    stop: int,
     seed: int,
     without_thinking: float = 0.0,
-    progress: Callable[[int], None] = lambda done: None,
 ) -> list[TokenSequence]:
-    """`count` conversations on the environment's training tasks, over and over from the first if they are fewer.
+    """Conversations number `start` to `stop` on the environment's training tasks, over and over if those are fewer.
 
     A share of `without_thinking` is shown the empty thinking block of `enable_thinking=False`, so that the model knows
-    both forms of the prompt. Raises what the environment raises; an expert has no excuse for an errored rollout.
+    both forms of the prompt. Raises what the environment raises: an expert has no excuse for a rollout that failed.
     """
-    return asyncio.run(_demonstrate(env, expert, tokenizer, count, seed, without_thinking, progress))
+    rng = Random(f"{env.env_id} {seed} {start}")
+    engine = ExpertEngine(tokenizer, expert, rng)
+    client = PolicyClient(engine, ChatRenderer(tokenizer), max_context=tokenizer.model_max_length)
+    rows = env.get_dataset()
 
+    async def demonstrations() -> list[TokenSequence]:
+        sequences: list[TokenSequence] = []
+        for number in range(start, stop):
+            row = cast(RolloutInput, rows[number % len(rows)])
+            thinking: SamplingArgs = {"enable_thinking": False} if rng.random() < without_thinking else {}
+            state = await env.rollout(row, client, "expert", {**SAMPLING, **thinking})
+            if state["error"] is not None:
+                raise state["error"]
+            sequences += sequences_of(state["trajectory"], temperature=1.0, rollout=f"{env.env_id} {number}")
+        return sequences
 
-async def _demonstrate(
-    env: Environment,
-    expert: Expert,
-    tokenizer: Any,
-    count: int,
-    seed: int,
-    without_thinking: float,
-    progress: Callable[[int], None],
-) -> list[TokenSequence]:
-    rng = Random(f"{env.env_id} {seed}")
-    renderer = ChatRenderer(tokenizer)
-    client = PolicyClient(ExpertEngine(tokenizer, expert, rng), renderer, max_context=tokenizer.model_max_length)
-    sequences: list[TokenSequence] = []
-    for number, row in enumerate(islice(cycle(env.get_dataset()), count)):
-        thinking: dict[str, Any] = {"enable_thinking": False} if rng.random() < without_thinking else {}
-        state = await env.rollout(cast(RolloutInput, row), client, "expert", {**SAMPLING, **thinking})
-        if state["error"] is not None:
-            raise state["error"]
-        sequences += sequences_of(state["trajectory"], temperature=1.0, rollout=f"{env.env_id} {number}")
-        progress(number + 1)
-    return sequences
+    return asyncio.run(demonstrations())
 
 
 def batches(sequences: list[TokenSequence], size: int, seed: int) -> Iterator[list[TokenSequence]]:

@@ -1,9 +1,10 @@
-"""Scripted experts of mixed quality: what whet/tiny imitates before it learns by itself.
+"""Scripted experts of chosen quality: what whet/tiny imitates before it learns by itself.
 
 An expert reads a conversation as text, exactly as a model would be shown it, and writes the next assistant message. It
-knows no solution that is not in the text: it reverses the letters it sees and halves the range it was told. It is right
-only part of the time and wrong in many different ways otherwise. So the imitator's most likely answer is the right one,
-while sampling at temperature 1 succeeds only sometimes: the variance inside groups that reinforcement learning needs.
+knows no solution that is not in the text: it reverses the letters it sees and halves the range it was told. With a
+probability called its skill it is right, and otherwise wrong in one of many ways. So an imitator's likeliest answer is
+the right one, while sampling at temperature 1 succeeds only sometimes: the variance inside groups that reinforcement
+learning needs.
 
 Pure functions of text and a random generator; nothing here knows tokens, environments or torch.
 """
@@ -18,8 +19,7 @@ from random import Random
 from string import ascii_lowercase
 
 TURN_END = "<|im_end|>"
-
-Expert = Callable[["Conversation", Random], str]
+SIGNS = {"plus": "+", "minus": "-", "times": "*"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,75 +42,134 @@ class Conversation:
         return self.by("user")[0]
 
 
-def reverse_text(conversation: Conversation, rng: Random) -> str:
-    text = conversation.task.split("\n\n", 1)[1]
-    if rng.random() < 0.32:
-        return text[::-1]
-    wrong = rng.random()
-    if wrong < 0.25:
+Writer = Callable[[Conversation, Random], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Expert:
+    """Right with probability `skill` at every turn."""
+
+    right: Writer
+    wrong: Writer
+    skill: float
+
+    def __call__(self, conversation: Conversation, rng: Random) -> str:
+        return (self.right if rng.random() < self.skill else self.wrong)(conversation, rng)
+
+
+def reverse_right(conversation: Conversation, rng: Random) -> str:
+    return _text(conversation)[::-1]
+
+
+def reverse_wrong(conversation: Conversation, rng: Random) -> str:
+    """The text as it was, its letters shuffled, or other letters."""
+    text, way = _text(conversation), rng.random()
+    if way < 0.25:
         return text
-    if wrong < 0.5:
+    if way < 0.5:
         return "".join(rng.sample(text, len(text)))
     return "".join(rng.choices(ascii_lowercase, k=max(2, len(text) + rng.choice((-1, 0, 0, 1)))))
 
 
-def alphabet_sort(conversation: Conversation, rng: Random) -> str:
-    names = [name for said in conversation.by("user") for name in said.split("\n\n", 1)[1].split("\n")]
-    if rng.random() < 0.4:
-        return "\n".join(sorted(names))
-    wrong = rng.random()
-    if wrong < 0.2:
+def sort_right(conversation: Conversation, rng: Random) -> str:
+    return "\n".join(sorted(_names(conversation)))
+
+
+def sort_wrong(conversation: Conversation, rng: Random) -> str:
+    """Any order, one name of all, or names that nobody has."""
+    names, way = _names(conversation), rng.random()
+    if way < 0.2:
         return "\n".join(rng.sample(names, len(names)))
-    if wrong < 0.4:
+    if way < 0.4:
         return rng.choice(names)
-    strangers = ["".join((rng.choice(ascii_lowercase).upper(), *rng.choices(ascii_lowercase, k=2))) for _ in names]
-    return "\n".join(strangers)
+    letters = [rng.choices(ascii_lowercase, k=3) for _ in names]
+    return "\n".join("".join(each).capitalize() for each in letters)
 
 
-def calculator(conversation: Conversation, rng: Random) -> str:
-    match = re.search(r"What is (\d+) (plus|minus|times) (\d+)\?", conversation.task)
-    assert match, conversation.task
-    left, word, right = match.groups()
-    answered = re.findall(r"<tool_response>\n(.*)\n</tool_response>", conversation.said[-1])
-    if answered:
-        result = str(answered[-1])
-        return result if rng.random() < 0.75 else _another_number(result, rng)
-    signs = {"plus": "+", "minus": "-", "times": "*"}
-    expression = f"{left}{signs[word]}{right}"
-    if rng.random() < 0.6:
-        return _tool_call(expression)
-    wrong = rng.random()
-    if wrong < 0.25:
-        return _another_number(left, rng)
-    if wrong < 0.5:
+def calculator_right(conversation: Conversation, rng: Random) -> str:
+    left, word, right = _sum(conversation)
+    return _result(conversation) or _tool_call(f"{left}{SIGNS[word]}{right}")
+
+
+def calculator_wrong(conversation: Conversation, rng: Random) -> str:
+    """Another number than the tool found; before that no call, a call for something else, or one that is no JSON."""
+    left, word, right = _sum(conversation)
+    result, way = _result(conversation), rng.random()
+    if result or way < 0.25:
+        return _another_number(result or left, rng)
+    if way < 0.5:
         return _tool_call(f"{left}{rng.choice('+-*/')}{right}")
-    if wrong < 0.75:
-        return _tool_call(f"{_another_number(left, rng)}{signs[word]}{_another_number(right, rng)}")
-    return _tool_call(expression).replace('"}}', rng.choice(("}}", '"}', "}")))
+    if way < 0.75:
+        return _tool_call(f"{_another_number(left, rng)}{SIGNS[word]}{_another_number(right, rng)}")
+    return _tool_call(f"{left}{SIGNS[word]}{right}").replace('"}}', rng.choice(("}}", '"}', "}")))
 
 
-def guess_number(conversation: Conversation, rng: Random) -> str:
-    match = re.search(r"from (\d+) to (\d+)", conversation.task)
-    assert match, conversation.task
-    first_low, first_high = low, high = int(match[1]), int(match[2])
+def guess_right(conversation: Conversation, rng: Random) -> str:
+    low, high = _range(conversation)
     for guess, reply in zip(conversation.by("assistant"), conversation.by("user")[1:], strict=True):
         if guess.isdigit() and "higher" in reply:
             low = max(low, int(guess) + 1)
         elif guess.isdigit() and "lower" in reply:
             high = min(high, int(guess) - 1)
-    if rng.random() < 0.46 and low <= high:
-        return str((low + high) // 2)
-    return str(rng.randint(first_low, first_high)) if rng.random() < 0.8 else str(rng.randint(1, 99))
+    return str((low + high) // 2)
 
 
-def arithmetic(conversation: Conversation, rng: Random) -> str:
+def guess_wrong(conversation: Conversation, rng: Random) -> str:
+    """Some number of the range, whatever was said before, or any number."""
+    return str(rng.randint(*(_range(conversation) if rng.random() < 0.8 else (1, 99))))
+
+
+def arithmetic_right(conversation: Conversation, rng: Random) -> str:
+    return f"\\boxed{{{_arithmetic_result(conversation)}}}"
+
+
+def arithmetic_wrong(conversation: Conversation, rng: Random) -> str:
+    """No box, or another number in it."""
+    result = _arithmetic_result(conversation)
+    return result if rng.random() < 0.2 else f"\\boxed{{{_another_number(result, rng)}}}"
+
+
+EXPERTS: dict[str, Expert] = {
+    "reverse-text": Expert(reverse_right, reverse_wrong, skill=0.32),
+    "alphabet-sort": Expert(sort_right, sort_wrong, skill=0.4),
+    "calculator": Expert(calculator_right, calculator_wrong, skill=0.67),
+    "guess-number": Expert(guess_right, guess_wrong, skill=0.4),
+    "arithmetic": Expert(arithmetic_right, arithmetic_wrong, skill=0.45),
+}
+"""By environment id. The skills are such that rewards at temperature 1 come out near one half."""
+
+
+def _text(conversation: Conversation) -> str:
+    return conversation.task.split("\n\n", 1)[1]
+
+
+def _names(conversation: Conversation) -> list[str]:
+    return [name for said in conversation.by("user") for name in said.split("\n\n", 1)[1].split("\n")]
+
+
+def _sum(conversation: Conversation) -> tuple[str, str, str]:
+    match = re.search(r"What is (\d+) (plus|minus|times) (\d+)\?", conversation.task)
+    assert match, conversation.task
+    return match[1], match[2], match[3]
+
+
+def _result(conversation: Conversation) -> str | None:
+    """What the tool answered last, if it was called."""
+    answers = re.findall(r"<tool_response>\n(.*)\n</tool_response>", conversation.said[-1])
+    return answers[-1] if answers else None
+
+
+def _range(conversation: Conversation) -> tuple[int, int]:
+    match = re.search(r"from (\d+) to (\d+)", conversation.task)
+    assert match, conversation.task
+    return int(match[1]), int(match[2])
+
+
+def _arithmetic_result(conversation: Conversation) -> str:
     match = re.search(r"What is (\d+) ([+-]) (\d+)\?", conversation.task)
     assert match, conversation.task
-    left, sign, right = int(match[1]), match[2], int(match[3])
-    result = str(left + right if sign == "+" else left - right)
-    if rng.random() < 0.45:
-        return f"\\boxed{{{result}}}"
-    return result if rng.random() < 0.2 else f"\\boxed{{{_another_number(result, rng)}}}"
+    left, right = int(match[1]), int(match[3])
+    return str(left + right if match[2] == "+" else left - right)
 
 
 def _another_number(number: str, rng: Random) -> str:
@@ -124,13 +183,3 @@ def _another_number(number: str, rng: Random) -> str:
 def _tool_call(expression: str) -> str:
     call = json.dumps({"name": "calculate", "arguments": {"expression": expression}})
     return f"<tool_call>\n{call}\n</tool_call>"
-
-
-EXPERTS: dict[str, Expert] = {
-    "reverse-text": reverse_text,
-    "alphabet-sort": alphabet_sort,
-    "calculator": calculator,
-    "guess-number": guess_number,
-    "arithmetic": arithmetic,
-}
-"""By environment id."""

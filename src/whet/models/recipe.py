@@ -1,8 +1,9 @@
 """The recipe of whet/tiny: every number that goes into it, in one place.
 
-Architecture, optimiser and shares come from experiments (docs/design/log.md): bytes without merges so that characters
-can be moved, Muon on matrices because AdamW alone did not get there in the same time, and demonstrations that are right
-less than half of the time so that there is something left to learn by reinforcement.
+Bytes without merges so that characters can be moved; Muon on matrices because AdamW alone did not get there in the same
+time; and two stages. First the model imitates experts that are nearly always right, from whom it learns how a task is
+done; then the same experts err more often than not, from whom it learns to be right only part of the time. That leaves
+reinforcement learning something to do. Imitating erring experts from the start ends in the same place, much later.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ class Recipe:
     warmup_steps: int = 50
     decay_start: float = 0.3
     demonstrations: int = 40_000
+    first_stage: float = 0.5  # share of steps and demonstrations
+    first_skill: float = 0.95  # of the experts in the first stage; in the second it is their own
     without_thinking: float = 0.05  # share shown the empty thinking block of enable_thinking=False
     examples: int = 256  # held-out tasks per environment on the card
     shares: dict[str, float] = field(
