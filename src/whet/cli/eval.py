@@ -1,0 +1,118 @@
+"""`whet eval`: a model on an environment's held-out tasks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from whet.cli.output import JsonOption, extra, print_json
+from whet.cli.progress import progress_bar
+from whet.config import validate
+from whet.errors import ConfigError
+from whet.evals.config import EvalConfig
+
+app = typer.Typer(rich_markup_mode=None)
+
+DEFAULTS = EvalConfig(environment="-")
+"""Every field but the environment has a default, which is its option's."""
+
+
+@app.callback()
+def _eval() -> None:
+    """A group even while it has a single command."""
+
+
+def _help(field: str) -> str | None:
+    return EvalConfig.model_fields[field].description
+
+
+@app.command("run")
+def run(
+    environment: Annotated[str, typer.Argument(metavar="ENV", help=_help("environment"))],
+    model: Annotated[str, typer.Option("--model", "-m", help=_help("model"))] = DEFAULTS.model,
+    base_url: Annotated[
+        str | None, typer.Option("--base-url", "-b", help=_help("base_url"), metavar="URL")
+    ] = DEFAULTS.base_url,
+    api_key_var: Annotated[
+        str, typer.Option("--api-key-var", "-k", help=_help("api_key_var"), metavar="NAME")
+    ] = DEFAULTS.api_key_var,
+    num_examples: Annotated[
+        int, typer.Option("--num-examples", "-n", help=_help("num_examples"))
+    ] = DEFAULTS.num_examples,
+    rollouts_per_example: Annotated[
+        int, typer.Option("--rollouts-per-example", "-r", help=_help("rollouts_per_example"))
+    ] = DEFAULTS.rollouts_per_example,
+    max_concurrent: Annotated[
+        int, typer.Option("--max-concurrent", "-c", help=_help("max_concurrent"))
+    ] = DEFAULTS.max_concurrent,
+    max_tokens: Annotated[
+        int | None, typer.Option("--max-tokens", "-t", help=_help("max_tokens"))
+    ] = DEFAULTS.max_tokens,
+    temperature: Annotated[
+        float | None, typer.Option("--temperature", "-T", help=_help("temperature"))
+    ] = DEFAULTS.temperature,
+    sampling_args: Annotated[
+        str, typer.Option("--sampling-args", "-S", help=_help("sampling_args"), metavar="JSON")
+    ] = "{}",
+    env_args: Annotated[str, typer.Option("--env-args", "-a", help=_help("env_args"), metavar="JSON")] = "{}",
+    seed: Annotated[int | None, typer.Option("--seed", help=_help("seed"))] = DEFAULTS.seed,
+    dtype: Annotated[str, typer.Option("--dtype", help=_help("dtype"))] = DEFAULTS.dtype,
+    threads: Annotated[int | None, typer.Option("--threads", help=_help("threads"))] = DEFAULTS.threads,
+    save: Annotated[bool, typer.Option("--save/--no-save", help=_help("save"))] = DEFAULTS.save,
+    output_directory: Annotated[
+        Path, typer.Option("--output-directory", "-o", help=_help("output_directory"))
+    ] = DEFAULTS.output_directory,
+    json_output: JsonOption = False,
+) -> None:
+    """Try a model on held-out tasks, say how well it did, and keep every rollout.
+
+    \b
+    Examples:
+      whet eval run reverse-text
+      whet eval run arithmetic -m runs/quickstart/model -n 64 -r 4
+      whet eval run reverse-text -a '{"max_length": 9}' -T 0
+      whet eval run calculator -m my-model -b http://localhost:8000/v1 -k MY_KEY
+    """
+    given = {
+        "environment": environment,
+        "model": model,
+        "base_url": base_url,
+        "api_key_var": api_key_var,
+        "num_examples": num_examples,
+        "rollouts_per_example": rollouts_per_example,
+        "max_concurrent": max_concurrent,
+        "max_tokens": max_tokens,
+        "temperature": temperature,
+        "sampling_args": _object("--sampling-args", sampling_args),
+        "env_args": _object("--env-args", env_args),
+        "seed": seed,
+        "dtype": dtype,
+        "threads": threads,
+        "save": save,
+        "output_directory": output_directory,
+    }
+    config = validate(EvalConfig, given, "command line")
+    with extra("train", "running a model here") if config.local else extra("openai", "a model behind an endpoint"):
+        from whet.evals.run import run_eval
+        from whet.evals.view import print_summary
+
+        with progress_bar(quiet=json_output) as progress:
+            summary = run_eval(config, on_progress=lambda done, total: progress("rollouts", done, total))
+    if json_output:
+        print_json(summary)
+    else:
+        print_summary(summary)
+
+
+def _object(option: str, text: str) -> dict[str, Any]:
+    """The JSON object that an option was given."""
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{option}: not JSON: {error}. Write it like '{{\"max_length\": 9}}'") from None
+    if not isinstance(value, dict):
+        raise ConfigError(f"{option}: expected a JSON object like '{{\"max_length\": 9}}', got {text}")
+    return value

@@ -1,0 +1,91 @@
+"""`whet`: the command groups joined, and what every kind of failure looks like to the shell.
+
+Exit codes: 0 done, 1 something failed while running, 2 the person has to mend something, 130 interrupted. A mistake is
+one line on standard error and never a traceback; `--debug` or WHET_DEBUG=1 shows where it came from. An exception that
+nobody foresaw is a bug in whet and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from typer.exceptions import TyperException
+
+from whet import __version__
+from whet.cli.lazy import lazy_group
+from whet.errors import Error, TrainingError, WhetError
+
+DEBUG = "WHET_DEBUG"
+
+app = typer.Typer(
+    name="whet",
+    help="Sharpen language models on environments, from a laptop to a cluster.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(lazy_group("whet.cli.train", "Train a model on environments."), name="train")
+app.add_typer(lazy_group("whet.cli.eval", "Evaluate a model on an environment."), name="eval")
+app.add_typer(lazy_group("whet.cli.model", "Build the tiny model, or describe a model."), name="model")
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"whet {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _whet(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and stop.", callback=_print_version, is_eager=True)
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback of an error (also: WHET_DEBUG=1).")
+    ] = False,
+) -> None:
+    if debug:
+        os.environ[DEBUG] = "1"  # the environment, so that processes a command starts know it too
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    try:
+        result = app(args=arguments, prog_name="whet", standalone_mode=False)
+    except TyperException as error:
+        return _complain(error.format_message(), error.exit_code)
+    except typer.Abort:
+        return _complain("stopped: the question was not answered", 1)
+    except TrainingError as error:
+        return _fail(error, str(error), 1)
+    except WhetError as error:
+        return _fail(error, str(error), 2)
+    except Error as error:
+        return _fail(error, f"{type(error).__name__}: {error}", 1)
+    except OSError as error:
+        full = error.errno == errno.ENOSPC
+        return _fail(error, f"the disk is full ({error.filename or 'no file named'})" if full else str(error), 1)
+    return result if isinstance(result, int) else 0
+
+
+def _fail(error: Exception, message: str, code: int) -> int:
+    if os.environ.get(DEBUG, "0") not in ("", "0"):
+        raise error
+    return _complain(message, code)
+
+
+def _complain(message: str, code: int) -> int:
+    """`error: ` and the message; further lines are indented under the first."""
+    sys.stdout.flush()
+    print("error: " + message.strip().replace("\n", "\n       "), file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

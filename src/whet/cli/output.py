@@ -1,0 +1,118 @@
+"""What the commands share: the --json option, printing a result, and naming a missing extra."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from whet.errors import MissingExtraError
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as one line of JSON on standard output.")]
+
+EXTRAS = {
+    "train": {"httpx", "numpy", "peft", "renderers", "safetensors", "tokenizers", "torch", "transformers"},
+    "openai": {"openai"},
+    "math": {"math_verify"},
+}
+"""The packages of each extra that are imported by name."""
+
+
+def print_json(result: Any) -> None:
+    """One line of JSON: `result` is a dataclass, a pydantic model, or plain data. A number that is none is null."""
+    sys.stdout.write(json.dumps(_plain(result), ensure_ascii=False, allow_nan=False) + "\n")
+    sys.stdout.flush()
+
+
+def print_result(result: Mapping[str, Any], as_json: bool) -> None:
+    """A result for a program to read, or for a person: aligned lines, with a table for each list of records."""
+    if as_json:
+        print_json(result)
+        return
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    plain = {key: value for key, value in result.items() if not _is_nested(value)}
+    width = max(map(len, plain), default=0)
+    for key, value in plain.items():
+        console.print(f"{key:<{width}}  {_text(value)}", markup=False, soft_wrap=True)
+    for key, value in result.items():
+        if _is_nested(value):
+            console.print()
+            console.print(_table(key, value))
+
+
+def _is_nested(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return bool(value)
+    return isinstance(value, Sequence) and not isinstance(value, str) and any(isinstance(row, Mapping) for row in value)
+
+
+def _table(title: str, value: Any) -> Any:
+    """A mapping of records, a list of records, or a mapping of values, as a table."""
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    if isinstance(value, Mapping) and not any(isinstance(row, Mapping) for row in value.values()):
+        table.show_header = False
+        rows = [{"": key, " ": item} for key, item in value.items()]
+    elif isinstance(value, Mapping):
+        rows = [{"": key, **(row if isinstance(row, Mapping) else {" ": row})} for key, row in value.items()]
+    else:
+        rows = [dict(row) for row in value]
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    for column in columns:
+        numeric = all(isinstance(row.get(column, 0), int | float) for row in rows)
+        table.add_column(column, justify="right" if numeric else "left")
+    for row in rows:
+        table.add_row(*(_text(row.get(column, "")) for column in columns))
+    return table
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_text, value))
+    return "" if value is None else str(value)
+
+
+def _plain(value: Any) -> Any:
+    """`value` in the types that JSON has."""
+    if hasattr(value, "model_dump"):  # pydantic's, which costs too much to import only to ask
+        value = value.model_dump(mode="json")
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, str | int):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, Sequence):
+        return [_plain(item) for item in value]
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON")
+
+
+@contextmanager
+def extra(name: str, feature: str) -> Iterator[None]:
+    """Imports inside turn into one clear line when they fail because the optional packages `name` are not installed."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] in EXTRAS[name]:
+            raise MissingExtraError(feature, name) from error
+        raise

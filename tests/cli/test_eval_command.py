@@ -1,0 +1,118 @@
+"""`whet eval run`: what reaches the room, and what is printed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from whet.cli.eval import run as run_command
+from whet.cli.main import main
+from whet.errors import EnvironmentLoadError
+from whet.evals.config import EvalConfig
+
+
+class Room:
+    """Stands in for the room: records the config, reports progress, and returns a plain result."""
+
+    def __init__(self) -> None:
+        self.configs: list[EvalConfig] = []
+        self.error: Exception | None = None
+
+    def run_eval(self, config: EvalConfig, *, on_progress: Callable[[int, int], None]) -> dict[str, Any]:
+        self.configs.append(config)
+        if self.error is not None:
+            raise self.error
+        on_progress(1, 1)
+        return {"reward": 0.5, "results": Path("outputs/evals/x")}
+
+
+@pytest.fixture
+def room(monkeypatch: pytest.MonkeyPatch) -> Room:
+    room = Room()
+    for name, attributes in {
+        "whet.evals.run": {"run_eval": room.run_eval},
+        "whet.evals.view": {"print_summary": lambda summary: print("mean reward", summary["reward"])},
+    }.items():
+        module = ModuleType(name)
+        for attribute, value in attributes.items():
+            setattr(module, attribute, value)
+        monkeypatch.setitem(sys.modules, name, module)
+    return room
+
+
+def test_without_options_the_config_has_its_own_defaults(room: Room) -> None:
+    assert main(["eval", "run", "reverse-text"]) == 0
+    assert room.configs == [EvalConfig(environment="reverse-text")]
+
+
+def test_every_option_reaches_its_field(room: Room) -> None:
+    short = ["-m", "m", "-b", "http://localhost", "-k", "KEY", "-n", "7", "-r", "2", "-c", "9", "-t", "11", "-T", "0.5"]
+    more = ["-S", '{"top_p": 0.9}', "-a", '{"max_length": 9}', "--seed", "3", "--dtype", "bfloat16", "--threads", "1"]
+    assert main(["eval", "run", "e", *short, *more, "--no-save", "-o", "there"]) == 0
+    given = room.configs[0]
+    assert given == EvalConfig(
+        environment="e",
+        model="m",
+        base_url="http://localhost",
+        api_key_var="KEY",
+        num_examples=7,
+        rollouts_per_example=2,
+        max_concurrent=9,
+        max_tokens=11,
+        temperature=0.5,
+        sampling_args={"top_p": 0.9},
+        env_args={"max_length": 9},
+        seed=3,
+        dtype="bfloat16",
+        threads=1,
+        save=False,
+        output_directory=Path("there"),
+    )
+    assert given.model_fields_set == set(EvalConfig.model_fields)
+
+
+def test_every_field_of_the_config_is_an_option_with_its_description() -> None:
+    parameters = run_command.__annotations__
+    assert set(EvalConfig.model_fields) == set(parameters) - {"json_output", "return"}
+
+
+def test_a_person_reads_the_summary_and_a_program_one_line_of_json(
+    room: Room, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["eval", "run", "e"])
+    assert capsys.readouterr().out == "mean reward 0.5\n"
+    main(["eval", "run", "e", "--json"])
+    captured = capsys.readouterr()
+    assert json.loads(captured.out) == {"reward": 0.5, "results": "outputs/evals/x"}
+    assert captured.err == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["-a", "{max_length: 9}"], "--env-args: not JSON"),
+        (["-S", "[1]"], "--sampling-args: expected a JSON object"),
+        (["-r", "0"], "'rollouts_per_example'"),
+        (["-T", "-1"], "'temperature'"),
+    ],
+)
+def test_a_wrong_value_is_one_line_and_exit_code_two(
+    arguments: list[str], words: str, room: Room, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["eval", "run", "e", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
+    assert room.configs == []
+
+
+def test_an_environment_that_is_not_installed_is_one_line(room: Room, capsys: pytest.CaptureFixture[str]) -> None:
+    room.error = EnvironmentLoadError("environment 'nope' is not installed")
+    assert main(["eval", "run", "nope"]) == 2
+    assert capsys.readouterr().err == "error: environment 'nope' is not installed\n"

@@ -1,0 +1,134 @@
+"""`whet` itself: exit codes, error lines, and what it costs to start. Each fault enters through a real command."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from whet import __version__
+from whet.cli.main import main
+from whet.errors import ModelError, ModelLoadError, TrainingError
+
+
+def fail_with(error: BaseException, monkeypatch: pytest.MonkeyPatch, *options: str) -> int:
+    """The exit code of `whet model show` when the room behind it raises `error`."""
+
+    def describe(path: object) -> dict[str, object]:
+        raise error
+
+    module = ModuleType("whet.models.card")
+    module.describe = describe  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "whet.models.card", module)
+    return main([*options, "model", "show"])
+
+
+@pytest.fixture(autouse=True)
+def no_debugging(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WHET_DEBUG", "0")
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (ModelLoadError("m: no config.json"), 2, "error: m: no config.json\n"),
+        (TrainingError("step 4: the loss is nan"), 1, "error: step 4: the loss is nan\n"),
+        (ModelError("no answer"), 1, "error: ModelError: no answer\n"),
+        (OSError(errno.ENOSPC, "No space left on device", "runs/a"), 1, "error: the disk is full (runs/a)\n"),
+        (PermissionError(errno.EACCES, "Permission denied", "x"), 1, "error: [Errno 13] Permission denied: 'x'\n"),
+    ],
+)
+def test_every_kind_of_failure_is_one_line_and_its_exit_code(
+    error: Exception, code: int, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert fail_with(error, monkeypatch) == code
+    assert capsys.readouterr().err == line
+
+
+def test_further_lines_of_a_message_are_indented_under_the_first(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fail_with(ModelLoadError("a\nb"), monkeypatch)
+    assert capsys.readouterr().err == "error: a\n       b\n"
+
+
+def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ZeroDivisionError):
+        fail_with(ZeroDivisionError(), monkeypatch)
+
+
+@pytest.mark.parametrize("arguments", [["--debug"], []])
+def test_debugging_shows_where_an_error_came_from(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    if not arguments:
+        monkeypatch.setenv("WHET_DEBUG", "1")
+    with pytest.raises(ModelLoadError, match="the model is torn"):
+        fail_with(ModelLoadError("the model is torn"), monkeypatch, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["trian"], "No such command 'trian'. Did you mean 'train'"),
+        (["model", "show", "--jsno"], "--jsno"),
+        (["model", "build-tiny", "--seed", "many"], "--seed"),
+        (["train", "run"], "CONFIG"),
+    ],
+)
+def test_a_mistyped_command_line_is_one_line_and_exit_code_two(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert words in captured.err
+    assert captured.err.startswith("error: ")
+    assert captured.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [["train", "run"], ["eval", "run"], ["model", "build-tiny"], ["model", "show"]])
+def test_every_command_explains_itself_with_examples_and_json(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*arguments, "--help"]) == 0
+    out = capsys.readouterr().out
+    assert f"whet {' '.join(arguments)} " in out.partition("Examples:")[2]
+    assert "--json" in out
+
+
+def whet(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    command = [str(Path(sys.executable).with_name("whet")), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **variables}, check=False)
+
+
+def test_the_installed_command_prints_its_version() -> None:
+    done = whet("--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"whet {__version__}\n", "")
+
+
+def test_the_installed_command_ends_a_mistake_without_a_traceback(tmp_path: Path) -> None:
+    done = whet("train", "run", str(tmp_path / "none.toml"))
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: ")
+    assert "Traceback" not in done.stderr
+
+
+def test_the_shell_can_complete_commands() -> None:
+    done = whet(_WHET_COMPLETE="complete_bash", COMP_WORDS="whet mo", COMP_CWORD="1")
+    assert done.stdout.split() == ["model"]
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--version"], ["--help"], ["train", "run", "--help"], ["eval", "run", "--help"]]
+)
+def test_help_and_version_load_no_heavy_library(arguments: list[str]) -> None:
+    code = (
+        "import sys; from whet.cli.main import main; main(sys.argv[1:]);"
+        "heavy = {'torch', 'transformers', 'numpy', 'openai'} & set(sys.modules); sys.exit(repr(heavy) if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
