@@ -25,15 +25,12 @@ def safe_text(text: object, limit: int = 200) -> str:
 
 
 def _safe_character(character: str) -> str:
-    if " " <= character <= "~":
-        return character
     if character == "\n":
         return NEWLINE
-    if character == "\t":
+    if character == "\t" or unicodedata.category(character) == "Zs":
         return " "
-    # C*: control, format (direction marks, zero-width), surrogate, private use, unassigned. Zl, Zp: line separators.
-    category = unicodedata.category(character)
-    return REPLACEMENT if category[0] == "C" or category in ("Zl", "Zp") else character
+    # Not printable: control, format (direction marks, zero-width), surrogate, private use, unassigned, separators.
+    return character if character.isprintable() else REPLACEMENT
 
 
 def sparkline(values: Sequence[float], width: int = 24, low: float | None = None, high: float | None = None) -> str:

@@ -119,7 +119,7 @@ def _axis(low: float, high: float, ticks: int, *, whole: bool = False) -> Axis:
         low, high = math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step
         first = round(low / step)
     count = math.floor(high / step + 1e-9) - first + 1
-    return Axis(low, high, [round((first + index) * step, 12) for index in range(count)])
+    return Axis(low, high, [(first + index) * step for index in range(count)])
 
 
 def nice_step(about: float) -> float:

@@ -20,18 +20,12 @@ class Html(str):
 
 def escape(text: str) -> Html:
     """`text` for any place in a page: between tags or in a quoted attribute."""
-    return Html(html.escape("".join(map(_visible, text)) if not text.isascii() or _odd(text) else text, quote=True))
-
-
-def _odd(text: str) -> bool:
-    return any(character < " " and character not in "\n\t" for character in text) or "\x7f" in text
+    return Html(html.escape(text if text.isprintable() else "".join(map(_visible, text)), quote=True))
 
 
 def _visible(character: str) -> str:
-    if character in "\n\t":
-        return character
-    category = unicodedata.category(character)
-    return REPLACEMENT if category[0] == "C" or category in ("Zl", "Zp") else character
+    seen = character.isprintable() or character in "\n\t" or unicodedata.category(character) == "Zs"
+    return character if seen else REPLACEMENT
 
 
 def tag(name: str, *children: str, **attributes: object) -> Html:

@@ -66,7 +66,8 @@ def _head(run: RunData) -> Html:
     groups = config.get("batch_size", 0) // max(1, config.get("rollouts_per_example", 1))
     what = (
         f"{config.get('model')} on {', '.join(run.environments)}; {groups} tasks x "
-        f"{config.get('rollouts_per_example')} rollouts a step, learning rate {config.get('learning_rate'):g}, seed {config.get('seed')}"
+        f"{config.get('rollouts_per_example')} rollouts a step, learning rate {config.get('learning_rate')}, "
+        f"seed {config.get('seed')}"
     )
     shown = [tag("div", tag("b", value), tag("span", label), class_="tile") for label, value in tiles]
     return join(tag("h1", run.name), tag("p", what, class_="sub"), tag("div", *shown, class_="tiles"))

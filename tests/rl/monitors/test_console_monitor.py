@@ -1,0 +1,297 @@
+"""The terminal during training, as plain lines and as a person sees it on a real (pseudo-)terminal."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import pyte
+import pytest
+from rich.console import Console
+
+from whet.rl.monitors.console import ConsoleMonitor
+from whet.rl.monitors.jsonl import JsonlMonitor
+from whet.rl.monitors.protocol import EvalReport, EvalScore, Outcome, RunPlan, StepReport
+from whet.rl.monitors.views import plan_line
+
+ENVIRONMENTS = ["reverse-text", "calculator"]
+
+
+def plan(**fields: object) -> RunPlan:
+    given = {"name": "demo", "directory": Path("runs/demo"), "model": "whet/tiny", "environments": ENVIRONMENTS}
+    sizes = {"batch_size": 128, "rollouts_per_example": 8, "max_steps": 4, "parameters": 1_100_000}
+    return RunPlan(**{**given, **sizes, **fields})  # type: ignore[arg-type]
+
+
+def step_report(step: int, sample: dict[str, object] | None = None) -> StepReport:
+    rewards = {f"reward/{name}/mean": 0.1 * step for name in ENVIRONMENTS}
+    return StepReport(step, {"reward/mean": 0.1 * step, "perf/tokens_per_s": 12345.6, **rewards}, sample)
+
+
+def evaluation(moment: str, step: int, reward: float, errors: int = 0) -> EvalReport:
+    scores = [
+        EvalScore(name, sampling, reward, {"exact_match": reward / 2}, 64, errors)
+        for name in ENVIRONMENTS
+        for sampling in ("temperature 1", "greedy")
+    ]
+    return EvalReport(moment, step, step, scores)  # type: ignore[arg-type]
+
+
+OUTCOME = Outcome(
+    "finished",
+    4,
+    "",
+    weights=Path("runs/demo/model"),
+    report=Path("runs/demo/report.html"),
+    rollouts=Path("runs/demo/rollouts"),
+    next_command="whet eval run reverse-text -m runs/demo/model",
+)
+
+
+class Clock:
+    """Advances by a fixed tick at each look, so that what is shown does not depend on the machine."""
+
+    def __init__(self, tick: float) -> None:
+        self.now, self.tick = 0.0, tick
+
+    def __call__(self) -> float:
+        self.now += self.tick
+        return self.now
+
+
+class Plain:
+    """A monitor whose console is a file, and what was written to it."""
+
+    def __init__(self, width: int = 100) -> None:
+        self.file = io.StringIO()
+        self.monitor = ConsoleMonitor(Console(file=self.file, width=width, highlight=False), Clock(0.5))
+
+    @property
+    def lines(self) -> list[str]:
+        return self.file.getvalue().splitlines()
+
+
+def test_a_step_is_one_line_without_a_terminal() -> None:
+    plain = Plain(width=40)  # narrower than the line, which is not broken all the same
+    plain.monitor.start(plan())
+    before = len(plain.lines)
+    plain.monitor.phase("generate", 1, 128)
+    plain.monitor.step(step_report(1))
+    (line,) = plain.lines[before:]
+    assert line.startswith("step 1/4  reward 0.100 (reverse-text 0.100, calculator 0.100)  12,346 tokens/s")
+    assert line.endswith("left")
+
+
+def test_the_first_line_says_what_is_about_to_happen() -> None:
+    plain = Plain()
+    plain.monitor.start(plan(first_step=3, trained_parameters=20_000, seed=7))
+    assert plain.lines == [
+        "demo: whet/tiny, 1.1M parameters (20k trained), 4 steps of 16 tasks x 8 rollouts, seed 7, resumed at step 3"
+    ]
+
+
+def test_evaluating_is_announced_once() -> None:
+    plain = Plain()
+    plain.monitor.start(plan())
+    for done in range(3):
+        plain.monitor.phase("evaluate", done, 512)
+    assert [line for line in plain.lines if "evaluating" in line] == ["evaluating 512 rollouts of held-out tasks"]
+
+
+def test_the_end_compares_before_and_after_and_says_where_everything_is() -> None:
+    plain = Plain()
+    plain.monitor.start(plan())
+    plain.monitor.evaluation(evaluation("before", 0, 0.4))
+    plain.monitor.step(step_report(1))
+    plain.monitor.evaluation(evaluation("after", 4, 0.7, errors=1))
+    plain.monitor.close(OUTCOME)
+    rows = [line.split() for line in plain.lines]
+    assert ["reverse-text", "0.400", "0.700", "+0.300", "0.400", "0.700", "+0.300"] in rows
+    assert ["exact", "match", "0.200", "0.350", "+0.150", "0.200", "0.350", "+0.150"] in rows
+    assert ["mean", "0.400", "0.700", "+0.300", "0.400", "0.700", "+0.300"] in rows
+    assert "4 errored rollouts are left out of these means." in plain.lines
+    assert plain.lines[-4:] == [
+        "weights   runs/demo/model",
+        "report    runs/demo/report.html",
+        "rollouts  runs/demo/rollouts",
+        "next      whet eval run reverse-text -m runs/demo/model",
+    ]
+
+
+def test_a_resumed_run_is_compared_with_its_own_beginning(tmp_path: Path) -> None:
+    JsonlMonitor(tmp_path / "metrics.jsonl").evaluation(evaluation("before", 0, 0.25))
+    plain = Plain()
+    plain.monitor.start(plan(directory=tmp_path, first_step=3))
+    plain.monitor.evaluation(evaluation("after", 4, 0.75))
+    plain.monitor.close(OUTCOME)
+    assert any(line.split()[:4] == ["calculator", "0.250", "0.750", "+0.500"] for line in plain.lines)
+
+
+def test_a_failure_is_told_with_its_message_and_without_a_table() -> None:
+    plain = Plain()
+    plain.monitor.start(plan())
+    plain.monitor.close(Outcome("failed", 1, "the loss is not finite", next_command="whet train run x --resume"))
+    assert plain.lines[1].startswith("failed after 1 step in ")
+    assert plain.lines[1].endswith(": the loss is not finite")
+    assert plain.lines[2] == "next      whet train run x --resume"
+
+
+def test_nothing_hostile_reaches_the_terminal_and_markup_stays_text() -> None:
+    plain = Plain()
+    plain.monitor.start(plan(name="[red]x[/red]", environments=["[bold]a\x1b[2J"]))
+    plain.monitor.note("see [link=evil]here[/link]\x1b]0;title\x07\nsecond line")
+    plain.monitor.close(OUTCOME)
+    shown = "\n".join(plain.lines)
+    assert "\x1b" not in shown
+    assert "\x07" not in shown
+    assert "[red]x[/red]: whet/tiny" in shown
+    assert "see [link=evil]here[/link]" in shown
+
+
+def test_a_reward_that_is_not_a_number_is_shown_as_unknown() -> None:
+    plain = Plain()
+    plain.monitor.start(plan(environments=["a"]))
+    plain.monitor.step(StepReport(1, {"reward/mean": float("nan")}))
+    assert "step 1/4  reward -" in plain.lines[-1]
+
+
+def test_calls_between_two_pictures_draw_nothing() -> None:
+    file = io.StringIO()
+    monitor = ConsoleMonitor(Console(file=file, force_terminal=True, width=80, height=24), Clock(1e-6))
+    monitor.start(plan())
+    drawn = file.tell()
+    for step in range(1, 5):
+        for done in range(100):
+            monitor.phase("generate", done, 100)
+        monitor.step(step_report(step))
+    assert file.tell() == drawn
+    monitor.close(OUTCOME)
+
+
+def test_parameters_are_counted_in_short() -> None:
+    assert "4.02B parameters" in plan_line(plan(parameters=4_022_000_000))
+
+
+PROGRAM = """
+import sys
+sys.path.insert(0, {folder!r})
+from importlib.util import module_from_spec, spec_from_file_location
+spec = spec_from_file_location("shown", {file!r})
+shown = module_from_spec(spec)
+spec.loader.exec_module(shown)
+shown.play()
+"""
+
+
+def play() -> None:
+    """What the process in the pseudo-terminal runs: a short run, watched by the default monitor."""
+    monitor = ConsoleMonitor(clock=Clock(0.5))
+    monitor.start(plan())
+    monitor.evaluation(evaluation("before", 0, 0.4))
+    prompt = [{"role": "user", "content": "Reverse: \x1b]0;owned\x07[blink]abc\u202e"}]
+    said = [
+        {"role": "assistant", "content": "cba\x1b[31m", "tool_calls": ['{"id": "1", "name": "add", "arguments": "{}"}']}
+    ]
+    row = {"environment": "reverse-text", "reward": 0.75, "advantage": 0.25, "prompt": prompt, "completion": said}
+    for step in range(1, 4):
+        monitor.phase("generate", 64, 128)
+        monitor.step(step_report(step, row))
+    print("something an environment printed")
+    if "--crash" in sys.argv:
+        raise SystemExit("an error nobody expected")
+    monitor.phase("train", 0, 1)
+    if "--stay" in sys.argv:
+        monitor.note("<pause>")
+        sys.stdin.read(1)
+    monitor.evaluation(evaluation("after", 4, 0.7))
+    monitor.close(OUTCOME)
+
+
+class Terminal:
+    """A child process on a pseudo-terminal of 90 columns, and its screen."""
+
+    def __init__(self, *arguments: str, rows: int = 30) -> None:
+        self.screen = pyte.Screen(90, rows)
+        self._stream = pyte.ByteStream(self.screen)
+        self.raw = b""
+        program = PROGRAM.format(folder=str(Path(__file__).parent), file=__file__)
+        self._master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, 90, 0, 0))
+        environment = {**os.environ, "TERM": "xterm-256color", "PYTHONUNBUFFERED": "1"}
+        for name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"):
+            environment.pop(name, None)
+        command = [sys.executable, "-c", program, *arguments]
+        self.process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=environment)
+        os.close(slave)
+
+    def read_until(self, marker: bytes | None) -> list[str]:
+        """The screen once `marker` was written, or once the process has closed the terminal."""
+        while marker is None or marker not in self.raw:
+            try:
+                data = os.read(self._master, 65536)
+            except OSError:  # how Linux says that the other end is closed
+                break
+            if not data:
+                break
+            self.raw += data
+            self._stream.feed(data)
+        return [line.rstrip() for line in self.screen.display]
+
+    def press(self, key: bytes) -> None:
+        os.write(self._master, key)
+
+    def wait(self) -> int:
+        code = self.process.wait(timeout=30)
+        os.close(self._master)
+        return code
+
+
+def test_the_live_view_shows_step_rewards_curve_phase_and_a_harmless_sample() -> None:
+    terminal = Terminal("--stay")
+    terminal.read_until(b"<pause>")
+    terminal.press(b"\n")
+    terminal.read_until(b"finished after")
+    # The picture that was last drawn while training is what stands above the table.
+    screen = terminal.read_until(None)
+    text = "\n".join(screen)
+    assert terminal.wait() == 0
+    assert any(line.startswith("step ") and "3/4" in line and "left" in line for line in screen)
+    assert any(line.split()[:3] == ["reverse-text", "0.700", "0.300"] and "▃" in line for line in screen)
+    assert "12,346 tokens/s" in text
+    assert "reward 0.75, advantage +0.25" in text
+    assert "[blink]abc" in text
+    assert "add({})" in text
+    assert b"\x1b]0;owned" not in terminal.raw
+    assert terminal.screen.title == ""
+
+
+def test_printing_by_an_environment_does_not_break_the_live_view() -> None:
+    terminal = Terminal()
+    screen = terminal.read_until(None)
+    assert terminal.wait() == 0
+    assert screen.count("something an environment printed") == 1
+    assert sum(line.startswith("demo: whet/tiny") for line in screen) == 1
+    assert screen[-2].startswith("next") or "next      whet eval run" in "\n".join(screen)
+
+
+@pytest.mark.parametrize("arguments", [(), ("--crash",)])
+def test_the_cursor_is_given_back_whatever_happens(arguments: tuple[str, ...]) -> None:
+    terminal = Terminal(*arguments)
+    terminal.read_until(None)
+    terminal.wait()
+    assert b"\x1b[?25l" in terminal.raw
+    assert not terminal.screen.cursor.hidden
+
+
+def test_a_terminal_of_ten_lines_is_enough() -> None:
+    terminal = Terminal(rows=10)
+    screen = terminal.read_until(None)
+    assert terminal.wait() == 0
+    assert any("next      whet eval run" in line for line in screen)

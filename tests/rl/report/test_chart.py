@@ -1,0 +1,64 @@
+"""What a chart shows, before it is drawn."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from whet.rl.report.chart import MOST_POINTS, Chart, Series, nice_step, smoothed
+from whet.rl.report.svg import svg_chart
+
+
+@pytest.mark.parametrize(("about", "step"), [(0.0013, 0.002), (0.2, 0.2), (0.21, 0.5), (7.0, 10.0), (1.0, 1.0)])
+def test_steps_between_ticks_are_round(about: float, step: float) -> None:
+    assert nice_step(about) == pytest.approx(step)
+
+
+@given(st.lists(st.floats(-1e6, 1e6, allow_subnormal=False), min_size=1, max_size=50))
+def test_the_axes_hold_every_value_and_every_tick(values: list[float]) -> None:
+    chart = Chart("c", [Series.of("s", list(range(len(values))), values)])
+    x_axis, y_axis = chart.axes()
+    slack = 1e-6 * max(1.0, *map(abs, values))
+    assert y_axis.low - slack <= min(values)
+    assert max(values) <= y_axis.high + slack
+    for axis in (x_axis, y_axis):
+        assert axis.ticks
+        assert all(-1e-6 <= axis.share(tick) <= 1 + 1e-6 for tick in axis.ticks)
+        assert len(axis.ticks) <= 12
+    assert svg_chart(chart, 400, 200)
+
+
+def test_shares_are_drawn_from_zero_to_one() -> None:
+    _, y_axis = Chart("c", [Series.of("s", [1, 2], [0.4, 0.5])], unit_range=True).axes()
+    assert (y_axis.low, y_axis.high) == (0.0, 1.0)
+    assert [y_axis.label(tick) for tick in y_axis.ticks] == ["0", "0.2", "0.4", "0.6", "0.8", "1.0"]
+
+
+def test_small_numbers_are_labelled_with_their_power_of_ten() -> None:
+    _, y_axis = Chart("c", [Series.of("s", [1, 2], [0.0, 2e-4])]).axes()
+    assert [y_axis.label(tick) for tick in y_axis.ticks][:3] == ["0", "5e-5", "1e-4"]
+
+
+def test_values_that_are_missing_or_not_finite_are_left_out() -> None:
+    series = Series.of("s", [1, 2, 3], [0.1, None, math.nan], marks=[(0, math.nan), (3, 0.5)])
+    assert series.points == [(1, 0.1)]
+    assert series.marks == [(3, 0.5)]
+
+
+def test_a_long_series_is_thinned_and_keeps_its_mean() -> None:
+    values = [float(step % 7) for step in range(9 * MOST_POINTS)]
+    series = Series.of("s", list(range(len(values))), values)
+    assert len(series.points) == MOST_POINTS
+    assert sum(y for _, y in series.points) / MOST_POINTS == pytest.approx(sum(values) / len(values))
+
+
+def test_smoothing_keeps_a_straight_line_straight() -> None:
+    line = [(float(x), 2.0 * x) for x in range(100)]
+    assert [y for _, y in smoothed(line)] == pytest.approx([y for _, y in line])
+
+
+def test_a_single_point_is_drawn_as_a_dot() -> None:
+    assert 'class="dot c0"' in svg_chart(Chart("c", [Series.of("s", [1], [0.5])]), 400, 200)
