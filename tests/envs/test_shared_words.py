@@ -136,11 +136,10 @@ def test_names_of_partials_and_objects():
 
 
 def test_an_error_is_described_with_its_line():
-    try:
-        raise ValueError("why")
-    except ValueError as error:
-        assert describe(error).startswith("ValueError: why (")
-        assert "test_shared_words.py:" in describe(error)
+    with pytest.raises(ValueError, match="no number") as caught:
+        raise ValueError("no number")
+    assert describe(caught.value).startswith("ValueError: no number (")
+    assert "test_shared_words.py:" in describe(caught.value)
     assert describe(KeyError()) == "KeyError"
 
 

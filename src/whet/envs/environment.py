@@ -12,18 +12,18 @@ from __future__ import annotations
 import json
 import logging
 import uuid
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
-from whet.calls import CallSpec, describe, is_awaitable, resolve
+from whet.calls import describe
 from whet.clients.client import Client
-from whet.decorators import discover_decorated
 from whet.envs.arguments import unknown_argument
 from whet.envs.datasets import RowDataset, build_dataset
-from whet.envs.exit import close_at_exit
-from whet.errors import ConfigError, DatasetError, EnvError, Error, ModelError, WhetError
+from whet.envs.hooks import Hooked
+from whet.envs.tool_defs import normalize_tool_defs
+from whet.errors import ConfigError, DatasetError, Error, ModelError, WhetError
 from whet.messages import copy_value, normalize_messages
 from whet.parsers.parser import Parser
 from whet.rollouts import scheduler
@@ -45,10 +45,8 @@ from whet.types import (
     Tool,
 )
 
-Handler = tuple[Callable[..., Any], CallSpec]
 
-
-class Environment(ABC):
+class Environment(Hooked):
     def __init__(
         self,
         dataset: Any = None,
@@ -116,13 +114,7 @@ class Environment(ABC):
             self.build_dataset()
         if not callable(eval_dataset):
             self.build_eval_dataset()
-        self._stop_conditions = self._handlers("stop")
-        self._setup_handlers = self._handlers("setup")
-        self._cleanup_handlers = self._handlers("cleanup")
-        self._teardown_handlers = self._handlers("teardown")
-        self._closed = False
-        if self._teardown_handlers:
-            close_at_exit(self)
+        self._find_hooks()
         if parser is not None and type(parser) is not type(self.rubric.parser):
             self.logger.warning(
                 "reward functions get the rubric's %s, not the environment's %s; give the rubric parser=... too",
@@ -131,7 +123,7 @@ class Environment(ABC):
             )
         self.__post_init__()
 
-    def __post_init__(self) -> None:  # noqa: B027
+    def __post_init__(self) -> None:
         """Override to do more once everything is constructed."""
 
     # Datasets
@@ -251,52 +243,6 @@ class Environment(ABC):
         usage: TokenUsage | None = state["usage"].snapshot()
         return usage
 
-    @final
-    async def is_completed(self, state: State, **kwargs: Any) -> bool:
-        """Whether a stop condition holds; the first that does is recorded."""
-        for condition, spec in self._stop_conditions:
-            holds = condition(state) if spec.takes_state else self._invoke(condition, spec, state, kwargs)
-            if await holds if is_awaitable(holds) else holds:
-                state["is_completed"] = True
-                state["is_truncated"] = bool(state.get("is_truncated")) or any(
-                    step.get("is_truncated", False) for step in state["trajectory"]
-                )
-                state["stop_condition"] = spec.name
-                return True
-        return False
-
-    async def cleanup(self, state: State) -> None:
-        """Run the `@cleanup` handlers, once per rollout. One that raises does not keep the others from running."""
-        if getattr(state, "cleaned_up", False):
-            return
-        object.__setattr__(state, "cleaned_up", True)
-        for handler, spec in self._cleanup_handlers:
-            try:
-                await resolve(self._invoke(handler, spec, state))
-            except WhetError:
-                raise
-            except Exception as error:
-                self._record_error(state, error, spec.name)
-
-    def _record_error(self, state: State, error: Exception, where: str) -> None:
-        """Make the rollout errored, unless it is already."""
-        if not isinstance(error, Error):
-            wrapped = EnvError(f"{where} raised {describe(error)}")
-            wrapped.__cause__ = error
-            error = wrapped
-        if state.get("error") is None:
-            state["error"] = error
-
-    def _handlers(self, mark: str) -> list[Handler]:
-        return [(handler, CallSpec.of(handler)) for handler in discover_decorated(self, mark)]
-
-    def _invoke(
-        self, handler: Callable[..., Any], spec: CallSpec, state: State, extra: Mapping[str, Any] | None = None
-    ) -> Any:
-        if spec.takes_state:
-            return handler(state)
-        return handler(**spec.select({"state": state, "env": self, "task": state["task"], **(extra or {})}))
-
     # Many rollouts
 
     @property
@@ -409,18 +355,6 @@ class Environment(ABC):
     def evaluate_sync(self, client: Any, model: str, *args: Any, **kwargs: Any) -> GenerateOutputs:
         return scheduler.run_sync(self.evaluate(client, model, *args, **kwargs))
 
-    async def close(self) -> None:
-        """Run the `@teardown` handlers of rubric and environment, once."""
-        if self._closed:
-            return
-        self._closed = True
-        await self.rubric.teardown()
-        for handler, _ in self._teardown_handlers:
-            await resolve(handler())
-
-    async def _teardown(self) -> None:
-        await self.close()
-
     # Settings
 
     def set_kwargs(self, **kwargs: Any) -> None:
@@ -456,21 +390,3 @@ def _excerpt(dataset: RowDataset, n: int, seed: int | None) -> RowDataset:
     if seed is not None:
         dataset = dataset.shuffle(seed)
     return dataset[:n] if n > 0 else dataset
-
-
-def normalize_tool_defs(tool_defs: Sequence[Any] | None) -> list[Tool] | None:
-    """Tools as `Tool`, from dicts with name, description and parameters."""
-    if tool_defs is None:
-        return None
-    tools = []
-    for tool in tool_defs:
-        fields = tool if isinstance(tool, dict) else tool.model_dump(exclude_none=True)
-        if fields.get("type") == "function" and isinstance(fields.get("function"), dict):
-            raise ConfigError(
-                "tool_defs holds a tool in the OpenAI form; give {'name': ..., 'description': ..., 'parameters': ...}."
-            )
-        missing = [name for name in ("name", "description", "parameters") if name not in fields]
-        if missing:
-            raise ConfigError(f"a tool in tool_defs has no {' and no '.join(missing)}: {fields!r}.")
-        tools.append(tool if isinstance(tool, Tool) else Tool(**fields))
-    return tools

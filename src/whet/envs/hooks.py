@@ -1,0 +1,92 @@
+"""`Hooked`: the `@stop`, `@setup`, `@cleanup` and `@teardown` methods of an environment, found and run.
+
+Stop conditions and clean-up take what they name of `state`, `env` and `task`, plain or async. An exception in one is
+recorded as the rollout's error (`EnvError`), which says where it was raised.
+"""
+
+from __future__ import annotations
+
+from abc import ABC
+from collections.abc import Callable, Mapping
+from typing import Any, final
+
+from whet.calls import CallSpec, describe, is_awaitable, resolve
+from whet.decorators import discover_decorated
+from whet.envs.exit import close_at_exit
+from whet.errors import EnvError, Error, WhetError
+from whet.rubrics.rubric import Rubric
+from whet.types import State
+
+Handler = tuple[Callable[..., Any], CallSpec]
+
+
+class Hooked(ABC):
+    rubric: Rubric
+
+    def _find_hooks(self) -> None:
+        """To be called once, at construction: signatures are read here and not at every call."""
+        self._stop_conditions = self._handlers("stop")
+        self._setup_handlers = self._handlers("setup")
+        self._cleanup_handlers = self._handlers("cleanup")
+        self._teardown_handlers = self._handlers("teardown")
+        self._closed = False
+        if self._teardown_handlers:
+            close_at_exit(self)
+
+    @final
+    async def is_completed(self, state: State, **kwargs: Any) -> bool:
+        """Whether a stop condition holds; the first that does is recorded."""
+        for condition, spec in self._stop_conditions:
+            holds = condition(state) if spec.takes_state else self._invoke(condition, spec, state, kwargs)
+            if await holds if is_awaitable(holds) else holds:
+                state["is_completed"] = True
+                state["is_truncated"] = bool(state.get("is_truncated")) or any(
+                    step.get("is_truncated", False) for step in state["trajectory"]
+                )
+                state["stop_condition"] = spec.name
+                return True
+        return False
+
+    async def cleanup(self, state: State) -> None:
+        """Run the `@cleanup` handlers, once per rollout. One that raises does not keep the others from running."""
+        if getattr(state, "cleaned_up", False):
+            return
+        object.__setattr__(state, "cleaned_up", True)
+        for handler, spec in self._cleanup_handlers:
+            try:
+                await resolve(self._invoke(handler, spec, state))
+            except WhetError:
+                raise
+            except Exception as error:
+                self._record_error(state, error, spec.name)
+
+    def _record_error(self, state: State, error: Exception, where: str) -> None:
+        """Make the rollout errored, unless it is already."""
+        if not isinstance(error, Error):
+            wrapped = EnvError(f"{where} raised {describe(error)}")
+            wrapped.__cause__ = error
+            error = wrapped
+        if state.get("error") is None:
+            state["error"] = error
+
+    def _handlers(self, mark: str) -> list[Handler]:
+        return [(handler, CallSpec.of(handler)) for handler in discover_decorated(self, mark)]
+
+    def _invoke(
+        self, handler: Callable[..., Any], spec: CallSpec, state: State, extra: Mapping[str, Any] | None = None
+    ) -> Any:
+        if spec.takes_state:
+            return handler(state)
+        return handler(**spec.select({"state": state, "env": self, "task": state["task"], **(extra or {})}))
+
+    async def close(self) -> None:
+        """Run the `@teardown` handlers of rubric and environment, once."""
+        if self._closed:
+            return
+        self._closed = True
+        await self.rubric.teardown()
+        for handler, _ in self._teardown_handlers:
+            await resolve(handler())
+
+    async def _teardown(self) -> None:
+        await self.close()
