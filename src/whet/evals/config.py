@@ -35,6 +35,13 @@ class EvalConfig(StrictModel):
     output_directory: Path = Field(Path("outputs/evals"), description="Where results are saved.")
 
     @property
+    def label(self) -> str:
+        """The environment's name: its id, or the last part of a path."""
+        path = Path(self.environment)
+        is_path = self.environment.startswith((".", "/", "~")) or path.suffix == ".py" or path.exists()
+        return path.stem if is_path else self.environment
+
+    @property
     def local(self) -> bool:
         """Whether the model is run in this process."""
         return self.base_url is None

@@ -107,7 +107,7 @@ async def evaluate_model(
 
 def results_directory(config: EvalConfig) -> Path:
     """`outputs/evals/<env>--<model>/<id>`, new every time."""
-    return config.output_directory / f"{_slug(config.environment)}--{_slug(config.model)}" / uuid.uuid4().hex[:8]
+    return config.output_directory / f"{_slug(config.label)}--{_slug(config.model)}" / uuid.uuid4().hex[:8]
 
 
 def _slug(name: str) -> str:

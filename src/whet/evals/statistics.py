@@ -10,8 +10,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-T_975_OF_FEW = (12.7062, 4.3027, 3.1824, 2.7764)
-"""0.975 quantiles of Student's t with 1 to 4 degrees of freedom, where the expansion below is too coarse."""
+T_975_OF_FEW = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622)
+"""0.975 quantiles of Student's t with 1 to 9 degrees of freedom, where the expansion below is too coarse."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def clustered_mean(values_by_example: Mapping[object, Sequence[float]]) -> Estim
 
 
 def t_975(degrees: int) -> float:
-    """The 0.975 quantile of Student's t, to about 0.002 (Abramowitz and Stegun 26.7.5)."""
+    """The 0.975 quantile of Student's t, to three places (Abramowitz and Stegun 26.7.5)."""
     assert degrees >= 1
     if degrees <= len(T_975_OF_FEW):
         return T_975_OF_FEW[degrees - 1]
