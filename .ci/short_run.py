@@ -16,7 +16,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as directory:
         command = [str(Path(sys.executable).with_name("whet")), "train", "run", "configs/rl/quickstart.toml"]
         command += ["--name", "short", "--runs_directory", directory]
-        command += ["--max_steps", str(STEPS), "--eval.num_examples", "8"]
+        command += ["--max_steps", str(STEPS), "--eval.num_examples", "8", "--deployment.threads", "1"]
         done = subprocess.run(command, stdin=subprocess.DEVNULL)
         if done.returncode != 0:
             print(f"error: the quickstart ended with exit code {done.returncode}")
