@@ -132,6 +132,11 @@ def test_rollouts_of_a_task_are_compared_with_each_other() -> None:
         assert first["advantage"] == pytest.approx((first["reward"] - second["reward"]) / 2)
 
 
+def test_a_rollout_alone_is_compared_with_nothing() -> None:
+    score = evaluate(ScriptedClient(by_seed), rollouts_per_example=1)
+    assert [row["advantage"] for row in score.rows] == [None] * 3
+
+
 def test_all_held_out_tasks_are_taken_when_asked() -> None:
     assert evaluate(ScriptedClient(lambda prompt: "x"), num_examples=-1).rollouts == 8
 

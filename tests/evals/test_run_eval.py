@@ -276,4 +276,6 @@ def test_evaluating_an_endpoint_needs_neither_torch_nor_numpy() -> None:
 def test_a_misspelt_setting_is_refused() -> None:
     with pytest.raises(ValidationError, match="num_example"):
         EvalConfig(environment="e", num_example=3)  # type: ignore[call-arg]
+    with pytest.raises(ValidationError, match="at least 1, or -1 for all"):
+        EvalConfig(environment="e", num_examples=0)
     assert all(field.description for field in EvalConfig.model_fields.values())

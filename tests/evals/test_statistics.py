@@ -12,16 +12,22 @@ from whet.evals.statistics import clustered_mean, spread, t_975
 
 
 def test_the_interval_of_two_tasks_by_hand() -> None:
-    # Cluster sums of deviations from 0.5: -1 and +1; sqrt(2 / 1 * 2) / 4 = 0.5; times t with one degree of freedom.
+    # Cluster sums of deviations from 2: -2 and +2; sqrt(2 / 1 * 8) / 4 = 1; times t with one degree of freedom.
+    estimate = clustered_mean({0: [1.0, 1.0], 1: [3.0, 3.0]})
+    assert estimate is not None
+    assert estimate.mean == 2.0
+    assert estimate.high == pytest.approx(2.0 + 12.7062)
+    assert estimate.low == pytest.approx(2.0 - 12.7062)
+
+
+def test_the_interval_of_shares_lies_between_zero_and_one() -> None:
     estimate = clustered_mean({0: [0.0, 0.0], 1: [1.0, 1.0]})
     assert estimate is not None
-    assert estimate.mean == 0.5
-    assert estimate.high == pytest.approx(0.5 + 12.7062 * 0.5)
-    assert estimate.low == pytest.approx(0.5 - 12.7062 * 0.5)
+    assert (estimate.low, estimate.high) == (0.0, 1.0)
 
 
 def test_one_rollout_a_task_gives_the_ordinary_standard_error() -> None:
-    values = [0.1, 0.4, 0.9, 0.3, 0.7]
+    values = [1.1, 1.4, 1.9, 1.3, 1.7]
     estimate = clustered_mean(dict(enumerate([value] for value in values)))
     assert estimate is not None
     assert estimate.high is not None
@@ -30,8 +36,8 @@ def test_one_rollout_a_task_gives_the_ordinary_standard_error() -> None:
 
 
 def test_repeating_every_rollout_does_not_narrow_the_interval() -> None:
-    once = clustered_mean({task: [task / 7] for task in range(8)})
-    often = clustered_mean({task: [task / 7] * 10 for task in range(8)})
+    once = clustered_mean({task: [float(task)] for task in range(8)})
+    often = clustered_mean({task: [float(task)] * 10 for task in range(8)})
     assert once is not None
     assert often is not None
     assert often.low == pytest.approx(once.low)

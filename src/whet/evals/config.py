@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from whet.config import StrictModel
 
@@ -27,12 +27,19 @@ class EvalConfig(StrictModel):
     seed: int | None = Field(
         None, ge=0, description="Seed of the sampling; absent, 0 for models run here, and none is sent to endpoints."
     )
-    dtype: str = Field("float32", description="Precision of a model run here: float32 or bfloat16.")
+    dtype: Literal["float32", "bfloat16"] = Field("float32", description="Precision of a model run here.")
     threads: int | None = Field(
         None, ge=1, description="CPU threads of a model run here; torch's own choice if absent."
     )
     save: bool = Field(True, description="Keep every rollout, and the averages, in a directory of their own.")
     output_directory: Path = Field(Path("outputs/evals"), description="Where results are saved.")
+
+    @field_validator("num_examples")
+    @classmethod
+    def _some(cls, value: int) -> int:
+        if value == 0:
+            raise ValueError("evaluating no task says nothing; give at least 1, or -1 for all")
+        return value
 
     @property
     def label(self) -> str:

@@ -97,9 +97,13 @@ async def evaluate_environment(
     found: dict[int, list[dict[str, Any]]] = {}
 
     def keep(number: int, states: list[State]) -> None:
+        several = len(states) > 1  # one rollout has nothing to be compared with
         found[number] = [
             rollout_row(
-                state, group=str(state["example_id"]), environment=environment, advantage=state.get("advantage")
+                state,
+                group=str(state["example_id"]),
+                environment=environment,
+                advantage=state.get("advantage") if several else None,
             )
             for state in states
         ]

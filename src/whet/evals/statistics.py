@@ -27,7 +27,8 @@ def clustered_mean(values_by_example: Mapping[object, Sequence[float]]) -> Estim
     """The mean over all values, with an interval that treats the values of one example as one observation.
 
     Standard error: sqrt(C / (C - 1) * sum_c (sum_i (x_ci - mean))^2) / N, over C examples with N values together;
-    the interval uses Student's t with C - 1 degrees of freedom. None where there is no value at all.
+    the interval uses Student's t with C - 1 degrees of freedom, and is cut at 0 and 1 where every value lies between
+    them. None where there is no value at all.
     """
     clusters = [list(values) for values in values_by_example.values() if values]
     count = sum(map(len, clusters))
@@ -40,7 +41,10 @@ def clustered_mean(values_by_example: Mapping[object, Sequence[float]]) -> Estim
     squares = math.fsum(math.fsum(value - mean for value in cluster) ** 2 for cluster in clusters)
     error = math.sqrt(examples / (examples - 1) * squares) / count
     reach = t_975(examples - 1) * error
-    return Estimate(mean, mean - reach, mean + reach)
+    low, high = mean - reach, mean + reach
+    if all(0 <= value <= 1 for cluster in clusters for value in cluster):
+        low, high = max(low, 0.0), min(high, 1.0)
+    return Estimate(mean, low, high)
 
 
 def t_975(degrees: int) -> float:

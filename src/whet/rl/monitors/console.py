@@ -89,10 +89,8 @@ class ConsoleMonitor:
         self._print_comparison()
         took = "" if self._progress is None else f" in {duration(self._progress.elapsed)}"
         steps = f"{outcome.step} step" + ("" if outcome.step == 1 else "s")
-        self._print(
-            f"{outcome.state} after {steps}{took}"
-            + (f": {safe_text(outcome.message, 2000)}" if outcome.message else "")
-        )
+        why = "" if outcome.state == "finished" else f": {safe_text(outcome.message, 2000)}"
+        self._print(f"{outcome.state} after {steps}{took}{why}")
         for label, text in places(outcome):
             self._print(f"{label:<9} {text}")
         self._progress = None

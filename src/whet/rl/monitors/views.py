@@ -151,7 +151,15 @@ def _conversation(row: Mapping[str, Any], width: int) -> Iterator[Text]:
         line = Text(
             f"{safe_text(label, 9):<9}", style="bold" if role == "assistant" else "", no_wrap=True, overflow="ellipsis"
         )
-        yield line.append(safe_text(spoken.strip(), max(1, width - 9)))
+        yield line.append(_fit(spoken.strip(), max(1, width - 9), from_start=role == "assistant"))
+
+
+def _fit(text: str, width: int, *, from_start: bool) -> str:
+    """`text` on one line: its start, or its start and its end, where the question of a prompt mostly is."""
+    if len(text) <= width or from_start:
+        return safe_text(text, width)
+    head = width // 3
+    return f"{safe_text(text[: head - 1], head)}…{safe_text(text[head - width :], width - head)}"
 
 
 def call_text(call: Any) -> str:
