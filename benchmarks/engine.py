@@ -150,9 +150,8 @@ def main() -> None:
             for side, speed in result["tokens_per_second"].items():
                 print(f"  {side:<20} {speed:>8} tokens/s")
             for peer, ratio in result["ratio_of_whet_fp32"].items():
-                print(
-                    f"  whet fp32 / {peer:<18} {ratio['median']:.2f}x  ({ratio['lowest']:.2f} to {ratio['highest']:.2f})"
-                )
+                spread = f"({ratio['lowest']:.2f} to {ratio['highest']:.2f})"
+                print(f"  whet fp32 / {peer:<18} {ratio['median']:.2f}x  {spread}")
         print(json.dumps({"benchmark": "engine", **result}))
 
 

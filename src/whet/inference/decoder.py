@@ -27,7 +27,6 @@ class Decoder:
 
     def __init__(self, arch: Architecture, weights: PackedWeights, cache: KVCache, *, max_context: int) -> None:
         self.arch, self.weights, self.cache = arch, weights, cache
-        self._scale = arch.head_dim**-0.5
         device = weights.embedding.device
         frequencies = torch.tensor(arch.inverse_frequencies(), dtype=torch.float32)
         angles = torch.outer(torch.arange(max_context, dtype=torch.float32), frequencies)
@@ -115,32 +114,30 @@ class Decoder:
             x = self._feed_forward(x, layer)
 
     def _rotate(self, qk: Tensor, layer: LayerWeights, cos: Tensor, sin: Tensor) -> Tensor:
-        """Query-key norm and rotary embedding of `[N, heads + kv_heads, D]`, in float32; queries come out scaled."""
+        """Query-key norm and rotary embedding of `[N, heads + kv_heads, D]`, in float32."""
         qk = qk.float()
         if layer.qk_gain is not None:
-            qk = (qk * _inverse_rms(qk, self.arch.norm_eps)).mul_(layer.qk_gain)
-        rotated = qk.roll(self.arch.head_dim // 2, -1).mul_(sin).addcmul_(qk, cos)
-        rotated[:, : self.arch.num_heads].mul_(self._scale)
-        return rotated.to(self.cache.keys.dtype)
+            qk = (qk * _inverse_length(qk, self.arch.norm_eps)).mul_(layer.qk_gain)
+        return qk.roll(self.arch.head_dim // 2, -1).mul_(sin).addcmul_(qk, cos).to(self.cache.keys.dtype)
 
     def _feed_forward(self, x: Tensor, layer: LayerWeights) -> Tensor:
         gate, up = _project(_normalise(x, self.arch.norm_eps), layer.gate_up, layer.gate_up_bias).chunk(2, dim=-1)
         return _project(F.silu(gate).mul_(up), layer.down, layer.down_bias, residual=x)
 
     def _logits(self, x: Tensor) -> Tensor:
-        gained = (x * _inverse_rms(x, self.arch.norm_eps)).mul_(self.weights.final_gain)
+        gained = (x * _inverse_length(x, self.arch.norm_eps)).mul_(self.weights.final_gain)
         return torch.mm(gained.to(x.dtype), self.weights.unembedding).float()
 
 
-def _inverse_rms(x: Tensor, eps: float) -> Tensor:
-    """1 / sqrt(mean(x^2) + eps) over the last dimension, in float32."""
-    square: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32).square_()
-    return square.div_(x.shape[-1]).add_(eps).rsqrt_()
+def _inverse_length(x: Tensor, eps: float) -> Tensor:
+    """1 / sqrt(sum(x^2) + n eps) over the last dimension, in float32: RMS norm without the constant sqrt(n)."""
+    length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
+    return length.mul_(length).add_(eps * x.shape[-1]).rsqrt_()
 
 
 def _normalise(x: Tensor, eps: float) -> Tensor:
-    """RMS norm without its gain, which is folded into the matrix that comes next."""
-    return (x * _inverse_rms(x, eps)).to(x.dtype)
+    """RMS norm without its gain and sqrt(n), which are folded into the matrix that comes next."""
+    return (x * _inverse_length(x, eps)).to(x.dtype)
 
 
 def _project(x: Tensor, weight: Tensor, bias: Tensor | None, *, residual: Tensor | None = None) -> Tensor:

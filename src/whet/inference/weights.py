@@ -2,8 +2,9 @@
 
 Two forms exist. *Named* weights are tensors under the names a `transformers` checkpoint uses; they are what updates
 carry and what LoRA adapters are merged onto. *Packed* weights are what `decoder.py` computes with: query, key and
-value in one matrix, gate and up in another, every matrix stored input-major, and each RMS norm's gain folded into the
-matrix that reads it. Nothing here knows of requests or caches.
+value in one matrix, gate and up in another, every matrix stored input-major. What is constant is folded in: each RMS
+norm's gain and the square root of its size (so that `decoder.py` divides by the root of a sum, not of a mean) go into
+the matrix that reads it, and the attention scale goes into the queries. Nothing here knows of requests or caches.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ NamedWeights: TypeAlias = dict[str, Tensor]
 class LayerWeights:
     """One decoder layer; H hidden, I intermediate, Q = query heads x D, K = key heads x D."""
 
-    qkv: Tensor  # [H, Q + 2K], input norm folded in
+    qkv: Tensor  # [H, Q + 2K], input norm folded in, and the attention scale unless qk_gain has it
     qkv_bias: Tensor | None
     qk_gain: Tensor | None  # [heads + kv_heads, D], float32; None without qk-norm
     output: Tensor  # [Q, H]
@@ -43,7 +44,7 @@ class LayerWeights:
 class PackedWeights:
     embedding: Tensor  # [V, H]
     layers: list[LayerWeights]
-    final_gain: Tensor  # [H], float32
+    final_gain: Tensor  # [H], float32, times sqrt(H)
     unembedding: Tensor  # [H, V]; a view of the embedding when tied
 
 
@@ -95,11 +96,14 @@ def pack(named: Mapping[str, Tensor], arch: Architecture, *, dtype: torch.dtype,
 
     hidden, inner, dim = arch.hidden_size, arch.intermediate_size, arch.head_dim
     queries, keys = arch.num_heads * dim, arch.num_kv_heads * dim
+    scale = dim**-0.5
+    query_scale = torch.ones(queries + 2 * keys, device=device)
+    query_scale[:queries] = 1.0 if arch.qk_norm else scale
     layers = []
     for i in range(arch.num_layers):
         at, mlp = f"model.layers.{i}.self_attn.", f"model.layers.{i}.mlp."
-        input_gain = take(f"model.layers.{i}.input_layernorm.weight", hidden)
-        post_gain = take(f"model.layers.{i}.post_attention_layernorm.weight", hidden)
+        input_gain = take(f"model.layers.{i}.input_layernorm.weight", hidden) * hidden**0.5
+        post_gain = take(f"model.layers.{i}.post_attention_layernorm.weight", hidden) * hidden**0.5
         parts = (("q_proj", queries), ("k_proj", keys), ("v_proj", keys))
         qkv = torch.cat([take(f"{at}{part}.weight", size, hidden) for part, size in parts])
         qkv_bias = torch.cat([take(f"{at}{part}.bias", size) for part, size in parts]) if arch.qkv_bias else None
@@ -109,14 +113,15 @@ def pack(named: Mapping[str, Tensor], arch: Architecture, *, dtype: torch.dtype,
                 (take(f"{at}q_norm.weight", dim), arch.num_heads),
                 (take(f"{at}k_norm.weight", dim), arch.num_kv_heads),
             ]
-            qk_gain = torch.cat([gain.expand(heads, dim) for gain, heads in gains]).contiguous()
+            qk_gain = torch.cat([gain.expand(heads, dim) for gain, heads in gains]) * dim**0.5
+            qk_gain[: arch.num_heads] *= scale
         halves = ("gate_proj", "up_proj")
         gate_up = torch.cat([take(f"{mlp}{half}.weight", inner, hidden) for half in halves])
         gate_up_bias = torch.cat([take(f"{mlp}{half}.bias", inner) for half in halves]) if arch.mlp_bias else None
         layers.append(
             LayerWeights(
-                qkv=matrix(qkv * input_gain),
-                qkv_bias=None if qkv_bias is None else qkv_bias.to(dtype),
+                qkv=matrix(qkv * input_gain * query_scale.unsqueeze(1)),
+                qkv_bias=None if qkv_bias is None else (qkv_bias * query_scale).to(dtype),
                 qk_gain=qk_gain,
                 output=matrix(take(f"{at}o_proj.weight", hidden, queries)),
                 output_bias=take(f"{at}o_proj.bias", hidden).to(dtype) if arch.output_bias else None,
@@ -131,7 +136,7 @@ def pack(named: Mapping[str, Tensor], arch: Architecture, *, dtype: torch.dtype,
     return PackedWeights(
         embedding=embedding,
         layers=layers,
-        final_gain=take("model.norm.weight", hidden),
+        final_gain=take("model.norm.weight", hidden) * hidden**0.5,
         unembedding=embedding.t() if tied else matrix(take("lm_head.weight", arch.vocab_size, hidden)),
     )
 
