@@ -165,6 +165,35 @@ def test_rubric_cleanup_follows_scoring():
     assert order == [1.0, 1.0]
 
 
+def test_a_rubric_whose_own_code_raises_leaves_its_group_errored():
+    class Breaks(whet.Rubric):
+        async def score_group(self, states):
+            raise LookupError("no table")
+
+    states = group(whet.SingleTurnEnv(dataset=[TASK], rubric=whet.RubricGroup([Breaks()])), ["a"])
+    assert [(state["reward"], type(state["error"])) for state in states] == [(None, whet.RewardError)] * 2
+    assert "no table" in str(states[0]["error"])
+
+
+def test_a_rubric_cleanup_that_raises_makes_its_rollout_errored_and_the_others_still_run():
+    cleaned = []
+
+    class Breaks(whet.Rubric):
+        @whet.cleanup(priority=1)
+        def breaks(self, state):
+            if state["trajectory_id"] == "a":
+                raise OSError("still open")
+
+        @whet.cleanup
+        def note(self, state):
+            cleaned.append(state["trajectory_id"])
+
+    environment = whet.SingleTurnEnv(dataset=[TASK], rubric=Breaks([right]))
+    states = group(environment, ["a"], trajectory_ids=["a", "b"])
+    assert [(state["reward"], state["error"] is None) for state in states] == [(None, False), (1.0, True)]
+    assert cleaned == ["a", "b"]
+
+
 def test_no_limit_is_none():
     assert (rollout_limit(-1), rollout_limit(None), rollout_limit(0)) == (None, None, None)
 

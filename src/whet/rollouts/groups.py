@@ -15,9 +15,9 @@ from typing import Any, Protocol, cast
 
 from whet.calls import resolve
 from whet.clients.client import Client
-from whet.errors import InfraError, InvalidModelResponseError, RewardError
+from whet.errors import InfraError, InvalidModelResponseError, RewardError, WhetError
 from whet.rollouts.limits import gather
-from whet.rubrics.rubric import Rubric
+from whet.rubrics.rubric import Rubric, mark_unscored
 from whet.types import RolloutInput, SamplingArgs, State
 
 RETRYABLE = (InfraError, InvalidModelResponseError, RewardError)
@@ -130,6 +130,10 @@ async def _score(env: RolloutEnv, states: list[State], independent: bool) -> Non
             await rubric.score_group(states)
         else:
             await rubric.dummy_score_group(states)
+    except WhetError:
+        raise
+    except Exception as error:  # not a reward function, whose errors are its rollout's, but a rubric's own code
+        mark_unscored(states, f"the scoring of {type(rubric).__name__}", error)
     finally:
         end = time.time()
         for state in states:

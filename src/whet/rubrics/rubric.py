@@ -126,9 +126,15 @@ class Rubric:
                 state["reward"] = None
 
     async def cleanup(self, state: State) -> None:
-        """Run the `@cleanup` handlers of this rubric, after the rollout has been scored."""
+        """Run the `@cleanup` handlers of this rubric, after the rollout has been scored; all, also where one raises."""
         for handler in self._cleanup_handlers:
-            await resolve(handler(**self._arguments(self._spec(handler), state)))
+            spec = self._spec(handler)
+            try:
+                await resolve(handler(**self._arguments(spec, state)))
+            except WhetError:
+                raise
+            except Exception as error:
+                mark_unscored([state], f"cleanup '{spec.name}'", error)
 
     async def teardown(self) -> None:
         """Run the `@teardown` handlers of this rubric."""
@@ -237,6 +243,16 @@ def assign_advantages(states: Sequence[State]) -> None:
                 step["advantage"] = advantage
             if step["reward"] is None:
                 step["reward"] = reward
+
+
+def mark_unscored(states: Sequence[State], what: str, error: Exception) -> None:
+    """Make rollouts errored because `what` raised `error`; a rollout that is errored already keeps its error."""
+    wrapped = RewardError(f"{what} raised {describe(error)}")
+    wrapped.__cause__ = error
+    for state in states:
+        state["reward"] = state["advantage"] = None
+        if state.get("error") is None:
+            state["error"] = wrapped
 
 
 def _add_score(state: State, name: str, value: Any, weight: float) -> None:
