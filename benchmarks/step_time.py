@@ -1,0 +1,325 @@
+"""Seconds per optimiser step: whet's synchronous loop against TRL's GRPOTrainer, same model, task and batch, one run.
+
+    pip install trl==1.16.0 datasets                      # beside whet, or in an environment of its own:
+    python benchmarks/step_time.py [--peer-python /path/to/other/bin/python] [--tokens 24 96] [--threads 2] [--json]
+
+Task: reverse texts of 16 to 24 letters, reward difflib's ratio, 16 prompts x 8 samples, temperature 1, on random weights
+of the shape of whet/tiny (or --model). whet's side is the whole loop of `whet train run`: rollouts through the
+environment, scoring, learning, publishing, records on disk. TRL runs in three ways: as it comes (bfloat16 autocast,
+SDPA, activation checkpointing: its defaults), tuned (bfloat16, eager attention, no checkpointing), and tuned in float32,
+which a CPU without bfloat16 instructions may like better.
+
+Every side is a process of its own that takes one step when told to, and they take turns, so that whatever else the
+machine does disturbs all alike. The figure that counts is the median of the ratios within a round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import difflib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import IO, Any
+
+PROMPTS, SAMPLES = 16, 8
+LEARNING_RATE = 1e-5
+ENVIRONMENT = {"id": "reverse-text", "args": {"min_length": 16, "max_length": 24, "num_train": 512}}
+SHAPE: dict[str, Any] = {
+    "vocab_size": 512,
+    "hidden_size": 128,
+    "intermediate_size": 384,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "head_dim": 32,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 1024,
+    "tie_word_embeddings": True,
+}
+PEERS: dict[str, dict[str, Any]] = {
+    "TRL as it comes": {},
+    "TRL tuned (bf16, eager)": {"attn_implementation": "eager", "bf16": True, "gradient_checkpointing": False},
+    "TRL tuned (fp32, eager)": {"attn_implementation": "eager", "bf16": False, "gradient_checkpointing": False},
+}
+
+
+def make_model(directory: Path) -> None:
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    from whet.models.tokenizer import build_tokenizer
+
+    torch.manual_seed(0)
+    tokenizer = build_tokenizer()
+    end = tokenizer.eos_token_id
+    model = Qwen3ForCausalLM(Qwen3Config(**SHAPE, eos_token_id=end, pad_token_id=tokenizer.pad_token_id))
+    model.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+
+
+class Pacer:
+    """A worker's end of the conversation: wait for the word, take a step, say how long it took."""
+
+    def __init__(self) -> None:
+        self._answers = os.fdopen(os.dup(1), "w")
+        os.dup2(2, 1)  # whatever libraries print goes elsewhere
+        self._started = 0.0
+
+    def wait(self) -> bool:
+        """Ready for a step. False when there is none to take."""
+        print("ready", file=self._answers, flush=True)
+        go = bool(sys.stdin.readline())
+        self._started = time.perf_counter()
+        return go
+
+    def done(self) -> None:
+        print(time.perf_counter() - self._started, file=self._answers, flush=True)
+
+
+def whet_worker(pacer: Pacer, job: dict[str, Any]) -> None:
+    from whet.envs.loading import load_environment
+    from whet.inference.loading import load_policy
+    from whet.rl.config import RunConfig
+    from whet.rl.curriculum import Curriculum, Pool
+    from whet.rl.dispatcher import Dispatcher, TrainingEnv
+    from whet.rl.handover import weights_directory
+    from whet.rl.learner.make import make_learner
+    from whet.rl.monitors.protocol import EvalReport, Outcome, RunPlan, StepReport
+    from whet.rl.orchestrator import Orchestrator
+    from whet.rl.records import Records
+    from whet.rl.run_directory import RunDirectory
+
+    class PacingMonitor:
+        def start(self, plan: RunPlan) -> None: ...
+        def phase(self, name: str, done: int, total: int) -> None: ...
+        def evaluation(self, report: EvalReport) -> None: ...
+        def note(self, message: str) -> None: ...
+        def close(self, outcome: Outcome) -> None: ...
+
+        def step(self, report: StepReport) -> None:
+            pacer.done()
+            if not pacer.wait():
+                os._exit(0)
+
+    async def no_evaluation(moment: str, step: int, version: int) -> EvalReport:
+        raise AssertionError("evaluation is switched off")
+
+    config = RunConfig.model_validate(
+        {
+            "name": "step-time",
+            "model": job["model"],
+            "max_steps": 10_000,
+            "batch_size": PROMPTS * SAMPLES,
+            "rollouts_per_example": SAMPLES,
+            "learning_rate": LEARNING_RATE,
+            "runs_directory": job["scratch"],
+            "sampling": {"max_tokens": job["tokens"]},
+            "env": [ENVIRONMENT],
+            "eval": {"before": False, "after": False},
+            "checkpointing": {"save_every_n_steps": 10_000},
+        }
+    )
+    source = config.env[0]
+    environment = load_environment(source.id, **source.args)
+    training_env = TrainingEnv(source.label, environment, list(environment.get_dataset()))
+    policy = load_policy(config.model, threads=job["threads"])
+    directory = RunDirectory(config.directory)
+    directory.open(config, resume=False)
+
+    async def train(publish_directory: Path) -> None:
+        learner = make_learner(
+            policy.path,
+            optimizer=config.optimizer,
+            lora=None,
+            max_steps=config.max_steps,
+            seed=config.seed,
+            publish_directory=publish_directory,
+        )
+        dispatcher = Dispatcher(
+            environments=[training_env],
+            curriculum=Curriculum([Pool(source.label, len(training_env.rows), 1.0)], seed=config.seed),
+            client=policy.client,
+            model=config.model,
+            sampling_args=config.sampling.args(),
+            rollouts_per_example=SAMPLES,
+            groups_per_batch=PROMPTS,
+            min_variance=0.0,
+            max_concurrent=config.max_concurrent,
+            seed=config.seed,
+        )
+        records = Records(directory, keep_checkpoints=1)
+        orchestrator = Orchestrator(config, dispatcher, policy.engine, learner, no_evaluation, records, PacingMonitor())
+        if pacer.wait():
+            await orchestrator.run(1)
+
+    with weights_directory() as publish_directory:
+        asyncio.run(train(publish_directory))
+
+
+def trl_worker(pacer: Pacer, job: dict[str, Any]) -> None:
+    import torch
+    from datasets import Dataset
+    from transformers import TrainerCallback
+    from trl import GRPOConfig, GRPOTrainer
+
+    torch.set_num_threads(job["threads"])
+
+    class PacingCallback(TrainerCallback):
+        def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if not pacer.wait():
+                os._exit(0)
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            pacer.done()
+
+    def similarity(completions: list[Any], answer: list[str], **_: Any) -> list[float]:
+        texts = [completion[0]["content"].strip() for completion in completions]
+        pairs = zip(texts, answer, strict=True)
+        return [difflib.SequenceMatcher(None, text, right, autojunk=False).ratio() for text, right in pairs]
+
+    settings = dict(job["settings"])
+    attention = settings.pop("attn_implementation", None)
+    trainer = GRPOTrainer(
+        model=job["model"],
+        reward_funcs=similarity,
+        train_dataset=Dataset.from_list(job["rows"]),
+        callbacks=[PacingCallback()],
+        args=GRPOConfig(
+            output_dir=job["scratch"],
+            per_device_train_batch_size=PROMPTS * SAMPLES,
+            num_generations=SAMPLES,
+            max_completion_length=job["tokens"],
+            max_steps=10_000,
+            learning_rate=LEARNING_RATE,
+            use_cpu=True,
+            save_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+            model_init_kwargs={"attn_implementation": attention} if attention else None,
+            **settings,
+        ),
+    )
+    trainer.train()
+
+
+class Side:
+    """One process that takes steps on request."""
+
+    def __init__(self, name: str, python: str, kind: str, job: dict[str, Any]) -> None:
+        self.name = name
+        self.seconds: list[float] = []
+        log = Path(job["scratch"]) / "log.txt"
+        self._log = log.open("w")
+        self._job = log.with_name("job.json")
+        self._job.write_text(json.dumps(job))
+        self._process = subprocess.Popen(
+            [python, __file__, "--worker", kind, str(self._job)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            env={
+                **os.environ,
+                "OMP_NUM_THREADS": str(job["threads"]),
+                "HF_HUB_OFFLINE": "1",
+                "TOKENIZERS_PARALLELISM": "0",
+            },
+        )
+        self._expect()
+
+    def step(self, *, count: bool) -> None:
+        self._pipe(self._process.stdin).write("go\n")
+        self._pipe(self._process.stdin).flush()
+        seconds = float(self._expect())
+        self._expect()
+        if count:
+            self.seconds.append(seconds)
+
+    def close(self) -> None:
+        self._pipe(self._process.stdin).close()
+        self._process.wait(timeout=60)
+        self._log.close()
+
+    def _expect(self) -> str:
+        line = self._pipe(self._process.stdout).readline().strip()
+        if not line:
+            self._process.wait(timeout=60)
+            tail = "\n".join(Path(self._log.name).read_text().splitlines()[-15:])
+            hint = "Install the peer with: pip install trl==1.16.0 datasets" if "No module named" in tail else ""
+            sys.exit(f"{self.name} stopped:\n{tail}\n{hint}")
+        return line
+
+    @staticmethod
+    def _pipe(pipe: IO[str] | None) -> IO[str]:
+        assert pipe is not None
+        return pipe
+
+
+def measure(model: Path, tokens: int, options: argparse.Namespace, scratch: Path) -> dict[str, Any]:
+    from whet.envs.loading import load_environment
+
+    environment = load_environment(ENVIRONMENT["id"], **ENVIRONMENT["args"])
+    rows = [{"prompt": [dict(m) for m in row["prompt"]], "answer": row["answer"]} for row in environment.get_dataset()]
+    plans = [("whet", sys.executable, "whet", {})]
+    plans += [(name, options.peer_python, "trl", {"rows": rows, "settings": s}) for name, s in PEERS.items()]
+    sides = []
+    for number, (name, python, kind, extra) in enumerate(plans):
+        room = scratch / f"{tokens}-{number}"
+        room.mkdir()
+        job = {"model": str(model), "tokens": tokens, "threads": options.threads, "scratch": str(room), **extra}
+        sides.append(Side(name, python, kind, job))
+    for round_number in range(options.warmup + options.repetitions):
+        for side in sides:
+            side.step(count=round_number >= options.warmup)
+    for side in sides:
+        side.close()
+
+    ours = sides[0].seconds
+    print(
+        f"\n{tokens} new tokens, {PROMPTS} x {SAMPLES} samples, {options.threads} threads, {options.repetitions} rounds"
+    )
+    print(f"{'':26}{'s/step':>8}{'spread':>16}{'ratio to whet':>16}{'spread':>16}")
+    result: dict[str, Any] = {"tokens": tokens}
+    for side in sides:
+        ratios = sorted(theirs / mine for theirs, mine in zip(side.seconds, ours, strict=True))
+        median, ratio = statistics.median(side.seconds), statistics.median(ratios)
+        spread = f"{min(side.seconds):.3f} .. {max(side.seconds):.3f}"
+        print(f"{side.name:26}{median:>8.3f}{spread:>16}{ratio:>16.2f}{f'{ratios[0]:.2f} .. {ratios[-1]:.2f}':>16}")
+        result[side.name] = {"seconds": median, "ratio": ratio, "ratio_min": ratios[0], "ratio_max": ratios[-1]}
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--model", type=Path, help="a checkpoint directory; default: random weights, shape of whet/tiny"
+    )
+    parser.add_argument("--tokens", type=int, nargs="+", default=[24, 96], help="most new tokens of a sample")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="torch threads of each side")
+    parser.add_argument("--repetitions", type=int, default=7, help="rounds that count")
+    parser.add_argument("--warmup", type=int, default=2, help="rounds before those")
+    parser.add_argument("--peer-python", default=sys.executable, help="the interpreter in which TRL is installed")
+    parser.add_argument("--json", action="store_true", help="print only the JSON line")
+    parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        kind, job = options.worker[0], json.loads(Path(options.worker[1]).read_text())
+        {"whet": whet_worker, "trl": trl_worker}[kind](Pacer(), job)
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        model = options.model
+        if model is None:
+            model = Path(scratch) / "model"
+            make_model(model)
+        results = [measure(model, tokens, options, Path(scratch)) for tokens in options.tokens]
+    print("\n" + json.dumps({"benchmark": "step_time", "threads": options.threads, "results": results}))
+
+
+if __name__ == "__main__":
+    main()
