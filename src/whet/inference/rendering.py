@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, TypeVar, cast
 
 from renderers import (
     AutoRendererConfig,
@@ -31,8 +31,10 @@ from renderers.base import MODEL_RENDERER_MAP
 from whet.errors import ModelLoadError
 from whet.types import AssistantMessage, Messages, Tool, ToolCall
 
+_Ids = TypeVar("_Ids", list[int], list[int] | None)
+
 _REMEMBERED = 1024
-"""Prompts whose ids are kept: the rollouts of a group all begin with the same one."""
+"""Prompts, turns and texts whose ids are kept."""
 
 _QWEN3_MARKERS = (
     "<|im_start|>",
@@ -52,11 +54,26 @@ _PROBE: list[dict[str, Any]] = [
 ]
 
 
-class Tokenizer(Protocol):
-    """The part of a `transformers` tokenizer that is used here."""
+class _Remembering:
+    """A tokenizer that remembers what it encoded: renderers encode the same few marks many times a turn."""
 
-    def encode(self, text: str, *, add_special_tokens: bool = ...) -> list[int]: ...
-    def decode(self, token_ids: list[int], *, skip_special_tokens: bool = ...) -> str: ...
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._encoded: dict[tuple[str, bool], list[int]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tokenizer, name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._tokenizer(*args, **kwargs)
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        key = text, add_special_tokens
+        if key not in self._encoded:
+            if len(self._encoded) >= _REMEMBERED:
+                self._encoded.clear()
+            self._encoded[key] = list(self._tokenizer.encode(text, add_special_tokens=add_special_tokens))
+        return list(self._encoded[key])
 
 
 class ChatRenderer:
@@ -67,7 +84,8 @@ class ChatRenderer:
         self.tokenizer = tokenizer
         self._config = _choose(tokenizer)
         self._renderers: dict[bool | None, Renderer] = {}
-        self._rendered: OrderedDict[str, list[int]] = OrderedDict()
+        self._remembering = _Remembering(tokenizer)
+        self._remembered: OrderedDict[str, Any] = OrderedDict()
         self.stop_token_ids: tuple[int, ...] = tuple(self._renderer(None).get_stop_token_ids())
 
     @property
@@ -86,19 +104,13 @@ class ChatRenderer:
         if messages and all(message["role"] == "text" for message in messages):
             text = "".join(str(message["content"]) for message in messages)
             return list(self.tokenizer.encode(text, add_special_tokens=True))
-        key = json.dumps([messages, tools, enable_thinking], default=str)
-        if key in self._rendered:
-            self._rendered.move_to_end(key)
-        else:
-            ids = self._renderer(enable_thinking).render_ids(
-                _named_tool_results([_native_message(message) for message in messages]),
-                tools=_native_tools(tools),
-                add_generation_prompt=True,
-            )
-            self._rendered[key] = list(ids)
-            if len(self._rendered) > _REMEMBERED:
-                self._rendered.popitem(last=False)
-        return list(self._rendered[key])
+
+        def ids() -> list[int]:
+            native = _named_tool_results([_native_message(message) for message in messages])
+            renderer = self._renderer(enable_thinking)
+            return list(renderer.render_ids(native, tools=_native_tools(tools), add_generation_prompt=True))
+
+        return self._once("prompt", messages, tools, enable_thinking, make=ids)
 
     def extend(
         self,
@@ -114,26 +126,25 @@ class ChatRenderer:
 
         `conversation` is what those ids say, as messages. An answer that was cut off is closed first.
         """
-        renderer = self._renderer(enable_thinking)
         native = _named_tool_results([_native_message(message) for message in [*conversation, *new_messages]])
-        added, tool_specs = native[len(conversation) :], _native_tools(tools)
+        added = native[len(conversation) :]
         earlier = [*prompt_ids, *completion_ids]
+        if isinstance(self._config, Qwen3RendererConfig):
+            # In this format what follows an answer depends on neither the answer nor what led to it.
+            def after_empty_answer() -> list[int] | None:
+                close = [self.stop_token_ids[0]]
+                return self._after_answer(close, added, tools, enable_thinking)
 
-        def bridge(completion: list[int]) -> list[int] | None:
-            bridged = renderer.bridge_to_next_turn(prompt_ids, completion, added, tools=tool_specs)
-            return None if bridged is None else list(bridged.token_ids)
-
-        ids = bridge(completion_ids)
-        if ids is not None and ids[: len(earlier)] == earlier:
-            return ids
-        # The renderer would rather render this answer anew (an unclosed thought, say). What follows an answer does not
-        # depend on what it says, so the same new messages after an empty answer are the continuation.
-        if self.stop_token_ids:
-            close = self.stop_token_ids[0]
-            ids = bridge([close])
-            if ids is not None and ids[: len(prompt_ids) + 1] == [*prompt_ids, close]:
-                closed = bool(completion_ids) and completion_ids[-1] in self.stop_token_ids
-                return earlier + ids[len(prompt_ids) + closed :]
+            following = self._once("turn", added, tools, enable_thinking, make=after_empty_answer)
+        else:
+            ids = self._bridge(prompt_ids, completion_ids, added, tools, enable_thinking)
+            if ids is not None and ids[: len(earlier)] == earlier:
+                return ids
+            # The renderer would rather render this answer anew; the same messages after an empty answer will do.
+            following = self._after_answer(prompt_ids, added, tools, enable_thinking) if self.stop_token_ids else None
+        if following is not None:
+            closed = bool(completion_ids) and completion_ids[-1] in self.stop_token_ids
+            return earlier + following if closed else [*earlier, self.stop_token_ids[0], *following]
         ids = self.render([*conversation, *new_messages], tools, enable_thinking=enable_thinking)
         return ids if ids[: len(earlier)] == earlier else None
 
@@ -165,6 +176,38 @@ class ChatRenderer:
             else:
                 content += f"<tool_call>\n{call.raw}\n</tool_call>"
         return AssistantMessage(content, tool_calls=calls or None, reasoning_content=parsed.reasoning_content)
+
+    def _after_answer(
+        self, prompt_ids: list[int], added: list[dict[str, Any]], tools: Sequence[Tool] | None, thinking: bool | None
+    ) -> list[int] | None:
+        """Ids of `added` and the next generation prompt, as they come after an answer that was closed at once."""
+        close = self.stop_token_ids[0]
+        ids = self._bridge(prompt_ids, [close], added, tools, thinking)
+        closed = [*prompt_ids, close]
+        return ids[len(closed) :] if ids is not None and ids[: len(closed)] == closed else None
+
+    def _bridge(
+        self,
+        prompt_ids: list[int],
+        completion_ids: list[int],
+        added: list[dict[str, Any]],
+        tools: Sequence[Tool] | None,
+        thinking: bool | None,
+    ) -> list[int] | None:
+        renderer = self._renderer(thinking)
+        bridged = renderer.bridge_to_next_turn(prompt_ids, completion_ids, added, tools=_native_tools(tools))
+        return None if bridged is None else list(bridged.token_ids)
+
+    def _once(self, *key: Any, make: Callable[[], _Ids]) -> _Ids:
+        """What `make` gives, made once for equal keys: the rollouts of a group say much that is the same."""
+        name = json.dumps(key, default=str)
+        if name not in self._remembered:
+            self._remembered[name] = make()
+            if len(self._remembered) > _REMEMBERED:
+                self._remembered.popitem(last=False)
+        self._remembered.move_to_end(name)
+        ids = self._remembered[name]
+        return cast(_Ids, ids if ids is None else ids.copy())
 
     def _renderer(self, enable_thinking: bool | None) -> Renderer:
         if enable_thinking not in self._renderers:
