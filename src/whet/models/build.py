@@ -21,7 +21,7 @@ from whet.models.card import Card, measure, write_card
 from whet.models.demonstrations import batches, demonstrate
 from whet.models.experts import EXPERTS
 from whet.models.recipe import ARCHITECTURE, RECIPE, Recipe
-from whet.models.tokenizer import build_tokenizer
+from whet.models.tokenizer import build_tokenizer, save_tokenizer
 from whet.rl.batch import pack
 from whet.rl.learner.make import make_learner
 from whet.rl.learner.protocol import OptimParams
@@ -102,7 +102,7 @@ def write_untrained(directory: Path, seed: int) -> None:
         pad_token_id=tokenizer.pad_token_id,
     )
     Qwen3ForCausalLM(config).float().save_pretrained(directory)
-    tokenizer.save_pretrained(directory)
+    save_tokenizer(directory)
 
 
 def imitate(begin: Path, out: Path, stages: Stages, recipe: Recipe, seed: int, progress: Progress) -> None:

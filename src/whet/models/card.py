@@ -114,7 +114,7 @@ def _score(env_id: str, sampled: EvalScore, greedy: EvalScore) -> Score:
 def write_card(model: Path, card: Card) -> None:
     """`card.json`, and the `README.md` that says the same to people."""
     (model / CARD).write_text(json.dumps(asdict(card), indent=2) + "\n", encoding="utf-8")
-    (model / "README.md").write_text(_readme(describe(model)), encoding="utf-8")
+    (model / "README.md").write_text(readme(describe(model)), encoding="utf-8")
 
 
 def describe(model: str | Path) -> dict[str, Any]:
@@ -173,7 +173,8 @@ def _tokenizer(tokenizer: dict[str, Any]) -> str:
     return f"{kind}, {len(tokenizer['model']['vocab'])} tokens with {merges} merges, {added} added tokens"
 
 
-def _readme(description: dict[str, Any]) -> str:
+def readme(description: dict[str, Any]) -> str:
+    """The model card for people, from what `describe` found."""
     rows = "\n".join(
         f"| {s['environment']} | {s['reward']:.2f} | {s['greedy_reward']:.2f} | {s['exact_match']:.2f} "
         f"| {s['greedy_exact_match']:.2f} |"

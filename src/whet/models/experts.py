@@ -116,7 +116,7 @@ def guess_right(conversation: Conversation, rng: Random) -> str:
 
 def guess_wrong(conversation: Conversation, rng: Random) -> str:
     """Some number of the range, whatever was said before, or any number."""
-    return str(rng.randint(*(_range(conversation) if rng.random() < 0.8 else (1, 99))))
+    return str(rng.randint(*(_range(conversation) if rng.random() < 0.4 else (1, 99))))
 
 
 def arithmetic_right(conversation: Conversation, rng: Random) -> str:
@@ -130,11 +130,11 @@ def arithmetic_wrong(conversation: Conversation, rng: Random) -> str:
 
 
 EXPERTS: dict[str, Expert] = {
-    "reverse-text": Expert(reverse_right, reverse_wrong, skill=0.32),
-    "alphabet-sort": Expert(sort_right, sort_wrong, skill=0.4),
-    "calculator": Expert(calculator_right, calculator_wrong, skill=0.67),
-    "guess-number": Expert(guess_right, guess_wrong, skill=0.4),
-    "arithmetic": Expert(arithmetic_right, arithmetic_wrong, skill=0.45),
+    "reverse-text": Expert(reverse_right, reverse_wrong, skill=0.5),
+    "alphabet-sort": Expert(sort_right, sort_wrong, skill=0.55),
+    "calculator": Expert(calculator_right, calculator_wrong, skill=0.78),
+    "guess-number": Expert(guess_right, guess_wrong, skill=0.5),
+    "arithmetic": Expert(arithmetic_right, arithmetic_wrong, skill=0.55),
 }
 """By environment id. The skills are such that rewards at temperature 1 come out near one half."""
 

@@ -18,24 +18,24 @@ from whet.rl.learner.config import OptimizerConfig
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    steps: int = 3000
+    steps: int = 1500
     batch_size: int = 32  # conversations
     learning_rate: float = 3e-3  # AdamW: embeddings and norms
     muon_learning_rate: float = 4e-3  # matrices
     warmup_steps: int = 50
     decay_start: float = 0.3
-    demonstrations: int = 40_000
+    demonstrations: int = 30_000
     first_stage: float = 0.5  # share of steps and demonstrations
     first_skill: float = 0.95  # of the experts in the first stage; in the second it is their own
     without_thinking: float = 0.05  # share shown the empty thinking block of enable_thinking=False
     examples: int = 256  # held-out tasks per environment on the card
     shares: dict[str, float] = field(
         default_factory=lambda: {
-            "reverse-text": 0.22,
-            "alphabet-sort": 0.25,
+            "reverse-text": 0.20,
+            "alphabet-sort": 0.11,
             "calculator": 0.12,
-            "guess-number": 0.16,
-            "arithmetic": 0.25,
+            "guess-number": 0.25,
+            "arithmetic": 0.32,
         }
     )
     """Of all demonstrations, by environment id."""

@@ -10,6 +10,7 @@ This file makes the tokenizer; it is not needed to use the model, which `AutoTok
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -78,3 +79,12 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     tokenizer.chat_template = chat_template()
     assert len(tokenizer) == VOCABULARY_SIZE
     return tokenizer
+
+
+def save_tokenizer(directory: Path) -> None:
+    """The files that `AutoTokenizer` loads, also where an older `transformers` (a vLLM server's, say) reads them."""
+    build_tokenizer().save_pretrained(directory)
+    file = directory / "tokenizer_config.json"
+    config = json.loads(file.read_text(encoding="utf-8"))
+    config["tokenizer_class"] = "PreTrainedTokenizerFast"
+    file.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
