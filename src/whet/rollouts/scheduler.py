@@ -55,7 +55,8 @@ async def generate(
     on_log: OnLog | None = None,
 ) -> GenerateOutputs:
     """See `Environment.generate`."""
-    rows: list[RolloutInput] = inputs.to_list() if hasattr(inputs, "to_list") else list(inputs)
+    # Not copied here: every rollout copies its own row.
+    rows: list[RolloutInput] = list(inputs) if isinstance(inputs, Sequence) else inputs.to_list()
     for index, row in enumerate(rows):
         if "prompt" not in row or "example_id" not in row:
             raise ConfigError(f"input {index} has no prompt or no example_id; take inputs from env.get_dataset().")
