@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 
@@ -17,19 +17,26 @@ from whet.errors import EnvironmentLoadError
 from whet.evals.config import EvalConfig
 
 
+@dataclass
+class Summary:
+    reward: float | None
+    results: Path = Path("outputs/evals/x")
+
+
 class Room:
-    """Stands in for the room: records the config, reports progress, and returns a plain result."""
+    """Stands in for the room: records the config, reports progress, and returns a small summary."""
 
     def __init__(self) -> None:
         self.configs: list[EvalConfig] = []
+        self.reward: float | None = 0.5
         self.error: Exception | None = None
 
-    def run_eval(self, config: EvalConfig, *, on_progress: Callable[[int, int], None]) -> dict[str, Any]:
+    def run_eval(self, config: EvalConfig, *, on_progress: Callable[[int, int], None]) -> Summary:
         self.configs.append(config)
         if self.error is not None:
             raise self.error
         on_progress(1, 1)
-        return {"reward": 0.5, "results": Path("outputs/evals/x")}
+        return Summary(self.reward)
 
 
 @pytest.fixture
@@ -37,7 +44,7 @@ def room(monkeypatch: pytest.MonkeyPatch) -> Room:
     room = Room()
     for name, attributes in {
         "whet.evals.run": {"run_eval": room.run_eval},
-        "whet.evals.view": {"print_summary": lambda summary: print("mean reward", summary["reward"])},
+        "whet.evals.view": {"print_summary": lambda summary: print("mean reward", summary.reward)},
     }.items():
         module = ModuleType(name)
         for attribute, value in attributes.items():
@@ -110,6 +117,11 @@ def test_a_wrong_value_is_one_line_and_exit_code_two(
     assert words in error
     assert error.count("\n") == 1
     assert room.configs == []
+
+
+def test_an_evaluation_in_which_every_rollout_failed_ends_with_one(room: Room) -> None:
+    room.reward = None
+    assert main(["eval", "run", "e"]) == 1
 
 
 def test_an_environment_that_is_not_installed_is_one_line(room: Room, capsys: pytest.CaptureFixture[str]) -> None:

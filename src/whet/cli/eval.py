@@ -105,6 +105,8 @@ def run(
         print_json(summary)
     else:
         print_summary(summary)
+    if summary.reward is None:  # every rollout failed
+        raise typer.Exit(1)
 
 
 def _object(option: str, text: str) -> dict[str, Any]:
