@@ -95,7 +95,7 @@ def test_versions_are_runs_over_the_tokens_drawn() -> None:
 
 
 def test_the_oldest_parked_rollout_makes_room() -> None:
-    target = scheduler(max_rows=2, token_budget=2 * 64)
+    target = scheduler(max_rows=2, token_budget=2 * 32)
     first, second = job([1, 2], rollout="a"), job([3, 4], rollout="b")
     submitted(target, first, second)
     target.admit()
