@@ -75,6 +75,6 @@ def test_engine_and_learner_agree_on_every_sampled_token(name: str, tmp_path: Pa
         publish_directory=tmp_path,
     )
     difference = np.abs(learner.token_logprobs(batch) - batch.logprobs)
-    assert batch.trained_tokens > 100
+    assert batch.trained_tokens > 50
     assert difference[~batch.trained].max() == 0
     assert difference.max() <= 1e-4
