@@ -37,6 +37,7 @@ id = "calculator"
 weight = 0.5
 [eval]
 num_examples = 2
+interval = 4
 [checkpointing]
 save_every_n_steps = 2
 [deployment]

@@ -18,7 +18,7 @@ from whet.errors import MissingExtraError
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as one line of JSON on standard output.")]
 
 EXTRAS = {
-    "train": {"httpx", "numpy", "peft", "renderers", "safetensors", "tokenizers", "torch", "transformers"},
+    "train": {"PIL", "httpx", "numpy", "peft", "renderers", "safetensors", "tokenizers", "torch", "transformers"},
     "openai": {"openai"},
     "math": {"math_verify"},
 }

@@ -199,7 +199,7 @@ class RunConfig(StrictModel):
         for environments, where in ((self.env, "[[env]]"), (self.eval.env, "[[eval.env]]")):
             labels = [env.label for env in environments]
             if twice := {label for label in labels if labels.count(label) > 1}:
-                raise ValueError(f"{where} {sorted(twice)[0]!r} is there twice; give each its own name = \"...\"")
+                raise ValueError(f'{where} {sorted(twice)[0]!r} is there twice; give each its own name = "..."')
         if self.sampling.temperature == 0:
             raise ValueError("sampling.temperature = 0 makes every rollout of a group the same: nothing to learn from")
         return self

@@ -29,8 +29,7 @@ class Evaluation:
     async def __call__(self, moment: str, step: int, version: int) -> EvalReport:
         """Every environment in every way of sampling, all at once so that the engine's batches are full."""
         ways = self._ways()
-        settings = self.config.eval
-        total = len(self.environments) * len(ways) * settings.num_examples * settings.rollouts_per_example
+        total = len(self.environments) * self.config.eval.num_examples * sum(map(self._repeats, ways))
         done = 0
 
         def advance(*_: Any) -> None:
@@ -44,7 +43,7 @@ class Evaluation:
                 self.client,
                 self.config.model,
                 num_examples=self.config.eval.num_examples,
-                rollouts_per_example=self.config.eval.rollouts_per_example if sampling["temperature"] else 1,
+                rollouts_per_example=self._repeats((way, sampling)),
                 sampling_args=sampling,
                 max_concurrent=self.config.max_concurrent,
                 seed=self.config.seed,
@@ -56,6 +55,10 @@ class Evaluation:
         ]
         scores: list[EvalScore] = await asyncio.gather(*jobs)
         return EvalReport(cast(Literal["before", "during", "after"], moment), step, version, scores)
+
+    def _repeats(self, way: tuple[str, dict[str, Any]]) -> int:
+        """Rollouts of each task: greedily, one says it all."""
+        return self.config.eval.rollouts_per_example if way[1]["temperature"] else 1
 
     def _ways(self) -> list[tuple[str, dict[str, Any]]]:
         """`temperature 1` and, if asked for, `greedy`."""

@@ -57,15 +57,13 @@ class Orchestrator:
         """Train until the last step and return it. When `stop` is set: save, and raise `StopRequested`."""
         step = first_step - 1
         try:
-            if step == 0 and self.config.eval.before:
-                await self._evaluate("before", step)
             while step < self.config.max_steps:
+                if self._evaluation_is_due(step):
+                    await self._evaluate("during" if step else "before", step)
                 await self._step(step + 1)
                 step += 1
-                if step % self.config.checkpointing.save_every_n_steps == 0 and step < self.config.max_steps:
+                if step % self.config.checkpointing.save_every_n_steps == 0:
                     self._save(step)
-                if self.config.eval.interval and step % self.config.eval.interval == 0 and step < self.config.max_steps:
-                    await self._evaluate("during", step)
         except StopRequested:
             self._save(step)
             raise
@@ -130,6 +128,12 @@ class Orchestrator:
                 sequences += found
                 per_sequence += [float(advantage)] * len(found)
         return pack(sequences, per_sequence), [list(map(float, row)) for row in advantages_by_group], sequences
+
+    def _evaluation_is_due(self, step: int) -> bool:
+        """Asked before the step after `step`; so a run that was stopped while it evaluated does it when it resumes."""
+        interval = self.config.eval.interval
+        wanted = interval > 0 and step % interval == 0 if step else self.config.eval.before
+        return wanted and not self.records.evaluated(step)
 
     async def _evaluate(self, moment: str, step: int) -> None:
         report = await self._unless_stopped(self.evaluate(moment, step, self.engine.version))

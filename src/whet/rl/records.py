@@ -17,7 +17,7 @@ from whet.rl.checkpoints import newest_checkpoint, save_checkpoint
 from whet.rl.collector import Group
 from whet.rl.learner.protocol import Learner
 from whet.rl.ledger import Ledger
-from whet.rl.monitors.jsonl import JsonlMonitor
+from whet.rl.monitors.jsonl import EVALS, JsonlMonitor, read_evaluations
 from whet.rl.monitors.protocol import EvalReport, StepReport
 from whet.rl.rollout_log import discard_after, rollout_row, write_evaluation, write_step
 from whet.rl.run_directory import RunDirectory
@@ -34,6 +34,7 @@ class Records:
     _metrics: JsonlMonitor = field(init=False)
     _ledger: Ledger = field(init=False)
     _saved: int = field(init=False, default=0)
+    _evaluated: set[int] = field(init=False, default_factory=set)
 
     def __post_init__(self) -> None:
         self._metrics = JsonlMonitor(self.directory.metrics)
@@ -56,6 +57,11 @@ class Records:
     def evaluation(self, report: EvalReport) -> None:
         write_evaluation(self.directory.rollouts, report)
         self._metrics.evaluation(report)
+        self._evaluated.add(report.step)
+
+    def evaluated(self, step: int) -> bool:
+        """Whether the evaluation of `step` is on record."""
+        return step in self._evaluated
 
     def save(self, step: int, learner: Learner, curriculum: Mapping[str, Any]) -> bool:
         """A checkpoint of `step`, unless it is there already."""
@@ -87,4 +93,5 @@ class Records:
         self._ledger.truncate_after(step)
         discard_after(self.directory.rollouts, step)
         self._saved = step
+        self._evaluated = {report.step for report in read_evaluations(self.directory.path / EVALS)}
         return step, state, passed_over

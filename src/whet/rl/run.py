@@ -106,6 +106,7 @@ class _Run:
         except BaseException as error:
             failure = _explain(error, self.directory)
             if failure is None:
+                self.monitor.close(Outcome("failed", self.learner.version, f"{type(error).__name__}: {error}"))
                 raise
             outcome = Outcome(
                 "failed",

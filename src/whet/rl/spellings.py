@@ -44,5 +44,3 @@ def _move(data: dict[str, Any], old: str, new: str, source: str) -> None:
     if last in table:
         raise ConfigError(f"{source}: '{old}' and '{new}' are the same key; give it once.")
     table[last] = data.pop(old)
-
-
