@@ -1,13 +1,13 @@
 """Seconds per optimiser step: whet's synchronous loop against TRL's GRPOTrainer, same model, task and batch, one run.
 
     pip install trl==1.16.0 datasets                      # beside whet, or in an environment of its own:
-    python benchmarks/step_time.py [--peer-python /path/to/other/bin/python] [--tokens 24 96] [--threads 2] [--json]
+    python benchmarks/step_time.py [--peer-python /path/to/other/bin/python] [--tokens 24 96] [--threads 2]
 
-Task: reverse texts of 16 to 24 letters, reward difflib's ratio, 16 prompts x 8 samples, temperature 1, on random weights
-of the shape of whet/tiny (or --model). whet's side is the whole loop of `whet train run`: rollouts through the
+Task: reverse texts of 16 to 24 letters, reward difflib's ratio, 16 prompts x 8 samples, temperature 1, on random
+weights of the shape of whet/tiny (or --model). whet's side is the whole loop of `whet train run`: rollouts through the
 environment, scoring, learning, publishing, records on disk. TRL runs in three ways: as it comes (bfloat16 autocast,
-SDPA, activation checkpointing: its defaults), tuned (bfloat16, eager attention, no checkpointing), and tuned in float32,
-which a CPU without bfloat16 instructions may like better.
+SDPA, activation checkpointing: its defaults), tuned (bfloat16, eager attention, no checkpointing), and tuned in
+float32, which a CPU without bfloat16 instructions may like better.
 
 Every side is a process of its own that takes one step when told to, and they take turns, so that whatever else the
 machine does disturbs all alike. The figure that counts is the median of the ratios within a round.
@@ -284,13 +284,13 @@ def measure(model: Path, tokens: int, options: argparse.Namespace, scratch: Path
     print(
         f"\n{tokens} new tokens, {PROMPTS} x {SAMPLES} samples, {options.threads} threads, {options.repetitions} rounds"
     )
-    print(f"{'':26}{'s/step':>8}{'spread':>16}{'ratio to whet':>16}{'spread':>16}")
+    print(f"{'':26}{'s/step':>8}{'spread':>18}{'ratio to whet':>16}{'spread':>16}")
     result: dict[str, Any] = {"tokens": tokens}
     for side in sides:
         ratios = sorted(theirs / mine for theirs, mine in zip(side.seconds, ours, strict=True))
         median, ratio = statistics.median(side.seconds), statistics.median(ratios)
         spread = f"{min(side.seconds):.3f} .. {max(side.seconds):.3f}"
-        print(f"{side.name:26}{median:>8.3f}{spread:>16}{ratio:>16.2f}{f'{ratios[0]:.2f} .. {ratios[-1]:.2f}':>16}")
+        print(f"{side.name:26}{median:>8.3f}{spread:>18}{ratio:>16.2f}{f'{ratios[0]:.2f} .. {ratios[-1]:.2f}':>16}")
         result[side.name] = {"seconds": median, "ratio": ratio, "ratio_min": ratios[0], "ratio_max": ratios[-1]}
     return result
 
@@ -305,7 +305,6 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=7, help="rounds that count")
     parser.add_argument("--warmup", type=int, default=2, help="rounds before those")
     parser.add_argument("--peer-python", default=sys.executable, help="the interpreter in which TRL is installed")
-    parser.add_argument("--json", action="store_true", help="print only the JSON line")
     parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
