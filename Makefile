@@ -38,7 +38,8 @@ format: install  ## Let ruff format and fix what it can
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-benchmark: install  ## Side-by-side measurements; best on an idle machine
+benchmark: install  ## Side-by-side measurements, with the peers they need; best on an idle machine
+	@$(BIN)/python -m pip install --quiet -c .venv/whet-constraints.txt 'whet[benchmark]'
 	@for b in benchmarks/*.py; do case $$b in */_*) ;; *) echo "== $$b"; $(BIN)/python $$b || exit 1;; esac; done
 
 docs: install  ## Build the documentation site into site/ (installs the docs extra)
