@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,7 +43,8 @@ def load_policy(
     """Load `whet/tiny`, a local directory or a Hugging Face id into the embedded engine.
 
     Args:
-        model: `whet/tiny` ships with the package; a directory wins over a Hugging Face id of the same name.
+        model: `whet/tiny` ships with the package; a directory wins over a Hugging Face id of the same name. A directory
+            with a PEFT adapter is merged onto the base model that it names.
         dtype: `float32` (exact: agrees with the learner) or `bfloat16`.
         device: `cpu`, `cuda` or `cuda:N`; default: CUDA where there is one.
         threads: torch threads; default: leave as it is.
@@ -57,9 +59,11 @@ def load_policy(
         import torch
         from transformers import AutoTokenizer
 
+        from whet.inference.architecture import read_architecture
         from whet.inference.embedded import EmbeddedEngine, EngineLimits
         from whet.inference.policy_client import PolicyClient
         from whet.inference.rendering import ChatRenderer
+        from whet.inference.weights import merge_adapter, read_checkpoint
     except ModuleNotFoundError as error:
         if error.name and error.name.startswith("whet"):
             raise
@@ -73,14 +77,24 @@ def load_policy(
     if threads is not None:
         torch.set_num_threads(threads)
     path = resolve_model(model)
+    base = base_of_adapter(path)
     limits = EngineLimits(max_rows=max_rows, kv_bytes=kv_bytes, max_context=max_context)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path)
+        tokenizer = AutoTokenizer.from_pretrained(base or path)
     except Exception as error:  # the tokenizer libraries raise bare Exceptions for torn files
-        raise ModelLoadError(f"the tokenizer in {path} cannot be read ({type(error).__name__}: {error})") from None
+        raise ModelLoadError(
+            f"the tokenizer in {base or path} cannot be read ({type(error).__name__}: {error})"
+        ) from None
     renderer = ChatRenderer(tokenizer)
-    engine = EmbeddedEngine.from_directory(
-        path, dtype=dtypes[dtype], device=device, limits=limits, decode_text=renderer.decode, seed=seed
+    arch, named = read_architecture(base or path), read_checkpoint(base or path)
+    engine = EmbeddedEngine(
+        arch,
+        named if base is None else merge_adapter(named, path),
+        dtype=dtypes[dtype],
+        device=device,
+        limits=limits,
+        decode_text=renderer.decode,
+        seed=seed,
     )
     client = PolicyClient(engine, renderer, max_context=engine.max_context)
     return Policy(path=path, engine=engine, tokenizer=tokenizer, renderer=renderer, client=client)
@@ -101,6 +115,23 @@ def resolve_model(model: str) -> Path:
             "such as Qwen/Qwen3-0.6B."
         )
     return _download(model)
+
+
+def base_of_adapter(directory: Path) -> Path | None:
+    """Where the base model of a PEFT adapter directory lies; None for a directory with a whole model."""
+    file = directory / "adapter_config.json"
+    if (directory / "config.json").exists() or not file.exists():
+        return None
+    try:
+        base = json.loads(file.read_text(encoding="utf-8"))["base_model_name_or_path"]
+    except (ValueError, KeyError, TypeError):
+        raise ModelLoadError(f"{file} does not name a base model; export the adapter again") from None
+    try:
+        return resolve_model(str(base))
+    except ModelLoadError as error:
+        raise ModelLoadError(
+            f"{directory} is an adapter of {base}: {error} (base_model_name_or_path in {file})"
+        ) from None
 
 
 def _download(model: str) -> Path:

@@ -52,8 +52,6 @@ def run_training(config: RunConfig, *, resume: bool = False, json_output: bool =
     threads = config.deployment.torch_threads()
     policy = load_policy(config.model, dtype=config.inference.dtype, threads=threads)
     with ExitStack() as stack:
-        directory.open(config, resume=resume)
-        stack.callback(directory.close)
         scratch = stack.enter_context(weights_directory())
         learner = make_learner(
             policy.path,
@@ -65,6 +63,8 @@ def run_training(config: RunConfig, *, resume: bool = False, json_output: bool =
             publish_directory=scratch,
         )
         stack.callback(learner.close)
+        directory.open(config, resume=resume)
+        stack.callback(directory.close)
         monitor = console_and_others(quiet=json_output, status=Status(directory.status))
         evaluated = held_out or [(env.name, env.env) for env in environments]
         return _Run(config, directory, environments, evaluated, policy, learner, monitor).execute()

@@ -12,6 +12,7 @@ from transformers.utils import logging as transformers_logging
 
 from whet.errors import ModelLoadError
 from whet.inference.architecture import read_architecture
+from whet.inference.loading import base_of_adapter
 from whet.rl.learner.config import LoraConfig, OptimizerConfig
 from whet.rl.learner.torch_learner import TorchLearner
 from whet.rl.learner.weights import FullWeights, Weights
@@ -64,6 +65,8 @@ def make_learner(
 
 
 def _load(directory: Path) -> PreTrainedModel:
+    if base := base_of_adapter(directory):
+        raise ModelLoadError(f"{directory} is an adapter; training begins with a whole model, such as its base {base}")
     read_architecture(directory)  # refuses by name what neither engine nor decoder computes
     bars = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()
