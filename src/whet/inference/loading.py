@@ -79,14 +79,14 @@ def load_policy(
     path = resolve_model(model)
     base = base_of_adapter(path)
     limits = EngineLimits(max_rows=max_rows, kv_bytes=kv_bytes, max_context=max_context)
+    arch = read_architecture(base or path)  # first of all: it says what is missing, or refuses by name
     try:
         tokenizer = AutoTokenizer.from_pretrained(base or path)
     except Exception as error:  # the tokenizer libraries raise bare Exceptions for torn files
-        raise ModelLoadError(
-            f"the tokenizer in {base or path} cannot be read ({type(error).__name__}: {error})"
-        ) from None
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise ModelLoadError(f"the tokenizer in {base or path} cannot be read ({reason})") from None
     renderer = ChatRenderer(tokenizer)
-    arch, named = read_architecture(base or path), read_checkpoint(base or path)
+    named = read_checkpoint(base or path)
     engine = EmbeddedEngine(
         arch,
         named if base is None else merge_adapter(named, path),
