@@ -73,7 +73,7 @@ def make_demonstrations(recipe: Recipe, seed: int, progress: Progress) -> Stages
     for env_id, share in recipe.shares.items():
         expert = EXPERTS[env_id]
         count = round(recipe.demonstrations * share)
-        env = load_environment(env_id, num_train=count, seed=seed)
+        env = load_environment(env_id, num_train=count, seed=seed, **recipe.arguments.get(env_id, {}))
         middle = round(count * recipe.first_stage)
         for stage, skill, start, stop in ((0, recipe.first_skill, 0, middle), (1, expert.skill, middle, count)):
             stages[stage].extend(

@@ -130,10 +130,10 @@ def arithmetic_wrong(conversation: Conversation, rng: Random) -> str:
 
 
 EXPERTS: dict[str, Expert] = {
-    "reverse-text": Expert(reverse_right, reverse_wrong, skill=0.5),
+    "reverse-text": Expert(reverse_right, reverse_wrong, skill=0.45),
     "alphabet-sort": Expert(sort_right, sort_wrong, skill=0.55),
     "calculator": Expert(calculator_right, calculator_wrong, skill=0.78),
-    "guess-number": Expert(guess_right, guess_wrong, skill=0.5),
+    "guess-number": Expert(guess_right, guess_wrong, skill=0.58),
     "arithmetic": Expert(arithmetic_right, arithmetic_wrong, skill=0.55),
 }
 """By environment id. The skills are such that rewards at temperature 1 come out near one half."""

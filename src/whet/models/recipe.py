@@ -18,27 +18,34 @@ from whet.rl.learner.config import OptimizerConfig
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    steps: int = 1500
+    steps: int = 1800
     batch_size: int = 32  # conversations
     learning_rate: float = 3e-3  # AdamW: embeddings and norms
     muon_learning_rate: float = 4e-3  # matrices
     warmup_steps: int = 50
     decay_start: float = 0.3
-    demonstrations: int = 30_000
+    demonstrations: int = 36_000
     first_stage: float = 0.5  # share of steps and demonstrations
     first_skill: float = 0.95  # of the experts in the first stage; in the second it is their own
     without_thinking: float = 0.05  # share shown the empty thinking block of enable_thinking=False
     examples: int = 256  # held-out tasks per environment on the card
     shares: dict[str, float] = field(
         default_factory=lambda: {
-            "reverse-text": 0.20,
-            "alphabet-sort": 0.11,
+            "reverse-text": 0.10,
+            "alphabet-sort": 0.09,
             "calculator": 0.12,
-            "guess-number": 0.25,
-            "arithmetic": 0.32,
+            "guess-number": 0.38,
+            "arithmetic": 0.31,
         }
     )
     """Of all demonstrations, by environment id."""
+    arguments: dict[str, dict[str, int]] = field(
+        default_factory=lambda: {
+            "reverse-text": {"min_length": 4, "max_length": 10},
+            "alphabet-sort": {"min_turns": 2, "max_turns": 4},
+        }
+    )
+    """Arguments of the environments that differ from their defaults, so that harder tasks are not wholly new."""
 
     def optimizer(self) -> OptimizerConfig:
         return OptimizerConfig(
