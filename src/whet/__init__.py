@@ -15,10 +15,13 @@ _EXPORTS = {
     "whet.envs.singleturn_env": ("SingleTurnEnv",),
     "whet.envs.multiturn_env": ("MultiTurnEnv",),
     "whet.envs.tool_env": ("ToolEnv",),
+    "whet.envs.stateful_tool_env": ("StatefulToolEnv",),
+    "whet.envs.env_group": ("EnvGroup",),
     "whet.envs.loading": ("load_environment",),
     "whet.rubrics.rubric": ("Rubric",),
     "whet.rubrics.rubric_group": ("RubricGroup",),
     "whet.rubrics.math_rubric": ("MathRubric",),
+    "whet.rubrics.judge_rubric": ("JudgeRubric",),
     "whet.parsers.parser": ("Parser",),
     "whet.parsers.think_parser": ("ThinkParser",),
     "whet.parsers.maybe_think_parser": ("MaybeThinkParser",),
@@ -111,10 +114,12 @@ if TYPE_CHECKING:
     from whet.decorators import stop as stop
     from whet.decorators import teardown as teardown
     from whet.decorators import update as update
+    from whet.envs.env_group import EnvGroup as EnvGroup
     from whet.envs.environment import Environment as Environment
     from whet.envs.loading import load_environment as load_environment
     from whet.envs.multiturn_env import MultiTurnEnv as MultiTurnEnv
     from whet.envs.singleturn_env import SingleTurnEnv as SingleTurnEnv
+    from whet.envs.stateful_tool_env import StatefulToolEnv as StatefulToolEnv
     from whet.envs.tool_env import ToolEnv as ToolEnv
     from whet.errors import EmptyModelResponseError as EmptyModelResponseError
     from whet.errors import EnvError as EnvError
@@ -141,6 +146,7 @@ if TYPE_CHECKING:
     from whet.parsers.parser import Parser as Parser
     from whet.parsers.think_parser import ThinkParser as ThinkParser
     from whet.parsers.xml_parser import XMLParser as XMLParser
+    from whet.rubrics.judge_rubric import JudgeRubric as JudgeRubric
     from whet.rubrics.math_rubric import MathRubric as MathRubric
     from whet.rubrics.rubric import Rubric as Rubric
     from whet.rubrics.rubric_group import RubricGroup as RubricGroup

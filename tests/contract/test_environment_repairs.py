@@ -1,7 +1,7 @@
 """The repairs of the 0.1 environment contract, by number. A change here changes what environments may rely on.
 
 1. Advantage is computed once, after all rubrics of the group, from the total reward.
-2. (judges: with JudgeRubric)
+2. `{question}` in a judge prompt is the last user message, and a judge outage is an error.
 3. A reward function that raises makes the rollout errored, out of averages' numerator and denominator; never a 0.
 4. An exception in `env_response` or a tool fails that rollout alone; the run goes on.
 5. The default rubric works with `independent_scoring`.
@@ -11,6 +11,7 @@
 9. Concurrency is counted per rollout; a finished rollout frees its place while its siblings go on or are scored.
 10. `get_dataset(seed=...)` does not reorder the environment's own dataset.
 11. A call of a tool that there is not tells the model which there are.
+12. What a model writes for a hidden argument of a tool does not reach the environment.
 """
 
 import asyncio
@@ -49,6 +50,26 @@ def test_repair_1_the_advantage_comes_from_the_total_reward_of_all_rubrics():
     assert [state["reward"] for state in states] == [2.0, 11.0]
     assert [state["advantage"] for state in states] == [-4.5, 4.5]
     assert [state["trajectory"][0]["advantage"] for state in states] == [-4.5, 4.5]
+
+
+def test_repair_2_the_question_for_a_judge_is_the_last_user_message_and_an_outage_no_reward():
+    asked = []
+
+    def judge_of(prompt):
+        asked.append(prompt[0].content)
+        return whet.ModelError("down") if len(asked) > 1 else "yes"
+
+    async def correct(judge, prompt, completion, answer, state):
+        return float(await judge(prompt, completion, answer, state) == "yes")
+
+    rubric = whet.JudgeRubric(judge_client=whet.ScriptedClient(judge_of), judge_prompt="{question}")
+    rubric.add_reward_func(correct)
+    opened = [{"role": "user", "content": "the question"}, {"role": "assistant", "content": "Well,"}]
+    env = whet.SingleTurnEnv(dataset=[{"prompt": opened, "answer": str(i)} for i in range(2)], rubric=rubric)
+    results = env.evaluate_sync(whet.ScriptedClient(["x"]), "m")
+    assert asked == ["the question", "the question"]
+    assert [output["reward"] for output in results["outputs"]] == [1.0, None]
+    assert (results["metadata"]["avg_reward"], results["metadata"]["num_errors"]) == (1.0, 1)
 
 
 @pytest.mark.parametrize("value", ["raises", float("nan"), float("inf"), "1.0", None, [1.0]])
@@ -220,3 +241,19 @@ def test_repair_11_an_unknown_tool_is_answered_with_the_tools_there_are():
     client = whet.ScriptedClient([{"tool_calls": [{"id": "1", "name": "ad", "arguments": "{}"}]}, "done"])
     completion = env.evaluate_sync(client, "m")["outputs"][0]["completion"]
     assert completion[1]["content"] == "there is no tool 'ad'; there are: add"
+
+
+def test_repair_12_a_hidden_argument_is_the_environments_alone():
+    def spend(amount: int, account: str) -> str:
+        """Spend."""
+        return f"{amount} from {account}"
+
+    class Bank(whet.StatefulToolEnv):
+        def update_tool_args(self, tool_name, tool_args, messages, state, **kwargs):
+            return {"account": "own", **tool_args}
+
+    env = Bank(dataset=tasks(1))
+    env.add_tool(spend, args_to_skip=["account"])
+    call = {"id": "1", "name": "spend", "arguments": '{"amount": 1, "account": "another"}'}
+    (output,) = env.evaluate_sync(whet.ScriptedClient([{"tool_calls": [call]}, "done"]), "m")["outputs"]
+    assert output["completion"][1]["content"] == "1 from own"

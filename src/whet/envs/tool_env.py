@@ -126,6 +126,7 @@ class ToolEnv(MultiTurnEnv):
             if isinstance(error, self.stop_errors):
                 raise ToolParseError(f"call of '{call['name']}': {error}") from error
             return ToolMessage(content=self.error_formatter(error), tool_call_id=call["id"])
+        arguments = await self._complete_arguments(call["name"], arguments, messages, state)
         try:
             return await self.call_tool(call["name"], arguments, call["id"])
         except WhetError:
@@ -134,6 +135,12 @@ class ToolEnv(MultiTurnEnv):
             if isinstance(error, self.stop_errors):
                 raise ToolCallError(f"'{call['name']}' raised {type(error).__name__}: {error}") from error
             return ToolMessage(content=self.error_formatter(error), tool_call_id=call["id"])
+
+    async def _complete_arguments(
+        self, tool_name: str, arguments: dict[str, Any], messages: Messages, state: State
+    ) -> dict[str, Any]:
+        """What a tool is called with, from what the model gave."""
+        return arguments
 
 
 def _calls(completion: Messages) -> list[ToolCall]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, get_type_hints
 
 from pydantic import ConfigDict, Field, PydanticUserError, create_model
@@ -24,11 +24,14 @@ _SPHINX = re.compile(r":param\s+(?:\S+\s+)?(\w+)\s*:\s*(.*)")
 _NUMPY = re.compile(r"(\w+)\s*(?::.*)?")
 
 
-def tool_from_function(function: Callable[..., Any]) -> Tool:
-    """The tool for a function. Raises `ConfigError` for a parameter whose type JSON cannot express."""
+def tool_from_function(function: Callable[..., Any], hidden: Collection[str] = ()) -> Tool:
+    """The tool for a function, without its `hidden` parameters.
+
+    Raises `ConfigError` for a parameter whose type JSON cannot express.
+    """
     name = name_of(function)
     description, parameters = read_docstring(inspect.getdoc(function) or "")
-    return Tool(name=name, description=description, parameters=_schema(function, name, parameters))
+    return Tool(name=name, description=description, parameters=_schema(function, name, parameters, hidden))
 
 
 def read_docstring(text: str) -> tuple[str, dict[str, str]]:
@@ -68,13 +71,17 @@ def read_docstring(text: str) -> tuple[str, dict[str, str]]:
     return "\n".join(opening).strip(), described
 
 
-def _schema(function: Callable[..., Any], name: str, described: dict[str, str]) -> dict[str, Any]:
+def _schema(
+    function: Callable[..., Any], name: str, described: dict[str, str], hidden: Collection[str]
+) -> dict[str, Any]:
     try:
         hints = get_type_hints(function, include_extras=True)
     except (NameError, TypeError):
         hints = {}
     fields: dict[str, Any] = {}
     for parameter in inspect.signature(function).parameters.values():
+        if parameter.name in hidden:
+            continue
         default: Any = ...  # pydantic's sign for a required field
         hint: Any = hints.get(parameter.name, Any if parameter.annotation is parameter.empty else parameter.annotation)
         if parameter.kind is parameter.VAR_POSITIONAL:

@@ -1,0 +1,226 @@
+"""`EnvGroup`: several environments as one, for training or evaluating on a mixture of tasks.
+
+Rows of all are put one after another, with new `example_id`s and `info["env_id"]` naming the environment a row belongs
+to; groups may hold groups, and then `env_id` is the path of names. Rollouts and their scoring are that environment's
+own affair: there, `info` is what its author put there, without `env_id`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, cast, final
+
+from whet.clients.client import Client
+from whet.decorators import teardown
+from whet.envs.datasets import Row, RowDataset
+from whet.envs.environment import Environment
+from whet.errors import ConfigError
+from whet.messages import copy_value
+from whet.rubrics.rubric import Rubric
+from whet.types import RolloutInput, SamplingArgs, State
+
+ROUTE_KEY = "env_id"
+
+
+class EnvGroup(Environment):
+    def __init__(self, envs: Sequence[Environment], env_names: Sequence[str] | None = None, **kwargs: Any) -> None:
+        """Make a group.
+
+        Args:
+            envs: the environments; each keeps its own rubric, parser and tools.
+            env_names: what they are called in `info["env_id"]`; otherwise env_0, env_1, ...
+            kwargs: arguments of `Environment`, other than datasets and rubric.
+        """
+        self.envs = list(envs)
+        self.env_names = list(env_names) if env_names is not None else [f"env_{i}" for i in range(len(self.envs))]
+        if not self.envs:
+            raise ConfigError("EnvGroup needs at least one environment.")
+        if len(self.env_names) != len(self.envs):
+            raise ConfigError(f"EnvGroup has {len(self.envs)} environments and {len(self.env_names)} env_names.")
+        twice = [name for name, count in Counter(self.env_names).items() if count > 1]
+        if twice:
+            raise ConfigError(f"EnvGroup has two environments called '{twice[0]}'; give each an env_name of its own.")
+        self.env_map = dict(zip(self.env_names, self.envs, strict=True))
+        train = any(env.dataset_source is not None for env in self.envs)
+        held_out = any(env.eval_dataset_source is not None for env in self.envs)
+        super().__init__(
+            dataset=self._train_rows if train else None,
+            eval_dataset=self._eval_rows if held_out else None,
+            rubric=EnvGroupRubric(self.env_map),
+            **kwargs,
+        )
+        # A dataset that an author gave as a function is built on first use, in a group as elsewhere.
+        if not any(callable(env.dataset_source) for env in self.envs):
+            self.build_dataset()
+        if not any(callable(env.eval_dataset_source) for env in self.envs):
+            self.build_eval_dataset()
+
+    def get_env_for_name(self, name: str) -> Environment:
+        if name not in self.env_map:
+            raise ConfigError(f"the group has no environment '{name}'; it has: {', '.join(self.env_names)}.")
+        return self.env_map[name]
+
+    @final
+    async def rollout(
+        self,
+        input: RolloutInput,
+        client: Client[Any, Any, Any, Any],
+        model: str,
+        sampling_args: SamplingArgs | None = None,
+    ) -> State:
+        route = self._route_of(input)
+        state = await self.get_env_for_name(route[0]).rollout(_below(input, route), client, model, sampling_args)
+        row = state["input"]
+        row["info"] = {**_info_of(row), ROUTE_KEY: _as_value(route)}
+        return state
+
+    def set_kwargs(self, **kwargs: Any) -> None:
+        """Set attributes of the group, and of those of its environments that have them."""
+        super().set_kwargs(**kwargs)
+        for key, value in kwargs.items():
+            if not callable(getattr(self, f"set_{key}", None)):
+                for env in self.envs:
+                    if isinstance(env, EnvGroup) or hasattr(env, key):
+                        env.set_kwargs(**{key: value})
+
+    def set_concurrency(self, concurrency: int) -> None:
+        super().set_concurrency(concurrency)
+        for env in self.envs:
+            env.set_concurrency(concurrency)
+
+    def set_max_seq_len(self, max_seq_len: int | None) -> None:
+        super().set_max_seq_len(max_seq_len)
+        for env in self.envs:
+            env.set_max_seq_len(max_seq_len)
+
+    def set_score_rollouts(self, score_rollouts: bool) -> None:
+        super().set_score_rollouts(score_rollouts)
+        for env in self.envs:
+            env.set_score_rollouts(score_rollouts)
+
+    def set_max_total_completion_tokens(self, max_total_completion_tokens: int) -> None:
+        """End a rollout once its model has written this many tokens; -1 = no limit."""
+        for env in self.envs:
+            env.set_kwargs(max_total_completion_tokens=max_total_completion_tokens)
+
+    @teardown
+    async def close_envs(self) -> None:
+        for env in self.envs:
+            await env.close()
+
+    def _train_rows(self) -> list[Row]:
+        return self._rows({name: env.build_dataset() for name, env in self.env_map.items()})
+
+    def _eval_rows(self) -> list[Row]:
+        return self._rows({name: env.build_eval_dataset() for name, env in self.env_map.items()})
+
+    def _rows(self, datasets: Mapping[str, RowDataset | None]) -> list[Row]:
+        rows = []
+        for name, dataset in datasets.items():
+            for own in dataset or []:
+                row = {key: copy_value(value) for key, value in own.items() if key != "example_id"}
+                info = _info_of(row)
+                row["info"] = {**info, ROUTE_KEY: _as_value([name, *_as_route(info.get(ROUTE_KEY))])}
+                rows.append(row)
+        return rows
+
+    def _route_of(self, row: Mapping[str, Any]) -> list[str]:
+        route = _as_route(_info_of(row).get(ROUTE_KEY))
+        if route:
+            return route
+        if len(self.envs) == 1:
+            return [self.env_names[0]]
+        raise ConfigError(
+            f"an input of {self._label()} does not say in info['{ROUTE_KEY}'] which environment it is for; "
+            "take inputs from the group's get_dataset() or get_eval_dataset()."
+        )
+
+
+class EnvGroupRubric(Rubric):
+    """Scores each rollout by its environment's rubric. Metrics of the others are 0, so that all rows have the same."""
+
+    def __init__(self, env_map: Mapping[str, Environment]) -> None:
+        super().__init__()
+        self.env_map = dict(env_map)
+
+    @property
+    def has_group_rewards(self) -> bool:
+        return any(env.rubric.has_group_rewards for env in self.env_map.values())
+
+    @property
+    def has_advantages(self) -> bool:
+        return all(env.rubric.has_advantages for env in self.env_map.values())
+
+    async def score_rollout(self, state: State) -> None:
+        with self._inside([state]) as env:
+            rubric = env.rubric
+            await (rubric.score_rollout(state) if env.score_rollouts else rubric.dummy_score_rollout(state))
+        self._fill([state])
+
+    async def score_group(self, states: list[State]) -> None:
+        with self._inside(states) as env:
+            rubric = env.rubric
+            await (rubric.score_group(states) if env.score_rollouts else rubric.dummy_score_group(states))
+        self._fill(states)
+
+    async def cleanup(self, state: State) -> None:
+        with self._inside([state]) as env:
+            await env.rubric.cleanup(state)
+
+    def _get_reward_func_names(self) -> list[str]:
+        return sorted({name for env in self.env_map.values() for name in env.rubric._get_reward_func_names()})
+
+    def _fill(self, states: Sequence[State]) -> None:
+        names = self._get_reward_func_names()
+        for state in states:
+            if state.get("error") is None:
+                state["metrics"] = {**dict.fromkeys(names, 0.0), **(state["metrics"] or {})}
+
+    @contextmanager
+    def _inside(self, states: Sequence[State]) -> Iterator[Environment]:
+        """The environment of these rollouts, which sees their `info` as it was before the group."""
+        routes = [_as_route(state["info"][ROUTE_KEY]) for state in states]
+        if any(route != routes[0] for route in routes):
+            raise ConfigError("the rollouts of one group belong to different environments of the EnvGroup.")
+        for state, (_, *below) in zip(states, routes, strict=True):
+            if below:
+                state["info"][ROUTE_KEY] = _as_value(below)
+            else:
+                del state["info"][ROUTE_KEY]
+        try:
+            yield self.env_map[routes[0][0]]
+        finally:
+            for state, route in zip(states, routes, strict=True):
+                state["info"][ROUTE_KEY] = _as_value(route)
+
+
+def _below(row: RolloutInput, route: Sequence[str]) -> RolloutInput:
+    """The row as the environment that `route` begins with knows it."""
+    info = {key: value for key, value in _info_of(row).items() if key != ROUTE_KEY}
+    if route[1:]:
+        info[ROUTE_KEY] = _as_value(route[1:])
+    child = {key: value for key, value in row.items() if key != "info"}
+    return cast(RolloutInput, {**child, "info": info} if info else child)
+
+
+def _info_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    info = row.get("info")
+    parsed: dict[str, Any] = json.loads(info) if isinstance(info, str) else dict(info or {})
+    return parsed
+
+
+def _as_route(value: Any) -> list[str]:
+    if value is None:
+        return []
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, list | tuple):
+        return [str(name) for name in value]
+    raise ConfigError(f"info['{ROUTE_KEY}'] is {value!r}; it should be a name or a list of names.")
+
+
+def _as_value(route: Sequence[str]) -> str | list[str]:
+    return route[0] if len(route) == 1 else list(route)

@@ -1,0 +1,152 @@
+"""`JudgeRubric`: reward functions that ask another model.
+
+    async def correct(judge, prompt, completion, answer, state) -> float:
+        verdict = await judge(prompt, completion, answer, state)
+        return float(verdict.strip().lower().startswith("yes"))
+
+    rubric = whet.JudgeRubric(judge_client=client, judge_model="gpt-4.1-mini")
+    rubric.add_reward_func(correct)
+
+What the judge answered is kept in `state["judge_response"]` by what it was asked, so a question is put once per
+rollout. A judge that does not answer is an error of that rollout and never a reward; one that refuses our key ends the
+run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from whet.calls import describe, resolve
+from whet.clients.client import Client
+from whet.errors import ConfigError, EndpointError, MissingExtraError, MissingKeyError, RewardError, WhetError
+from whet.messages import content_text
+from whet.parsers.parser import Parser
+from whet.rubrics.rubric import Rubric
+from whet.types import Messages, State, UserMessage
+
+DEFAULT_JUDGE_PROMPT = """\
+Is the response to the question correct? It is when it says the same as the reference answer.
+
+Question:
+```
+{question}
+```
+
+Reference answer:
+```
+{answer}
+```
+
+Response:
+```
+{response}
+```
+
+Answer with "yes" or "no" and nothing else."""
+
+_KEY = "OPENAI_API_KEY"
+
+
+class JudgeRubric(Rubric):
+    def __init__(
+        self,
+        parser: Parser | None = None,
+        parallelize_scoring: bool = False,
+        judge_client: Any = None,
+        judge_model: str = "gpt-4.1-nano",
+        judge_sampling_args: dict[str, Any] | None = None,
+        judge_prompt: str = DEFAULT_JUDGE_PROMPT,
+    ) -> None:
+        """Make a rubric without reward functions; they may name judge, judge_client, judge_model, judge_prompt and
+        judge_sampling_args.
+
+        Args:
+            parser: reads `{response}` out of the completion.
+            parallelize_scoring: accepted for environments written for 0.1; rollouts are always scored concurrently.
+            judge_client: a whet `Client`, or an `openai` client; without one, that of OpenAI with OPENAI_API_KEY.
+            judge_model: the judge's name, as the client knows it.
+            judge_sampling_args: for every question; None values are left out.
+            judge_prompt: with `{question}` (the last user message), `{answer}` and `{response}`.
+        """
+        super().__init__(parser=parser)
+        self.judge_client = _openai_client() if judge_client is None else judge_client
+        self.judge_model = judge_model
+        self.judge_prompt = judge_prompt
+        self.judge_sampling_args = dict(judge_sampling_args or {})
+        self.class_objects.update(
+            judge=self.judge,
+            judge_client=self.judge_client,
+            judge_model=self.judge_model,
+            judge_prompt=self.judge_prompt,
+            judge_sampling_args=self.judge_sampling_args,
+        )
+
+    async def judge(
+        self, prompt: Messages | str, completion: Messages | str, answer: str, state: State | None = None
+    ) -> str:
+        """What the judge says of a completion. Raises `RewardError` where it says nothing."""
+        response = self.parser.parse_answer(completion)
+        try:
+            question = self.judge_prompt.format(question=question_of(prompt), answer=answer, response=response)
+        except (KeyError, IndexError, ValueError) as error:
+            raise ConfigError(
+                f"judge_prompt cannot be filled in ({describe(error)}). It may use {{question}}, {{answer}} and "
+                "{response}; write other braces twice."
+            ) from error
+        answered = None if state is None else state.get("judge_response")
+        if isinstance(answered, dict) and question in answered:
+            known: str = answered[question]
+            return known
+        verdict = await self._ask(question)
+        if state is not None:
+            # Looked up again: another reward function may have asked something else meanwhile.
+            kept = state.get("judge_response")
+            state["judge_response"] = {**(kept if isinstance(kept, dict) else {}), question: verdict}
+        return verdict
+
+    async def _ask(self, question: str) -> str:
+        arguments = {key: value for key, value in self.judge_sampling_args.items() if value is not None}
+        try:
+            if isinstance(self.judge_client, Client):
+                response = await self.judge_client.get_response([UserMessage(question)], self.judge_model, arguments)
+                verdict = content_text(response.message.content)
+            else:
+                if "max_tokens" in arguments:
+                    arguments["max_completion_tokens"] = arguments.pop("max_tokens")
+                native = await resolve(
+                    self.judge_client.chat.completions.create(
+                        model=self.judge_model, messages=[{"role": "user", "content": question}], **arguments
+                    )
+                )
+                verdict = content_text(native.choices[0].message.content)
+        except WhetError:
+            raise
+        except Exception as error:
+            if getattr(error, "status_code", None) in (401, 403):
+                raise EndpointError(f"the judge '{self.judge_model}' refuses us: {error}. Check its key.") from error
+            raise RewardError(f"the judge '{self.judge_model}' failed: {describe(error)}") from error
+        if not verdict:
+            raise RewardError(f"the judge '{self.judge_model}' answered with nothing")
+        return verdict
+
+
+def question_of(prompt: Messages | str) -> str:
+    """The text of the last user message; what follows it (an assistant's opening, tool calls) is not the question."""
+    if isinstance(prompt, str):
+        return prompt
+    for message in reversed(prompt):
+        if isinstance(message, Mapping) and message.get("role") in ("user", "text"):
+            return content_text(message.get("content"))
+    return ""
+
+
+def _openai_client() -> Any:
+    try:
+        import openai
+    except ImportError as error:
+        raise MissingExtraError("JudgeRubric without a judge_client", "openai") from error
+    if not os.environ.get(_KEY):
+        raise MissingKeyError([_KEY])
+    return openai.AsyncOpenAI()
