@@ -53,6 +53,10 @@ class EndpointError(WhetError):
     """A model endpoint turns us away for good: a missing or wrong key, no permission, no quota left."""
 
 
+class SandboxUnavailableError(WhetError):
+    """A kind of sandbox cannot run on this machine; the message has the command that mends it."""
+
+
 class RunError(WhetError):
     """A run directory or a checkpoint cannot be used as asked."""
 

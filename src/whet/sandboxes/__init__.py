@@ -1,0 +1,1 @@
+"""Run code that nobody trusts. What a sandbox is: `protocol`; which there are: `registry`."""

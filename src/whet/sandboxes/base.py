@@ -1,0 +1,300 @@
+"""What every sandbox does the same way, given a way to start a process: bounded runs, files, jobs, and its own end.
+
+A backend implements `_start`, `_close` and, where it can tell, `_counters`. Files are moved by `sh` and `cat`
+*inside* the sandbox, so a path or a link that the code made up means there what it means to the code, and nothing on
+the host.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import signal
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+
+from whet.errors import SandboxError
+from whet.sandboxes.protocol import MIB, Command, ExecResult, Limit, Process, SandboxSpec
+
+DRAIN_S = 0.2  # how long to read on after a command's end, when something it left behind holds its output open
+KILL_S = 10.0  # how long a killed command may take to be gone before the whole sandbox is closed
+COMMAND_BYTES = 120_000  # the kernel refuses a single argument over 128 KiB
+CHUNK = 64 * 1024
+
+_numbers = itertools.count(1)
+
+
+class SandboxBase(ABC):
+    """A sandbox in terms of one started process at a time."""
+
+    def __init__(self, backend: str, spec: SandboxSpec) -> None:
+        self.id = f"{backend}-{os.getpid()}-{next(_numbers)}"
+        self.spec = spec
+        self._why_closed: str | None = None
+        self._running = 0
+        self._closing: asyncio.Task[None] | None = None
+        self._loop = asyncio.get_running_loop()
+        self._lifetime = self._loop.call_later(spec.lifetime_s, self._expire, "lifetime", spec.lifetime_s)
+        self._idle: asyncio.TimerHandle | None = None
+        self._count(0)
+
+    @abstractmethod
+    async def _start(self, argv: list[str], cwd: str | None, env: dict[str, str]) -> Process:
+        """Start a command."""
+
+    @abstractmethod
+    async def _close(self) -> None:
+        """End every process and free everything; called once."""
+
+    def _counters(self) -> tuple[int, int]:
+        """How often a process was refused memory, and how often a new process was refused, so far."""
+        return (0, 0)
+
+    @property
+    def closed(self) -> bool:
+        return self._why_closed is not None
+
+    async def start(self, command: Command, *, cwd: str | None = None, env: Mapping[str, str] | None = None) -> Process:
+        """A persistent process whose streams are the caller's. While it runs the sandbox is not idle."""
+        self._check_open()
+        problem = _unrunnable(command, env)
+        if problem is not None:
+            raise SandboxError(f"sandbox {self.id}: {problem}")
+        self._count(+1)
+        try:
+            process = await self._start(_argv(command), cwd, {**self.spec.env, **(env or {})})
+        except BaseException:
+            self._count(-1)
+            raise
+        watch = self._loop.create_task(self._watch(process))
+        watch.add_done_callback(lambda task: task.cancelled() or task.exception())  # `wait` tells the caller as well
+        return process
+
+    async def exec(
+        self,
+        command: Command,
+        *,
+        stdin: bytes = b"",
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
+        output_bytes: int | None = None,
+    ) -> ExecResult:
+        """Run a command to its end within its limits. Raises SandboxError only when the host is at fault."""
+        began = time.monotonic()
+        self._check_open()
+        problem = _unrunnable(command, env)
+        if problem is not None:
+            return ExecResult(126, None, b"", problem.encode(), 0.0)
+        before = self._counters()
+        budget = _Budget(self.spec.output_bytes if output_bytes is None else output_bytes)
+        process = await self.start(command, cwd=cwd, env=env)
+        readers = [asyncio.ensure_future(budget.collect(stream)) for stream in (process.stdout, process.stderr)]
+        helpers = [*readers, asyncio.ensure_future(_feed(process.stdin, stdin))]
+        ended = asyncio.ensure_future(process.wait())
+        full = asyncio.ensure_future(budget.full.wait())
+        limit: Limit | None = None
+        try:
+            timeout = self.spec.timeout_s if timeout_s is None else timeout_s
+            done, _ = await asyncio.wait({ended, full}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            if ended not in done:
+                limit = "output" if full in done else "time"
+                process.kill()
+                await self._ended_or_closed(ended)
+            await asyncio.wait(readers, timeout=DRAIN_S)
+            status = self._status(ended)
+        finally:
+            if not ended.done():
+                process.kill()
+            for helper in (*helpers, full, ended):
+                helper.cancel()
+            await asyncio.gather(*helpers, full, ended, return_exceptions=True)
+            process.close()
+        if budget.full.is_set():
+            limit = limit or "output"
+        limit = limit or self._limit_of(status, before)
+        return ExecResult(
+            exit_code=status if status >= 0 else None,
+            signal=-status if status < 0 else None,
+            stdout_bytes=bytes(budget.buffers[process.stdout]),
+            stderr_bytes=bytes(budget.buffers[process.stderr]),
+            duration_s=time.monotonic() - began,
+            limit=limit,
+            truncated=budget.full.is_set(),
+        )
+
+    def background(
+        self,
+        command: Command,
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
+    ) -> BackgroundJob:
+        """Run a command in the background; its output is collected within the same limit."""
+        timeout = self.spec.lifetime_s if timeout_s is None else timeout_s
+        return BackgroundJob(asyncio.ensure_future(self.exec(command, cwd=cwd, env=env, timeout_s=timeout)))
+
+    async def write(self, path: str, data: bytes) -> None:
+        """Write a file inside, with the folders above it. Raises SandboxError when it does not fit."""
+        script = 'mkdir -p -- "$(dirname -- "$1")" && cat > "$1"'
+        result = await self.exec(["sh", "-c", script, "sh", path], stdin=data)
+        if not result.ok:
+            raise SandboxError(f"sandbox {self.id}: cannot write {path}: {_reason(result)}")
+
+    async def read(self, path: str, max_bytes: int = 16 * MIB) -> bytes:
+        """A file's bytes. Raises SandboxError when there is no such file or it is larger than `max_bytes`."""
+        result = await self.exec(["sh", "-c", 'cat < "$1"', "sh", path], output_bytes=max_bytes)
+        if not result.ok:
+            raise SandboxError(f"sandbox {self.id}: cannot read {path}: {_reason(result)}")
+        return result.stdout_bytes
+
+    async def upload(self, local: str | Path, path: str) -> None:
+        """Copy one file of the host to a path inside."""
+        await self.write(path, await asyncio.to_thread(Path(local).read_bytes))
+
+    async def download(self, path: str, local: str | Path, max_bytes: int = 256 * MIB) -> None:
+        """Copy one file from inside to the host. Only its bytes come out: no owner, no mode, no link."""
+        data = await self.read(path, max_bytes)
+        await asyncio.to_thread(Path(local).write_bytes, data)
+
+    async def close(self) -> None:
+        """End every process in it and forget its files."""
+        await asyncio.shield(self._end("it was closed"))
+
+    async def __aenter__(self) -> SandboxBase:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def _end(self, why: str) -> asyncio.Task[None]:
+        if self._closing is None:
+            self._why_closed = self._why_closed or why
+            self._lifetime.cancel()
+            if self._idle is not None:
+                self._idle.cancel()
+            self._closing = self._loop.create_task(self._close())
+        return self._closing
+
+    def _expire(self, which: str, seconds: float) -> None:
+        self._end(f"its {which} limit of {seconds:g} s was reached")
+
+    def _check_open(self) -> None:
+        if self._why_closed is not None:
+            raise SandboxError(f"sandbox {self.id} is closed: {self._why_closed}.")
+
+    def _count(self, change: int) -> None:
+        """Idle time runs while nothing else does."""
+        self._running += change
+        if self._idle is not None:
+            self._idle.cancel()
+        if self._running == 0 and not self.closed:
+            self._idle = self._loop.call_later(self.spec.idle_s, self._expire, "idle", self.spec.idle_s)
+
+    async def _watch(self, process: Process) -> None:
+        try:
+            await process.wait()
+        finally:
+            self._count(-1)
+
+    async def _ended_or_closed(self, ended: asyncio.Future[int]) -> None:
+        """A killed command that does not end takes its sandbox with it: nothing may run on unseen."""
+        done, _ = await asyncio.wait({ended}, timeout=KILL_S)
+        if not done:
+            await asyncio.shield(self._end("a command did not end when it was killed"))
+
+    def _status(self, ended: asyncio.Future[int]) -> int:
+        if ended.done() and ended.exception() is None:
+            return ended.result()
+        if self._why_closed is not None and "lifetime" not in self._why_closed:
+            raise SandboxError(f"sandbox {self.id} was closed under a running command: {self._why_closed}.")
+        if self._why_closed is None and ended.done():
+            raise SandboxError(f"sandbox {self.id}: {ended.exception()}")
+        return -signal.SIGKILL
+
+    def _limit_of(self, status: int, before: tuple[int, int]) -> Limit | None:
+        """Which limit a command ran into, if one: a shell reports a child's signal as 128 plus its number."""
+        if status == 0:
+            return None
+        if self._why_closed is not None:
+            return "lifetime"
+        number = -status if status < 0 else status - 128
+        after = self._counters()
+        if after[0] > before[0]:
+            return "memory"
+        if number == signal.SIGXCPU:
+            return "cpu_time"
+        if number == signal.SIGXFSZ:
+            return "file_size"
+        return "processes" if after[1] > before[1] else None
+
+
+class BackgroundJob:
+    """A command in the background. `kill` ends it and everything it started."""
+
+    def __init__(self, task: asyncio.Future[ExecResult]) -> None:
+        self._task = task
+
+    @property
+    def done(self) -> bool:
+        return self._task.done()
+
+    async def wait(self) -> ExecResult:
+        return await asyncio.shield(self._task)
+
+    async def kill(self) -> None:
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+
+
+class _Budget:
+    """Bytes that may still be kept, over all streams of a command."""
+
+    def __init__(self, limit: int) -> None:
+        self.left = limit
+        self.full = asyncio.Event()
+        self.buffers: dict[asyncio.StreamReader, bytearray] = {}
+
+    async def collect(self, stream: asyncio.StreamReader) -> None:
+        buffer = self.buffers.setdefault(stream, bytearray())
+        while chunk := await stream.read(CHUNK):
+            buffer += chunk[: self.left]
+            if len(chunk) > self.left:
+                self.full.set()
+            self.left = max(0, self.left - len(chunk))
+
+
+async def _feed(stream: asyncio.StreamWriter, data: bytes) -> None:
+    """A command need not read its input: a closed pipe is its business."""
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        if data:
+            stream.write(data)
+            await stream.drain()
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        stream.close()
+        await stream.wait_closed()
+
+
+def _argv(command: Command) -> list[str]:
+    return ["sh", "-c", command] if isinstance(command, str) else list(command)
+
+
+def _unrunnable(command: Command, env: Mapping[str, str] | None) -> str | None:
+    words = _argv(command) + [f"{name}={value}" for name, value in (env or {}).items()]
+    if not words[0]:
+        return "there is no command to run"
+    if any("\0" in word for word in words):
+        return "a command and its environment cannot contain a NUL character"
+    if sum(len(word.encode(errors="surrogateescape")) + 1 for word in words) > COMMAND_BYTES:
+        return f"the command is longer than {COMMAND_BYTES} bytes: write it to a file and run that"
+    return None
+
+
+def _reason(result: ExecResult) -> str:
+    return result.stderr.strip() or result.describe()

@@ -1,0 +1,331 @@
+"""The default sandbox on Linux: namespaces, a read-only system, a seccomp filter and limits, through bubblewrap.
+
+One `bwrap` per sandbox, whose process 1 is `guest.py`; commands are started by it on request, with pipes that the
+host hands over, so that output comes straight to the host. The sandbox ends with this process, with its own process
+1, or with `close`; in each case the kernel ends everything in it. Spawning happens on threads of its own: the event
+loop never waits for a fork.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import signal
+import socket
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from whet.errors import SandboxError
+from whet.sandboxes import cgroups
+from whet.sandboxes.base import SandboxBase
+from whet.sandboxes.bubblewrap_command import GUEST, HOME, OWN_FILES, Descriptors, arguments, environment, rlimits
+from whet.sandboxes.bubblewrap_host import Host, host
+from whet.sandboxes.protocol import SandboxSpec
+
+START_S = 30.0
+CLOSE_S = 10.0
+BUSY_S = 0.01  # before trying again to hand over a command, when a hundred are queued already
+OWN_PROCESSES = 16  # process 1 and supervisors, on top of what the code may have
+READ_LIMIT = 256 * 1024
+
+# --die-with-parent binds a sandbox to the *thread* that made it; these live as long as the process.
+_spawners = ThreadPoolExecutor(max_workers=4, thread_name_prefix="whet-sandbox")
+
+
+class BubblewrapBackend:
+    """Makes bubblewrap sandboxes."""
+
+    name = "bubblewrap"
+
+    async def check(self) -> None:
+        """Raise SandboxUnavailableError where bubblewrap is missing or the kernel forbids it."""
+        await asyncio.get_running_loop().run_in_executor(_spawners, host)
+
+    async def create(self, spec: SandboxSpec) -> BubblewrapSandbox:
+        """A sandbox that is ready for commands. Raises SandboxError when it does not start."""
+        loop = asyncio.get_running_loop()
+        machine = await loop.run_in_executor(_spawners, host)
+        sandbox = BubblewrapSandbox(spec, machine)
+        spawning = loop.run_in_executor(_spawners, _spawn, sandbox.id, spec, machine)
+        try:
+            await sandbox._attach(await asyncio.shield(spawning))
+        except BaseException:
+            if sandbox._guest is None:  # cancelled while the thread was still at it
+                spawning.add_done_callback(_discard)
+            await sandbox.close()
+            raise
+        return sandbox
+
+
+@dataclass(frozen=True, slots=True)
+class _Guest:
+    """A spawned bubblewrap, blocked before its first instruction until it was put into its control group."""
+
+    bwrap: subprocess.Popen[bytes]
+    pidfd: int  # of process 1 inside
+    channel: socket.socket
+    stderr: int
+    group: cgroups.Cgroup | None
+
+    def said(self) -> str:
+        os.lseek(self.stderr, 0, os.SEEK_SET)
+        return os.read(self.stderr, 4096).decode(errors="replace").strip() or "it said nothing"
+
+    def kill(self) -> None:
+        """Process 1 takes every other process with it."""
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+        self.bwrap.kill()
+
+    def release(self) -> None:
+        """After its end. On a thread: waiting for it and removing its group may take milliseconds."""
+        self.bwrap.wait()
+        os.close(self.pidfd)
+        os.close(self.stderr)
+        self.channel.close()
+        if self.group is not None:
+            self.group.remove()
+
+
+class BubblewrapSandbox(SandboxBase):
+    """A running bubblewrap."""
+
+    def __init__(self, spec: SandboxSpec, machine: Host) -> None:
+        super().__init__("bubblewrap", spec)
+        self._machine = machine
+        self._guest: _Guest | None = None
+        self._names = itertools.count(1)
+        self._statuses: dict[str, asyncio.Future[int]] = {}
+        self._ready: asyncio.Future[None] = self._loop.create_future()
+        self._gone: asyncio.Future[None] = self._loop.create_future()
+
+    async def _attach(self, guest: _Guest) -> None:
+        self._guest = guest
+        self._loop.add_reader(guest.channel.fileno(), self._hear)
+        self._loop.add_reader(guest.pidfd, self._died)
+        either: set[asyncio.Future[None]] = {self._ready, self._gone}
+        await asyncio.wait(either, timeout=START_S, return_when=asyncio.FIRST_COMPLETED)
+        if not self._ready.done():
+            raise SandboxError(f"sandbox {self.id} did not start: {guest.said()}")
+
+    def _hear(self) -> None:
+        """What process 1 reports. It is outside the code's reach, and still only numbers are taken from it."""
+        guest = self._guest
+        assert guest is not None
+        while True:
+            try:
+                words = guest.channel.recv(256).split()
+            except BlockingIOError:
+                return
+            except OSError:
+                words = []
+            if not words:
+                self._loop.remove_reader(guest.channel.fileno())
+                return
+            if words[0] == b"ready" and not self._ready.done():
+                self._ready.set_result(None)
+                continue
+            future = self._statuses.pop(words[1].decode("ascii", "replace"), None) if len(words) > 1 else None
+            if future is not None and not future.done():
+                future.set_result(int(words[2]) if words[0] == b"exit" else NO_PROCESS)
+
+    def _died(self) -> None:
+        """Process 1 and with it everything inside has ended."""
+        assert self._guest is not None
+        self._loop.remove_reader(self._guest.pidfd)
+        self._hear()
+        self._gone.set_result(None)
+        for future in self._statuses.values():
+            if not future.done():
+                future.set_result(-signal.SIGKILL)
+        self._statuses.clear()
+        self._end("its first process ended")
+
+    async def _start(self, argv: list[str], cwd: str | None, env: dict[str, str]) -> _GuestProcess:
+        assert self._guest is not None
+        name = str(next(self._names))
+        variables = [f"{key}={value}" for key, value in environment(self._machine.layout, env).items()]
+        grouped = self._guest.group is not None and "memory" in self._guest.group.directories
+        fields = ["run", name, cwd or HOME, rlimits(self.spec, grouped), str(len(variables)), *variables, *argv]
+        packet = b"\0".join(os.fsencode(field) for field in fields)
+        theirs, ours = _pipes()
+        exited: asyncio.Future[int] = self._loop.create_future()
+        self._statuses[name] = exited
+        process = _GuestProcess(self, name, exited)
+        try:
+            await process.connect(*ours)
+            await self._send(packet, theirs)
+        except BaseException:
+            self._statuses.pop(name, None)
+            process.close()
+            raise
+        finally:
+            for fd in theirs:
+                os.close(fd)
+        return process
+
+    async def _send(self, packet: bytes, fds: tuple[int, ...] = ()) -> None:
+        assert self._guest is not None
+        channel = self._guest.channel
+        while True:
+            if self._gone.done():
+                raise SandboxError(f"sandbox {self.id} is closed: {self._why_closed}.")
+            try:
+                socket.send_fds(channel, [packet], list(fds))
+                return
+            except BlockingIOError:  # its queue is full
+                await asyncio.sleep(BUSY_S)
+            except OSError as error:
+                raise SandboxError(f"sandbox {self.id} does not take commands: {error}") from error
+
+    def _kill(self, name: str) -> None:
+        if name in self._statuses and not self._gone.done():
+            sending = self._loop.create_task(self._send(b"kill\0" + name.encode()))
+            sending.add_done_callback(lambda task: task.cancelled() or task.exception())  # it is gone already, then
+
+    def _counters(self) -> tuple[int, int]:
+        group = self._guest.group if self._guest is not None else None
+        return (group.killed_for_memory(), group.refused_processes()) if group is not None else (0, 0)
+
+    async def _close(self) -> None:
+        guest = self._guest
+        if guest is None:
+            return
+        guest.kill()
+        done, _ = await asyncio.wait({self._gone}, timeout=CLOSE_S)
+        for fd in (guest.channel.fileno(), guest.pidfd):
+            self._loop.remove_reader(fd)
+        if not done:
+            raise SandboxError(f"sandbox {self.id}: the kernel has not ended its processes in {CLOSE_S:g} s.")
+        await self._loop.run_in_executor(_spawners, guest.release)
+
+
+NO_PROCESS = 254  # process 1 could not fork: the sandbox is full
+
+
+class _GuestProcess:
+    """A command inside, with its streams."""
+
+    stdin: asyncio.StreamWriter
+    stdout: asyncio.StreamReader
+    stderr: asyncio.StreamReader
+
+    def __init__(self, sandbox: BubblewrapSandbox, name: str, exited: asyncio.Future[int]) -> None:
+        self._sandbox = sandbox
+        self._name = name
+        self._exited = exited
+        self._transports: list[asyncio.BaseTransport] = []
+
+    async def connect(self, stdin: int, stdout: int, stderr: int) -> None:
+        loop = asyncio.get_running_loop()
+        writer, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, os.fdopen(stdin, "wb", 0))
+        self._transports.append(writer)
+        self.stdin = asyncio.StreamWriter(writer, protocol, None, loop)
+        self.stdout, self.stderr = [await self._reader(loop, fd) for fd in (stdout, stderr)]
+
+    async def _reader(self, loop: asyncio.AbstractEventLoop, fd: int) -> asyncio.StreamReader:
+        reader = asyncio.StreamReader(READ_LIMIT, loop)
+        pipe = os.fdopen(fd, "rb", 0)
+        transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader, loop=loop), pipe)
+        self._transports.append(transport)
+        return reader
+
+    async def wait(self) -> int:
+        return await asyncio.shield(self._exited)
+
+    def kill(self) -> None:
+        self._sandbox._kill(self._name)
+
+    def close(self) -> None:
+        for transport in self._transports:
+            transport.close()
+
+
+def _pipes() -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+    """(the command's ends of stdin, stdout and stderr, our ends)."""
+    (in_read, in_write), (out_read, out_write), (err_read, err_write) = os.pipe(), os.pipe(), os.pipe()
+    return (in_read, out_write, err_write), (in_write, out_read, err_read)
+
+
+def _memory_file(content: bytes) -> int:
+    fd = os.memfd_create("whet")
+    os.write(fd, content)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
+
+
+def _spawn(name: str, spec: SandboxSpec, machine: Host) -> _Guest:
+    """Start bubblewrap and put it into its control group before anything inside runs. On a thread."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    info_read, info_write = os.pipe()
+    block_read, block_write = os.pipe()
+    stderr = os.memfd_create("whet")
+    contents = {GUEST: _guest_source(), **{path: text.encode() for path, text in OWN_FILES.items()}}
+    files = {path: _memory_file(content) for path, content in contents.items()}
+    filter_ = _memory_file(machine.seccomp)
+    fds = Descriptors(info_write, block_read, filter_, theirs.fileno(), files)
+    inherited = [info_write, block_read, filter_, theirs.fileno(), *files.values()]
+    words = arguments(spec, machine.layout, fds, machine.disable_userns)
+    split = words.index("--")
+    options = _memory_file(b"".join(os.fsencode(word) + b"\0" for word in words[:split]))  # not for the process list
+    group = None
+    try:
+        bwrap = subprocess.Popen(
+            [*machine.command, "--args", str(options), *words[split:]],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+            pass_fds=[*inherited, options],
+            cwd="/",
+            env={},
+        )
+    except OSError as error:
+        for fd in (info_read, block_write, stderr):
+            os.close(fd)
+        ours.close()
+        raise SandboxError(f"sandbox {name} did not start: {error}") from error
+    finally:
+        theirs.close()
+        for fd in (info_write, block_read, filter_, *files.values(), options):
+            os.close(fd)
+    with os.fdopen(info_read, "rb") as info:
+        told = info.read()  # all of it, or nothing when bubblewrap gave up
+    try:
+        pid = int(json.loads(told)["child-pid"])
+        pidfd = os.pidfd_open(pid)
+    except (ValueError, KeyError, OSError):
+        bwrap.kill()
+        bwrap.wait()
+        said = os.pread(stderr, 4096, 0).decode(errors="replace").strip()
+        for fd in (block_write, stderr):
+            os.close(fd)
+        ours.close()
+        raise SandboxError(f"sandbox {name} did not start: {said or 'bubblewrap said nothing'}") from None
+    key = name.removeprefix("bubblewrap-")
+    group = cgroups.make(key, spec.memory_bytes, spec.processes + OWN_PROCESSES, spec.cpus)
+    if group is not None:
+        try:
+            group.add(pid)
+        except OSError:  # a group we may make but not fill: the rlimits stay
+            group.remove()
+            group = None
+    os.write(block_write, b"x")
+    os.close(block_write)
+    ours.setblocking(False)
+    return _Guest(bwrap, pidfd, ours, stderr, group)
+
+
+def _discard(spawning: asyncio.Future[_Guest]) -> None:
+    if not spawning.cancelled() and spawning.exception() is None:
+        guest = spawning.result()
+        guest.kill()
+        _spawners.submit(guest.release)
+
+
+def _guest_source() -> bytes:
+    return (Path(__file__).parent / "guest.py").read_bytes()

@@ -1,0 +1,118 @@
+"""What bubblewrap is told: the file system, namespaces and environment of a sandbox, as arguments. Pure.
+
+The order matters to bubblewrap: mounts are made one after the other. Everything the code can write to lies on a tmpfs
+of limited size; the root and /dev are read-only once they are furnished.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from whet.sandboxes.protocol import SandboxSpec
+
+HOME = "/home/user"
+GUEST = "/run/whet/guest.py"
+UID = 1000
+SHM_BYTES = 64 << 20
+PATH = "/usr/local/bin:/usr/bin:/bin"
+
+# Without these, programs do not find their libraries, certificates or alternatives; none of them holds a secret.
+SYSTEM_FILES = (
+    "/etc/alternatives",
+    "/etc/ld.so.cache",
+    "/etc/ld.so.conf",
+    "/etc/ld.so.conf.d",
+    "/etc/localtime",
+    "/etc/mime.types",
+    "/etc/ssl/certs",
+    "/etc/ssl/openssl.cnf",
+)
+OWN_FILES = {
+    "/etc/passwd": f"user:x:{UID}:{UID}:user:{HOME}:/bin/sh\n",
+    "/etc/group": f"user:x:{UID}:\n",
+    "/etc/hosts": "127.0.0.1 localhost\n::1 localhost\n",
+    "/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What of the host is shown, read-only."""
+
+    links: tuple[tuple[str, str], ...]  # (target, path) such as ("usr/bin", "/bin")
+    directories: tuple[str, ...]  # bound where they are, such as /usr
+    python: str  # the interpreter that runs the guest, as seen from inside
+
+
+@dataclass(frozen=True, slots=True)
+class Descriptors:
+    """File descriptors that bubblewrap and the guest inherit."""
+
+    info: int
+    block: int
+    seccomp: int | None
+    channel: int
+    files: dict[str, int]  # path inside: descriptor with its content
+
+
+def arguments(spec: SandboxSpec, layout: Layout, fds: Descriptors, disable_userns: bool) -> list[str]:
+    """Everything after `bwrap`."""
+    args = [
+        "--unshare-user",
+        "--unshare-ipc",
+        "--unshare-pid",
+        "--unshare-net",
+        "--unshare-uts",
+        "--unshare-cgroup-try",
+    ]
+    args += ["--disable-userns"] if disable_userns else []
+    args += ["--uid", str(UID), "--gid", str(UID), "--hostname", "sandbox", "--cap-drop", "ALL"]
+    args += ["--die-with-parent", "--new-session", "--as-pid-1", "--clearenv"]
+    for directory in layout.directories:
+        args += ["--ro-bind", directory, directory]
+    for target, path in layout.links:
+        args += ["--symlink", target, path]
+    args += [
+        "--perms",
+        "0755",
+        "--dir",
+        "/etc",
+        "--perms",
+        "0755",
+        "--dir",
+        "/run",
+        "--perms",
+        "0755",
+        "--dir",
+        "/run/whet",
+    ]
+    for path in SYSTEM_FILES:
+        args += ["--ro-bind-try", path, path]
+    for path, fd in fds.files.items():
+        args += ["--perms", "0444", "--ro-bind-data", str(fd), path]
+    args += ["--proc", "/proc", "--dev", "/dev", "--perms", "1777", "--size", str(SHM_BYTES), "--tmpfs", "/dev/shm"]
+    # One tmpfs under home and /tmp: together they are the disk.
+    args += ["--perms", "0755", "--size", str(spec.disk_bytes), "--tmpfs", "/home"]
+    args += ["--perms", "0700", "--dir", HOME, "--perms", "1777", "--dir", "/home/tmp"]
+    args += ["--symlink", "home/tmp", "/tmp", "--dir", "/var", "--symlink", "../home/tmp", "/var/tmp"]
+    args += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", HOME]
+    args += ["--info-fd", str(fds.info), "--block-fd", str(fds.block)]
+    args += ["--seccomp", str(fds.seccomp)] if fds.seccomp is not None else []
+    return [*args, "--", layout.python, "-I", "-S", "-B", GUEST, str(fds.channel)]
+
+
+def environment(layout: Layout, extra: dict[str, str]) -> dict[str, str]:
+    """What a command finds in its environment: nothing of the host's."""
+    own_bin = layout.python.rpartition("/")[0]
+    path = PATH if own_bin in PATH.split(":") else f"{own_bin}:{PATH}"
+    base = {"PATH": path, "HOME": HOME, "USER": "user", "LANG": "C.UTF-8", "TMPDIR": "/tmp", "TERM": "dumb"}
+    return {**base, **extra}
+
+
+def rlimits(spec: SandboxSpec, memory_is_grouped: bool) -> str:
+    """Limits of each process, in the guest's order: processor seconds, file size, processes, data, open files.
+
+    Where a control group counts the memory of the whole sandbox, that of one process only has to be finite.
+    """
+    data = 2 * spec.memory_bytes if memory_is_grouped else spec.memory_bytes
+    return f"{spec.cpu_time_s},{spec.file_bytes},{spec.processes},{data},1024"

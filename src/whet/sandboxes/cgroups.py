@@ -1,0 +1,134 @@
+"""Limits of a whole process tree through Linux control groups, versions 1 and 2, where this process may make them.
+
+Where it may not, `make` returns None and the rlimits of each process are what is left; nothing is asked of the user.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+CONTROLLERS = ("memory", "pids", "cpu")
+PERIOD_US = 100_000
+PREFIX = "whet-"
+
+
+@dataclass(frozen=True, slots=True)
+class Cgroup:
+    """The control group of one sandbox: a directory per controller, which in version 2 is the same one."""
+
+    directories: dict[str, Path]
+    version: int
+
+    def add(self, pid: int) -> None:
+        for directory in set(self.directories.values()):
+            (directory / "cgroup.procs").write_text(str(pid))
+
+    def killed_for_memory(self) -> int:
+        name = "memory.oom_control" if self.version == 1 else "memory.events"
+        return _counter(self.directories.get("memory"), name, "oom_kill")
+
+    def refused_processes(self) -> int:
+        return _counter(self.directories.get("pids"), "pids.events", "max")
+
+    def remove(self) -> None:
+        """Once its processes are gone. A directory that the kernel still holds is swept by a later process."""
+        for directory in set(self.directories.values()):
+            with contextlib.suppress(OSError):
+                directory.rmdir()
+
+
+def make(name: str, memory_bytes: int, processes: int, cpus: float) -> Cgroup | None:
+    """A control group with these limits, or None where none can be made."""
+    parents, version = _parents()
+    directories: dict[str, Path] = {}
+    for controller, parent in parents.items():
+        directory = parent / f"{PREFIX}{name}"
+        try:
+            directory.mkdir(exist_ok=True)
+            for file, value in _settings(controller, version, memory_bytes, processes, cpus):
+                (directory / file).write_text(value)
+        except OSError:
+            with contextlib.suppress(OSError):
+                directory.rmdir()
+            continue
+        directories[controller] = directory
+    return Cgroup(directories, version) if directories else None
+
+
+def available() -> tuple[str, ...]:
+    """The controllers that sandboxes of this process get."""
+    group = make(f"{os.getpid()}-probe", 1 << 30, 64, 1.0)
+    if group is None:
+        return ()
+    group.remove()
+    return tuple(group.directories)
+
+
+def _settings(controller: str, version: int, memory_bytes: int, processes: int, cpus: float) -> list[tuple[str, str]]:
+    quota = str(max(1000, int(cpus * PERIOD_US)))
+    if controller == "memory":
+        return [("memory.limit_in_bytes" if version == 1 else "memory.max", str(memory_bytes))]
+    if controller == "pids":
+        return [("pids.max", str(processes))]
+    if version == 1:
+        return [("cpu.cfs_period_us", str(PERIOD_US)), ("cpu.cfs_quota_us", quota)]
+    return [("cpu.max", f"{quota} {PERIOD_US}")]
+
+
+@functools.cache
+def _parents() -> tuple[dict[str, Path], int]:
+    """Where a group may be made for each controller: below this process's own group."""
+    own: dict[str, str] = {}
+    try:
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, names, path = line.split(":", 2)
+            own |= dict.fromkeys(names.split(","), path.lstrip("/"))
+        mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
+    except OSError:  # not Linux, or no /proc
+        return {}, 2
+    parents: dict[str, Path] = {}
+    for _, mount, kind, options, *_ in mounts:
+        for controller in CONTROLLERS:
+            if kind == "cgroup" and controller in options.split(","):
+                parents[controller] = _writable(Path(mount), own.get(controller, ""))
+    if parents:
+        version = 1
+    else:
+        version = 2
+        for _, mount, kind, *_ in mounts:
+            if kind == "cgroup2":
+                directory = _writable(Path(mount), own.get("", ""))
+                with contextlib.suppress(OSError):
+                    (directory / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in CONTROLLERS))
+                parents = dict.fromkeys(CONTROLLERS, directory)
+    for parent in set(parents.values()):
+        _sweep(parent)
+    return parents, version
+
+
+def _writable(mount: Path, own: str) -> Path:
+    directory = mount / own
+    return directory if directory.is_dir() else mount
+
+
+def _sweep(parent: Path) -> None:
+    """Empty groups of processes that were killed before they could remove them."""
+    for directory in parent.glob(f"{PREFIX}*"):
+        pid = directory.name.removeprefix(PREFIX).split("-")[0]
+        if pid.isdigit() and not Path("/proc", pid).exists():
+            with contextlib.suppress(OSError):
+                directory.rmdir()
+
+
+def _counter(directory: Path | None, file: str, key: str) -> int:
+    if directory is None:
+        return 0
+    try:
+        lines = (directory / file).read_text().splitlines()
+    except OSError:  # an older kernel without this file
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.split()[0] == key), 0)

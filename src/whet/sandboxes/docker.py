@@ -1,0 +1,118 @@
+"""Sandboxes as containers, through the command line of docker or podman.
+
+The container idles, each command is an `exec` into it, and the same limits hold as with bubblewrap. The engine's own
+default seccomp filter stays. A command that has to be ended takes the container's other commands with it: from outside,
+neither engine can end one command with what it started.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+
+from whet.errors import SandboxError, SandboxUnavailableError
+from whet.sandboxes import streams
+from whet.sandboxes.base import SandboxBase
+from whet.sandboxes.install import install_command
+from whet.sandboxes.protocol import Process, SandboxSpec
+
+IMAGE = "python:3.13-slim"
+HOME = "/home/user"
+USER = "1000:1000"
+CREATE_S = 600.0  # the first use of an image downloads it
+
+
+class DockerBackend:
+    """Makes containers with `program`, or with docker or podman, whichever is there."""
+
+    name = "docker"
+
+    def __init__(self, program: str | None = None) -> None:
+        self._program = program
+        self._checked = False
+
+    async def check(self) -> None:
+        """Raise SandboxUnavailableError where there is no program or its daemon does not answer."""
+        program = self.program()
+        code, _, said = await streams.run([program, "version", "--format", "{{.Server.Version}}"], timeout_s=60.0)
+        if code != 0:
+            advice = "podman machine start" if program.endswith("podman") else "sudo systemctl start docker"
+            raise SandboxUnavailableError(f"{program} does not answer: {said.strip()} Start it with: {advice}")
+        self._checked = True
+
+    def program(self) -> str:
+        found = shutil.which(self._program) if self._program else shutil.which("docker") or shutil.which("podman")
+        if found is None:
+            what = self._program or "docker or podman"
+            raise SandboxUnavailableError(
+                f"the docker sandbox needs {what}. Install one with: {install_command('podman')}"
+            )
+        return found
+
+    async def create(self, spec: SandboxSpec) -> DockerSandbox:
+        """A running container. Raises SandboxError with what the engine said when it does not start."""
+        if not self._checked:
+            await self.check()
+        sandbox = DockerSandbox(spec, self.program())
+        try:
+            code, _, said = await streams.run([sandbox.program, *run_arguments(sandbox.id, spec)], timeout_s=CREATE_S)
+            if code != 0:
+                raise SandboxError(f"sandbox {sandbox.id} did not start: {said.strip()}")
+        except TimeoutError:
+            await sandbox.close()
+            raise SandboxError(f"sandbox {sandbox.id} did not start in {CREATE_S:g} s.") from None
+        except BaseException:
+            await sandbox.close()
+            raise
+        return sandbox
+
+
+class DockerSandbox(SandboxBase):
+    """A running container."""
+
+    def __init__(self, spec: SandboxSpec, program: str) -> None:
+        super().__init__("whet-docker", spec)
+        self.program = program
+
+    async def _start(self, argv: list[str], cwd: str | None, env: dict[str, str]) -> Process:
+        process = await streams.start([self.program, *exec_arguments(self.id, argv, cwd, env)])
+        return _ContainerProcess(process, self._end_all)
+
+    def _end_all(self) -> None:
+        """Everything in the container but its first process."""
+        ending = streams.run([self.program, "exec", self.id, "sh", "-c", "kill -KILL -1"], timeout_s=30.0)
+        task = self._loop.create_task(ending)
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    async def _close(self) -> None:
+        code, _, said = await streams.run([self.program, "rm", "--force", "--volumes", self.id], timeout_s=60.0)
+        if code != 0 and "no such container" not in said.lower():
+            raise SandboxError(f"sandbox {self.id} could not be removed: {said.strip()}")
+
+
+class _ContainerProcess(streams.HostProcess):
+    async def wait(self) -> int:
+        """The engine reports a command's signal as 128 plus its number."""
+        code = await super().wait()
+        return -signal.SIGKILL if code == 128 + signal.SIGKILL else code
+
+
+def run_arguments(name: str, spec: SandboxSpec) -> list[str]:
+    """`docker run` for an idle container with a sandbox's limits. It ends by itself at the end of its lifetime."""
+    disk = f"rw,nosuid,nodev,exec,size={spec.disk_bytes},uid=1000,gid=1000,mode=0700"
+    args = ["run", "--detach", "--rm", "--init", "--name", name, "--label", "whet.sandbox", "--hostname", "sandbox"]
+    args += ["--network", "none", "--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges"]
+    args += ["--user", USER, "--workdir", HOME, "--env", f"HOME={HOME}", "--env", "TMPDIR=/tmp"]
+    args += ["--tmpfs", f"{HOME}:{disk}", "--tmpfs", f"/tmp:{disk}"]
+    args += ["--cpus", f"{spec.cpus:g}", "--memory", str(spec.memory_bytes), "--memory-swap", str(spec.memory_bytes)]
+    args += ["--pids-limit", str(spec.processes), "--ulimit", f"fsize={spec.file_bytes}"]
+    args += ["--ulimit", f"cpu={spec.cpu_time_s}", "--ulimit", "core=0", "--ulimit", "nofile=1024"]
+    return [*args, "--entrypoint", "sleep", spec.image or IMAGE, str(int(spec.lifetime_s) + 60)]
+
+
+def exec_arguments(name: str, argv: list[str], cwd: str | None, env: dict[str, str]) -> list[str]:
+    """`docker exec` for one command."""
+    args = ["exec", "--interactive", "--workdir", cwd or HOME]
+    for key, value in env.items():
+        args += ["--env", f"{key}={value}"]
+    return [*args, name, *argv]

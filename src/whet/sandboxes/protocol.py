@@ -1,0 +1,201 @@
+"""What a sandbox is: its limits, what can be asked of it, and what a command's result says.
+
+A result tells whose fault a failure was. The code's own: `exit_code` or `signal`. A limit's: `limit` names it. The
+host's: no result at all but a `SandboxError`, so that a broken machine is never mistaken for a verdict about the
+code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal, Protocol
+
+from whet.errors import ConfigError
+
+Command = str | Sequence[str]  # a string is run by `sh -c`, a sequence as it is
+Limit = Literal["time", "output", "memory", "processes", "cpu_time", "file_size", "lifetime"]
+
+MIB = 1 << 20
+GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxSpec:
+    """What a sandbox may use. Sizes are bytes, times are seconds."""
+
+    image: str | None = None  # docker and podman only
+    cpus: float = 1.0  # share of the machine's cores; exact where cgroups are writable
+    memory_bytes: int = 2 * GIB  # of the whole sandbox where cgroups are writable, else of each process
+    processes: int = 128  # threads count as well
+    disk_bytes: int = 1 * GIB  # home and /tmp together
+    file_bytes: int = 512 * MIB  # the largest single file
+    output_bytes: int = 1 * MIB  # kept of stdout and stderr together; a command that writes more is ended
+    timeout_s: float = 30.0  # of one command, unless the call names another
+    cpu_time_s: int = 600  # of one process
+    idle_s: float = 600.0  # closed after so long without a running command
+    lifetime_s: float = 3600.0  # closed so long after its creation, whatever runs
+    network: Sequence[str] = ()  # host names that may be reached; none yet, see below
+    env: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+    def __post_init__(self) -> None:
+        for name in ("cpus", "memory_bytes", "processes", "disk_bytes", "file_bytes", "output_bytes"):
+            self._positive(name)
+        for name in ("timeout_s", "cpu_time_s", "idle_s", "lifetime_s"):
+            self._positive(name)
+        if self.network:
+            raise ConfigError(
+                f"sandbox: network={list(self.network)!r} asks for a network, and sandboxes have none yet. "
+                "Leave network empty, and upload what the code needs before it runs."
+            )
+
+    def _positive(self, name: str) -> None:
+        if not getattr(self, name) > 0:
+            raise ConfigError(f"sandbox: {name}={getattr(self, name)!r} should be greater than 0.")
+
+
+@dataclass(frozen=True, slots=True)
+class ExecResult:
+    """How a command ended. Exactly one of `exit_code` and `signal` is set."""
+
+    exit_code: int | None
+    signal: int | None
+    stdout_bytes: bytes
+    stderr_bytes: bytes
+    duration_s: float
+    limit: Limit | None = None  # the limit that ended it or that it ran into
+    truncated: bool = False  # more was written than `output_bytes`
+
+    @property
+    def stdout(self) -> str:
+        return self.stdout_bytes.decode(errors="replace")
+
+    @property
+    def stderr(self) -> str:
+        return self.stderr_bytes.decode(errors="replace")
+
+    @property
+    def ok(self) -> bool:
+        return self.exit_code == 0 and self.limit is None
+
+    @property
+    def failed_by(self) -> Literal["code", "limit"] | None:
+        """Who failed. The host is not among them: when it fails, `exec` raises SandboxError."""
+        if self.limit is not None:
+            return "limit"
+        return None if self.exit_code == 0 else "code"
+
+    def describe(self) -> str:
+        """One line for a person or a model."""
+        if self.limit is not None:
+            return f"stopped by the {self.limit.replace('_', ' ')} limit"
+        if self.signal is not None:
+            return f"killed by {signal.Signals(self.signal).name}"
+        return f"exit code {self.exit_code}"
+
+
+class Process(Protocol):
+    """A running command whose streams are yours. `SandboxBase.exec` is what most callers want instead."""
+
+    stdin: asyncio.StreamWriter
+    stdout: asyncio.StreamReader
+    stderr: asyncio.StreamReader
+
+    async def wait(self) -> int:
+        """The exit code, or minus the signal that ended it."""
+        ...
+
+    def kill(self) -> None:
+        """Ask for the end of the process and everything it started; `wait` returns once it is done."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the streams. Does not end the process."""
+        ...
+
+
+class Job(Protocol):
+    """A command that runs in the background with its output collected."""
+
+    @property
+    def done(self) -> bool: ...
+
+    async def wait(self) -> ExecResult: ...
+
+    async def kill(self) -> None: ...
+
+
+class Sandbox(Protocol):
+    """One isolated machine-like place with files and processes of its own."""
+
+    id: str
+    spec: SandboxSpec
+
+    @property
+    def closed(self) -> bool: ...
+
+    async def exec(
+        self,
+        command: Command,
+        *,
+        stdin: bytes = b"",
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
+        output_bytes: int | None = None,
+    ) -> ExecResult:
+        """Run a command to its end. A command that fails is a result, not an exception."""
+        ...
+
+    async def start(self, command: Command, *, cwd: str | None = None, env: Mapping[str, str] | None = None) -> Process:
+        """A persistent process, for instance an interpreter to talk to."""
+        ...
+
+    def background(
+        self,
+        command: Command,
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
+    ) -> Job:
+        """Run a command in the background; without a time-out it may run for the sandbox's lifetime."""
+        ...
+
+    async def write(self, path: str, data: bytes) -> None:
+        """Write a file inside, with the folders above it."""
+        ...
+
+    async def read(self, path: str, max_bytes: int = 16 * MIB) -> bytes:
+        """A file's bytes from inside."""
+        ...
+
+    async def upload(self, local: str | Path, path: str) -> None:
+        """Copy one file of the host to a path inside."""
+        ...
+
+    async def download(self, path: str, local: str | Path, max_bytes: int = 256 * MIB) -> None:
+        """Copy one file from inside to the host."""
+        ...
+
+    async def close(self) -> None:
+        """End every process in it and forget its files. May be called again."""
+        ...
+
+
+class SandboxBackend(Protocol):
+    """A way to make sandboxes. Third parties register theirs in the entry point group `whet.sandboxes`."""
+
+    name: str
+
+    async def check(self) -> None:
+        """Raise SandboxUnavailableError, with the command that mends it, where this backend cannot run."""
+        ...
+
+    async def create(self, spec: SandboxSpec) -> Sandbox:
+        """A new sandbox. Raises SandboxError when the host fails."""
+        ...

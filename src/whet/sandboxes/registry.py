@@ -1,0 +1,55 @@
+"""Sandbox backends by name. Third parties add theirs through the entry point group `whet.sandboxes`.
+
+The entry point names a class that is called without arguments and is a `SandboxBackend`. A built-in name cannot be
+replaced.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import sys
+
+from whet.errors import ConfigError
+from whet.sandboxes.protocol import SandboxBackend
+
+GROUP = "whet.sandboxes"
+_BUILT_IN = {
+    "bubblewrap": "whet.sandboxes.bubblewrap:BubblewrapBackend",
+    "docker": "whet.sandboxes.docker:DockerBackend",
+    "podman": "whet.sandboxes.registry:_podman",
+    "subprocess": "whet.sandboxes.subprocess_backend:SubprocessBackend",
+}
+
+
+def default_backend() -> str:
+    """bubblewrap on Linux, docker elsewhere; never subprocess, which is no boundary."""
+    return "bubblewrap" if sys.platform == "linux" else "docker"
+
+
+def backend_names() -> list[str]:
+    """Every name that `get_backend` takes."""
+    return sorted({*_BUILT_IN, *(point.name for point in importlib.metadata.entry_points(group=GROUP))})
+
+
+def get_backend(name: str | None = None) -> SandboxBackend:
+    """The backend of that name, not yet asked whether it can run here: `await backend.check()` does that."""
+    name = name or default_backend()
+    if name in _BUILT_IN:
+        module, _, attribute = _BUILT_IN[name].partition(":")
+        made: SandboxBackend = getattr(importlib.import_module(module), attribute)()
+        return made
+    for point in importlib.metadata.entry_points(group=GROUP):
+        if point.name == name:
+            try:
+                other: SandboxBackend = point.load()()
+            except Exception as error:
+                raise ConfigError(f"sandbox backend '{name}' ({point.value}) does not load: {error!r}.") from error
+            return other
+    raise ConfigError(f"there is no sandbox backend '{name}'. There are: {', '.join(backend_names())}.")
+
+
+def _podman() -> SandboxBackend:
+    from whet.sandboxes.docker import DockerBackend
+
+    return DockerBackend("podman")

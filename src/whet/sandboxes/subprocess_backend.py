@@ -1,0 +1,86 @@
+"""Plain processes of this user in a folder of their own. NOT A BOUNDARY: the code can do everything that you can.
+
+For code that you wrote or read, where nothing better runs. It is never chosen by itself; asking for it by name is the
+consent, and a warning says what it is. Of the limits, time, output, processor time and file size hold; memory holds
+for each process on Linux; the number of processes, the disk and the network are not limited at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from pathlib import Path
+
+from whet.sandboxes import streams
+from whet.sandboxes.base import SandboxBase
+from whet.sandboxes.protocol import Process, SandboxSpec
+
+_log = logging.getLogger(__name__)
+_KEPT = ("PATH", "LANG", "LC_ALL", "SYSTEMROOT")
+WARNING = "the subprocess sandbox is no boundary: code in it can do everything this user can. For trusted code only."
+# Run by the interpreter between fork and the command: limits of each process, then the command itself.
+_LIMITED = """
+import os, resource, sys
+def limit(kind, value):
+    hard = resource.getrlimit(kind)[1]
+    value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(kind, (value, hard))
+limit(resource.RLIMIT_CPU, int(sys.argv[1]))
+limit(resource.RLIMIT_FSIZE, int(sys.argv[2]))
+if sys.platform == "linux":
+    limit(resource.RLIMIT_DATA, int(sys.argv[3]))
+import signal
+for name in (signal.SIGXFSZ, signal.SIGPIPE):
+    signal.signal(name, signal.SIG_DFL)
+try:
+    os.execvp(sys.argv[4], sys.argv[4:])
+except OSError as error:
+    print(f"{sys.argv[4]}: {error.strerror}", file=sys.stderr)
+    sys.exit(127)
+"""
+
+
+class SubprocessBackend:
+    """Runs trusted code."""
+
+    name = "subprocess"
+
+    async def check(self) -> None:
+        """Always there; says what it is not."""
+        _log.warning(WARNING)
+
+    async def create(self, spec: SandboxSpec) -> SubprocessSandbox:
+        """A folder and nothing more."""
+        return SubprocessSandbox(spec, Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="whet-subprocess-")))
+
+
+class SubprocessSandbox(SandboxBase):
+    """A folder in which commands run. A command that starts a session of its own escapes its end."""
+
+    def __init__(self, spec: SandboxSpec, folder: Path) -> None:
+        super().__init__("subprocess", spec)
+        self.folder = folder
+        self._names = itertools.count()
+        self._groups: dict[int, int] = {}
+
+    async def _start(self, argv: list[str], cwd: str | None, env: dict[str, str]) -> Process:
+        base = {name: os.environ[name] for name in _KEPT if name in os.environ}
+        base |= {"HOME": str(self.folder), "TMPDIR": str(self.folder), **env}
+        limits = (self.spec.cpu_time_s, self.spec.file_bytes, self.spec.memory_bytes)
+        program = [sys.executable, "-I", "-S", "-c", _LIMITED, *map(str, limits), *argv]
+        process = await streams.start(program, cwd=self.folder / (cwd or "."), env=base)
+        self._groups[next(self._names)] = process.pid
+        return streams.HostProcess(process)
+
+    async def _close(self) -> None:
+        for group in self._groups.values():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(group, signal.SIGKILL)
+        await asyncio.to_thread(shutil.rmtree, self.folder, ignore_errors=True)

@@ -1,0 +1,178 @@
+"""Bubblewrap as a place to run code: results, processes, jobs, files, ends. What it keeps in: tests/security."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from whet.errors import SandboxError
+from whet.sandboxes.bubblewrap import BubblewrapBackend, BubblewrapSandbox
+from whet.sandboxes.protocol import SandboxSpec
+
+pytestmark = pytest.mark.usefixtures("bubblewrap")
+Use = Callable[[BubblewrapSandbox], Coroutine[Any, Any, Any]]
+
+
+def inside(use: Use, spec: SandboxSpec | None = None) -> Any:
+    async def run() -> Any:
+        async with await BubblewrapBackend().create(spec or SandboxSpec()) as sandbox:
+            return await use(sandbox)
+
+    return asyncio.run(run())
+
+
+def test_a_command_gives_its_output_and_exit_code() -> None:
+    result = inside(lambda sandbox: sandbox.exec("echo out; echo err >&2; exit 3"))
+    assert (result.stdout, result.stderr, result.exit_code) == ("out\n", "err\n", 3)
+    assert (result.ok, result.failed_by, result.describe()) == (False, "code", "exit code 3")
+
+
+def test_a_sequence_is_run_without_a_shell() -> None:
+    assert inside(lambda sandbox: sandbox.exec(["echo", "$HOME", "a b"])).stdout == "$HOME a b\n"
+
+
+def test_a_command_that_does_not_exist_is_the_codes_failure() -> None:
+    result = inside(lambda sandbox: sandbox.exec(["no-such-program"]))
+    assert (result.exit_code, result.stderr) == (127, "no-such-program: No such file or directory\n")
+
+
+def test_a_command_too_long_for_the_kernel_says_what_to_do() -> None:
+    result = inside(lambda sandbox: sandbox.exec("echo " + "x" * 200_000))
+    assert result.exit_code == 126
+    assert "write it to a file" in result.stderr
+
+
+def test_input_environment_and_folder_reach_the_command() -> None:
+    async def use(sandbox: BubblewrapSandbox) -> Any:
+        return await sandbox.exec("cat; echo $A$B; pwd", stdin=b"in\n", cwd="/tmp", env={"B": "2"})
+
+    result = inside(use, SandboxSpec(env={"A": "1"}))
+    assert result.stdout == "in\n12\n/home/tmp\n"
+
+
+def test_megabytes_go_in_and_out() -> None:
+    data = bytes(range(256)) * 8192
+
+    async def use(sandbox: BubblewrapSandbox) -> Any:
+        return await sandbox.exec("cat", stdin=data, output_bytes=len(data))
+
+    assert inside(use).stdout_bytes == data
+
+
+def test_files_outlive_a_command() -> None:
+    async def use(sandbox: BubblewrapSandbox) -> Any:
+        await sandbox.exec("echo kept > file")
+        return await sandbox.exec("cat file")
+
+    assert inside(use).stdout == "kept\n"
+
+
+def test_files_go_up_and_come_down(tmp_path: Path) -> None:
+    data = b"\x00\xff" * 50_000
+    (tmp_path / "up").write_bytes(data)
+
+    async def use(sandbox: BubblewrapSandbox) -> None:
+        await sandbox.upload(tmp_path / "up", "deep/down/a file")
+        await sandbox.download("deep/down/a file", tmp_path / "down")
+
+    inside(use)
+    assert (tmp_path / "down").read_bytes() == data
+
+
+def test_reading_too_large_or_absent_a_file_is_an_error() -> None:
+    async def use(sandbox: BubblewrapSandbox) -> None:
+        await sandbox.write("big", b"x" * 100)
+        with pytest.raises(SandboxError, match="output limit"):
+            await sandbox.read("big", max_bytes=10)
+        with pytest.raises(SandboxError, match="cannot read absent"):
+            await sandbox.read("absent")
+
+    inside(use)
+
+
+def test_a_persistent_process_keeps_its_state() -> None:
+    async def use(sandbox: BubblewrapSandbox) -> tuple[bytes, int]:
+        process = await sandbox.start(["python3", "-i", "-q"])
+        process.stdin.write(b"x = 20\nprint(x + 1)\n")
+        line = await process.stdout.readline()
+        process.kill()
+        status = await process.wait()
+        process.close()
+        return line, status
+
+    assert inside(use) == (b"21\n", -9)
+
+
+def test_a_background_job_is_waited_for_or_killed() -> None:
+    async def use(sandbox: BubblewrapSandbox) -> tuple[str, str, str]:
+        quick, slow = sandbox.background("echo quick"), sandbox.background("sleep 54321")
+        done = await quick.wait()
+        while "54321" not in (before := (await sandbox.exec("cat /proc/[0-9]*/cmdline")).stdout):
+            continue
+        await slow.kill()
+        while "54321" in (after := (await sandbox.exec("cat /proc/[0-9]*/cmdline")).stdout):
+            continue
+        return done.stdout, before, after
+
+    assert inside(use)[0] == "quick\n"
+
+
+def test_commands_run_at_the_same_time() -> None:
+    async def use(sandbox: BubblewrapSandbox) -> list[Any]:
+        waiting = sandbox.exec("mkfifo -m 600 pipe 2>/dev/null; while ! [ -p pipe ]; do :; done; cat pipe")
+        writing = sandbox.exec("while ! [ -p pipe ]; do :; done; echo together > pipe")
+        return list(await asyncio.gather(waiting, writing))
+
+    assert inside(use)[0].stdout == "together\n"
+
+
+def test_a_cancelled_command_does_not_run_on() -> None:
+    async def use(sandbox: BubblewrapSandbox) -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await sandbox.exec("sleep 54321")
+        while "54321" in (await sandbox.exec("cat /proc/[0-9]*/cmdline")).stdout:
+            continue
+
+    inside(use)
+
+
+def test_a_closed_sandbox_says_why() -> None:
+    async def use(sandbox: BubblewrapSandbox) -> None:
+        await sandbox.close()
+        await sandbox.close()
+        with pytest.raises(SandboxError, match="is closed: it was closed"):
+            await sandbox.exec("true")
+
+    inside(use)
+
+
+def test_an_idle_sandbox_closes_itself() -> None:
+    async def use(sandbox: BubblewrapSandbox) -> None:
+        assert (await sandbox.exec("sleep 0.2")).ok, "a running command is not idleness"
+        while not sandbox.closed:
+            await asyncio.sleep(0)
+        with pytest.raises(SandboxError, match=r"idle limit of 0\.1 s"):
+            await sandbox.exec("true")
+
+    inside(use, SandboxSpec(idle_s=0.1))
+
+
+def test_the_absolute_limit_ends_a_running_command() -> None:
+    result = inside(lambda sandbox: sandbox.exec("sleep 100"), SandboxSpec(lifetime_s=0.3))
+    assert (result.limit, result.failed_by) == ("lifetime", "limit")
+
+
+def test_many_sandboxes_start_at_once() -> None:
+    async def run() -> list[str]:
+        backend = BubblewrapBackend()
+        sandboxes = await asyncio.gather(*(backend.create(SandboxSpec()) for _ in range(20)))
+        results = await asyncio.gather(*(sandbox.exec("echo ok") for sandbox in sandboxes))
+        await asyncio.gather(*(sandbox.close() for sandbox in sandboxes))
+        return [result.stdout for result in results]
+
+    assert asyncio.run(run()) == ["ok\n"] * 20

@@ -1,0 +1,69 @@
+"""The filter, run by a small interpreter of its instructions: what the kernel would answer for a call."""
+
+from __future__ import annotations
+
+import errno
+import struct
+
+import pytest
+
+from whet.sandboxes.seccomp import filter_for
+
+ALLOW, KILL, ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
+AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+
+
+def answer(machine: str, number: int, *arguments: int, audit: int | None = None) -> int:
+    code = filter_for(machine)
+    assert code is not None
+    padded = [*arguments, *[0] * (6 - len(arguments))]
+    data = struct.pack("=IIQ6Q", number, AUDIT[machine] if audit is None else audit, 0, *padded)
+    program = list(struct.iter_unpack("=HBBI", code))
+    position = accumulator = 0
+    while True:
+        operation, yes, no, value = program[position]
+        position += 1
+        if operation == 0x20:
+            accumulator = struct.unpack_from("=I", data, value)[0]
+        elif operation == 0x06:
+            return int(value)
+        else:
+            tests = {0x15: accumulator == value, 0x25: accumulator > value, 0x35: accumulator >= value}
+            tests[0x45] = bool(accumulator & value)
+            position += yes if tests[operation] else no
+
+
+@pytest.mark.parametrize(("machine", "read", "mount", "ptrace"), [("x86_64", 0, 165, 101), ("aarch64", 63, 40, 117)])
+def test_ordinary_calls_pass_and_dangerous_ones_do_not(machine: str, read: int, mount: int, ptrace: int) -> None:
+    assert answer(machine, read) == ALLOW
+    assert answer(machine, mount) == answer(machine, ptrace) == ERRNO | errno.EPERM
+
+
+def test_a_call_from_another_architecture_kills() -> None:
+    assert answer("x86_64", 0, audit=0x40000003) == KILL
+
+
+def test_calls_newer_than_the_filter_do_not_exist() -> None:
+    assert answer("x86_64", 463) == ERRNO | errno.ENOSYS
+    assert answer("x86_64", 0x40000000) == ERRNO | errno.EPERM
+
+
+def test_a_clone_may_make_threads_and_processes_but_no_namespaces() -> None:
+    assert answer("x86_64", 56, 0x3D0F00) == answer("x86_64", 56, 0x01200011) == ALLOW
+    for namespace in (0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000):
+        assert answer("x86_64", 56, namespace | 17) == ERRNO | errno.EPERM
+
+
+def test_only_ordinary_sockets_can_be_opened() -> None:
+    allowed = [family for family in range(64) if answer("x86_64", 41, family, 1, 0) == ALLOW]
+    assert allowed == [1, 2, 10, 16]
+    assert answer("x86_64", 41, 16, 3, 12) == ERRNO | errno.EAFNOSUPPORT
+
+
+def test_nobody_types_into_a_terminal() -> None:
+    assert answer("x86_64", 16, 0, 0x5412) == answer("x86_64", 16, 0, (1 << 32) | 0x5412) == ERRNO | errno.EPERM
+    assert answer("x86_64", 16, 0, 0x5401) == ALLOW
+
+
+def test_an_unknown_architecture_has_no_filter() -> None:
+    assert filter_for("pdp11") is None

@@ -1,0 +1,58 @@
+"""The backend for trusted code: it runs, it is limited where it can be, and it says that it is no boundary."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from whet.sandboxes.protocol import SandboxSpec
+from whet.sandboxes.subprocess_backend import SubprocessBackend, SubprocessSandbox
+
+
+def inside(use: Callable[[SubprocessSandbox], Coroutine[Any, Any, Any]], spec: SandboxSpec | None = None) -> Any:
+    async def run() -> Any:
+        async with await SubprocessBackend().create(spec or SandboxSpec()) as sandbox:
+            return await use(sandbox)
+
+    return asyncio.run(run())
+
+
+def test_it_says_that_it_is_no_boundary(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(SubprocessBackend().check())
+    assert "no boundary" in caplog.text
+
+
+def test_commands_run_and_files_last_until_it_is_closed() -> None:
+    async def use(sandbox: SubprocessSandbox) -> Any:
+        await sandbox.write("a/file", b"data")
+        return sandbox.folder, await sandbox.exec("cat a/file; exit 2")
+
+    folder, result = inside(use)
+    assert (result.stdout, result.exit_code) == ("data", 2)
+    assert not folder.exists()
+
+
+def test_a_time_out_ends_the_command_and_its_children() -> None:
+    result = inside(lambda sandbox: sandbox.exec("sleep 100 & sleep 100", timeout_s=0.2))
+    assert result.limit == "time"
+
+
+def test_too_much_output_and_too_large_files_are_limits() -> None:
+    spec = SandboxSpec(output_bytes=1000, file_bytes=100_000)
+    assert inside(lambda sandbox: sandbox.exec("yes"), spec).limit == "output"
+    assert inside(lambda sandbox: sandbox.exec("head -c 1000000 /dev/zero > file"), spec).limit == "file_size"
+
+
+def test_a_command_that_does_not_exist_is_the_codes_failure() -> None:
+    result = inside(lambda sandbox: sandbox.exec(["no-such-program"]))
+    assert (result.exit_code, result.stderr) == (127, "no-such-program: No such file or directory\n")
+
+
+def test_the_environment_of_whet_is_not_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WHET_HOST_SECRET", "hidden")
+    assert "hidden" not in inside(lambda sandbox: sandbox.exec("env")).stdout
