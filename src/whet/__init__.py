@@ -32,6 +32,7 @@ _EXPORTS = {
     "whet.clients.config": ("ClientConfig", "EndpointConfig"),
     "whet.clients.openai_chat": ("OpenAIChatCompletionsClient",),
     "whet.clients.scripted": ("ScriptedClient",),
+    "whet.alias": ("install_verifiers_alias",),
     "whet.keys": ("ensure_keys",),
     "whet.logs": ("log_level", "print_prompt_completions_sample", "setup_logging"),
     "whet.errors": (
@@ -101,6 +102,7 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
+    from whet.alias import install_verifiers_alias as install_verifiers_alias
     from whet.clients.client import Client as Client
     from whet.clients.config import ClientConfig as ClientConfig
     from whet.clients.config import EndpointConfig as EndpointConfig

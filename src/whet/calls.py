@@ -62,6 +62,11 @@ async def resolve(value: Any) -> Any:
     return await value if is_awaitable(value) else value
 
 
+async def maybe_await(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """What a plain or an async function returns."""
+    return await resolve(function(*args, **kwargs))
+
+
 def is_awaitable(value: Any) -> bool:
     """What `isinstance(value, Awaitable)` says, without the cost of an abstract class."""
     return hasattr(value, "__await__")

@@ -2,7 +2,7 @@
 
 An id is the name of an installed package (`reverse-text`, `owner/name@version`), a path to a package or a file, or the
 name of a folder in `environments/` under the current directory, installed or not. Each way this can fail is an
-`EnvironmentLoadError` that says where and what to do.
+`EnvironmentLoadError` that says where and what to do. A package written for `verifiers` 0.1 runs as it is (`alias.py`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from whet.alias import alias_where_needed
 from whet.envs.arguments import nearest
 from whet.envs.environment import Environment
 from whet.errors import EnvironmentLoadError, WhetError
@@ -27,6 +28,7 @@ LOCAL_FOLDER = "environments"
 
 def load_environment(env_id: str, **env_args: Any) -> Environment:
     """The environment that the package's `load_environment(**env_args)` returns, with `env_id` and `env_args` set."""
+    alias_where_needed()
     module = _find_module(env_id)
     loader = getattr(module, "load_environment", None)
     if not callable(loader):
@@ -47,7 +49,7 @@ def load_environment(env_id: str, **env_args: Any) -> Environment:
     if not isinstance(env, Environment):
         raise EnvironmentLoadError(
             f"environment '{env_id}': load_environment in {_file_of(module)} returned {type(env).__name__}; "
-            "it should return a whet Environment."
+            f"it should return a whet Environment.{_foreign(env)}"
         )
     env.env_id = env.env_id or env_id
     env.env_args = env.env_args or env_args
@@ -152,6 +154,16 @@ def _check_arguments(env_id: str, loader: Any, env_args: dict[str, Any]) -> None
         signature.bind(**env_args)
     except TypeError as error:
         raise EnvironmentLoadError(f"environment '{env_id}': {error}. It takes {signature}.") from error
+
+
+def _foreign(env: Any) -> str:
+    """What to do about an environment made of the classes of the real `verifiers`."""
+    if not any(base.__module__.startswith("verifiers.") for base in type(env).__mro__):
+        return ""
+    return (
+        " This is one of the installed verifiers; uninstall that, or call whet.install_verifiers_alias() before "
+        "anything imports it."
+    )
 
 
 def _raised(error: BaseException) -> str:

@@ -1,0 +1,150 @@
+"""`import verifiers` as whet: environments written for `verifiers` 0.1 run unmodified, in this process.
+
+Every module of the 0.1 package that environments import has a stand-in here whose names are looked up in whet; a class
+imported by either name is the same class. Modules that are not in the table (training, serving, `verifiers.v1`, the
+integrations) stay missing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+from whet.errors import ConfigError
+
+CONTRACT_VERSION = "0.1.14"
+
+# Where the names of each module are found, in this order: all public ones of a module, or those after the colon.
+_MODULES: dict[str, tuple[str, ...]] = {
+    "verifiers": ("whet",),
+    "verifiers.types": ("whet.types", "whet.clients.config"),
+    "verifiers.errors": ("whet.errors",),
+    "verifiers.decorators": ("whet.decorators",),
+    "verifiers.envs": (),
+    "verifiers.envs.environment": ("whet.envs.environment",),
+    "verifiers.envs.singleturn_env": ("whet.envs.singleturn_env",),
+    "verifiers.envs.multiturn_env": ("whet.envs.multiturn_env",),
+    "verifiers.envs.tool_env": ("whet.envs.tool_env",),
+    "verifiers.envs.stateful_tool_env": ("whet.envs.stateful_tool_env",),
+    "verifiers.envs.env_group": ("whet.envs.env_group",),
+    "verifiers.rubrics": (),
+    "verifiers.rubrics.rubric": ("whet.rubrics.rubric",),
+    "verifiers.rubrics.rubric_group": ("whet.rubrics.rubric_group",),
+    "verifiers.rubrics.math_rubric": ("whet.rubrics.math_rubric",),
+    "verifiers.rubrics.judge_rubric": ("whet.rubrics.judge_rubric",),
+    "verifiers.parsers": (),
+    "verifiers.parsers.parser": ("whet.parsers.parser",),
+    "verifiers.parsers.think_parser": ("whet.parsers.think_parser",),
+    "verifiers.parsers.maybe_think_parser": ("whet.parsers.maybe_think_parser",),
+    "verifiers.parsers.xml_parser": ("whet.parsers.xml_parser",),
+    "verifiers.clients": ("whet:Client,OpenAIChatCompletionsClient",),
+    "verifiers.clients.client": ("whet.clients.client",),
+    "verifiers.clients.openai_chat_completions_client": ("whet.clients.openai_chat",),
+    "verifiers.utils": (),
+    "verifiers.utils.async_utils": ("whet.calls:maybe_await",),
+    "verifiers.utils.config_utils": ("whet:ensure_keys,MissingKeyError",),
+    "verifiers.utils.data_utils": ("whet.parsers.answers",),
+    "verifiers.utils.env_utils": ("whet:load_environment",),
+    "verifiers.utils.logging_utils": ("whet.logs",),
+    "verifiers.utils.message_utils": ("whet.messages:normalize_messages",),
+}
+_RENAMED = {("verifiers.utils.tool_utils", "convert_func_to_tool_def"): "whet.envs.tool_schemas:tool_from_function"}
+_MODULES.update({module: () for module, _ in _RENAMED})
+
+
+def install_verifiers_alias() -> None:
+    """Make `import verifiers` and its submodules resolve to whet, from now on and in this process.
+
+    An installed `verifiers` is hidden by it. Raises `ConfigError` where that one has been imported already.
+    """
+    loaded = sys.modules.get("verifiers")
+    if loaded is not None and not isinstance(loaded, _StandIn):
+        raise ConfigError(
+            f"verifiers is imported already, from {getattr(loaded, '__file__', None) or 'elsewhere'}. "
+            "Call whet.install_verifiers_alias() before anything imports it."
+        )
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+
+
+def alias_where_needed() -> None:
+    """`install_verifiers_alias`, unless a `verifiers` of the 0.1 contract is installed or any is imported."""
+    if "verifiers" not in sys.modules and not _contract_is_installed():
+        install_verifiers_alias()
+
+
+def _contract_is_installed() -> bool:
+    try:
+        version = importlib.metadata.version("verifiers")
+    except importlib.metadata.PackageNotFoundError:
+        return importlib.util.find_spec("verifiers") is not None  # a checkout on the path: its owner's choice
+    return version.startswith("0.1.")
+
+
+class _StandIn(ModuleType):
+    """A module whose names are whet's."""
+
+    def __getattr__(self, name: str) -> Any:
+        if f"{self.__name__}.{name}" in _MODULES:
+            return importlib.import_module(f"{self.__name__}.{name}")
+        if not name.startswith("__"):
+            for source in _sources(self.__name__, name):
+                module, _, attribute = source.partition(":")
+                found = getattr(importlib.import_module(module), attribute, _MISSING)
+                if found is not _MISSING:
+                    return found
+        raise AttributeError(f"whet stands in for {self.__name__} here, and has no '{name}' for it")
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *_names(self.__name__)})
+
+
+_MISSING = object()
+
+
+def _sources(module: str, name: str) -> list[str]:
+    """`module:attribute` for each place where a name of a stand-in may be."""
+    if (module, name) in _RENAMED:
+        return [_RENAMED[module, name]]
+    sources = []
+    for place in _MODULES[module]:
+        target, _, only = place.partition(":")
+        if not only or name in only.split(","):
+            sources.append(f"{target}:{name}")
+    return sources
+
+
+def _names(module: str) -> list[str]:
+    """What `from module import *` brings."""
+    names = [name for owner, name in _RENAMED if owner == module]
+    for place in _MODULES[module]:
+        target, _, only = place.partition(":")
+        found = importlib.import_module(target)
+        names += only.split(",") if only else getattr(found, "__all__", None) or list(vars(found))
+    return [name for name in dict.fromkeys(names) if not name.startswith("_")]
+
+
+class _Finder(MetaPathFinder, Loader):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname not in _MODULES:
+            return None
+        is_package = any(name.startswith(f"{fullname}.") for name in _MODULES)
+        return ModuleSpec(fullname, self, origin="whet", is_package=is_package)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return _StandIn(spec.name, f"whet, in the place of {spec.name}.")
+
+    def exec_module(self, module: ModuleType) -> None:
+        name = module.__name__
+        if name == "verifiers":
+            vars(module)["__version__"] = CONTRACT_VERSION
+        vars(module)["__all__"] = _names(name)

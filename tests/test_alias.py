@@ -1,0 +1,201 @@
+"""Environments written for verifiers 0.1, unmodified, under whet; and what the alias leaves alone."""
+
+import subprocess
+import sys
+from types import ModuleType
+
+import pytest
+
+import whet
+from whet import alias
+
+WORD_GAME = """
+from typing import Any
+
+import verifiers as vf
+from verifiers.envs.multiturn_env import MultiTurnEnv
+from verifiers.parsers.xml_parser import XMLParser
+from verifiers.types import Messages, State
+
+
+class WordGame(MultiTurnEnv):
+    async def setup_state(self, state: State) -> State:
+        state["tries"] = 0
+        return await super().setup_state(state)
+
+    async def env_response(self, messages: Messages, state: State, **kwargs: Any) -> Messages:
+        state["tries"] += 1
+        return [{"role": "user", "content": f"No. Try {state['tries'] + 1}."}]
+
+    @vf.stop
+    async def guessed(self, state: State) -> bool:
+        if not state["trajectory"]:
+            return False
+        return self.parser.parse_answer(state["trajectory"][-1]["completion"]) == state["answer"]
+
+
+def load_environment(max_turns: int = 3) -> vf.Environment:
+    parser = XMLParser(["guess"], answer_field="guess")
+
+    def right(completion, answer, parser) -> float:
+        return 1.0 if parser.parse_answer(completion) == answer else 0.0
+
+    rubric = vf.Rubric(funcs=[right, parser.get_format_reward_func()], weights=[1.0, 0.5], parser=parser)
+    rows = [{"question": "A word?", "answer": "whet"}]
+    return WordGame(dataset=rows, system_prompt="Guess.", max_turns=max_turns, parser=parser, rubric=rubric)
+"""
+
+LOOKUP = '''
+import verifiers as vf
+from verifiers.utils.async_utils import maybe_await
+from verifiers.utils.data_utils import extract_boxed_answer
+from verifiers.utils.tool_utils import convert_func_to_tool_def
+
+
+async def look_up(name: str, table: dict) -> str:
+    """Look a name up.
+
+    Args:
+        name: the name
+    """
+    return await maybe_await(table.get, name)
+
+
+class Lookup(vf.StatefulToolEnv):
+    def __init__(self, **kwargs):
+        super().__init__(tools=[], **kwargs)
+        self.add_tool(look_up, args_to_skip=["table"])
+
+    def update_tool_args(self, tool_name: str, tool_args: dict, messages: vf.Messages, state: vf.State, **kwargs):
+        tool_args["table"] = state["info"]["table"]
+        return tool_args
+
+
+def load_environment(**kwargs) -> vf.Environment:
+    parser = vf.ThinkParser(extract_fn=extract_boxed_answer)
+    rubric = vf.Rubric(parser=parser)
+    rubric.add_reward_func(lambda parser, completion, answer: float(parser.parse_answer(completion) == answer))
+    assert convert_func_to_tool_def(look_up).name == "look_up"
+    rows = [{"question": "Who?", "answer": "Ada", "info": {"table": {"first": "Ada"}}}]
+    return vf.EnvGroup([Lookup(dataset=rows, rubric=rubric)], env_names=["lookup"])
+'''
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays_behind(monkeypatch):
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        if name.partition(".")[0] in ("verifiers", "word_game", "lookup"):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def load(tmp_path):
+    def write_and_load(name, source, **env_args):
+        path = tmp_path / f"{name}.py"
+        path.write_text(source)
+        return whet.load_environment(str(path), **env_args)
+
+    return write_and_load
+
+
+def test_a_game_written_for_verifiers_runs_as_it_is(load):
+    env = load("word_game", WORD_GAME, max_turns=3)
+    client = whet.ScriptedClient(["<guess>blunt</guess>", "<guess>whet</guess>"])
+    (output,) = env.evaluate_sync(client, "m")["outputs"]
+    assert isinstance(env, whet.MultiTurnEnv)
+    assert (output["reward"], output["stop_condition"], output["error"]) == (1.5, "guessed", None)
+    assert [message["content"] for message in output["completion"]][1] == "No. Try 2."
+
+
+def test_tools_and_helpers_of_verifiers_are_there(load):
+    env = load("lookup", LOOKUP)
+    call = {"id": "1", "name": "look_up", "arguments": '{"name": "first"}'}
+    client = whet.ScriptedClient([{"tool_calls": [call]}, "<think>Ada.</think>\\boxed{Ada}"])
+    (output,) = env.evaluate_sync(client, "m")["outputs"]
+    assert (output["reward"], output["error"]) == (1.0, None)
+    assert output["completion"][1]["content"] == "Ada"
+    assert output["metrics"]["look_up_calls"] == 1.0
+
+
+def test_a_class_has_one_identity_under_either_name():
+    whet.install_verifiers_alias()
+    import verifiers as vf
+    import verifiers.errors
+    from verifiers.rubrics.judge_rubric import JudgeRubric
+
+    assert vf.MultiTurnEnv is whet.MultiTurnEnv
+    assert vf.types.State is whet.State
+    assert vf.errors.InfraError is verifiers.errors.InfraError is whet.InfraError
+    assert JudgeRubric is whet.JudgeRubric
+    assert vf.__version__ == "0.1.14"
+
+
+def test_every_module_of_the_table_can_be_imported_with_a_star():
+    whet.install_verifiers_alias()
+    for module in alias._MODULES:
+        namespace = {}
+        exec(f"import {module}\nfrom {module} import *", namespace)
+        assert set(sys.modules[module].__all__) <= set(namespace)
+
+
+def test_what_whet_has_not_is_missing_by_name():
+    whet.install_verifiers_alias()
+    with pytest.raises(ImportError, match="GRPOTrainer"):
+        from verifiers import GRPOTrainer  # noqa: F401
+    with pytest.raises(ModuleNotFoundError, match=r"verifiers\.v1"):
+        import verifiers.v1  # noqa: F401
+
+
+def test_installing_it_twice_is_installing_it_once():
+    count = len(sys.meta_path)
+    whet.install_verifiers_alias()
+    whet.install_verifiers_alias()
+    import verifiers  # noqa: F401
+
+    whet.install_verifiers_alias()
+    assert len(sys.meta_path) == count + 1
+
+
+def test_a_verifiers_that_is_imported_already_is_not_replaced(monkeypatch):
+    monkeypatch.setitem(sys.modules, "verifiers", ModuleType("verifiers"))
+    with pytest.raises(whet.WhetError, match="before anything imports it"):
+        whet.install_verifiers_alias()
+    count = len(sys.meta_path)
+    alias.alias_where_needed()
+    assert len(sys.meta_path) == count
+
+
+@pytest.mark.parametrize(("version", "aliased"), [("0.1.14", False), ("0.2.0", True)])
+def test_only_an_installed_verifiers_of_the_same_contract_is_left_alone(tmp_path, monkeypatch, version, aliased):
+    info = tmp_path / f"verifiers-{version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: verifiers\nVersion: {version}\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    count = len(sys.meta_path)
+    alias.alias_where_needed()
+    assert (len(sys.meta_path) > count) is aliased
+
+
+def test_an_environment_of_the_installed_verifiers_is_refused_with_what_to_do(load):
+    source = """
+class SingleTurnEnv:
+    pass
+
+
+SingleTurnEnv.__module__ = "verifiers.envs.singleturn_env"
+
+
+def load_environment():
+    return SingleTurnEnv()
+"""
+    with pytest.raises(whet.WhetError, match=r"call whet\.install_verifiers_alias\(\)"):
+        load("lookup", source)
+
+
+def test_importing_whet_alone_changes_nothing():
+    script = "import sys, whet; whet.SingleTurnEnv; import importlib.util; print(importlib.util.find_spec('verifiers'))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "None"
