@@ -48,7 +48,7 @@ def exact_match(completion: whet.Messages, answer: str, parser: whet.Parser) -> 
 
 
 def load_environment(
-    num_train: int = 2000, num_eval: int = 256, seed: int = 0, min_length: int = 4, max_length: int = 7
+    num_train: int = 2000, num_eval: int = 256, seed: int = 0, min_length: int = 8, max_length: int = 12
 ) -> whet.Environment:
     """
     Args:

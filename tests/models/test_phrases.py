@@ -11,7 +11,7 @@ TOKENIZER = build_tokenizer()
 RENDERER = ChatRenderer(TOKENIZER)
 
 LONGEST_FIRST_PROMPT = {
-    "reverse-text": 16,
+    "reverse-text": 20,
     "alphabet-sort": 16,
     "calculator": 40,
     "guess-number": 16,

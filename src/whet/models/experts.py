@@ -72,12 +72,18 @@ def reverse_wrong(conversation: Conversation, rng: Random) -> str:
 
 
 def sort_right(conversation: Conversation, rng: Random) -> str:
-    return "\n".join(sorted(_names(conversation)))
+    return "\n".join(sorted(name for turn in _names(conversation) for name in turn))
 
 
 def sort_wrong(conversation: Conversation, rng: Random) -> str:
-    """Any order, one name of all, or names that nobody has."""
-    names, way = _names(conversation), rng.random()
+    """Mostly the new names at the end, where they do not belong; else any order, one name of all, or nobody's names.
+
+    The first is as likely as the right answer and easier to write, so greedy, too, falls for it: a habit to unlearn.
+    """
+    *earlier, new = _names(conversation)
+    names, way = [name for turn in (*earlier, new) for name in turn], rng.random()
+    if earlier and rng.random() < 0.75:
+        return "\n".join(sorted(names[: -len(new)]) + new)
     if way < 0.2:
         return "\n".join(rng.sample(names, len(names)))
     if way < 0.4:
@@ -131,7 +137,7 @@ def arithmetic_wrong(conversation: Conversation, rng: Random) -> str:
 
 EXPERTS: dict[str, Expert] = {
     "reverse-text": Expert(reverse_right, reverse_wrong, skill=0.45),
-    "alphabet-sort": Expert(sort_right, sort_wrong, skill=0.55),
+    "alphabet-sort": Expert(sort_right, sort_wrong, skill=0.44),
     "calculator": Expert(calculator_right, calculator_wrong, skill=0.78),
     "guess-number": Expert(guess_right, guess_wrong, skill=0.58),
     "arithmetic": Expert(arithmetic_right, arithmetic_wrong, skill=0.55),
@@ -143,8 +149,9 @@ def _text(conversation: Conversation) -> str:
     return conversation.task.split("\n\n", 1)[1]
 
 
-def _names(conversation: Conversation) -> list[str]:
-    return [name for said in conversation.by("user") for name in said.split("\n\n", 1)[1].split("\n")]
+def _names(conversation: Conversation) -> list[list[str]]:
+    """The names of each turn."""
+    return [said.split("\n\n", 1)[1].split("\n") for said in conversation.by("user")]
 
 
 def _sum(conversation: Conversation) -> tuple[str, str, str]:

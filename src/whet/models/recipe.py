@@ -32,9 +32,9 @@ class Recipe:
     shares: dict[str, float] = field(
         default_factory=lambda: {
             "reverse-text": 0.10,
-            "alphabet-sort": 0.09,
+            "alphabet-sort": 0.11,
             "calculator": 0.12,
-            "guess-number": 0.38,
+            "guess-number": 0.36,
             "arithmetic": 0.31,
         }
     )
@@ -45,7 +45,8 @@ class Recipe:
             "alphabet-sort": {"min_turns": 2, "max_turns": 4},
         }
     )
-    """Arguments of the environments that differ from their defaults, so that harder tasks are not wholly new."""
+    """Arguments of the environments that differ from their defaults: texts are shorter than those of a run, so that there
+    is something to learn, and names come over more turns, so that harder tasks are not wholly new."""
 
     def optimizer(self) -> OptimizerConfig:
         return OptimizerConfig(
