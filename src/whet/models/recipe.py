@@ -45,8 +45,8 @@ class Recipe:
             "alphabet-sort": {"min_turns": 2, "max_turns": 4},
         }
     )
-    """Arguments of the environments that differ from their defaults: texts are shorter than those of a run, so that there
-    is something to learn, and names come over more turns, so that harder tasks are not wholly new."""
+    """Arguments of the environments that differ from their defaults: texts are shorter than those of a run, so that
+    there is something to learn, and names come over more turns, so that harder tasks are not wholly new."""
 
     def optimizer(self) -> OptimizerConfig:
         return OptimizerConfig(
