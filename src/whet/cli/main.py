@@ -56,9 +56,10 @@ def _whet(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    # Torch's threads wait for each other asleep, not spinning: on a core they must share with another process, spinning
-    # threads made a step 5 times slower (docs/design/log.md). OpenMP reads this when torch is loaded.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # Torch's threads spin only briefly for each other, then sleep: as fast on idle cores, while threads that spin for
+    # long made a step 5 to 15 times slower on cores shared with another process (docs/design/log.md). OpenMP reads this
+    # when torch is loaded.
+    os.environ.setdefault("GOMP_SPINCOUNT", "2000")
     try:
         result = app(args=arguments, prog_name="whet", standalone_mode=False)
     except TyperException as error:
