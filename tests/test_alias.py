@@ -83,7 +83,10 @@ def load_environment(**kwargs) -> vf.Environment:
 
 @pytest.fixture(autouse=True)
 def nothing_stays_behind(monkeypatch):
-    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    """Each test begins in a process where nobody has installed the alias yet, and leaves none."""
+    monkeypatch.setattr(sys, "meta_path", [finder for finder in sys.meta_path if not isinstance(finder, alias._Finder)])
+    for name in [name for name in sys.modules if name.partition(".")[0] == "verifiers"]:
+        monkeypatch.delitem(sys.modules, name)
     before = set(sys.modules)
     yield
     for name in set(sys.modules) - before:
