@@ -35,6 +35,17 @@ class EvalConfig(StrictModel):
     temperature: float | None = Field(None, ge=0, description="Softmax temperature; 0 is greedy.")
     sampling_args: dict[str, Any] = Field(default_factory=dict, description="Further sampling arguments.")
     env_args: dict[str, Any] = Field(default_factory=dict, description="Arguments of load_environment.")
+    extra_env_kwargs: dict[str, Any] = Field(
+        default_factory=dict, description="Settings of the environment, whatever load_environment takes."
+    )
+    shuffle: int | None = Field(None, ge=0, description="Seed of the order of tasks; absent, the dataset's own order.")
+    timeout: float | None = Field(None, gt=0, description="Seconds a rollout may take.")
+    max_retries: int = Field(0, ge=0, description="Attempts more for a rollout that failed for the model's sake.")
+    state_columns: tuple[str, ...] = Field((), description="Further values of the state to save with each rollout.")
+    independent_scoring: bool = Field(False, description="Score each rollout by itself, without its group.")
+    workers: int | None = Field(None, ge=1, description="Processes; absent, one for every 256 rollouts in flight.")
+    resume: Path | None = Field(None, description="Evaluation to go on with: its directory.")
+    offline: bool = Field(False, description="Reach nothing outside this machine.")
     seed: int | None = Field(
         None, ge=0, description="Seed of the sampling; absent, 0 for models run here, and none is sent to endpoints."
     )

@@ -1,0 +1,70 @@
+"""What a session of evaluations tells whoever watches it: the live view, the plain lines, a test.
+
+A session is what one `whet eval run` does: one evaluation, or several in one go. The session calls; observers print and
+count, and never decide anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from whet.evals.summary import EvalSummary
+from whet.types import RolloutOutput
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedEval:
+    """One evaluation of a session, told before its first rollout."""
+
+    environment: str
+    model: str
+    sampling: str  # "temperature 1", "greedy"
+    examples: int
+    rollouts_per_example: int
+    kept: int = 0  # rollouts that a resumed evaluation has already
+    directory: Path | None = None  # None: nothing is saved
+
+    @property
+    def rollouts(self) -> int:
+        return self.examples * self.rollouts_per_example
+
+
+class EvalObserver(Protocol):
+    """Evaluations are named by their place in `start`'s list. Calls come from the event loop's thread and are cheap."""
+
+    def start(self, evaluations: Sequence[PlannedEval]) -> None:
+        """Before anything is run."""
+        ...
+
+    def rollout(self, evaluation: int, row: RolloutOutput) -> None:
+        """A rollout is finished and scored (or has failed). Rows that were kept come first, when resuming."""
+        ...
+
+    def note(self, text: str) -> None:
+        """One line a person should see: a worker that was replaced, an endpoint that rests."""
+        ...
+
+    def finish(self, evaluation: int, summary: EvalSummary) -> None:
+        """All rollouts of an evaluation are there."""
+        ...
+
+    def close(self) -> None:
+        """Nothing more comes, whether all went well or not."""
+        ...
+
+
+class Unwatched:
+    """An observer that looks away."""
+
+    def start(self, evaluations: Sequence[PlannedEval]) -> None: ...
+
+    def rollout(self, evaluation: int, row: RolloutOutput) -> None: ...
+
+    def note(self, text: str) -> None: ...
+
+    def finish(self, evaluation: int, summary: EvalSummary) -> None: ...
+
+    def close(self) -> None: ...
