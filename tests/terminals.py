@@ -1,0 +1,203 @@
+"""Commands as a person meets them: on a real pseudo-terminal, keys typed, the window resized, the screen read.
+
+    terminal = terminals.open(["whet", "eval", "run", "arithmetic"], columns=80, rows=24)
+    terminal.wait_for("15/15")
+    terminal.send(KEYS["right"])
+    assert "reverse-text" in terminal.text()
+    terminal.send(CTRL_C)
+    assert terminal.wait() == 130
+
+`terminals` is the fixture of `conftest.py`, which closes what a test opened. The command leads a session of its own
+whose controlling terminal this is, so Ctrl-C and a resize reach it through the kernel, as they do from a window.
+(Ctrl-Z needs a shell that goes on: open `bash --norc -i` and type the command.) Waiting is reading until the screen
+shows something: nothing sleeps, and the deadline is only for what would hang.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import pyte
+
+DEADLINE = 90.0
+"""Seconds after which what was waited for will not come; nothing that passes takes as long, even on a busy machine."""
+
+CTRL_C, CTRL_Z, ENTER, ESCAPE, TAB = "\x03", "\x1a", "\r", "\x1b", "\t"
+KEYS = {
+    "up": "\x1b[A",
+    "down": "\x1b[B",
+    "right": "\x1b[C",
+    "left": "\x1b[D",
+    "home": "\x1b[H",
+    "end": "\x1b[F",
+    "page_up": "\x1b[5~",
+    "page_down": "\x1b[6~",
+}
+
+# What makes the terminal the controlling one of the session that `start_new_session` began.
+LAUNCHER = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execvp(sys.argv[1], sys.argv[1:])"
+# Sequences that pyte would take for text: CSI with a private mark that it does not know (keyboard protocols).
+UNKNOWN_TO_PYTE = re.compile(rb"\x1b\[[<=>][0-9;:]*[A-Za-z]")
+UNFINISHED = re.compile(rb"\x1b(\[[<=>]?[0-9;:]*)?\Z")
+
+
+class Terminal:
+    """One command on a pseudo-terminal, and what its screen shows.
+
+    Args:
+        command: Program and arguments; `whet` is the one beside the Python that runs the tests.
+        columns, rows: Size of the window.
+        env: Environment variables on top of the tests' own; None takes one away.
+        cwd: Where the command is run.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str | Path],
+        *,
+        columns: int = 90,
+        rows: int = 30,
+        env: Mapping[str, str | None] | None = None,
+        cwd: Path | None = None,
+    ) -> None:
+        self.raw = b""  # everything that was written
+        self.screen = pyte.Screen(columns, rows)
+        self._stream = pyte.ByteStream(self.screen)
+        self._unfinished = b""
+        self._closed = False  # by the command's side
+        self._master, slave = pty.openpty()
+        _set_size(slave, columns, rows)
+        self.process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", LAUNCHER, *map(str, _beside_python(command))],
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            env=_environment(env or {}),
+            cwd=cwd,
+            start_new_session=True,
+        )
+        os.close(slave)
+
+    def send(self, keys: str) -> None:
+        """Type: text, `KEYS[...]`, `CTRL_C`, `ENTER`."""
+        os.write(self._master, keys.encode())
+
+    def resize(self, columns: int, rows: int) -> None:
+        """Pull the window to another size; the command is told (SIGWINCH)."""
+        self.screen.resize(rows, columns)
+        _set_size(self._master, columns, rows)
+
+    def lines(self) -> list[str]:
+        """The screen now, with what has been written so far; trailing blanks left out."""
+        while self._read(0):
+            pass
+        return [line.rstrip() for line in self.screen.display]
+
+    def text(self) -> str:
+        """The screen now, as one string."""
+        return "\n".join(self.lines())
+
+    def wait_for(self, wanted: str | re.Pattern[str] | Callable[[list[str]], bool], seconds: float = DEADLINE) -> str:
+        """The screen once it shows `wanted`: text, a pattern, or what a function of its lines says is so.
+
+        Raises `AssertionError` with the screen where it does not come, or the command ends without it.
+        """
+        deadline = time.monotonic() + seconds
+        while True:
+            lines = self.lines()
+            if _shows(lines, wanted):
+                return "\n".join(lines)
+            if self._closed or not self._read(deadline - time.monotonic()):
+                why = "the command has ended" if self._closed else f"not within {seconds:g} s"
+                raise AssertionError(f"the screen never showed {wanted!r} ({why}):\n" + "\n".join(lines))
+
+    def wait(self, seconds: float = DEADLINE) -> int:
+        """Read until the command has closed the terminal; its exit code."""
+        deadline = time.monotonic() + seconds
+        while not self._closed:
+            if not self._read(deadline - time.monotonic()) and not self._closed:
+                raise AssertionError(f"the command did not end within {seconds:g} s:\n{self.text()}")
+        return self.process.wait(timeout=seconds)
+
+    def settings(self) -> list[object]:
+        """The terminal's settings (`termios`): echo, line mode, signals. Compare before and after."""
+        return termios.tcgetattr(self._master)
+
+    def close(self) -> None:
+        """End the command, whatever it is doing, and give the terminal back."""
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+        if self._master >= 0:
+            os.close(self._master)
+            self._master = -1
+
+    def _read(self, seconds: float) -> bool:
+        """Take in what comes within `seconds`; False where nothing does, or the other side has closed."""
+        if self._closed or not select.select([self._master], [], [], max(0.0, seconds))[0]:
+            return False
+        try:
+            data = os.read(self._master, 65536)
+        except OSError:  # how Linux says that the other side has closed
+            data = b""
+        if not data:
+            self._closed = True
+            return False
+        self.raw += data
+        data = UNKNOWN_TO_PYTE.sub(b"", self._unfinished + data)
+        cut = UNFINISHED.search(data)
+        self._unfinished = data[cut.start() :] if cut else b""
+        self._stream.feed(data[: cut.start()] if cut else data)
+        return True
+
+
+class Terminals:
+    """Opens terminals, and closes them all in the end."""
+
+    def __init__(self) -> None:
+        self._open: list[Terminal] = []
+
+    def open(self, command: Sequence[str | Path], **options: object) -> Terminal:
+        """A `Terminal` with these options."""
+        terminal = Terminal(command, **options)  # type: ignore[arg-type]
+        self._open.append(terminal)
+        return terminal
+
+    def close(self) -> None:
+        for terminal in self._open:
+            terminal.close()
+
+
+def _shows(lines: list[str], wanted: str | re.Pattern[str] | Callable[[list[str]], bool]) -> bool:
+    if isinstance(wanted, str):
+        return wanted in "\n".join(lines)
+    if isinstance(wanted, re.Pattern):
+        return wanted.search("\n".join(lines)) is not None
+    return wanted(lines)
+
+
+def _beside_python(command: Sequence[str | Path]) -> list[str | Path]:
+    program = Path(sys.executable).parent / command[0]
+    return [program if program.exists() else command[0], *command[1:]]
+
+
+def _environment(changes: Mapping[str, str | None]) -> dict[str, str]:
+    taken = dict.fromkeys(("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "CI"))
+    wanted = {**os.environ, **taken, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8", "PYTHONUNBUFFERED": "1", **changes}
+    return {name: value for name, value in wanted.items() if value is not None}
+
+
+def _set_size(descriptor: int, columns: int, rows: int) -> None:
+    fcntl.ioctl(descriptor, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
