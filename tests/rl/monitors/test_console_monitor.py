@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import io
-import os
-import pty
-import struct
-import subprocess
 import sys
-import termios
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-import pyte
 import pytest
 from rich.console import Console
 
@@ -234,54 +229,20 @@ def play() -> None:
     monitor.close(OUTCOME)
 
 
-class Terminal:
-    """A child process on a pseudo-terminal of 90 columns, and its screen."""
-
-    def __init__(self, *arguments: str, rows: int = 30) -> None:
-        self.screen = pyte.Screen(90, rows)
-        self._stream = pyte.ByteStream(self.screen)
-        self.raw = b""
-        program = PROGRAM.format(folder=str(Path(__file__).parent), file=__file__)
-        self._master, slave = pty.openpty()
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, 90, 0, 0))
-        environment = {**os.environ, "TERM": "xterm-256color", "PYTHONUNBUFFERED": "1"}
-        for name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"):
-            environment.pop(name, None)
-        command = [sys.executable, "-c", program, *arguments]
-        self.process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=environment)
-        os.close(slave)
-
-    def read_until(self, marker: bytes | None) -> list[str]:
-        """The screen once `marker` was written, or once the process has closed the terminal."""
-        while marker is None or marker not in self.raw:
-            try:
-                data = os.read(self._master, 65536)
-            except OSError:  # how Linux says that the other end is closed
-                break
-            if not data:
-                break
-            self.raw += data
-            self._stream.feed(data)
-        return [line.rstrip() for line in self.screen.display]
-
-    def press(self, key: bytes) -> None:
-        os.write(self._master, key)
-
-    def wait(self) -> int:
-        code = self.process.wait(timeout=30)
-        os.close(self._master)
-        return code
+@pytest.fixture
+def played(terminals: Any) -> Callable[..., Any]:
+    """Opens a terminal in which `play` runs with these arguments."""
+    program = PROGRAM.format(folder=str(Path(__file__).parent), file=__file__)
+    return lambda *arguments, rows=30: terminals.open([sys.executable, "-c", program, *arguments], rows=rows)
 
 
-def test_the_live_view_shows_step_rewards_curve_phase_and_a_harmless_sample() -> None:
-    terminal = Terminal("--stay")
-    terminal.read_until(b"<pause>")
-    terminal.press(b"\n")
-    terminal.read_until(b"finished after")
+def test_the_live_view_shows_step_rewards_curve_phase_and_a_harmless_sample(played: Callable[..., Any]) -> None:
+    terminal = played("--stay")
+    terminal.wait_for("<pause>")
+    terminal.send("\n")
     # The picture that was last drawn while training is what stands above the table.
-    screen = terminal.read_until(None)
-    text = "\n".join(screen)
     assert terminal.wait() == 0
+    screen, text = terminal.lines(), terminal.text()
     assert any(line.startswith("step ") and "3/4" in line and "left" in line for line in screen)
     assert any(line.split()[:3] == ["reverse-text", "0.700", "0.300"] and "▃" in line for line in screen)
     assert "12,346 tokens/s" in text
@@ -292,26 +253,24 @@ def test_the_live_view_shows_step_rewards_curve_phase_and_a_harmless_sample() ->
     assert terminal.screen.title == ""
 
 
-def test_printing_by_an_environment_does_not_break_the_live_view() -> None:
-    terminal = Terminal()
-    screen = terminal.read_until(None)
+def test_printing_by_an_environment_does_not_break_the_live_view(played: Callable[..., Any]) -> None:
+    terminal = played()
     assert terminal.wait() == 0
+    screen = terminal.lines()
     assert screen.count("something an environment printed") == 1
     assert sum(line.startswith("demo: whet/tiny") for line in screen) == 1
     assert screen[-2].startswith("next") or "next      whet eval run" in "\n".join(screen)
 
 
 @pytest.mark.parametrize("arguments", [(), ("--crash",)])
-def test_the_cursor_is_given_back_whatever_happens(arguments: tuple[str, ...]) -> None:
-    terminal = Terminal(*arguments)
-    terminal.read_until(None)
+def test_the_cursor_is_given_back_whatever_happens(played: Callable[..., Any], arguments: tuple[str, ...]) -> None:
+    terminal = played(*arguments)
     terminal.wait()
     assert b"\x1b[?25l" in terminal.raw
     assert not terminal.screen.cursor.hidden
 
 
-def test_a_terminal_of_ten_lines_is_enough() -> None:
-    terminal = Terminal(rows=10)
-    screen = terminal.read_until(None)
+def test_a_terminal_of_ten_lines_is_enough(played: Callable[..., Any]) -> None:
+    terminal = played(rows=10)
     assert terminal.wait() == 0
-    assert any("next      whet eval run" in line for line in screen)
+    assert any("next      whet eval run" in line for line in terminal.lines())
