@@ -24,6 +24,9 @@ class EvalConfig(StrictModel):
     base_url: str | None = Field(None, description="OpenAI-compatible endpoint; without it the model is run here.")
     endpoints: Path = Field(DEFAULT_FILE, description="File with short names for models behind endpoints.")
     endpoint: ClientConfig | None = Field(None, exclude=True, description="What a short name stands for, looked up.")
+    varied: dict[str, Any] = Field(
+        default_factory=dict, exclude=True, description="What a sweep set for this evaluation, by name."
+    )
     env_file: tuple[Path, ...] = Field(
         (), description="File of KEY=VALUE lines for keys and environments; never saved."
     )

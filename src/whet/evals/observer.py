@@ -7,9 +7,9 @@ count, and never decide anything.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from whet.evals.summary import EvalSummary
 from whet.types import RolloutOutput
@@ -26,6 +26,7 @@ class PlannedEval:
     rollouts_per_example: int
     kept: int = 0  # rollouts that a resumed evaluation has already
     directory: Path | None = None  # None: nothing is saved
+    varied: dict[str, Any] = field(default_factory=dict)  # what a sweep set for this evaluation, by name
 
     @property
     def rollouts(self) -> int:

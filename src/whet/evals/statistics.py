@@ -7,7 +7,7 @@ evaluating needs no NumPy.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 T_975_OF_FEW = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622)
@@ -65,3 +65,25 @@ def spread(values: Sequence[float]) -> float:
     """Standard deviation of the values themselves (divided by their number)."""
     mean = math.fsum(values) / len(values)
     return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))
+
+
+@dataclass(frozen=True, slots=True)
+class Percentiles:
+    """Half of the values are at most `p50`, 90 % at most `p90`, 99 % at most `p99`."""
+
+    p50: float
+    p90: float
+    p99: float
+
+
+def percentiles(values: Iterable[float]) -> Percentiles | None:
+    """Percentiles with linear interpolation between neighbours, as NumPy's; None where there is no value."""
+    ordered = sorted(values)
+    return Percentiles(*(_quantile(ordered, share) for share in (0.5, 0.9, 0.99))) if ordered else None
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float:
+    place = share * (len(ordered) - 1)
+    below = int(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)

@@ -1,37 +1,28 @@
 """What an evaluation says: scores with their uncertainty, what went wrong, what it cost, and whether to train on it.
 
-Pure: result rows (`results.jsonl`) in, an `EvalSummary` out; the same rows give the same summary whenever it is made.
-Errored rollouts are counted and left out of every mean.
+Pure: result rows (`results.jsonl`) in, an `EvalSummary` out; the same rows give the same summary in whatever order they
+come. Rows are added one by one and not kept: memory grows by a few numbers a rollout, never by its text. Errored
+rollouts are counted and left out of every mean of rewards and metrics; time, tokens and cost are those of all rollouts,
+for the failed ones were waited and paid for too.
 """
 
 from __future__ import annotations
 
-import math
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+import json
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from whet.evals.statistics import Estimate, clustered_mean, spread
-from whet.rollouts.totals import Totals
+from whet.evals.readiness import Readiness, readiness
+from whet.evals.statistics import Estimate, Percentiles, clustered_mean, percentiles
+from whet.rollouts.totals import ExactSum, Totals
 from whet.types import RolloutOutput
 
-TOO_EASY, GOOD_HIGH, GOOD_LOW, TOO_HARD = 0.80, 0.70, 0.10, 0.05
-Verdict = Literal["too easy", "easy", "good", "hard", "too hard", "unknown"]
-Measure = Literal["mean reward", "pass rate"]
-
-
-@dataclass(frozen=True, slots=True)
-class Readiness:
-    """Whether reinforcement learning would find something to learn here."""
-
-    verdict: Verdict
-    score: float | None  # what the verdict goes by, from 0 to 1
-    measure: Measure  # mean reward where rewards lie between 0 and 1, else the pass rate
-    group_std: float | None  # mean standard deviation of rewards inside a group; None with one rollout a task
-    zero_variance_frac: float | None  # share of groups whose rewards are all equal
-    advice: list[str]  # what to change, most important first
+SHOWN = ("example_id", "prompt", "completion", "reward")
+"""What of a row is kept of the best and the worst rollout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +38,7 @@ class EvalSummary:
     errors: int
     error_kinds: dict[str, int]  # by class of error, most frequent first
     truncated_frac: float | None  # of the rollouts that did not fail
+    parse_failed_frac: float | None  # of the rollouts whose answer a parser was to read
     reward: Estimate | None  # None where every rollout failed
     metrics: dict[str, float]
     pass_threshold: float
@@ -54,15 +46,141 @@ class EvalSummary:
     pass_all_k: dict[str, float]
     input_tokens: float | None  # a rollout, on average
     output_tokens: float | None
+    input_token_percentiles: Percentiles | None
+    output_token_percentiles: Percentiles | None
+    rollout_seconds: Percentiles | None  # from a rollout's start to its last turn, without its scoring
     cost: float | None  # dollars for all rollouts, where the endpoint's price is known
     seconds: float
     readiness: Readiness
     results: Path | None = None
     samples: list[dict[str, Any]] = field(default_factory=list)  # a few rows, best and worst
+    varied: dict[str, Any] = field(default_factory=dict)  # what a sweep set for this evaluation, by name
+
+
+class SummaryBuilder:
+    """A summary that grows by a row at a time and may be asked for at any time."""
+
+    def __init__(
+        self,
+        *,
+        environment: str,
+        model: str,
+        sampling: str,
+        rollouts_per_example: int,
+        pass_threshold: float,
+        greedy: bool = False,
+        varied: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Begin with no rows.
+
+        Args:
+            environment: what to call the environment.
+            model: what to call the model.
+            sampling: how it is sampled, in words.
+            rollouts_per_example: attempts at each task; pass@k counts tasks that have them all.
+            pass_threshold: reward at or above which a rollout passes.
+            greedy: whether the rollouts of a task have to be alike.
+            varied: what a sweep set for this evaluation, by name.
+        """
+        self._names = {"environment": environment, "model": model, "sampling": sampling}
+        self._rollouts_per_example = rollouts_per_example
+        self._pass_threshold = pass_threshold
+        self._greedy = greedy
+        self._varied = dict(varied or {})
+        self._totals = Totals(rollouts_per_example, pass_threshold)
+        self._rewards: dict[Any, array[float]] = {}  # of every example seen; empty where all of it failed
+        self._kinds: Counter[str] = Counter()
+        self._truncated = 0
+        self._parsed = Counter[bool]()  # whether the parser found no answer
+        self._cost: ExactSum | None = None
+        self._numbers = {name: array("d") for name in ("input_tokens", "output_tokens", "seconds")}
+        self._best: RolloutOutput | None = None
+        self._worst: RolloutOutput | None = None
+
+    def add(self, row: RolloutOutput) -> None:
+        """Count a rollout that is finished: scored, or failed."""
+        self._totals.add([row])
+        self._count_effort(row)
+        rewards = self._rewards.setdefault(row["example_id"], array("d"))
+        error = row.get("error")
+        if error is not None:
+            self._kinds[error["error"]] += 1
+            return
+        rewards.append(float(row["reward"]))
+        self._truncated += bool(row["is_truncated"])
+        if row.get("parse_failed") is not None:
+            self._parsed[bool(row["parse_failed"])] += 1
+        if self._best is None or _is_before(row, self._best):
+            self._best = _shown(row)
+        if self._worst is None or not _is_before(row, self._worst):
+            self._worst = _shown(row)
+
+    def _count_effort(self, row: RolloutOutput) -> None:
+        usage = row.get("token_usage") or {}
+        for name in ("input_tokens", "output_tokens"):
+            if name in usage:
+                self._numbers[name].append(usage[name])
+        if "cost" in usage:
+            self._cost = self._cost or ExactSum()
+            self._cost.add(usage["cost"])
+        seconds = ((row.get("timing") or {}).get("generation") or {}).get("duration")
+        if seconds:
+            self._numbers["seconds"].append(seconds)
+
+    @property
+    def rollouts(self) -> int:
+        """Rows so far."""
+        return self._totals.num_rollouts
+
+    def averages(self) -> dict[str, Any]:
+        """The fields of `metadata.json` that are computed from rows."""
+        return self._totals.averages()
+
+    def summary(self, *, seconds: float, results: Path | None = None) -> EvalSummary:
+        """What the rows so far say. `seconds` is how long the evaluation took, `results` where it is saved."""
+        averages = self._totals.averages()
+        scored = sum(map(len, self._rewards.values()))
+        parsed = self._parsed.total()
+        parse_failed_frac = self._parsed[True] / parsed if parsed else None
+        usage: Mapping[str, float] = averages["usage"] or {}
+        kinds = sorted(self._kinds.items(), key=lambda item: (-item[1], item[0]))
+        samples = [self._best] if scored == 1 else [self._best, self._worst]
+        return EvalSummary(
+            **self._names,
+            examples=len(self._rewards),
+            rollouts_per_example=self._rollouts_per_example,
+            rollouts=self._totals.num_rollouts,
+            errors=averages["num_errors"],
+            error_kinds=dict(kinds),
+            truncated_frac=self._truncated / scored if scored else None,
+            parse_failed_frac=parse_failed_frac,
+            reward=clustered_mean(self._rewards),
+            metrics=dict(sorted(averages["avg_metrics"].items())),
+            pass_threshold=self._pass_threshold,
+            pass_at_k=averages["pass_at_k"],
+            pass_all_k=averages["pass_all_k"],
+            input_tokens=usage.get("input_tokens"),
+            output_tokens=usage.get("output_tokens"),
+            input_token_percentiles=percentiles(self._numbers["input_tokens"]),
+            output_token_percentiles=percentiles(self._numbers["output_tokens"]),
+            rollout_seconds=percentiles(self._numbers["seconds"]),
+            cost=None if self._cost is None else self._cost.value,
+            seconds=seconds,
+            readiness=readiness(
+                self._rewards,
+                pass_threshold=self._pass_threshold,
+                errors=averages["num_errors"],
+                parse_failed_frac=parse_failed_frac,
+                greedy=self._greedy,
+            ),
+            results=results,
+            samples=[dict(sample) for sample in samples if sample is not None],
+            varied=self._varied,
+        )
 
 
 def summarize(
-    rows: Sequence[RolloutOutput],
+    rows: Iterable[RolloutOutput],
     *,
     environment: str,
     model: str,
@@ -72,108 +190,37 @@ def summarize(
     seconds: float,
     greedy: bool = False,
     results: Path | None = None,
+    varied: Mapping[str, Any] | None = None,
 ) -> EvalSummary:
     """The summary of `rows`, in any order."""
-    totals = Totals(rollouts_per_example, pass_threshold)
-    totals.add(rows)
-    averages = totals.averages()
-    scored = [row for row in rows if row.get("error") is None]
-    rewards: dict[object, list[float]] = defaultdict(list)
-    for row in scored:
-        rewards[row["example_id"]].append(float(row["reward"]))
-    usage: Mapping[str, float] = averages["usage"] or {}
-    kinds = Counter(row["error"]["error"] for row in rows if row.get("error") is not None)
-    return EvalSummary(
+    builder = SummaryBuilder(
         environment=environment,
         model=model,
         sampling=sampling,
-        examples=len({row["example_id"] for row in rows}),
         rollouts_per_example=rollouts_per_example,
-        rollouts=len(rows),
-        errors=averages["num_errors"],
-        error_kinds=dict(kinds.most_common()),
-        truncated_frac=sum(bool(row["is_truncated"]) for row in scored) / len(scored) if scored else None,
-        reward=clustered_mean(rewards),
-        metrics=dict(sorted(averages["avg_metrics"].items())),
         pass_threshold=pass_threshold,
-        pass_at_k=averages["pass_at_k"],
-        pass_all_k=averages["pass_all_k"],
-        input_tokens=usage.get("input_tokens"),
-        output_tokens=usage.get("output_tokens"),
-        cost=_cost(rows),
-        seconds=seconds,
-        readiness=readiness(rewards, pass_threshold=pass_threshold, errors=len(rows) - len(scored), greedy=greedy),
-        results=results,
-        samples=_samples(scored),
+        greedy=greedy,
+        varied=varied,
     )
+    for row in rows:
+        builder.add(row)
+    return builder.summary(seconds=seconds, results=results)
 
 
-def _cost(rows: Sequence[RolloutOutput]) -> float | None:
-    costs = [row["token_usage"]["cost"] for row in rows if "cost" in (row.get("token_usage") or {})]
-    return math.fsum(costs) if costs else None
+def _shown(row: RolloutOutput) -> RolloutOutput:
+    return RolloutOutput({key: row.get(key) for key in SHOWN})
 
 
-def readiness(
-    rewards_by_example: Mapping[object, Sequence[float]],
-    *,
-    pass_threshold: float,
-    errors: int = 0,
-    greedy: bool = False,
-) -> Readiness:
-    """Too easy above 80 %, good from 10 to 70 %, too hard below 5 %; and whether rollouts of one task differ at all."""
-    groups = [group for group in rewards_by_example.values() if group]
-    rewards = [reward for group in groups for reward in group]
-    if not rewards:
-        return Readiness("unknown", None, "mean reward", None, None, ["Every rollout failed: mend the errors first."])
-    bounded = all(0.0 <= reward <= 1.0 for reward in rewards)
-    score = math.fsum(rewards if bounded else [reward >= pass_threshold for reward in rewards]) / len(rewards)
-    several = [group for group in groups if len(group) > 1]
-    group_std = math.fsum(map(spread, several)) / len(several) if several else None
-    flat = sum(min(group) == max(group) for group in several) / len(several) if several else None
-    verdict = _verdict(score)
-    advice = list(_advice(verdict, flat, errors, len(rewards), greedy))
-    return Readiness(verdict, score, "mean reward" if bounded else "pass rate", group_std, flat, advice)
+def _is_before(row: RolloutOutput, other: RolloutOutput) -> bool:
+    """Whether `row` stands before `other` among samples: by reward, then task, then what the model said."""
+    mine, theirs = float(row["reward"]), float(other["reward"])
+    if mine != theirs:
+        return mine > theirs
+    if row["example_id"] != other["example_id"]:
+        return _id_key(row["example_id"]) < _id_key(other["example_id"])
+    return json.dumps(row.get("completion"), default=str) < json.dumps(other.get("completion"), default=str)
 
 
-def _verdict(score: float) -> Verdict:
-    if score > TOO_EASY:
-        return "too easy"
-    if score > GOOD_HIGH:
-        return "easy"
-    if score >= GOOD_LOW:
-        return "good"
-    return "hard" if score >= TOO_HARD else "too hard"
-
-
-def _advice(verdict: Verdict, flat: float | None, errors: int, scored: int, greedy: bool) -> list[str]:
-    found = []
-    if errors > 0.1 * (scored + errors):
-        found.append(f"{errors} of {scored + errors} rollouts failed: mend the errors before trusting any of this.")
-    if verdict in ("too easy", "easy"):
-        found.append("Little is left to learn: make the tasks harder (-a), or the reward stricter.")
-    elif verdict in ("too hard", "hard"):
-        found.append(
-            "Few rollouts earn anything: make the tasks easier (-a), give partial credit, or start from a better "
-            "model. Look at the rollouts first: a reward that cannot read the answers looks the same."
-        )
-    if greedy:
-        found.append(
-            "Greedy rollouts of one task are all alike: evaluate at temperature 1 to see what training would see."
-        )
-    elif flat is None:
-        found.append("One rollout a task says nothing about the spread inside groups: evaluate with -r 4 or more.")
-    elif flat > 0.5:
-        found.append(
-            f"{flat:.0%} of the groups have no variance and would teach nothing: "
-            "larger groups, a finer reward, or tasks nearer to what the model can do."
-        )
-    return found
-
-
-def _samples(scored: Sequence[RolloutOutput]) -> list[dict[str, Any]]:
-    """The best and the worst rollout; one where they are the same."""
-    if not scored:
-        return []
-    ordered = sorted(scored, key=lambda row: (-float(row["reward"]), row["example_id"]))
-    chosen = ordered[:1] if len(ordered) == 1 else [ordered[0], ordered[-1]]
-    return [{key: row.get(key) for key in ("example_id", "prompt", "completion", "reward")} for row in chosen]
+def _id_key(example_id: Any) -> tuple[str, Any]:
+    """Ids of one kind as they are, others by kind: an id is a number or text."""
+    return type(example_id).__name__, example_id

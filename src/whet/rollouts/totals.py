@@ -1,6 +1,7 @@
 """Running averages over result rows, and pass@k. Each row is added once; nothing is recomputed.
 
 Errored rollouts are left out of every average, numerator and denominator; their number and share are reported beside.
+Sums are exact, so the averages of the same rows are the same in whatever order they were added.
 """
 
 from __future__ import annotations
@@ -13,20 +14,53 @@ from typing import Any
 from whet.types import RolloutOutput, TokenUsage
 
 
-class Mean:
-    __slots__ = ("count", "sum")
+class ExactSum:
+    """A running sum without rounding: numbers that do not overlap and add up to it, smallest first.
+
+    Source: J. R. Shewchuk, "Adaptive Precision Floating-Point Arithmetic and Fast Robust Geometric Predicates" (1997),
+    which `math.fsum` follows too.
+    """
+
+    __slots__ = ("_odd", "_partials")
 
     def __init__(self) -> None:
-        self.sum = 0.0
+        self._partials: list[float] = []
+        self._odd = 0.0  # infinities and NaNs
+
+    def add(self, value: float) -> None:
+        if not math.isfinite(value):
+            self._odd += value
+            return
+        count = 0
+        for partial in self._partials:
+            high = value + partial
+            low = partial - (high - value) if abs(value) >= abs(partial) else value - (high - partial)
+            if low:
+                self._partials[count] = low
+                count += 1
+            value = high
+        self._partials[count:] = [value]
+
+    @property
+    def value(self) -> float:
+        """The sum, rounded once."""
+        return self._odd + math.fsum(self._partials)
+
+
+class Mean:
+    __slots__ = ("_sum", "count")
+
+    def __init__(self) -> None:
+        self._sum = ExactSum()
         self.count = 0
 
     def add(self, value: float) -> None:
-        self.sum += value
+        self._sum.add(value)
         self.count += 1
 
     @property
     def value(self) -> float | None:
-        return self.sum / self.count if self.count else None
+        return self._sum.value / self.count if self.count else None
 
 
 class Totals:
