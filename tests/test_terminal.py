@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whet.terminal import duration, safe_text, sparkline
+from whet.terminal import duration, safe_lines, safe_text, sparkline
 
 
 @given(st.text(st.characters(), max_size=60))
@@ -17,6 +17,17 @@ def test_no_text_keeps_a_character_that_moves_or_reorders_anything(text: str) ->
     assert len(safe) <= 40
     assert safe.isprintable()
     safe.encode(sys.getdefaultencoding())
+
+
+@given(st.text(st.characters(), max_size=60))
+def test_lines_are_as_harmless_as_one_line(text: str) -> None:
+    for line in safe_lines(text):
+        assert line.isprintable()
+        line.encode(sys.getdefaultencoding())
+
+
+def test_lines_keep_their_breaks_and_their_columns() -> None:
+    assert safe_lines("a\tb\r\n\n  c\r!") == ["a   b", "", "  c\N{REPLACEMENT CHARACTER}!"]
 
 
 @pytest.mark.parametrize("hostile", ["\x1b[2J", "\x9b31m", "\r", "\b", "\u202e", "\u2066", "\u200b", "\u2028", "\x00"])

@@ -20,8 +20,24 @@ def safe_text(text: object, limit: int = 200) -> str:
     raw = text if isinstance(text, str) else str(text)
     cut = len(raw) > limit
     raw = raw[:limit].replace("\r\n", "\n")
-    safe = "".join(_safe_character(character) for character in raw)
+    safe = raw.translate(_SAFE)
     return f"{safe[: max(0, limit - 1)]}…" if cut else safe
+
+
+def safe_lines(text: str) -> list[str]:
+    """The lines of `text`, each made as harmless as by `safe_text`; tabs reach to every fourth column."""
+    lines = text.replace("\r\n", "\n").split("\n")
+    return [line.expandtabs(4).translate(_SAFE) for line in lines]
+
+
+class _Safe(dict[int, str]):
+    """For `str.translate`: what a character is shown as, looked up once for each of the common ones."""
+
+    def __missing__(self, code: int) -> str:
+        shown = _safe_character(chr(code))
+        if code < 0x10000:  # so that no text can make it grow for ever
+            self[code] = shown
+        return shown
 
 
 def _safe_character(character: str) -> str:
@@ -31,6 +47,9 @@ def _safe_character(character: str) -> str:
         return " "
     # Not printable: control, format (direction marks, zero-width), surrogate, private use, unassigned, separators.
     return character if character.isprintable() else REPLACEMENT
+
+
+_SAFE = _Safe()
 
 
 def sparkline(values: Sequence[float], width: int = 24, low: float | None = None, high: float | None = None) -> str:
