@@ -48,6 +48,25 @@ def test_a_turn_with_another_history_starts_a_branch_of_its_own():
     assert second.trained.tolist() == [False, False, True]
 
 
+def test_conversations_that_take_turns_are_one_sequence_each_in_the_order_in_which_they_began():
+    first, second = sequences(
+        turn([1, 2], [3]),
+        turn([7, 2], [8]),
+        turn([1, 2, 3, 4], [5]),
+        turn([7, 2, 8, 4], [9]),
+        turn([1, 2, 3, 4, 5], [6]),
+    )
+    assert first.ids.tolist() == [1, 2, 3, 4, 5, 6]
+    assert second.ids.tolist() == [7, 2, 8, 4, 9]
+    assert np.flatnonzero(first.trained).tolist() == [2, 4, 5]
+    assert np.flatnonzero(second.trained).tolist() == [2, 4]
+
+
+def test_a_turn_that_extends_several_branches_joins_the_longest_and_of_equals_the_latest():
+    short, long = sequences(turn([1], [2]), turn([1], [2]), turn([1, 2, 3], [4]), turn([1, 2, 3, 4], [5]))
+    assert (short.ids.tolist(), long.ids.tolist()) == ([1, 2], [1, 2, 3, 4, 5])
+
+
 def test_tokens_of_a_completion_that_were_not_sampled_carry_neither_loss_nor_version():
     (sequence,) = sequences(turn([1], [2, 3, 4], mask=[1, 0, 1]))
     assert sequence.trained.tolist() == [False, True, False, True]
@@ -77,23 +96,57 @@ def test_tokens_that_do_not_fit_together_are_refused_by_rollout_and_turn(step, m
 tokens = st.lists(st.integers(0, 9), min_size=1, max_size=4)
 
 
-@given(st.lists(st.tuples(st.booleans(), tokens, tokens), min_size=1, max_size=6))
-def test_every_sampled_token_arrives_once_in_order_with_its_logprob_and_version(script):
-    """Invariant 1: whatever the turns are, continued or branching."""
-    history: list[int] = []
+def sampled_by_turn(found):
+    """(version, token, logprob) of everything trained, by version, which the tests number the turns with."""
+    arrived = [
+        (int(s.versions[i]), int(s.ids[i]), s.logprobs[i]) for s in found for i in np.flatnonzero(s.trained).tolist()
+    ]
+    return sorted(arrived, key=lambda entry: entry[0])
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), tokens, tokens), min_size=1, max_size=8))
+def test_every_sampled_token_arrives_once_in_order_with_its_logprob_version_and_context(script):
+    """Invariant 1: whatever the turns are, continued, interleaved or branching."""
+    histories: list[list[int]] = []
     turns = []
     expected = []
-    for version, (continues, new, sampled) in enumerate(script):
-        prompt = (history if continues else []) + new
-        turns.append(turn(prompt, sampled, versions=[[version, len(sampled)]]))
-        history = prompt + sampled
-        expected += [(token, np.float32(-0.125 * token), version) for token in sampled]
+    for number, (after, new, sampled) in enumerate(script):
+        prompt = (histories[after] if after < len(histories) else []) + new
+        turns.append(turn(prompt, sampled, versions=[[number, len(sampled)]]))
+        histories.append(prompt + sampled)
+        expected += [(number, token, np.float32(-0.125 * token)) for token in sampled]
     found = sequences(*turns)
-    arrived = [
-        (int(s.ids[i]), s.logprobs[i], int(s.versions[i])) for s in found for i in np.flatnonzero(s.trained).tolist()
-    ]
-    assert arrived == expected
+    assert sampled_by_turn(found) == expected
+    for number, history in enumerate(histories):
+        (owner,) = [s for s in found if number in s.versions]
+        assert owner.ids[: len(history)].tolist() == history
+    firsts = [int(s.versions[s.trained].min()) for s in found]
+    assert firsts == sorted(firsts)
     assert all((s.logprobs[~s.trained] == 0).all() and (s.versions[~s.trained] == -1).all() for s in found)
+
+
+CONVERSATION = st.tuples(st.sampled_from(["begin", "go on", "fork"]), st.integers(0, 9), st.integers(0, 99), tokens)
+
+
+@given(st.lists(CONVERSATION, min_size=1, max_size=14))
+def test_interleaved_conversations_and_forks_are_one_sequence_each(script):
+    conversations: list[list[int]] = []
+    turns = []
+    for number, (what, which, where, sampled) in enumerate(script):
+        unheard_of = 1000 + number
+        if what == "begin" or not conversations:
+            conversations.append([unheard_of])
+            chosen = -1
+        elif what == "go on":
+            chosen = which % len(conversations)
+            conversations[chosen].append(unheard_of)
+        else:
+            history = conversations[which % len(conversations)]
+            conversations.append([*history[: where % len(history)], unheard_of])
+            chosen = -1
+        turns.append(turn(list(conversations[chosen]), sampled))
+        conversations[chosen] += sampled
+    assert [sequence.ids.tolist() for sequence in sequences(*turns)] == conversations
 
 
 def test_a_demonstration_was_sampled_by_nobody():

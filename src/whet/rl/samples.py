@@ -1,11 +1,14 @@
 """Rollouts as token sequences: what was in the context, what was sampled, by which weights, with which probability.
 
     turn 1   prompt [a b]          completion [c d]
-    turn 2   prompt [a b c d e]    completion [f]        extends turn 1: merged
-    turn 3   prompt [a b x]        completion [y]        does not: a new branch
+    turn 2   prompt [a b x]        completion [y]        does not extend turn 1: a new branch
+    turn 3   prompt [a b c d e]    completion [f]        extends turn 1: merged
+    turn 4   prompt [a b x y z]    completion [w]        extends turn 2: merged
 
     sequence 1   a b c d e f       trained  . . c d . f
-    sequence 2   a b x y           trained  . . . y
+    sequence 2   a b x y z w       trained  . . . y . w
+
+So agents that take turns within a rollout give one sequence for each conversation, however they interleave.
 
 Ids, logprobs and versions are copied as the engine reported them; nothing is ever tokenised again here. The number
 of branches of a rollout is the length of the list. Rewards and advantages are none of this file's business.
@@ -56,15 +59,18 @@ class TokenSequence:
 def sequences_of(trajectory: Sequence[TrajectoryStep], *, temperature: float, rollout: str) -> list[TokenSequence]:
     """The branches of one rollout, in the order in which they began.
 
-    A turn whose prompt extends the sequence so far is merged into it; any other turn starts a new sequence.
+    A turn is merged into the branch that its prompt extends; into the longest where there are several, and of equals
+    into the one that began last. A turn that extends none starts a branch of its own.
     Raises `TrainingError` where a turn has no tokens or tokens that do not fit together.
     """
     branches: list[_Branch] = []
     for number, step in enumerate(trajectory, start=1):
         turn = _read_turn(step.get("tokens"), f"rollout {rollout}, turn {number}")
-        if not branches or not branches[-1].extended_by(turn.prompt_ids):
-            branches.append(_Branch())
-        branches[-1].append(turn)
+        branch = _extended(branches, turn.prompt_ids)
+        if branch is None:
+            branch = _Branch()
+            branches.append(branch)
+        branch.append(turn)
     return [branch.sequence(temperature, rollout) for branch in branches]
 
 
@@ -103,6 +109,16 @@ class _Branch:
             temperature=temperature,
             rollout=rollout,
         )
+
+
+def _extended(branches: Sequence[_Branch], prompt_ids: list[int]) -> _Branch | None:
+    """The branch that a turn goes on with: what it was told is all there, so what it samples belongs behind it."""
+    found: _Branch | None = None
+    for branch in branches:
+        longest_yet = found is None or len(branch.ids) >= len(found.ids)
+        if longest_yet and branch.extended_by(prompt_ids):
+            found = branch
+    return found
 
 
 def _read_turn(tokens: Any, where: str) -> _Turn:
