@@ -7,12 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from rich.console import Console
 from rich.text import Text
 
+from whet.display.panel import sample_panel
+from whet.display.text import number
 from whet.evals.compare import Comparison
 from whet.evals.readiness import Readiness
 from whet.evals.statistics import Estimate
 from whet.evals.stored import StoredHead
 from whet.evals.summary import EvalSummary
-from whet.rl.monitors.views import number, sample_panel
 from whet.terminal import duration, safe_text
 
 

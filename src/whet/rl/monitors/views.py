@@ -6,27 +6,21 @@ Text from models and environments goes through `safe_text` and into `Text` objec
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from rich import box
 from rich.console import Group, RenderableType
-from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from whet.messages import as_tool_call, content_text
+from whet.display.panel import sample_panel
+from whet.display.text import number
 from whet.rl.monitors.progress import Comparison, Progress, compare
 from whet.rl.monitors.protocol import EvalReport, Outcome, RunPlan
 from whet.terminal import duration, safe_text, sparkline
 
 SAMPLE_LINES = 8
-
-
-def number(value: float | None, digits: int = 3) -> str:
-    return "-" if value is None or not math.isfinite(value) else f"{value:.{digits}f}"
 
 
 def signed(value: float | None) -> Text:
@@ -122,59 +116,6 @@ def _rewards(progress: Progress, width: int, rows: int) -> Table:
     if hidden > 0:
         table.add_row(Text(f"and {hidden + 1} more", style="dim"), "", "", "")
     return table
-
-
-def sample_panel(row: Mapping[str, Any], title: str, width: int, lines: int) -> Panel:
-    """One rollout as a person would read it: who said what, in at most `lines` lines."""
-    inner = max(20, width - 4)
-    shown = list(_conversation(row, inner))
-    if len(shown) > lines:
-        shown = [*shown[: lines - 2], Text(f"... {len(shown) - lines + 1} more", style="dim"), shown[-1]]
-    return Panel(
-        Group(*shown),
-        title=Text(safe_text(title, inner)),
-        title_align="left",
-        box=box.ROUNDED,
-        border_style="dim",
-        padding=(0, 1),
-        width=width,
-    )
-
-
-def _conversation(row: Mapping[str, Any], width: int) -> Iterator[Text]:
-    for message in [*_messages(row.get("prompt")), *_messages(row.get("completion"))]:
-        role = str(message.get("role", ""))
-        spoken = content_text(message.get("content"))
-        for call in message.get("tool_calls") or ():
-            spoken += f" {call_text(call)}"
-        label = {"assistant": "model", "text": "prompt"}.get(role, role)
-        line = Text(
-            f"{safe_text(label, 9):<9}", style="bold" if role == "assistant" else "", no_wrap=True, overflow="ellipsis"
-        )
-        yield line.append(_fit(spoken.strip(), max(1, width - 9), from_start=role == "assistant"))
-
-
-def _fit(text: str, width: int, *, from_start: bool) -> str:
-    """`text` on one line: its start, or its start and its end, where the question of a prompt mostly is."""
-    if len(text) <= width or from_start:
-        return safe_text(text, width)
-    head = width // 3
-    return f"{safe_text(text[: head - 1], head)}…{safe_text(text[head - width :], width - head)}"
-
-
-def call_text(call: Any) -> str:
-    """A tool call as `name(arguments)`, from any of the forms in which rows keep one."""
-    try:
-        read = as_tool_call(call)
-    except (TypeError, ValueError):
-        return str(call)
-    return f"{read.name}({read.arguments})"
-
-
-def _messages(value: Any) -> list[Mapping[str, Any]]:
-    if isinstance(value, str):
-        return [{"role": "text", "content": value}]
-    return [message for message in value or () if isinstance(message, Mapping)]
 
 
 def step_line(progress: Progress) -> str:

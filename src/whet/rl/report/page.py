@@ -1,36 +1,25 @@
-"""The report as one HTML page: no network, no file beside it.
-
-Everything that comes from a run is escaped by `html.py`. Should that ever fail, the page's own content policy still
-lets nothing run but the script whose hash it names.
-"""
+"""The report of a training run as one HTML page, from the run's data."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import math
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
-from whet.messages import content_text
+from whet.display.chart import Chart
+from whet.display.conversation import expected_html, messages_html
+from whet.display.document import document
+from whet.display.html import Html, join, tag
+from whet.display.svg import figure
+from whet.display.text import number
 from whet.rl.monitors.progress import Comparison, compare
-from whet.rl.monitors.views import call_text, number
-from whet.rl.report.chart import Chart
 from whet.rl.report.data import RunData
-from whet.rl.report.html import Html, join, tag
 from whet.rl.report.samples import Pair, TrainedGroup, before_and_after, trained_samples
-from whet.rl.report.svg import COLOURS, svg_chart
 from whet.terminal import duration
-
-MOST_TEXT = 4000
-"""Characters of one message that are shown."""
 
 
 def page(run: RunData) -> str:
     """The whole document."""
-    style, script = (Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
-    policy = f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; base-uri 'none'"
     body = [
         _head(run),
         _curves(run),
@@ -40,20 +29,8 @@ def page(run: RunData) -> str:
         _trained(trained_samples(run.directory / "rollouts", [int(row["step"]) for row in run.metrics])),
         tag("h2", "Config"),
         tag("details", tag("summary", "config.toml, as it was resolved"), tag("pre", run.config_text)),
-        tag("script", Html(script)),
     ]
-    meta = join(
-        Html('<meta charset="utf-8">'),
-        Html(f'<meta http-equiv="Content-Security-Policy" content="{policy}">'),
-        Html('<meta name="viewport" content="width=device-width, initial-scale=1">'),
-        tag("title", f"{run.name} - whet"),
-        tag("style", Html(style)),
-    )
-    return f'<!doctype html>\n<html lang="en">\n<head>{meta}</head>\n{tag("body", *body)}\n</html>\n'
-
-
-def _hash(text: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return document(run.name, body)
 
 
 def _head(run: RunData) -> Html:
@@ -92,13 +69,7 @@ def _curves(run: RunData) -> Html:
         return tag("p", "No step has been trained yet.", class_="note")
     marks = any(series.marks for series in chart.series)
     note = "Thin: each step. Thick: smoothed." + (" Circles: held-out tasks." if marks else "")
-    return join(tag("h2", "Reward"), _figure(chart, 1000, 340), tag("p", note, class_="note"))
-
-
-def _figure(chart: Chart, width: int, height: int) -> Html:
-    names = [tag("span", series.name, class_=f"c{index % COLOURS}") for index, series in enumerate(chart.series)]
-    legend = tag("div", *names, class_="legend") if len(names) > 1 else join()
-    return join(legend, tag("div", svg_chart(chart, width, height), class_="figure"))
+    return join(tag("h2", "Reward"), figure(chart, 1000, 340), tag("p", note, class_="note"))
 
 
 def _comparison(run: RunData) -> Html:
@@ -138,7 +109,7 @@ def _change(before: float | None, after: float | None) -> Html:
 def _metrics(charts: list[Chart]) -> Html:
     if not charts:
         return join()
-    figures = [tag("div", tag("h3", chart.title), _figure(chart, 400, 190)) for chart in charts]
+    figures = [tag("div", tag("h3", chart.title), figure(chart, 400, 190)) for chart in charts]
     return join(tag("h2", "Training"), tag("div", *figures, class_="small"))
 
 
@@ -150,7 +121,7 @@ def _pairs(pairs: list[Pair]) -> Html:
         task = f"task {pair.before.get('example_id')}, {pair.sampling}: {pair.why}"
         parts += [
             tag("h3", f"{pair.environment}, {task}"),
-            tag("div", _messages(pair.before.get("prompt")), _expected(pair.before), class_="task"),
+            tag("div", messages_html(pair.before.get("prompt")), expected_html(pair.before), class_="task"),
             tag("div", _rollout("before", pair.before), _rollout("after", pair.after), class_="pair"),
         ]
     return join(*parts)
@@ -166,7 +137,7 @@ def _trained(groups: list[TrainedGroup]) -> Html:
     for group in groups:
         parts += [
             tag("h3", f"step {group.step}, {group.environment}"),
-            tag("div", _messages(group.best.get("prompt")), _expected(group.best), class_="task"),
+            tag("div", messages_html(group.best.get("prompt")), expected_html(group.best), class_="task"),
             tag("div", _rollout("best", group.best), _rollout("worst", group.worst), class_="pair"),
         ]
     return join(*parts)
@@ -181,37 +152,6 @@ def _rollout(label: str, row: Mapping[str, Any]) -> Html:
     return tag(
         "div",
         tag("header", tag("b", label), tag("span", facts)),
-        _messages(row.get("completion")),
+        messages_html(row.get("completion")),
         class_="rollout",
     )
-
-
-def _expected(row: Mapping[str, Any]) -> Html:
-    answer = row.get("answer")
-    return join(tag("p", "expected", class_="role"), tag("pre", _cut(str(answer)))) if answer else join()
-
-
-def _messages(value: Any) -> Html:
-    if isinstance(value, str):
-        return tag("div", tag("pre", _cut(value)), class_="other")
-    return join(*_each_message(value or ()))
-
-
-def _each_message(messages: Iterable[Any]) -> Iterable[Html]:
-    for message in messages:
-        if not isinstance(message, Mapping):
-            continue
-        role = str(message.get("role", ""))
-        calls = "".join(f"\n{call_text(call)}" for call in message.get("tool_calls") or ())
-        thought = message.get("reasoning_content")
-        said = content_text(message.get("content")) + calls
-        yield tag(
-            "div",
-            tag("p", {"assistant": "model"}.get(role, role), class_="role"),
-            tag("pre", _cut(f"(thinking) {thought}\n{said}" if thought else said).strip("\n")),
-            class_="assistant" if role == "assistant" else "other",
-        )
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]}… ({len(text) - MOST_TEXT:,} more characters)"

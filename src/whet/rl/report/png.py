@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from whet.display.chart import Chart, Point, smoothed
 from whet.errors import MissingExtraError
-from whet.rl.report.chart import Chart, Point, smoothed
 from whet.terminal import safe_text
 
 WIDTH, HEIGHT = 1200, 675

@@ -1,15 +1,22 @@
-"""A chart as inline SVG. Colours and fonts are the page's style sheet's; `page.js` reads `data-chart` for hovering."""
+"""A chart as inline SVG. Colours and fonts are the page's style sheet's; `chart.js` reads `data-chart` for hovering."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
 
-from whet.rl.report.chart import Axis, Chart, Point, smoothed
-from whet.rl.report.html import Html, join, tag
+from whet.display.chart import Axis, Chart, Point, smoothed
+from whet.display.html import Html, join, tag
 
 COLOURS = 8
 """Classes c0 to c7 of the style sheet."""
+
+
+def figure(chart: Chart, width: int, height: int) -> Html:
+    """A chart with its legend, where it has several lines."""
+    names = [tag("span", series.name, class_=f"c{index % COLOURS}") for index, series in enumerate(chart.series)]
+    legend = tag("div", *names, class_="legend") if len(names) > 1 else join()
+    return join(legend, tag("div", svg_chart(chart, width, height), class_="figure"))
 
 
 def svg_chart(chart: Chart, width: int, height: int) -> Html:

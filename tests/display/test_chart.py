@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whet.rl.report.chart import MOST_POINTS, Chart, Series, nice_step, smoothed
-from whet.rl.report.svg import svg_chart
+from whet.display.chart import MOST_POINTS, Chart, Series, nice_step, smoothed
+from whet.display.svg import svg_chart
 
 
 @pytest.mark.parametrize(("about", "step"), [(0.0013, 0.002), (0.2, 0.2), (0.21, 0.5), (7.0, 10.0), (1.0, 1.0)])
