@@ -26,6 +26,8 @@ class PlannedEval:
     rollouts_per_example: int
     kept: int = 0  # rollouts that a resumed evaluation has already
     directory: Path | None = None  # None: nothing is saved
+    pass_threshold: float = 0.5  # reward at or above which a rollout passes
+    varied: Mapping[str, Any] = field(default_factory=dict)  # what a sweep set for this evaluation, by name
     varied: dict[str, Any] = field(default_factory=dict)  # what a sweep set for this evaluation, by name
 
     @property
