@@ -24,7 +24,7 @@ from whet.errors import ModelError, OverlongPromptError
 from whet.inference.architecture import Architecture, read_architecture
 from whet.inference.cache import KVCache
 from whet.inference.decoder import Decoder
-from whet.inference.protocol import Sample, SampleRequest, WeightUpdate
+from whet.inference.protocol import OnTokens, Sample, SampleRequest, WeightUpdate
 from whet.inference.rows import Rows
 from whet.inference.sampling import draw
 from whet.inference.scheduler import Admission, Job, Scheduler
@@ -94,6 +94,7 @@ class EmbeddedEngine:
         weights = pack(named, arch, dtype=dtype, device=self.device)
         self._decoder = Decoder(arch, weights, self._cache, max_context=self.max_context)
         self._watchers: dict[Job, StopWatcher] = {}
+        self._listeners: dict[Job, OnTokens] = {}
         self._began: dict[Job, int] = {}  # decode step a running job was admitted at
         self._held_back = 0
         self._reach = 0  # columns in use at step n are n + reach
@@ -115,7 +116,7 @@ class EmbeddedEngine:
         arch, named = read_architecture(directory), read_checkpoint(directory)
         return cls(arch, named, dtype=dtype, device=device, limits=limits, decode_text=decode_text, seed=seed)
 
-    async def sample(self, request: SampleRequest) -> Sample:
+    async def sample(self, request: SampleRequest, *, on_tokens: OnTokens | None = None) -> Sample:
         self._check(request)
         seed = request.params.seed
         if seed is None:
@@ -124,12 +125,14 @@ class EmbeddedEngine:
         waiter: asyncio.Future[Sample] = asyncio.get_running_loop().create_future()
         job = Job(request=request, seed=seed, waiter=waiter)
         self._scheduler.submit(job)
+        if on_tokens is not None:
+            self._listeners[job] = on_tokens
         self.stats.requests += 1
         if self._driver is None or self._driver.done():
             self._driver = asyncio.create_task(self._drive(), name="whet embedded engine")
         try:
             return await waiter
-        except asyncio.CancelledError:
+        except BaseException:
             self._drop(job)
             raise
 
@@ -275,6 +278,8 @@ class EmbeddedEngine:
         self.stats.generated_tokens += len(self._began)
         done = set(done_B.nonzero().flatten().tolist()) if bool(done_B.any()) else set()
         done |= {job.slot for job, watcher in self._watchers.items() if watcher.push(int(tokens_B[job.slot]))}
+        if self._listeners:
+            self._tell(tokens_B.tolist())
         for slot in sorted(done):
             job = scheduler.slots[slot].job
             assert job is not None
@@ -284,6 +289,17 @@ class EmbeddedEngine:
             self._rows_changed()
         self.stats.busy_seconds += time.perf_counter() - started
         return bool(done)
+
+    def _tell(self, tokens: list[int]) -> None:
+        """Give each listener the token that its row has just drawn; one that fails ends its own request only."""
+        for job in [job for job in self._listeners if job in self._began]:
+            assert job.slot is not None
+            try:
+                self._listeners[job]([tokens[job.slot]])
+            except Exception as error:
+                del self._listeners[job]
+                if not job.waiter.done():
+                    job.waiter.set_exception(error)
 
     def _finish(self, job: Job, slot: int) -> None:
         params, prompt = job.request.params, job.request.prompt_ids
@@ -320,17 +336,18 @@ class EmbeddedEngine:
 
     @torch.inference_mode()
     def _drop(self, job: Job) -> None:
-        """The caller gave up."""
+        """The caller gave up, or is not told any more: its place is free."""
         slot = job.slot
         self._scheduler.cancel(job)
+        self._forget(job)
         if slot is not None:
             self._rows.stop([slot])
-            self._forget(job)
             self._rows_changed()
 
     def _forget(self, job: Job) -> None:
         self._began.pop(job, None)
         self._watchers.pop(job, None)
+        self._listeners.pop(job, None)
 
     @torch.inference_mode()
     def _fail_all(self, error: ModelError, *, cause: Exception | None = None) -> None:

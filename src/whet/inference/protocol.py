@@ -6,11 +6,14 @@ here: rendering and parsing live in `rendering.py`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
 FinishReason = Literal["stop", "length"]
+OnTokens = Callable[[list[int]], None]
+"""Told of ids as they are drawn, in order and each once. It returns at once; what it raises ends the request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +79,12 @@ class Engine(Protocol):
     version: int
     """Policy version of the weights now in use."""
 
-    async def sample(self, request: SampleRequest) -> Sample:
-        """Draw one continuation. Cancelling the awaiting task frees the request's slot."""
+    async def sample(self, request: SampleRequest, *, on_tokens: OnTokens | None = None) -> Sample:
+        """Draw one continuation. Cancelling the awaiting task frees the request's slot.
+
+        The sample is what counts; `on_tokens` has been told of all its ids, and of nothing else, when it is returned.
+        Callers that do not listen leave the argument out.
+        """
         ...
 
     async def load_weights(self, update: WeightUpdate) -> None:

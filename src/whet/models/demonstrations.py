@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from whet.envs.environment import Environment
 from whet.inference.policy_client import PolicyClient
-from whet.inference.protocol import Sample, SampleRequest, VersionRun, WeightUpdate
+from whet.inference.protocol import OnTokens, Sample, SampleRequest, VersionRun, WeightUpdate
 from whet.inference.rendering import ChatRenderer
 from whet.models.experts import TURN_END, Conversation, Expert
 from whet.rl.samples import TokenSequence, sequences_of
@@ -33,10 +33,12 @@ class ExpertEngine:
     rng: Random
     version: int = 0
 
-    async def sample(self, request: SampleRequest) -> Sample:
+    async def sample(self, request: SampleRequest, *, on_tokens: OnTokens | None = None) -> Sample:
         prompt = self.tokenizer.decode(request.prompt_ids, skip_special_tokens=False)
         answer = self.expert(Conversation.read(prompt), self.rng)
         ids = self.tokenizer.encode(answer + TURN_END, add_special_tokens=False)
+        if on_tokens is not None:
+            on_tokens(ids)
         return Sample(ids, [0.0] * len(ids), [VersionRun(self.version, len(ids))], "stop")
 
     async def load_weights(self, update: WeightUpdate) -> None:
