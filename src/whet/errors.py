@@ -123,3 +123,11 @@ class SandboxError(InfraError):
 
 class TunnelError(InfraError):
     """A tunnel to a rollout's endpoint died."""
+
+
+class RolloutTimeoutError(Error):
+    """A rollout took longer than it may take."""
+
+
+class WorkerDiedError(InfraError):
+    """The worker process of a rollout died with it, and did so again whenever the rollout was tried once more."""

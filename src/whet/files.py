@@ -18,12 +18,13 @@ from typing import Any, BinaryIO
 from whet.errors import RunError
 
 
-def json_line(value: Any) -> str:
-    """`value` on one line, with its newline. Values that JSON does not know are written as their text."""
+def json_line(value: Any, default: Callable[[Any], Any] | None = None) -> str:
+    """`value` on one line, with its newline. What JSON does not know goes through `default`, or is written as text."""
+    plain = default or _as_text
     try:
-        return json.dumps(value, allow_nan=False, default=_as_text) + "\n"
+        return json.dumps(value, allow_nan=False, default=plain) + "\n"
     except ValueError:  # a NaN or an infinity somewhere inside: rare, so only then is the value walked
-        return json.dumps(_finite(value), allow_nan=False, default=_as_text) + "\n"
+        return json.dumps(_finite(value), allow_nan=False, default=plain) + "\n"
 
 
 def _finite(value: Any) -> Any:
@@ -62,6 +63,15 @@ def write_whole(path: Path, content: str | bytes, *, durable: bool = True) -> No
         aside.unlink(missing_ok=True)
         error.filename = str(path)  # write() and fsync() do not say where
         raise
+
+
+def sync_directory(directory: Path) -> None:
+    """Make new and renamed files of a directory survive a loss of power."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 class LineFile:

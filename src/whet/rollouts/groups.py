@@ -15,8 +15,16 @@ from typing import Any, Protocol, cast
 
 from whet.calls import describe, resolve
 from whet.clients.client import Client
-from whet.errors import EnvError, Error, InfraError, InvalidModelResponseError, RewardError, WhetError
-from whet.rollouts.limits import gather
+from whet.errors import (
+    EnvError,
+    Error,
+    InfraError,
+    InvalidModelResponseError,
+    RewardError,
+    RolloutTimeoutError,
+    WhetError,
+)
+from whet.rollouts.limits import Limit, gather
 from whet.rollouts.pace import current_pace
 from whet.rollouts.states import failed_state
 from whet.rubrics.rubric import Rubric, mark_unscored
@@ -45,13 +53,14 @@ async def run_group(
     model: str,
     sampling_args: Sequence[SamplingArgs] | SamplingArgs,
     *,
-    limit: asyncio.Semaphore | None = None,
+    limit: Limit | None = None,
     score: bool = True,
     on_rollout: OnRollout | None = None,
     trajectory_ids: Sequence[str] | None = None,
     independent_scoring: bool = False,
     max_retries: int = 0,
     retry_delay: float = 1.0,
+    timeout: float | None = None,
 ) -> list[State]:
     """Attempt every input once and score the group; the states, in the order of the inputs.
 
@@ -65,6 +74,7 @@ async def run_group(
         independent_scoring: score each rollout by itself, without an advantage.
         max_retries: how often a rollout is attempted again that failed for reasons outside model and task.
         retry_delay: seconds before the first retry; doubles each time, with jitter.
+        timeout: seconds an attempt may take, without its scoring; one that takes longer fails and is not tried again.
 
     An environment with a method `prepare_group(inputs)` may vary the rows of a group together before their attempts.
     A rollout that fails has `state["error"]` set, also where the environment's `rollout` itself raises or returns no
@@ -88,7 +98,7 @@ async def run_group(
             await pace.turn()
         states = await gather(
             [
-                _rollout(env, row, client, model, args, limit, on_rollout, max_retries, retry_delay)
+                _rollout(env, row, client, model, args, limit, on_rollout, max_retries, retry_delay, timeout)
                 for row, args in zip(inputs, each_args, strict=True)
             ]
         )
@@ -112,18 +122,19 @@ async def _rollout(
     client: Client[Any, Any, Any, Any],
     model: str,
     sampling_args: SamplingArgs,
-    limit: asyncio.Semaphore | None,
+    limit: Limit | None,
     on_rollout: OnRollout | None,
     max_retries: int,
     retry_delay: float,
+    timeout: float | None,
 ) -> State:
     attempt = 0
     while True:
         if limit is None:
-            state = await _attempt(env, row, client, model, sampling_args)
+            state = await _attempt(env, row, client, model, sampling_args, timeout)
         else:
             async with limit:
-                state = await _attempt(env, row, client, model, sampling_args)
+                state = await _attempt(env, row, client, model, sampling_args, timeout)
         if attempt >= max_retries or not isinstance(state["error"], RETRYABLE):
             break
         await _back_off(retry_delay, attempt)
@@ -134,10 +145,17 @@ async def _rollout(
 
 
 async def _attempt(
-    env: RolloutEnv, row: RolloutInput, client: Client[Any, Any, Any, Any], model: str, sampling_args: SamplingArgs
+    env: RolloutEnv,
+    row: RolloutInput,
+    client: Client[Any, Any, Any, Any],
+    model: str,
+    sampling_args: SamplingArgs,
+    timeout: float | None,
 ) -> State:
+    deadline = asyncio.timeout(timeout)
     try:
-        state = await env.rollout(row, client, model, sampling_args)
+        async with deadline:
+            state = await env.rollout(row, client, model, sampling_args)
         if not isinstance(state, State) or not state.keys() >= _EXPECTED:
             raise EnvError(f"{type(env).__name__}.rollout {_not_a_state(state)}; it should return that of init_state")
         return state
@@ -153,8 +171,11 @@ async def _attempt(
     except Error as raised:
         error = raised
     except Exception as raised:
-        error = EnvError(f"{type(env).__name__}.rollout raised {describe(raised)}")
-        error.__cause__ = raised
+        if isinstance(raised, TimeoutError) and deadline.expired():
+            error = RolloutTimeoutError(f"the rollout took longer than {timeout:g} s")
+        else:
+            error = EnvError(f"{type(env).__name__}.rollout raised {describe(raised)}")
+            error.__cause__ = raised
     return failed_state(row, client, model, sampling_args, error)
 
 

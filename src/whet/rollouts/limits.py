@@ -3,10 +3,71 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections import deque
 from collections.abc import Awaitable, Coroutine, Sequence
-from typing import Any, TypeVar
+from contextlib import AbstractAsyncContextManager
+from typing import Any, TypeAlias, TypeVar
 
 T = TypeVar("T")
+Limit: TypeAlias = AbstractAsyncContextManager[Any, bool | None]
+"""Entered while a rollout holds a place: a semaphore, or `Places.up_to(n)`."""
+
+
+class Places:
+    """Places that several evaluations share, each up to a number of its own, first come, first served.
+
+    Whoever asks waits until fewer places are taken than it may fill, and until those who asked before have theirs: what
+    comes later fills up what comes earlier leaves free, and never overtakes it.
+    """
+
+    def __init__(self) -> None:
+        self.taken = 0
+        self._line: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    def up_to(self, number: int) -> Limit:
+        return _UpTo(self, number)
+
+    async def take(self, number: int) -> None:
+        if self.taken < number and not self._line:
+            self.taken += 1
+            return
+        place = asyncio.get_running_loop().create_future()
+        self._line.append((number, place))
+        try:
+            await place
+        except asyncio.CancelledError:
+            if place.done() and not place.cancelled():
+                self.give_back()  # it had been given the place before it was cancelled
+            else:
+                with contextlib.suppress(ValueError):  # out of the line already
+                    self._line.remove((number, place))
+                self._serve()
+            raise
+
+    def give_back(self) -> None:
+        self.taken -= 1
+        self._serve()
+
+    def _serve(self) -> None:
+        while self._line and self.taken < self._line[0][0]:
+            _, place = self._line.popleft()
+            if not place.done():
+                self.taken += 1
+                place.set_result(None)
+
+
+class _UpTo:
+    __slots__ = ("_number", "_places")
+
+    def __init__(self, places: Places, number: int) -> None:
+        self._places, self._number = places, number
+
+    async def __aenter__(self) -> None:
+        await self._places.take(self._number)
+
+    async def __aexit__(self, *_: object) -> None:
+        self._places.give_back()
 
 
 def rollout_limit(max_concurrent: int | None) -> asyncio.Semaphore | None:

@@ -1,7 +1,8 @@
 """Results on disk: a rollout as a JSON row, `results.jsonl` and `metadata.json`.
 
 Rows are appended as rollouts finish. A process that is killed while it writes leaves at most one torn line, which is
-dropped when the file is read or appended to again.
+dropped when the file is read or appended to again. Rows of `whet eval run` say which attempt at their task they are
+(`rollout`, from 0); of two rows for the same attempt the later one counts.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from whet.errors import ConfigError, RunError
+from whet.files import json_line
 from whet.rollouts.usage import UsageTotals, context_tokens, usage_of
 from whet.types import RolloutOutput, State
 
@@ -104,7 +106,7 @@ class ResultsFile:
             raise RunError(f"{directory}: cannot write results here ({error.strerror or error}).") from error
 
     def append(self, outputs: Iterable[RolloutOutput]) -> None:
-        self._write(self.path, _lines(outputs), "a")
+        self._write(self.path, "".join(map(row_line, outputs)), "a")
 
     async def write_all(self, outputs: Sequence[RolloutOutput]) -> None:
         """Replace the rows by these, in this order; a few at a time, so that the event loop is not kept waiting."""
@@ -112,7 +114,7 @@ class ResultsFile:
         self._write(part, "", "w")
         for start in range(0, len(outputs), ROWS_AT_ONCE):
             rows = outputs[start : start + ROWS_AT_ONCE]
-            self._write(part, _lines(rows), "a")
+            self._write(part, "".join(map(row_line, rows)), "a")
             await asyncio.sleep(0)
         os.replace(part, self.path)
 
@@ -133,29 +135,40 @@ class ResultsFile:
             ) from error
 
 
-def _lines(outputs: Iterable[RolloutOutput]) -> str:
-    return "".join(json.dumps(output, default=_plain) + "\n" for output in outputs)
+def row_line(output: RolloutOutput) -> str:
+    """A row as it stands in `results.jsonl`: valid JSON on one line, with its newline."""
+    return json_line(output, _plain)
+
+
+def row_key(row: Mapping[str, Any]) -> tuple[Any, int] | None:
+    """Task and attempt of a row; None for a row that does not say which attempt it is."""
+    rollout = row.get("rollout")
+    return (row.get("example_id"), rollout) if isinstance(rollout, int) else None
 
 
 def load_outputs(directory: Path) -> list[RolloutOutput]:
-    """The rows of a results directory, without a torn last line. Raises `RunError` for a torn line elsewhere."""
-    outputs: list[RolloutOutput] = []
+    """The rows of a results directory, without a torn last line and without rows that a later one replaces.
+
+    Raises `RunError` for a torn line elsewhere.
+    """
+    outputs: dict[Any, RolloutOutput] = {}
     path = directory / RESULTS
     if not path.exists():
-        return outputs
+        return []
     lines = path.read_bytes().split(b"\n")
     last = max((index for index, line in enumerate(lines) if line.strip()), default=-1)
     for index, line in enumerate(lines):
         if not line.strip():
             continue
         try:
-            outputs.append(RolloutOutput(json.loads(line)))
+            output = RolloutOutput(json.loads(line))
+            outputs[row_key(output) or index] = output
         except ValueError as error:
             if index == last:
                 logger.warning("%s:%d: dropping a torn last line", path, index + 1)
                 break
             raise RunError(f"{path}:{index + 1} is not JSON ({error}). Mend or remove that line.") from error
-    return outputs
+    return list(outputs.values())
 
 
 def load_metadata(directory: Path) -> dict[str, Any] | None:
