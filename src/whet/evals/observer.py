@@ -6,7 +6,7 @@ count, and never decide anything.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -28,7 +28,6 @@ class PlannedEval:
     directory: Path | None = None  # None: nothing is saved
     pass_threshold: float = 0.5  # reward at or above which a rollout passes
     varied: Mapping[str, Any] = field(default_factory=dict)  # what a sweep set for this evaluation, by name
-    varied: dict[str, Any] = field(default_factory=dict)  # what a sweep set for this evaluation, by name
 
     @property
     def rollouts(self) -> int:

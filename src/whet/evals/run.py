@@ -18,11 +18,11 @@ from typing import Any
 from whet import __version__
 from whet.clients.client import Client
 from whet.envs.environment import Environment
-from whet.envs.loading import load_environment
-from whet.errors import DatasetError
 from whet.evals.config import EvalConfig
+from whet.evals.environment import open_environment
 from whet.evals.evaluate import attempt_tasks, sampling_name
 from whet.evals.model import open_model
+from whet.evals.rows import select_rows
 from whet.evals.summary import EvalSummary, summarize
 from whet.rollouts.limits import rollout_limit
 from whet.rollouts.results import ResultsFile, state_to_output
@@ -35,7 +35,7 @@ OnProgress = Callable[[int, int], None]
 
 def run_eval(config: EvalConfig, *, on_progress: OnProgress | None = None) -> EvalSummary:
     """Evaluate and sum up. Raises `WhetError` for what the user can mend; rollouts that fail are counted."""
-    env = load_environment(config.environment, **config.env_args)
+    env = open_environment(config)
     return asyncio.run(_run(env, config, on_progress))
 
 
@@ -55,9 +55,7 @@ async def evaluate_model(
     on_progress: OnProgress | None = None,
 ) -> EvalSummary:
     """The run itself, with an environment and a client that are there already."""
-    rows = list(env.get_eval_dataset(config.num_examples))
-    if not rows:
-        raise DatasetError(f"environment {config.environment}: there is no task to evaluate on")
+    rows = select_rows(env, config)
     sampling = config.resolved_sampling(env.sampling_args)
     file = ResultsFile(results_directory(config)) if config.save else None
     outputs: dict[int, list[RolloutOutput]] = {}

@@ -1,0 +1,67 @@
+"""The environment of an evaluation: found, loaded with its arguments, and set as `-x` says."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from whet.envs.arguments import nearest
+from whet.envs.environment import Environment
+from whet.envs.loading import load_environment
+from whet.errors import ConfigError
+from whet.evals.config import EvalConfig
+from whet.evals.offline import go_offline
+
+
+def open_environment(config: EvalConfig) -> Environment:
+    """The environment that `config` names, ready to be evaluated; to be closed by whoever asked.
+
+    Raises `EnvironmentLoadError` for one that cannot be had, and `ConfigError` for a setting that it has not.
+    """
+    if config.offline:
+        go_offline()
+    env = load_environment(config.environment, **config.env_args)
+    apply_settings(env, config.extra_env_kwargs)
+    return env
+
+
+def apply_settings(env: Environment, settings: Mapping[str, Any]) -> None:
+    """Set what a constructor of `env` could have been given, as `set_kwargs` of `verifiers` 0.1.14 does.
+
+    Raises `ConfigError` for a name that `env` does not have, with the nearest that it has, and for a value of another
+    kind than the one it has.
+    """
+    known = setting_names(env)
+    for name, value in settings.items():
+        if name not in known:
+            raise ConfigError(f"{type(env).__name__} has no setting '{name}' (-x).{nearest(name, known)}")
+        _check_kind(env, name, value)
+    env.set_kwargs(**settings)
+
+
+def setting_names(env: Environment) -> list[str]:
+    """The public attributes of `env` that hold values, and what it has a `set_...` method for."""
+    values = [name for name in vars(env) if not name.startswith("_") and name != "logger"]
+    setters = [
+        name.removeprefix("set_")
+        for name, _ in inspect.getmembers(type(env), inspect.isroutine)
+        if name.startswith("set_") and name != "set_kwargs"
+    ]
+    return sorted({*values, *setters})
+
+
+def _check_kind(env: Environment, name: str, value: Any) -> None:
+    """A switch wants true or false, a number a number, and text text; what is not set yet wants what it likes."""
+    present = getattr(env, name, None)
+    kinds: list[tuple[type | tuple[type, ...], str]] = [
+        (bool, "true or false"),
+        ((int, float), "a number"),
+        (str, "text"),
+    ]
+    for kind, should_be in kinds:
+        if isinstance(present, kind):
+            right = isinstance(value, kind) and isinstance(value, bool) == isinstance(present, bool)
+            if value is not None and not right:
+                raise ConfigError(f"-x: '{name}' should be {should_be} (got {value!r:.80}).")
+            return

@@ -1,0 +1,57 @@
+"""`--resume` without a path: the newest evaluation of the same environment and model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from whet.errors import RunError
+from whet.evals.config import EvalConfig
+from whet.evals.run import results_directory
+from whet.rollouts.results import METADATA, load_metadata
+
+
+def find_to_resume(configs: Sequence[EvalConfig]) -> list[Path | None]:
+    """For each config the directory to go on with; None where there is none.
+
+    One alone takes the newest of its environment and model, whatever its arguments: going on says what has changed.
+    Among several, which may differ in nothing but arguments, each takes only one with its own.
+    Raises `RunError` where none of them has any.
+    """
+    stored = [_stored(config) for config in configs]
+    if len(configs) > 1:
+        stored = [
+            [one for one in found if _is_of(config, one[1])] for config, found in zip(configs, stored, strict=True)
+        ]
+    newest = [max(found, key=_date)[0] if found else None for found in stored]
+    if configs and not any(newest):
+        first = configs[0]
+        others = f" and {len(configs) - 1} more" if len(configs) > 1 else ""
+        raise RunError(
+            f"--resume: there is no evaluation of {first.label} with {first.model}{others} in "
+            f"{first.output_directory}. Name its directory (--resume=PATH), or leave --resume out to begin one."
+        )
+    return newest
+
+
+def _stored(config: EvalConfig) -> list[tuple[Path, dict[str, Any]]]:
+    folder = results_directory(config).parent
+    found = []
+    for file in folder.glob(f"*/{METADATA}"):
+        metadata = load_metadata(file.parent)
+        if metadata is not None:
+            found.append((file.parent, metadata))
+    return found
+
+
+def _is_of(config: EvalConfig, metadata: dict[str, Any]) -> bool:
+    """Whether an evaluation was one of this config's arguments and sampling."""
+    sampling = metadata.get("sampling_args") or {}
+    asked = config.resolved_sampling({})
+    return (metadata.get("env_args") or {}) == config.env_args and asked.items() <= sampling.items()
+
+
+def _date(stored: tuple[Path, dict[str, Any]]) -> tuple[str, float]:
+    directory, metadata = stored
+    return str(metadata.get("date") or ""), (directory / METADATA).stat().st_mtime

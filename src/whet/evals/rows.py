@@ -1,0 +1,20 @@
+"""Which tasks an evaluation takes: the first of the dataset's own order, or of an order shuffled by a seed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from whet.envs.environment import Environment
+from whet.errors import DatasetError
+from whet.evals.config import EvalConfig
+
+
+def select_rows(env: Environment, config: EvalConfig) -> list[dict[str, Any]]:
+    """The rows to attempt. One `shuffle` seed gives one order on every machine, and more rows continue fewer.
+
+    Raises `DatasetError` where the environment has no task.
+    """
+    rows = list(env.get_eval_dataset(config.num_examples, seed=config.shuffle))
+    if not rows:
+        raise DatasetError(f"environment {config.environment}: there is no task to evaluate on")
+    return rows
