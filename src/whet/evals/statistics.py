@@ -35,14 +35,27 @@ def clustered_mean(values_by_example: Mapping[object, Sequence[float]]) -> Estim
     if not count:
         return None
     mean = math.fsum(value for cluster in clusters for value in cluster) / count
-    examples = len(clusters)
+    squares = math.fsum(math.fsum(value - mean for value in cluster) ** 2 for cluster in clusters)
+    shares = all(0 <= value <= 1 for cluster in clusters for value in cluster)
+    return clustered_estimate(mean, squares, examples=len(clusters), count=count, shares=shares)
+
+
+def clustered_estimate(mean: float, squares: float, *, examples: int, count: int, shares: bool) -> Estimate:
+    """The interval of `clustered_mean`, from sums.
+
+    Args:
+        mean: of all values.
+        squares: over the examples, the squared sum of their values' differences from the mean.
+        examples: how many there are.
+        count: of all values.
+        shares: whether every value lies between 0 and 1.
+    """
     if examples < 2:
         return Estimate(mean, None, None)
-    squares = math.fsum(math.fsum(value - mean for value in cluster) ** 2 for cluster in clusters)
     error = math.sqrt(examples / (examples - 1) * squares) / count
     reach = t_975(examples - 1) * error
     low, high = mean - reach, mean + reach
-    if all(0 <= value <= 1 for cluster in clusters for value in cluster):
+    if shares:
         low, high = max(low, 0.0), min(high, 1.0)
     return Estimate(mean, low, high)
 

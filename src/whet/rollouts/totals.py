@@ -126,11 +126,14 @@ class PassAtK:
         count[0] += 1
         count[1] += reward >= self.threshold
         if count[0] == self.attempts:
-            attempts, passed = count
-            for k in self.at_k:
-                ways = math.comb(attempts, k)
-                self.at_k[k].add(1.0 - math.comb(attempts - passed, k) / ways)
-                self.all_k[k].add(math.comb(passed, k) / ways)
+            self.add_example(count[1])
+
+    def add_example(self, passed: int) -> None:
+        """A task whose attempts are all there, of which so many passed."""
+        for k in self.at_k:
+            ways = math.comb(self.attempts, k)
+            self.at_k[k].add(1.0 - math.comb(self.attempts - passed, k) / ways)
+            self.all_k[k].add(math.comb(passed, k) / ways)
 
     def compute(self) -> tuple[dict[str, float], dict[str, float]]:
         """By k as text; empty while no task is complete."""
