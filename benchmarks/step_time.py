@@ -94,6 +94,7 @@ def whet_worker(pacer: Pacer, job: dict[str, Any]) -> None:
     from whet.rl.orchestrator import Orchestrator
     from whet.rl.records import Records
     from whet.rl.run_directory import RunDirectory
+    from whet.rl.shaping import RewardShaper
 
     class PacingMonitor:
         def start(self, plan: RunPlan) -> None: ...
@@ -154,7 +155,16 @@ def whet_worker(pacer: Pacer, job: dict[str, Any]) -> None:
             seed=config.seed,
         )
         records = Records(directory, keep_checkpoints=1)
-        orchestrator = Orchestrator(config, dispatcher, policy.engine, learner, no_evaluation, records, PacingMonitor())
+        orchestrator = Orchestrator(
+            config,
+            dispatcher,
+            policy.engine,
+            learner,
+            no_evaluation,
+            records,
+            PacingMonitor(),
+            RewardShaper(config.algorithm),
+        )
         if pacer.wait():
             await orchestrator.run(1)
 

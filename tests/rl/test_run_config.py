@@ -86,6 +86,26 @@ def test_a_name_cannot_leave_the_runs_directory(load) -> None:
     assert "'name'" in refused(load, MINIMAL, "--name", "../x")
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"kl_estimator": "k1"}, "kl_coef is 0"),
+        ({"reference": "m"}, "kl_coef is 0"),
+        ({"length_penalty_full": 9}, "length_penalty is 0"),
+        ({"length_penalty": 1}, "needs length_penalty_full"),
+        ({"length_penalty": 1, "length_penalty_start": 9, "length_penalty_full": 9}, "should be below"),
+        ({"repetition_ngram": 3}, "repetition_penalty is 0"),
+        ({"reward_clip": "[1, 0]"}, "leaves nothing between"),
+        ({"reward_norm": "batch", "advantage": "grpo_std"}, "use it with grpo or rloo"),
+        ({"loss_args": "{a = 1}"}, "has constants of its own"),
+        ({"loss": "ppoo"}, "Did you mean 'ppo'?"),
+    ],
+)
+def test_a_setting_of_the_algorithm_without_effect_or_sense_is_refused(load, settings, message) -> None:
+    flags = [text for name, value in settings.items() for text in (f"--algorithm.{name}", str(value))]
+    assert message in refused(load, MINIMAL, *flags)
+
+
 def test_every_key_has_a_line_of_documentation() -> None:
     undocumented = []
 

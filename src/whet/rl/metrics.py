@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from whet.rl.assembly import Assembled
 from whet.rl.collector import Collector, Group, zero_variance_fraction
 from whet.rl.learner.protocol import LossOutput, OptimOutput
 from whet.rl.samples import TokenSequence
 
 CLOCK_PREFIXES = ("time/", "perf/")
-POLICY_NAMES = {"clipped": "clip_frac"}
+POLICY_NAMES = {"clipped": "clip_frac", "kl_reference": "kl_ref"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +37,13 @@ class Timings:
 
 def step_metrics(
     collector: Collector,
-    sequences: Sequence[TokenSequence],
+    assembled: Assembled,
     loss: LossOutput,
     optim: OptimOutput,
     timings: Timings,
 ) -> dict[str, float]:
     """One line of metrics.jsonl, without its step."""
-    groups = collector.batch()
+    groups, sequences = collector.batch(), assembled.sequences
     states = [state for group in groups for state in group.states]
     attempted = len(states) + sum(collector.rejected.values()) * len(groups[0].states)
     lengths = np.array([len(sequence.ids) for sequence in sequences])
@@ -50,6 +51,7 @@ def step_metrics(
     per_token = {name: total / loss.tokens for name, total in loss.sums.items()}
     return {
         **reward_metrics(groups),
+        **assembled.metrics,
         "groups/zero_variance_frac": zero_variance_fraction(groups),
         "groups/replaced": float(sum(collector.rejected.values())),
         "rollouts/errored_frac": collector.errored_rollouts / attempted,

@@ -2,7 +2,7 @@
 
 One step of the synchronous loop, in which the sampler always holds the learner's weights:
 
-    curriculum ─tasks─▶ dispatcher ─groups─▶ collector ─exactly one batch─▶ advantages ─▶ pack
+    curriculum ─tasks─▶ dispatcher ─groups─▶ collector ─exactly one batch─▶ assemble (rewards, advantages, packing)
         ─▶ learner.forward_backward ─▶ learner.optim_step ─▶ learner.publish ─▶ engine.load_weights
 
 Nothing here computes on tensors or formats output: each line calls the room that does. The order of the writes at the
@@ -19,16 +19,15 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from whet.inference.protocol import Engine
-from whet.rl.advantages import advantages
-from whet.rl.batch import PackedBatch, pack
-from whet.rl.collector import Collector, Group
+from whet.rl.assembly import assemble
+from whet.rl.collector import Collector
 from whet.rl.config import RunConfig
 from whet.rl.dispatcher import Dispatcher
 from whet.rl.learner.protocol import Learner, OptimParams
 from whet.rl.metrics import Timings, step_metrics
 from whet.rl.monitors.protocol import EvalReport, Monitor, StepReport
 from whet.rl.records import Records
-from whet.rl.samples import TokenSequence, sequences_of
+from whet.rl.shaping import RewardShaper
 
 T = TypeVar("T")
 
@@ -51,6 +50,7 @@ class Orchestrator:
     evaluate: Evaluate
     records: Records
     monitor: Monitor
+    shaper: RewardShaper
     stop: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def run(self, first_step: int) -> int:
@@ -79,9 +79,9 @@ class Orchestrator:
         generated = time.perf_counter()
 
         groups = collector.batch()
-        batch, rollout_advantages, sequences = self._assemble(groups)
+        assembled = assemble(groups, self.config.algorithm, self.shaper, temperature=self.config.sampling.temperature)
         self.monitor.phase("train", 0, 1)
-        loss = self.learner.forward_backward(batch, self.config.algorithm)
+        loss = self.learner.forward_backward(assembled.batch, self.config.algorithm)
         optim = self.learner.optim_step(
             OptimParams(
                 learning_rate=self.config.learning_rate,
@@ -99,8 +99,8 @@ class Orchestrator:
             weight_sync=published - learned,
             score=sum(state["timing"].scoring.duration for group in groups for state in group.states),
         )
-        metrics = step_metrics(collector, sequences, loss, optim, timings)
-        sample = self.records.step(step, groups, rollout_advantages, metrics)
+        metrics = step_metrics(collector, assembled, loss, optim, timings)
+        sample = self.records.step(step, groups, assembled.advantages, metrics)
         self.monitor.step(StepReport(step, metrics, sample))
 
     async def _generate(self) -> Collector:
@@ -112,26 +112,6 @@ class Orchestrator:
         except StopRequested:
             self.dispatcher.curriculum.load_state_dict(before)
             raise
-
-    def _assemble(self, groups: list[Group]) -> tuple[PackedBatch, list[list[float]], list[TokenSequence]]:
-        """Groups to one packed batch: every token of a rollout carries the rollout's advantage."""
-        computed = advantages(self.config.algorithm.advantage, [group.rewards_G for group in groups])
-        advantages_by_group = [
-            group.own_advantages_G if group.own_advantages else advantages_G
-            for group, advantages_G in zip(groups, computed, strict=True)
-        ]
-        sequences: list[TokenSequence] = []
-        per_sequence: list[float] = []
-        for group, advantages_G in zip(groups, advantages_by_group, strict=True):
-            for index, (state, advantage) in enumerate(zip(group.states, advantages_G, strict=True)):
-                found = sequences_of(
-                    state["trajectory"],
-                    temperature=self.config.sampling.temperature,
-                    rollout=f"{group.environment}/{state['example_id']} (group {group.id}, rollout {index})",
-                )
-                sequences += found
-                per_sequence += [float(advantage)] * len(found)
-        return pack(sequences, per_sequence), [list(map(float, row)) for row in advantages_by_group], sequences
 
     def _evaluation_is_due(self, step: int) -> bool:
         """Asked before the step after `step`; so a run that was stopped while it evaluated does it when it resumes."""
@@ -146,7 +126,8 @@ class Orchestrator:
 
     def _save(self, step: int) -> None:
         """A checkpoint of `step`; nothing when there is one already or nothing was learned."""
-        if step > 0 and self.records.save(step, self.learner, self.dispatcher.curriculum.state_dict()):
+        state = {**self.dispatcher.curriculum.state_dict(), **self.shaper.state_dict()}
+        if step > 0 and self.records.save(step, self.learner, state):
             self.monitor.note(f"checkpoint of step {step} written")
 
     async def _unless_stopped(self, work: Awaitable[T]) -> T:

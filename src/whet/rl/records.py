@@ -63,14 +63,14 @@ class Records:
         """Whether the evaluation of `step` is on record."""
         return step in self._evaluated
 
-    def save(self, step: int, learner: Learner, curriculum: Mapping[str, Any]) -> bool:
-        """A checkpoint of `step`, unless it is there already."""
+    def save(self, step: int, learner: Learner, state: Mapping[str, Any]) -> bool:
+        """A checkpoint of `step`, unless it is there already; `state` is what the loop remembers beside the learner."""
         if step == self._saved:
             return False
 
         def write(directory: Path) -> None:
             learner.save(directory)
-            (directory / CURRICULUM).write_text(json.dumps(curriculum), encoding="utf-8")
+            (directory / CURRICULUM).write_text(json.dumps(state), encoding="utf-8")
 
         save_checkpoint(self.directory.checkpoints, step, write, keep=self.keep_checkpoints)
         self._saved = step
@@ -79,7 +79,7 @@ class Records:
     def rewind(self, learner: Learner) -> tuple[int, dict[str, Any], list[str]]:
         """Load the newest checkpoint that verifies and forget what was written after it.
 
-        Returns its step (0 when there is none), the curriculum's state, and a line for each checkpoint passed over.
+        Returns its step (0 when there is none), the loop's state, and a line for each checkpoint passed over.
         """
         checkpoint, passed_over = newest_checkpoint(self.directory.checkpoints)
         step = 0 if checkpoint is None else checkpoint.step

@@ -27,12 +27,14 @@ from whet.rl.evaluation import Evaluation
 from whet.rl.handover import weights_directory
 from whet.rl.learner.make import make_learner
 from whet.rl.learner.torch_learner import TorchLearner
+from whet.rl.losses.registry import loss_fn
 from whet.rl.monitors import Monitor, console_and_others
 from whet.rl.monitors.protocol import Outcome, RunPlan
 from whet.rl.orchestrator import Orchestrator, StopRequested
 from whet.rl.records import Records
 from whet.rl.report import write_report
 from whet.rl.run_directory import RunDirectory
+from whet.rl.shaping import RewardShaper
 from whet.rl.status import Status
 from whet.types import RolloutInput
 
@@ -50,6 +52,7 @@ def run_training(config: RunConfig, *, resume: bool = False, json_output: bool =
     directory.check(config, resume=resume)
 
     threads = config.deployment.torch_threads()
+    loss_fn(config.algorithm.loss)  # one given by import path is found before anything is made
     policy = load_policy(config.model, dtype=config.inference.dtype, threads=threads)
     with ExitStack() as stack:
         scratch = stack.enter_context(weights_directory())
@@ -61,6 +64,7 @@ def run_training(config: RunConfig, *, resume: bool = False, json_output: bool =
             seed=config.seed,
             threads=threads,
             publish_directory=scratch,
+            reference=config.algorithm.reference if config.algorithm.kl_coef else None,
         )
         stack.callback(learner.close)
         directory.open(config, resume=resume)
@@ -95,14 +99,15 @@ class _Run:
         step = 0
         try:
             records = Records(self.directory, keep_checkpoints=self.config.checkpointing.keep_n_checkpoints)
-            curriculum = self._curriculum()
+            curriculum, shaper = self._curriculum(), RewardShaper(self.config.algorithm)
             step, state, passed_over = records.rewind(self.learner)
             if state:
                 curriculum.load_state_dict(state)
+                shaper.load_state_dict(state)
             self.monitor.start(self._plan(step + 1))
             for line in passed_over:
                 self.monitor.note(f"checkpoint passed over: {line}")
-            outcome = self._train(step, records, curriculum)
+            outcome = self._train(step, records, curriculum, shaper)
         except BaseException as error:
             failure = _explain(error, self.directory)
             if failure is None:
@@ -119,9 +124,9 @@ class _Run:
         self.monitor.close(outcome)
         return outcome
 
-    def _train(self, step: int, records: Records, curriculum: Curriculum) -> Outcome:
+    def _train(self, step: int, records: Records, curriculum: Curriculum, shaper: RewardShaper) -> Outcome:
         try:
-            last = asyncio.run(self._orchestrate(step, records, curriculum))
+            last = asyncio.run(self._orchestrate(step, records, curriculum, shaper))
         except StopRequested:
             return Outcome(
                 "interrupted",
@@ -140,7 +145,7 @@ class _Run:
             next_command=f"whet eval run {self.config.env[0].id} -m {weights}",
         )
 
-    async def _orchestrate(self, step: int, records: Records, curriculum: Curriculum) -> int:
+    async def _orchestrate(self, step: int, records: Records, curriculum: Curriculum, shaper: RewardShaper) -> int:
         config = self.config
         dispatcher = Dispatcher(
             environments=self.environments,
@@ -162,6 +167,7 @@ class _Run:
             evaluate=Evaluation(config, self.held_out, self.policy.client, self.monitor),
             records=records,
             monitor=self.monitor,
+            shaper=shaper,
         )
         with _stop_on_signals(orchestrator.stop):
             try:

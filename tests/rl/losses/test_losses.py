@@ -3,14 +3,17 @@
 Four tokens of two sequences: p = .5 .9 | .1 .1, q = .4 .5 | .5 .08, so r = 1.25 1.8 | .2 1.25; A = 1 | -1.
 """
 
+import sys
+
 import pytest
 import torch
+from pydantic import ValidationError
 
-from whet.errors import ConfigError
+from whet.errors import ConfigError, TrainingError
 from whet.rl.config import RunConfig
 from whet.rl.losses.config import LossConfig
 from whet.rl.losses.registry import LOSSES, loss_fn
-from whet.rl.losses.terms import LossInputs
+from whet.rl.losses.terms import LossInputs, LossTerms
 
 P = torch.tensor([0.5, 0.9, 0.1, 0.1], dtype=torch.float64)
 Q = torch.tensor([0.4, 0.5, 0.5, 0.08], dtype=torch.float64)
@@ -125,3 +128,29 @@ def test_a_dropped_token_with_an_infinite_ratio_stays_harmless():
     assert found.clipped_N.tolist() == [True]
     assert found.loss_N.item() == 0
     assert given.logprobs_N.grad.item() == 0
+
+
+def squared(given, config):
+    """A loss of one's own, for the tests below."""
+    return LossTerms(config.loss_args["weight"] * given.log_ratio_N.square())
+
+
+def test_a_loss_of_ones_own_is_found_by_import_path_and_given_its_constants(monkeypatch):
+    monkeypatch.setitem(sys.modules, "my_losses", sys.modules[__name__])
+    config = LossConfig(loss="my_losses:squared", loss_args={"weight": 2.0})
+    found = loss_fn(config.loss)(inputs(), config)
+    torch.testing.assert_close(found.loss_N, 2 * (P / Q).log().square())
+
+
+def test_a_loss_of_ones_own_that_returns_something_else_is_told_so(monkeypatch):
+    monkeypatch.setitem(sys.modules, "my_losses", sys.modules[__name__])
+    monkeypatch.setattr(sys.modules[__name__], "squared", lambda given, config: given.log_ratio_N.sum())
+    with pytest.raises(TrainingError, match=r"one value for each of the 4 tokens; it returned .*Tensor"):
+        loss_fn("my_losses:squared")(inputs(), LossConfig(loss="my_losses:squared"))
+
+
+def test_a_loss_that_cannot_be_found_names_what_is_near():
+    with pytest.raises(ConfigError, match="Did you mean 'sigmoid'"):
+        loss_fn("torch:sigmoi")
+    with pytest.raises(ValidationError, match=r"there is no loss 'cipso'\. Did you mean 'cispo'\?"):
+        LossConfig(loss="cipso")

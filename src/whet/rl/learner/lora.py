@@ -7,6 +7,8 @@ published adapter is a plain PEFT directory that `peft` and vLLM load as it is.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
 from typing import Any
@@ -54,6 +56,12 @@ class LoraWeights:
             self._peft: Any = get_peft_model(model, layers)
         self.model: PreTrainedModel = self._peft.get_base_model()
 
+    @contextmanager
+    def base(self) -> Iterator[PreTrainedModel]:
+        """The model without its adapter, for the length of the block."""
+        with self._peft.disable_adapter():
+            yield self.model
+
     def parameters(self) -> list[tuple[str, nn.Parameter]]:
         return [(name, p) for name, p in self._peft.named_parameters() if p.requires_grad]
 
@@ -64,7 +72,8 @@ class LoraWeights:
         path = directory / f"adapter-{version:08d}"
         write_aside(path, lambda aside: self._write(aside, None))
         forget_older(directory, "adapter-*")
-        return WeightUpdate(version=version, path=path, kind="adapter", adapter=ADAPTER)
+        # Without a name: the policy itself, which the engine merges (docs/design/inference.md).
+        return WeightUpdate(version=version, path=path, kind="adapter")
 
     def save(self, directory: Path) -> None:
         write_tensors(directory / self.FILE, {name: p.detach() for name, p in self.parameters()})

@@ -12,10 +12,12 @@ from transformers.utils import logging as transformers_logging
 
 from whet.errors import ModelLoadError
 from whet.inference.architecture import read_architecture
-from whet.inference.loading import base_of_adapter
+from whet.inference.loading import base_of_adapter, resolve_model
 from whet.rl.learner.config import LoraConfig, OptimizerConfig
+from whet.rl.learner.reference import Reference, frozen_copy, other_model
 from whet.rl.learner.torch_learner import TorchLearner
 from whet.rl.learner.weights import FullWeights, Weights
+from whet.rl.losses.config import INITIAL
 
 Dtype = Literal["float32", "bfloat16"]
 
@@ -36,24 +38,34 @@ def make_learner(
     threads: int | None = None,
     token_budget: int = TOKEN_BUDGET,
     device: str = "cpu",
+    reference: str | None = None,
 ) -> TorchLearner:
     """A learner over the `transformers` checkpoint in `model`.
 
     `dtype` is that of matrix products while learning (weights and sums stay fp32): float32 agrees with an fp32 engine
-    to rounding. `publish_dtype` is what engines are given. `threads` sets torch's threads for the whole process. Seeds
-    torch's generator, which draws LoRA's first weights and dropout. Raises `ModelLoadError`.
+    to rounding. `publish_dtype` is what engines are given. `threads` sets torch's threads for the whole process.
+    `reference` is the policy that a loss with `kl_coef` holds to: "initial" (the weights as they are now; with LoRA
+    the base), or another model by path or name; None where no loss has one. Seeds torch's generator, which draws LoRA's
+    first weights and dropout. Raises `ModelLoadError`, and `ConfigError` for a reference of other tokens.
     """
     if threads is not None:
         torch.set_num_threads(threads)
     torch.manual_seed(seed)
     loaded = _load(model).to(device)
+    held: Reference | None = None
+    if reference is not None and reference != INITIAL:
+        held = other_model(_load(resolve_model(reference)).to(device), reference, like=loaded)
     weights: Weights
     if lora is None:
         weights = FullWeights(loaded, model, getattr(torch, publish_dtype))
+        if reference == INITIAL:
+            held = frozen_copy(loaded)
     else:
         from whet.rl.learner.lora import LoraWeights
 
-        weights = LoraWeights(loaded, model, lora)
+        weights = adapted = LoraWeights(loaded, model, lora)
+        if reference == INITIAL:
+            held = adapted.base
     return TorchLearner(
         weights,
         optimizer,
@@ -61,6 +73,7 @@ def make_learner(
         publish_directory=publish_directory,
         token_budget=token_budget,
         autocast=torch.bfloat16 if dtype == "bfloat16" else None,
+        reference=held,
     )
 
 

@@ -11,6 +11,7 @@ import json
 import math
 import pickle
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,11 @@ from whet.rl.learner.layout import Layout, micro_batches
 from whet.rl.learner.logprobs import token_logprobs
 from whet.rl.learner.optim import Optimizer, schedule_factor
 from whet.rl.learner.protocol import LossOutput, OptimOutput, OptimParams
+from whet.rl.learner.reference import Reference
 from whet.rl.learner.weights import Weights
 from whet.rl.losses import LossConfig
 from whet.rl.losses.registry import loss_fn
+from whet.rl.losses.regularisers import kl_to_reference
 from whet.rl.losses.terms import LossInputs, LossTerms
 
 
@@ -46,8 +49,12 @@ class TorchLearner:
         publish_directory: Path,
         token_budget: int,
         autocast: torch.dtype | None = None,
+        reference: Reference | None = None,
     ) -> None:
-        """`token_budget` bounds a micro-batch, in tokens; `autocast` is the dtype of matrix products, if not fp32."""
+        """`token_budget` bounds a micro-batch, in tokens; `autocast` is the dtype of matrix products, if not fp32.
+
+        `reference` is the policy that a loss with `kl_coef` holds to.
+        """
         self.version = 0
         self._weights = weights
         self._config = optimizer
@@ -56,6 +63,7 @@ class TorchLearner:
         self._publish_directory = publish_directory
         self._token_budget = token_budget
         self._autocast = autocast
+        self._reference = reference
         self._device = weights.model.device
 
     @property
@@ -71,8 +79,9 @@ class TorchLearner:
         """Add the gradients of the summed loss.
 
         `sums`: `entropy`; for losses over sampled tokens `kl`, the k3 estimate of KL(sampler || learner), and
-        `clipped`, the number of tokens that were dropped or whose ratio was cut. Raises `TrainingError` where the loss
-        is not finite, naming the rollouts; all gradients are cleared then.
+        `clipped`, the number of tokens that were dropped or whose ratio was cut; with `kl_coef`, `kl_reference`, the
+        estimate of KL(learner || reference). Raises `TrainingError` where the loss is not finite, naming the rollouts;
+        all gradients are cleared then.
         """
         self._weights.model.train()
         function = loss_fn(loss.loss)
@@ -80,6 +89,12 @@ class TorchLearner:
         for layout, logprobs_N, entropies_N in self._forward(batch):
             inputs = self._loss_inputs(batch, layout, logprobs_N)
             terms = function(inputs, loss)
+            if loss.kl_coef:
+                kl_N = kl_to_reference(logprobs_N, self._reference_logprobs(batch, layout), loss.kl_estimator)
+                terms = replace(terms, loss_N=terms.loss_N + loss.kl_coef * kl_N)
+                _add(output.sums, {"kl_reference": kl_N.detach().sum().item()})
+            if loss.entropy_coef:
+                terms = replace(terms, loss_N=terms.loss_N - loss.entropy_coef * entropies_N)
             total = terms.loss_N.sum()
             output.loss += total.item()
             if not math.isfinite(output.loss):
@@ -154,18 +169,26 @@ class TorchLearner:
         self._optimizer.clear_gradients()
 
     def _forward(self, batch: PackedBatch) -> Iterator[tuple[Layout, Tensor, Tensor]]:
-        model: Any = self._weights.model
-        sequence_T = batch.sequence_of_token
         for layout in micro_batches(batch, self._token_budget):
-            with torch.autocast(self._device.type, self._autocast, enabled=self._autocast is not None):
-                hidden_ND = hidden_states(model.model, self._tensor(batch.ids[layout.tokens]).long(), layout)
-                logprobs_N, entropies_N = token_logprobs(
-                    hidden_ND,
-                    model.lm_head.weight,
-                    self._tensor(batch.ids[layout.targets]).long(),
-                    self._tensor(batch.temperatures[sequence_T[layout.targets]]),
-                )
-            yield layout, logprobs_N, entropies_N
+            yield layout, *self._logprobs(self._weights.model, batch, layout)
+
+    def _logprobs(self, model: Any, batch: PackedBatch, layout: Layout) -> tuple[Tensor, Tensor]:
+        """log p and entropy of a micro-batch's N targets under `model`."""
+        with torch.autocast(self._device.type, self._autocast, enabled=self._autocast is not None):
+            hidden_ND = hidden_states(model.model, self._tensor(batch.ids[layout.tokens]).long(), layout)
+            return token_logprobs(
+                hidden_ND,
+                model.lm_head.weight,
+                self._tensor(batch.ids[layout.targets]).long(),
+                self._tensor(batch.temperatures[batch.sequence_of_token[layout.targets]]),
+            )
+
+    @torch.no_grad()
+    def _reference_logprobs(self, batch: PackedBatch, layout: Layout) -> Tensor:
+        if self._reference is None:
+            raise TrainingError("kl_coef needs a reference policy, and this learner was made without one.")
+        with self._reference() as model:
+            return self._logprobs(model, batch, layout)[0]
 
     def _loss_inputs(self, batch: PackedBatch, layout: Layout, logprobs_N: Tensor) -> LossInputs:
         return LossInputs(
@@ -205,5 +228,5 @@ def _not_finite(batch: PackedBatch, layout: Layout, logprobs_N: Tensor, terms: L
     elif not np.isfinite(batch.logprobs).all():
         cause = "the sampler's logprobs are not finite"
     else:
-        cause = "the ratio of learner to sampler is too large for this loss: masked_is or ppo bound it"
+        cause = "the ratio of learner to sampler (or to the reference) is too large: masked_is and ppo bound the former"
     return TrainingError(f"the loss is not finite for rollouts {names or '(their sum overflows)'}: {cause}.")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+import difflib
+from typing import Any, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 AdvantageName = Literal["grpo", "grpo_std", "rloo", "reinforce_pp", "max_rl"]
 LossName = Literal["masked_is", "grpo", "ppo", "cispo", "gspo", "dro", "importance_sampling", "cross_entropy"]
+KLEstimator = Literal["k1", "k2", "k3"]
+RewardNorm = Literal["none", "group", "batch", "running"]
 
 USED_BY: dict[str, tuple[LossName, ...]] = {
     "eps_low": ("grpo", "ppo", "cispo", "gspo"),
@@ -18,30 +21,122 @@ USED_BY: dict[str, tuple[LossName, ...]] = {
 }
 """Which losses read a constant; with another loss it would have no effect, which is refused."""
 
+PART_OF: dict[str, str] = {
+    "kl_estimator": "kl_coef",
+    "reference": "kl_coef",
+    "length_penalty_start": "length_penalty",
+    "length_penalty_full": "length_penalty",
+    "repetition_ngram": "repetition_penalty",
+}
+"""Settings of something that a weight of 0 switches off; they would have no effect then, which is refused."""
+
+BLIND_TO: dict[AdvantageName, tuple[RewardNorm, ...]] = {
+    "grpo_std": ("group", "batch", "running"),
+    "reinforce_pp": ("batch", "running"),
+    "max_rl": ("group", "batch", "running"),
+}
+"""Normalisations that an advantage cancels (it divides by a deviation itself), or that would leave it nothing
+(`max_rl` divides by a mean, which is 0 after them)."""
+
+INITIAL = "initial"
+
 
 class LossConfig(BaseModel):
-    """One loss and its constants."""
+    """One loss and its constants, and what is added to it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    loss: LossName = Field("masked_is", description="Loss per token; see docs/training.md for the formulas.")
+    loss: str = Field(
+        "masked_is",
+        description=f"Loss per token: {', '.join(get_args(LossName))}; or an import path, package.module:function.",
+    )
+    loss_args: dict[str, Any] = Field(default_factory=dict, description="Constants of a loss given by import path.")
     eps_low: float = Field(0.2, ge=0, lt=1, description="Ratio clipping below 1 (grpo, ppo, cispo, gspo).")
     eps_high: float = Field(0.2, ge=0, description="Ratio clipping above 1 (grpo, ppo, cispo, gspo).")
     mask_threshold: float = Field(0.2, gt=0, description="Probability difference at which masked_is drops a token.")
     mask_penalty: float = Field(1e-3, ge=0, description="Weight of (log r)^2 in masked_is.")
     dro_beta: float = Field(0.1, ge=0, description="Weight of the quadratic term in dro.")
+    kl_coef: float = Field(
+        0.0, ge=0, description="Weight per token of the KL to the reference; 0 = none, and no reference is held."
+    )
+    kl_estimator: KLEstimator = Field("k3", description="How that KL is estimated from the tokens that were taken.")
+    entropy_coef: float = Field(0.0, ge=0, description="Entropy bonus per token: coefficient times nats.")
+
+    @field_validator("loss")
+    @classmethod
+    def _known_loss(cls, value: str) -> str:
+        names = get_args(LossName)
+        if value in names or ":" in value:
+            return value
+        near = difflib.get_close_matches(value, names, n=1, cutoff=0.6)
+        hint = f"Did you mean '{near[0]}'?" if near else f"It is one of {', '.join(names)}."
+        raise ValueError(f"there is no loss '{value}'. {hint} One of your own is 'package.module:function'.")
 
     @model_validator(mode="after")
     def _everything_has_an_effect(self) -> Self:
         for name, losses in USED_BY.items():
-            if self.loss not in losses and getattr(self, name) != type(self).model_fields[name].default:
+            if self.loss not in losses and self._is_set(name):
                 raise ValueError(f"{name} would have no effect: loss = {self.loss} does not use it")
+        if self.loss_args and ":" not in self.loss:
+            raise ValueError(f"loss_args would have no effect: loss = {self.loss} has constants of its own")
+        for name, weight in PART_OF.items():
+            if name in type(self).model_fields and self._is_set(name) and not getattr(self, weight):
+                raise ValueError(f"{name} would have no effect: {weight} is 0")
         return self
+
+    def _is_set(self, name: str) -> bool:
+        return bool(getattr(self, name) != type(self).model_fields[name].default)
 
 
 class AlgorithmConfig(LossConfig):
-    """`[algorithm]`: a loss and the advantage it is given."""
+    """`[algorithm]`: what becomes of rewards, the advantage made of them, and the loss that it is given."""
 
     advantage: AdvantageName = Field(
         "grpo", description="How rewards of a group become advantages, where the environment does not set them."
     )
+    reference: str = Field(
+        INITIAL,
+        min_length=1,
+        description="What kl_coef holds to: initial (the weights the run began with; with [lora] the base) or a model.",
+    )
+    reward_clip: tuple[float, float] | None = Field(None, description="Rewards are cut to [low, high] before all else.")
+    length_penalty: float = Field(0.0, ge=0, description="Taken off the reward of a rollout that is as long as can be.")
+    length_penalty_start: int = Field(0, ge=0, description="Sampled tokens of a rollout up to which nothing is taken.")
+    length_penalty_full: int | None = Field(
+        None, ge=1, description="Sampled tokens from which the whole length_penalty is taken; in between, its share."
+    )
+    repetition_penalty: float = Field(
+        0.0,
+        ge=0,
+        description="Taken off the reward, times the share of n-grams of sampled tokens that were there before.",
+    )
+    repetition_ngram: int = Field(8, ge=1, description="Tokens of those n-grams.")
+    reward_norm: RewardNorm = Field(
+        "none",
+        description="Less the mean, over the deviation, of the group, the batch, or all rewards of the run so far.",
+    )
+    mask_truncated: bool = Field(
+        False, description="Rollouts cut off by max_tokens carry no loss; their rewards still count in the baseline."
+    )
+
+    @model_validator(mode="after")
+    def _rewards_fit_together(self) -> Self:
+        if self.reward_clip is not None and self.reward_clip[0] >= self.reward_clip[1]:
+            raise ValueError(f"reward_clip is [low, high], and {list(self.reward_clip)} leaves nothing between the two")
+        if self.length_penalty:
+            if self.length_penalty_full is None:
+                raise ValueError(
+                    "length_penalty needs length_penalty_full, the number of sampled tokens from which all of it is "
+                    "taken, such as sampling.max_tokens"
+                )
+            if self.length_penalty_start >= self.length_penalty_full:
+                raise ValueError(
+                    f"length_penalty_start = {self.length_penalty_start} should be below length_penalty_full = "
+                    f"{self.length_penalty_full}"
+                )
+        if self.reward_norm in BLIND_TO.get(self.advantage, ()):
+            raise ValueError(
+                f'reward_norm = "{self.reward_norm}" would have no effect or leave nothing: advantage = '
+                f'"{self.advantage}" divides by a statistic of the rewards itself; use it with grpo or rloo'
+            )
+        return self

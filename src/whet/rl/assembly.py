@@ -1,0 +1,78 @@
+"""Scored groups to one packed batch: every sampled token of a rollout carries the rollout's advantage.
+
+Where `mask_truncated` is set, rollouts that were cut off carry no loss, as in DAPO's overlong filtering (Yu et al.
+2025, arXiv:2503.14476): an answer without its end says little about the task. They still count among the rollouts of
+the batch and in the baseline of their group, since they are what the policy does under this token limit; the loss is
+divided by the tokens that are left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from whet.errors import TrainingError
+from whet.rl.advantages import advantages
+from whet.rl.batch import PackedBatch, pack
+from whet.rl.collector import Group
+from whet.rl.losses.config import AlgorithmConfig
+from whet.rl.samples import TokenSequence, sequences_of
+from whet.rl.shaping import RewardShaper, Turns
+from whet.types import State
+
+
+@dataclass(frozen=True, slots=True)
+class Assembled:
+    """What one optimiser step is made of."""
+
+    batch: PackedBatch
+    advantages: list[list[float]]  # of each rollout of each group
+    sequences: list[TokenSequence]  # as sampled, those included that carry no loss
+    metrics: dict[str, float]  # of what was done to rewards and sequences; empty where nothing was
+
+
+def assemble(
+    groups: Sequence[Group], config: AlgorithmConfig, shaper: RewardShaper, *, temperature: float
+) -> Assembled:
+    """Raises `TrainingError` where no token is left to learn from."""
+    shaped, metrics = shaper.shape(
+        [group.rewards_G for group in groups], [[sampled_ids(state) for state in group.states] for group in groups]
+    )
+    advantages_by_group = [
+        group.own_advantages_G if group.own_advantages else advantages_G
+        for group, advantages_G in zip(groups, advantages(config.advantage, shaped), strict=True)
+    ]
+    sequences: list[TokenSequence] = []
+    packed: list[TokenSequence] = []
+    per_sequence: list[float] = []
+    for group, advantages_G in zip(groups, advantages_by_group, strict=True):
+        for index, (state, advantage) in enumerate(zip(group.states, advantages_G, strict=True)):
+            found = sequences_of(
+                state["trajectory"],
+                temperature=temperature,
+                rollout=f"{group.environment}/{state['example_id']} (group {group.id}, rollout {index})",
+            )
+            sequences += found
+            packed += map(_without_loss, found) if config.mask_truncated and state["is_truncated"] else found
+            per_sequence += [float(advantage)] * len(found)
+    if config.mask_truncated:
+        sampled, left = (sum(int(sequence.trained.sum()) for sequence in some) for some in (sequences, packed))
+        if not left:
+            raise TrainingError(
+                "every rollout of the batch was cut off, and [algorithm] mask_truncated leaves no token to learn from. "
+                "Raise sampling.max_tokens, or train without mask_truncated until answers end by themselves."
+            )
+        metrics["rollouts/masked_token_frac"] = 1 - left / sampled
+    rows = [list(map(float, advantages_G)) for advantages_G in advantages_by_group]
+    return Assembled(pack(packed, per_sequence), rows, sequences, metrics)
+
+
+def sampled_ids(state: State) -> Turns:
+    """The ids that the policy sampled, turn by turn; turns without tokens are left out."""
+    return [step["tokens"]["completion_ids"] for step in state["trajectory"] if step.get("tokens")]
+
+
+def _without_loss(sequence: TokenSequence) -> TokenSequence:
+    return replace(sequence, trained=np.zeros_like(sequence.trained))

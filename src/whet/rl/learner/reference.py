@@ -1,0 +1,44 @@
+"""The policy that a KL term holds the learner to: lent for one forward pass, never trained.
+
+    all weights   a frozen copy of the weights the learner began with: 4 more bytes a parameter
+    LoRA          the base with the adapter switched off: no memory at all
+    a model       another checkpoint of the same vocabulary, frozen: 4 more bytes for each of its parameters
+
+Each costs one more forward pass a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from copy import deepcopy
+from typing import TypeAlias
+
+from transformers import PreTrainedModel
+
+from whet.errors import ConfigError
+
+Reference: TypeAlias = Callable[[], AbstractContextManager[PreTrainedModel]]
+"""Gives the reference model for the length of a `with` block."""
+
+
+def frozen_copy(model: PreTrainedModel) -> Reference:
+    """The weights as they are now, whatever becomes of `model`."""
+    return _frozen(deepcopy(model))
+
+
+def other_model(reference: PreTrainedModel, name: str, *, like: PreTrainedModel) -> Reference:
+    """Another model. Raises `ConfigError` where its tokens are not those of the model that is trained."""
+    theirs, ours = reference.config.vocab_size, like.config.vocab_size
+    if theirs != ours:
+        raise ConfigError(
+            f"[algorithm] reference: {name} has a vocabulary of {theirs} tokens, the model that is trained "
+            f"one of {ours}. Probabilities of the same tokens are compared, so both need the same tokenizer."
+        )
+    return _frozen(reference)
+
+
+def _frozen(model: PreTrainedModel) -> Reference:
+    model.requires_grad_(False)
+    model.eval()
+    return lambda: nullcontext(model)

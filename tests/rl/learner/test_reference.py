@@ -1,0 +1,95 @@
+"""The KL term holds the learner to a policy that stands still; the entropy bonus pushes it away from certainty."""
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from whet.errors import ConfigError, TrainingError
+from whet.rl.learner.config import LoraConfig, OptimizerConfig
+from whet.rl.learner.protocol import OptimParams
+from whet.rl.losses.config import LossConfig
+from whet.rl.losses.regularisers import kl_to_reference
+
+KL = LossConfig(loss="cross_entropy", kl_coef=0.5)
+LORA = LoraConfig(rank=4, alpha=8)
+
+
+def step(learner, batch, loss=LossConfig(loss="cross_entropy")):  # noqa: B008
+    output = learner.forward_backward(batch, loss)
+    learner.optim_step(OptimParams(learning_rate=0.02, denominator=output.tokens))
+    return output
+
+
+def gradients(learner):
+    return {name: p.grad.clone() for name, p in learner._weights.parameters()}
+
+
+@pytest.mark.parametrize("lora", [None, LORA], ids=["all weights", "lora"])
+@pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
+def test_the_kl_is_zero_at_first_and_measured_from_the_first_weights_ever_after(make, batch, lora, estimator):
+    learner = make(lora=lora, reference="initial")
+    kl = LossConfig(loss="cross_entropy", kl_coef=0.5, kl_estimator=estimator)
+    first = learner.token_logprobs(batch)
+    assert learner.forward_backward(batch, kl).sums["kl_reference"] == 0
+    learner._optimizer.clear_gradients()
+    for _ in range(3):
+        step(learner, batch)
+    now, then = (torch.from_numpy(x[batch.trained]) for x in (learner.token_logprobs(batch), first))
+    expected = kl_to_reference(now.double(), then.double(), estimator).sum().item()
+    plain = learner.forward_backward(batch, LossConfig(loss="cross_entropy")).loss
+    output = learner.forward_backward(batch, kl)
+    assert output.sums["kl_reference"] == pytest.approx(expected, rel=1e-4)
+    assert output.loss == pytest.approx(plain + 0.5 * expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("lora", [None, LORA], ids=["all weights", "lora"])
+def test_the_kl_pulls_back_to_the_reference(make, batch, lora):
+    gaps = []
+    for coef in (0.0, 5.0):
+        learner = make(OptimizerConfig(type="sgd"), lora, reference="initial")
+        first = learner.token_logprobs(batch)
+        for _ in range(5):
+            step(learner, batch, LossConfig(loss="cross_entropy", kl_coef=coef))
+        gaps.append(np.abs(learner.token_logprobs(batch) - first).sum())
+    assert gaps[1] < 0.8 * gaps[0]
+
+
+def test_another_model_can_be_the_reference(make, model_dir, batch, tmp_path):
+    other = make()
+    for _ in range(3):
+        step(other, batch)
+    other.export(tmp_path / "other")
+    learner = make(reference=str(tmp_path / "other"))
+    expected = kl_to_reference(
+        torch.from_numpy(learner.token_logprobs(batch)), torch.from_numpy(other.token_logprobs(batch)), "k3"
+    )
+    assert learner.forward_backward(batch, KL).sums["kl_reference"] == pytest.approx(expected.sum().item(), rel=1e-4)
+
+
+def test_a_reference_of_another_vocabulary_is_refused(make, model_dir, tmp_path):
+    config = AutoConfig.from_pretrained(model_dir)
+    config.vocab_size += 1
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "other")
+    with pytest.raises(ConfigError, match="vocabulary of 62 tokens, the model that is trained one of 61"):
+        make(reference=str(tmp_path / "other"))
+
+
+def test_a_kl_without_a_reference_is_refused(make, batch):
+    with pytest.raises(TrainingError, match="made without one"):
+        make().forward_backward(batch, KL)
+
+
+def test_the_entropy_bonus_is_taken_off_the_loss_and_its_gradient_raises_entropy(make, batch):
+    plain, bonus = make(), make()
+    before = plain.forward_backward(batch, LossConfig(loss="cross_entropy"))
+    after = bonus.forward_backward(batch, LossConfig(loss="cross_entropy", entropy_coef=0.3))
+    assert after.loss == pytest.approx(before.loss - 0.3 * before.sums["entropy"], rel=1e-5)
+    direction = {n: g - gradients(plain)[n] for n, g in gradients(bonus).items()}  # of minus 0.3 entropy
+    squared = sum(d.square().sum().item() for d in direction.values())
+    size = 1e-3 / squared**0.5
+    with torch.no_grad():
+        for name, p in plain._weights.parameters():
+            p -= size * direction[name]
+    moved = plain.forward_backward(batch, LossConfig(loss="cross_entropy")).sums["entropy"] - before.sums["entropy"]
+    assert moved == pytest.approx(size * squared / 0.3, rel=0.05)
