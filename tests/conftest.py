@@ -9,11 +9,18 @@ from typing import Any
 
 import pytest
 
-_spec = importlib.util.spec_from_file_location("terminals", Path(__file__).with_name("terminals.py"))
-assert _spec is not None
-assert _spec.loader is not None
-_terminals = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(_terminals)
+
+def _beside(name: str) -> Any:
+    """A module of this folder: tests are imported by path, so that it is not on the path for imports."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+_terminals, _warm = _beside("terminals"), _beside("warm")
 
 
 @pytest.fixture
@@ -22,3 +29,17 @@ def terminals() -> Iterator[Any]:
     opened = _terminals.Terminals()
     yield opened
     opened.close()
+
+
+@pytest.fixture(scope="session")
+def warm_server() -> Iterator[Any]:
+    server = _warm.Warm()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def warm(warm_server: Any) -> Iterator[Any]:
+    """`whet` in processes that start at once: `warm.start("train", "run", config)`; see `warm.py`."""
+    yield warm_server
+    warm_server.clean()

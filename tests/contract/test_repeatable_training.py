@@ -13,7 +13,9 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,24 +48,30 @@ threads = 1
 WHET = Path(sys.executable).with_name("whet")
 
 
-def start(directory: Path, *arguments: str) -> subprocess.Popen[str]:
+Start = Callable[..., Any]
+
+
+def arguments_for(directory: Path) -> list[str]:
     directory.mkdir(exist_ok=True)
     config = directory / "config.toml"
     config.write_text(CONFIG)
-    command = [str(WHET), "train", "run", str(config), "--runs_directory", str(directory / "runs"), *arguments]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+    return ["train", "run", str(config), "--runs_directory", str(directory / "runs")]
 
 
-def finish(process: subprocess.Popen[str], expected: int = 0) -> str:
-    output, _ = process.communicate(timeout=120)
+@pytest.fixture
+def start(warm: Any) -> Start:
+    """Starts a run in a directory, in a process of its own (`tests/warm.py`)."""
+    return lambda directory, *arguments: warm.start(*arguments_for(directory), *arguments)
+
+
+def finish(process: Any, expected: int = 0) -> str:
+    output: str = process.communicate(timeout=120)
     assert process.returncode == expected, output
     return output
 
 
-def signal_after_step(process: subprocess.Popen[str], step: int, number: signal.Signals) -> None:
+def signal_after_step(process: Any, step: int, number: signal.Signals) -> None:
     """Send a signal once the run has said that `step` is done."""
-    assert process.stdout is not None
     for line in process.stdout:
         if line.startswith(f"step {step}/"):
             process.send_signal(number)
@@ -89,24 +97,30 @@ def record(directory: Path) -> dict[str, object]:
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+    """From nothing, as a user starts it; so the others show that a warm start changes nothing."""
     directory = tmp_path_factory.mktemp("whole")
-    finish(start(directory))
+    command = [str(WHET), *arguments_for(directory)]
+    subprocess.run(command, check=True, capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=120)
     found = record(directory)
     assert len(found["metrics"]) == 6
     return found
 
 
-def test_two_runs_with_the_same_seed_are_identical(uninterrupted: dict[str, object], tmp_path: Path) -> None:
+def test_two_runs_with_the_same_seed_are_identical(
+    start: Start, uninterrupted: dict[str, object], tmp_path: Path
+) -> None:
     finish(start(tmp_path))
     assert record(tmp_path) == uninterrupted
 
 
-def test_another_seed_is_another_run(uninterrupted: dict[str, object], tmp_path: Path) -> None:
+def test_another_seed_is_another_run(start: Start, uninterrupted: dict[str, object], tmp_path: Path) -> None:
     finish(start(tmp_path, "--seed", "1", "--max_steps", "1"))
     assert record(tmp_path)["metrics"][0] != uninterrupted["metrics"][0]
 
 
-def test_a_run_killed_and_resumed_is_the_uninterrupted_run(uninterrupted: dict[str, object], tmp_path: Path) -> None:
+def test_a_run_killed_and_resumed_is_the_uninterrupted_run(
+    start: Start, uninterrupted: dict[str, object], tmp_path: Path
+) -> None:
     process = start(tmp_path)
     signal_after_step(process, 3, signal.SIGKILL)
     process.wait(timeout=60)
@@ -116,7 +130,7 @@ def test_a_run_killed_and_resumed_is_the_uninterrupted_run(uninterrupted: dict[s
 
 
 def test_a_run_stopped_by_ctrl_c_saves_says_how_to_resume_and_resumes(
-    uninterrupted: dict[str, object], tmp_path: Path
+    start: Start, uninterrupted: dict[str, object], tmp_path: Path
 ) -> None:
     process = start(tmp_path)
     signal_after_step(process, 3, signal.SIGINT)
@@ -129,7 +143,7 @@ def test_a_run_stopped_by_ctrl_c_saves_says_how_to_resume_and_resumes(
     assert record(tmp_path) == uninterrupted
 
 
-def test_a_lora_run_killed_and_resumed_is_the_uninterrupted_run(tmp_path: Path) -> None:
+def test_a_lora_run_killed_and_resumed_is_the_uninterrupted_run(start: Start, tmp_path: Path) -> None:
     adapter = ("--lora.rank", "4", "--learning_rate", "3e-3")
     finish(start(tmp_path / "whole", *adapter))
     process = start(tmp_path / "killed", *adapter)
@@ -139,14 +153,14 @@ def test_a_lora_run_killed_and_resumed_is_the_uninterrupted_run(tmp_path: Path) 
     assert record(tmp_path / "killed") == record(tmp_path / "whole")
 
 
-def test_resuming_with_another_config_says_exactly_what_differs(tmp_path: Path) -> None:
+def test_resuming_with_another_config_says_exactly_what_differs(start: Start, tmp_path: Path) -> None:
     finish(start(tmp_path, "--max_steps", "1"))
     output = finish(start(tmp_path, "--resume", "--learning_rate", "1e-3", "--env.0.weight", "3"), expected=2)
     assert "learning_rate: was 0.0003, is 0.001" in output
     assert "env.0.weight: was 1.0, is 3" in output
 
 
-def test_a_run_directory_that_exists_is_not_overwritten(tmp_path: Path) -> None:
+def test_a_run_directory_that_exists_is_not_overwritten(start: Start, tmp_path: Path) -> None:
     (tmp_path / "runs" / "run").mkdir(parents=True)
     assert "--resume" in finish(start(tmp_path), expected=2)
     assert list((tmp_path / "runs" / "run").iterdir()) == []

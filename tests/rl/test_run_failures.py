@@ -1,9 +1,6 @@
 """What goes wrong in a run ends in one clear message, with everything that was good still there."""
 
 import json
-import os
-import subprocess
-import sys
 import zlib
 from pathlib import Path
 
@@ -128,27 +125,15 @@ def test_weights_that_blow_up_stop_the_run_and_the_good_checkpoint_stays(config,
     assert (status["state"], status["last_error"]) == ("failed", outcome.message)
 
 
-LIMITED = """
-import resource, sys
-resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2)
-from whet.cli.main import main
-sys.exit(main(sys.argv[2:]))
-"""
-
-
 @pytest.mark.parametrize(
     ("bytes_allowed", "named"), [(1_500, "rollouts"), (2_000_000, "weights"), (5_000_000, "checkpoint")]
 )
 def test_a_disk_that_takes_no_more_fails_with_the_file_and_resumes(
-    config, tmp_path: Path, bytes_allowed: int, named: str
+    config, warm, tmp_path: Path, bytes_allowed: int, named: str
 ) -> None:
     config()
-    command = ["train", "run", str(tmp_path / "run.toml")]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    limited = [sys.executable, "-c", LIMITED, str(bytes_allowed), *command]
-    failed = subprocess.run(limited, capture_output=True, text=True, timeout=120, env=environment)
-    assert failed.returncode == 1, failed.stdout + failed.stderr
-    assert named in failed.stdout + failed.stderr
-    assert "Traceback" not in failed.stderr
+    output = warm.run("train", "run", tmp_path / "run.toml", largest_file=bytes_allowed, expected=1)
+    assert named in output
+    assert "Traceback" not in output
     resumed = run_training(load_run_config(tmp_path / "run.toml"), resume=True, json_output=True)
     assert (resumed.state, resumed.step) == ("finished", 3)

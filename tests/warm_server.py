@@ -1,0 +1,91 @@
+"""A process that has imported what `whet` commands need, and forks itself for each command it is asked for.
+
+Started by `warm.py`, which explains why. A request comes over the socket on descriptor 0: a line of JSON with
+`arguments`, `environment` and `directory`, together with four descriptors: the command's stdin, stdout and stderr, and
+a pipe that is told the command's process id and, in the end, its exit status, a line each.
+"""
+
+import gc
+import importlib
+import json
+import os
+import resource
+import signal
+import socket
+import sys
+from typing import IO
+
+PRELOAD = ["peft", "transformers", "whet.cli.main", "whet.evals.view", "whet.inference.loading", "whet.rl.run"]
+CHUNK = 1 << 16
+
+
+def serve(requests: socket.socket) -> None:
+    """Fork for every request until the other side closes. Returns in the children that are to run a command."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for supervisors
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(requests, CHUNK, 4)
+        if not message:
+            os._exit(0)
+        while not message.endswith(b"\n"):
+            message += requests.recv(CHUNK)
+        if os.fork() == 0:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            requests.close()
+            supervise(json.loads(message), descriptors)
+            return
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def supervise(request: dict[str, object], descriptors: list[int]) -> None:
+    """Fork once more and wait for that process. Returns in the fork, which is ready to run the command."""
+    *streams, status = descriptors
+    child = os.fork()
+    if child == 0:
+        os.close(status)
+        become(request, streams)
+        return
+    for stream in streams:
+        os.close(stream)
+    os.write(status, f"{child}\n".encode())
+    _, code = os.waitpid(child, 0)
+    os.write(status, f"{os.waitstatus_to_exitcode(code)}\n".encode())
+    os._exit(0)
+
+
+def become(request: dict[str, object], streams: list[int]) -> None:
+    """Take on the streams, environment, directory and arguments of the command."""
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if request["largest_file"] is not None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (request["largest_file"],) * 2)
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    os.chdir(request["directory"])
+    sys.argv = ["whet", *request["arguments"]]
+    sys.stdin = sys.__stdin__ = os.fdopen(0, encoding="utf-8", closefd=False)
+    sys.stdout = sys.__stdout__ = _output(1)
+    sys.stderr = sys.__stderr__ = _output(2)
+
+
+def _output(number: int) -> IO[str]:
+    """Buffered as Python does it: by the line on a terminal, where PYTHONUNBUFFERED is set, and for errors."""
+    by_line = number == 2 or os.isatty(number) or bool(os.environ.get("PYTHONUNBUFFERED"))
+    return os.fdopen(number, "w", encoding="utf-8", closefd=False, buffering=1 if by_line else -1)
+
+
+if __name__ == "__main__":
+    for name in PRELOAD:
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
+    connection = socket.socket(fileno=os.dup(0))
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)
+    serve(connection)
+    from whet.cli.main import main
+
+    sys.exit(main())
