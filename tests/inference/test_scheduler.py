@@ -6,13 +6,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from whet.inference.protocol import SampleRequest, SamplingParams, VersionRun
-from whet.inference.scheduler import Job, Scheduler
+from whet.inference.scheduler import Job, LoadedAdapter, Scheduler
 
 
-def job(prompt: list[int], max_tokens: int = 8, rollout: str | None = None, group: str | None = None) -> Job:
-    return Job(
-        SampleRequest(prompt, SamplingParams(max_tokens=max_tokens), group_key=group, rollout_key=rollout), seed=0
-    )
+def job(
+    prompt: list[int],
+    max_tokens: int = 8,
+    rollout: str | None = None,
+    group: str | None = None,
+    adapter: LoadedAdapter | None = None,
+) -> Job:
+    params = SamplingParams(max_tokens=max_tokens)
+    return Job(SampleRequest(prompt, params, group_key=group, rollout_key=rollout), seed=0, adapter=adapter)
 
 
 def scheduler(max_rows: int = 4, token_budget: int = 4096) -> Scheduler:
@@ -130,21 +135,33 @@ def test_compaction_moves_late_rows_to_the_front() -> None:
     assert target.admit()[0].slot == 5
 
 
+STEPS = ["submit", "admit", "finish", "cancel", "release", "weights", "unload", "compact"]
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_whatever_happens_slots_are_owned_once_and_memory_is_bounded(data: st.DataObject) -> None:
+def test_whatever_happens_slots_are_owned_once_memory_is_bounded_and_reuse_stays_within_an_adapter(
+    data: st.DataObject,
+) -> None:
     budget = 64 * data.draw(st.integers(1, 8))
     target = scheduler(max_rows=data.draw(st.integers(1, 5)), token_budget=budget)
+    adapters = [None, LoadedAdapter("x", 0, None), LoadedAdapter("y", 0, None)]
+    computed: dict[int, tuple[LoadedAdapter | None, int]] = {}  # by slot: whose columns it holds, of which version
     for _ in range(data.draw(st.integers(1, 40))):
-        match data.draw(st.sampled_from(["submit", "admit", "finish", "cancel", "release", "weights", "compact"])):
+        match data.draw(st.sampled_from(STEPS)):
             case "submit":
                 total = data.draw(st.integers(2, budget))
                 prompt = data.draw(st.lists(st.integers(0, 2), min_size=1, max_size=min(6, total - 1)))
                 key = data.draw(st.sampled_from([None, "a", "b", "c"]))
-                target.submit(job(prompt, total - len(prompt), rollout=key, group=key))
+                adapter = data.draw(st.sampled_from([each for each in adapters if each is None or each.served]))
+                target.submit(job(prompt, total - len(prompt), rollout=key, group=key, adapter=adapter))
             case "admit":
                 for admission in target.admit():
                     assert admission.reused <= len(admission.job.request.prompt_ids) - 1
+                    whose = admission.job.adapter, target.version_of(admission.job.adapter)
+                    source = admission.slot if admission.donor is None else admission.donor
+                    assert not admission.reused or computed[source] == whose
+                    computed[admission.slot] = whose
             case "finish" if target.running:
                 done = data.draw(st.sampled_from(target.running))
                 target.finish(done, done.request.prompt_ids)
@@ -153,9 +170,20 @@ def test_whatever_happens_slots_are_owned_once_and_memory_is_bounded(data: st.Da
             case "release":
                 target.release("a")
             case "weights":
-                target.set_version(target.version + 1)
+                adapter = data.draw(st.sampled_from(adapters))
+                if adapter is None:
+                    target.set_version(target.version + 1)
+                else:
+                    adapter.version += 1
+                    target.forget(adapter)
+            case "unload":
+                adapter = data.draw(st.sampled_from(adapters[1:]))
+                adapter.served = False
+                target.forget(adapter)
+                assert not any(slot.adapter is adapter and slot.state == "parked" for slot in target.slots)
             case "compact":
-                target.compaction()
+                for source, sink in target.compaction():
+                    computed[source], computed[sink] = computed.get(sink, (None, -1)), computed[source]
         assert len(target.slots) * target.columns <= budget
         assert len(target.running) <= target.max_rows
         for index, slot in enumerate(target.slots):

@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from whet.inference.adapter_rows import AdapterRows
+from whet.inference.adapters import DOWN, GATE_UP, OUTPUT, QKV
 from whet.inference.architecture import Architecture
 from whet.inference.cache import KVCache
 from whet.inference.weights import LayerWeights, PackedWeights
@@ -34,11 +36,11 @@ class Decoder:
         self._cos = torch.cat((angles.cos(), angles.cos()), dim=-1).to(device)
         self._sin = torch.cat((-angles.sin(), angles.sin()), dim=-1).to(device)
 
-    def decode(self, ids_B: Tensor, positions_B: Tensor, width: int) -> Tensor:
+    def decode(self, ids_B: Tensor, positions_B: Tensor, width: int, adapters: AdapterRows | None = None) -> Tensor:
         """Logits `[B, V]` (float32) of the tokens that follow `ids_B`, one per cache slot 0..B-1.
 
         `positions_B` says where each token stands; its keys and values are written there, and it sees the columns up
-        to and including it. `width` is at least the largest position + 1.
+        to and including it. `width` is at least the largest position + 1. `adapters` are those of the rows, if any.
         """
         arch, cache = self.arch, self.cache
         rows = ids_B.shape[0]
@@ -50,9 +52,8 @@ class Decoder:
         slots = cache.index[:rows]
         x = self.weights.embedding.index_select(0, ids_B)
         for i, layer in enumerate(self.weights.layers):
-            qkv = _project(_normalise(x, arch.norm_eps), layer.qkv, layer.qkv_bias).view(
-                rows, heads + 2 * kv_heads, dim
-            )
+            normal = _normalise(x, arch.norm_eps)
+            qkv = _project(normal, layer.qkv, layer.qkv_bias, adapters, (i, QKV)).view(rows, heads + 2 * kv_heads, dim)
             qk = self._rotate(qkv[:, : heads + kv_heads], layer, cos, sin)
             keys, values = cache.keys[i], cache.values[i]
             keys[slots, :, :, positions_B] = qk[:, heads:]
@@ -61,11 +62,14 @@ class Decoder:
             scores = torch.bmm(q, keys[:rows].view(rows * kv_heads, dim, -1)[:, :, :width])
             scores.view(rows, heads, width).add_(bias)
             attended = torch.bmm(scores.softmax(-1), values[:rows].view(rows * kv_heads, -1, dim)[:, :width])
-            x = _project(attended.view(rows, heads * dim), layer.output, layer.output_bias, residual=x)
-            x = self._feed_forward(x, layer)
+            attended = attended.view(rows, heads * dim)
+            x = _project(attended, layer.output, layer.output_bias, adapters, (i, OUTPUT), residual=x)
+            x = self._feed_forward(x, i, adapters)
         return self._logits(x)
 
-    def prefill(self, slots: list[int], starts: list[int], tokens: list[list[int]]) -> None:
+    def prefill(
+        self, slots: list[int], starts: list[int], tokens: list[list[int]], adapters: AdapterRows | None = None
+    ) -> None:
         """Write keys and values of `tokens[i]` into slot `slots[i]` from position `starts[i]` on.
 
         Columns before `starts[i]` must hold that sequence already. Rows are padded to the longest; what padding
@@ -79,11 +83,13 @@ class Decoder:
         slots_P = torch.tensor(slots, device=device)
         starts_P = torch.tensor(starts, device=device)
         for offset in range(0, longest, step):
-            self._prefill_chunk(
-                slots_P, starts_P + offset, padded[:, offset : offset + step], min(width, max(starts) + offset + step)
-            )
+            chunk = padded[:, offset : offset + step]
+            within = None if adapters is None else adapters.over(chunk.shape[1])
+            self._prefill_chunk(slots_P, starts_P + offset, chunk, min(width, max(starts) + offset + step), within)
 
-    def _prefill_chunk(self, slots_P: Tensor, starts_P: Tensor, ids_PT: Tensor, width: int) -> None:
+    def _prefill_chunk(
+        self, slots_P: Tensor, starts_P: Tensor, ids_PT: Tensor, width: int, adapters: AdapterRows | None
+    ) -> None:
         arch, cache = self.arch, self.cache
         rows, length = ids_PT.shape
         heads, kv_heads, dim = arch.num_heads, arch.num_kv_heads, arch.head_dim
@@ -98,7 +104,8 @@ class Decoder:
         x = self.weights.embedding.index_select(0, ids_PT.reshape(-1))
         last = len(self.weights.layers) - 1
         for i, layer in enumerate(self.weights.layers):
-            qkv = _project(_normalise(x, arch.norm_eps), layer.qkv, layer.qkv_bias).view(-1, heads + 2 * kv_heads, dim)
+            normal = _normalise(x, arch.norm_eps)
+            qkv = _project(normal, layer.qkv, layer.qkv_bias, adapters, (i, QKV)).view(-1, heads + 2 * kv_heads, dim)
             qk = self._rotate(qkv[:, : heads + kv_heads], layer, cos, sin)
             cache.keys[i][slot_PT, :, :, flat] = qk[:, heads:]
             cache.values[i][slot_PT, :, flat] = qkv[:, heads + kv_heads :]
@@ -110,8 +117,9 @@ class Decoder:
             scores = torch.matmul(q.reshape(rows, kv_heads, -1, dim), keys).view(rows, kv_heads, -1, length, width)
             weights = scores.add_(bias).softmax(-1).view(rows, kv_heads, -1, width)
             attended = torch.matmul(weights, values).view(rows, heads, length, dim).transpose(1, 2)
-            x = _project(attended.reshape(-1, heads * dim), layer.output, layer.output_bias, residual=x)
-            x = self._feed_forward(x, layer)
+            attended = attended.reshape(-1, heads * dim)
+            x = _project(attended, layer.output, layer.output_bias, adapters, (i, OUTPUT), residual=x)
+            x = self._feed_forward(x, i, adapters)
 
     def _rotate(self, qk: Tensor, layer: LayerWeights, cos: Tensor, sin: Tensor) -> Tensor:
         """Query-key norm and rotary embedding of `[N, heads + kv_heads, D]`, in float32."""
@@ -120,9 +128,11 @@ class Decoder:
             qk = (qk * _inverse_length(qk, self.arch.norm_eps)).mul_(layer.qk_gain)
         return qk.roll(self.arch.head_dim // 2, -1).mul_(sin).addcmul_(qk, cos).to(self.cache.keys.dtype)
 
-    def _feed_forward(self, x: Tensor, layer: LayerWeights) -> Tensor:
-        gate, up = _project(_normalise(x, self.arch.norm_eps), layer.gate_up, layer.gate_up_bias).chunk(2, dim=-1)
-        return _project(F.silu(gate).mul_(up), layer.down, layer.down_bias, residual=x)
+    def _feed_forward(self, x: Tensor, i: int, adapters: AdapterRows | None) -> Tensor:
+        layer, normal = self.weights.layers[i], _normalise(x, self.arch.norm_eps)
+        gate, up = _project(normal, layer.gate_up, layer.gate_up_bias, adapters, (i, GATE_UP)).chunk(2, dim=-1)
+        inner = F.silu(gate).mul_(up)
+        return _project(inner, layer.down, layer.down_bias, adapters, (i, DOWN), residual=x)
 
     def _logits(self, x: Tensor) -> Tensor:
         gained = (x * _inverse_length(x, self.arch.norm_eps)).mul_(self.weights.final_gain)
@@ -140,9 +150,22 @@ def _normalise(x: Tensor, eps: float) -> Tensor:
     return (x * _inverse_length(x, eps)).to(x.dtype)
 
 
-def _project(x: Tensor, weight: Tensor, bias: Tensor | None, *, residual: Tensor | None = None) -> Tensor:
-    """x @ weight + bias, added in place to `residual` where one is given."""
+def _project(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    adapters: AdapterRows | None,
+    place: tuple[int, int],
+    *,
+    residual: Tensor | None = None,
+) -> Tensor:
+    """x @ weight + bias and what adapters add at `place`, added in place to `residual` where one is given."""
     if residual is not None:
-        residual.addmm_(x, weight)
-        return residual if bias is None else residual.add_(bias)
-    return torch.mm(x, weight) if bias is None else torch.addmm(bias, x, weight)
+        y = residual.addmm_(x, weight)
+        if bias is not None:
+            y.add_(bias)
+    else:
+        y = torch.mm(x, weight) if bias is None else torch.addmm(bias, x, weight)
+    if adapters is not None:
+        adapters.add(y, x, *place)
+    return y

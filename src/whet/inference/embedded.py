@@ -4,8 +4,8 @@ Torch runs inline, between awaits: with one thread, the same requests in the sam
 logprobs, and new weights can only ever arrive between two decode steps. The driver task lives while there is work. It
 alternates one decode step with a few turns of the event loop, in which finished rollouts ask for their next turn.
 
-What is decided where: who runs in which slot in `scheduler.py`, the arithmetic in `decoder.py`, drawing in
-`sampling.py`. Here they are put together, and nothing else.
+What is decided where: who runs in which slot in `scheduler.py`, what is computed first in `prefill.py`, the arithmetic
+in `decoder.py`, drawing in `sampling.py`. Here they are put together, and nothing else.
 """
 
 from __future__ import annotations
@@ -15,28 +15,31 @@ import math
 import os
 import secrets
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from whet.errors import ModelError, OverlongPromptError
+from whet.errors import ModelError, ModelLoadError
+from whet.inference.adapter_rows import AdapterRows
+from whet.inference.adapters import PackedAdapter, merge_adapter, pack_adapter
 from whet.inference.architecture import Architecture, read_architecture
 from whet.inference.cache import KVCache
 from whet.inference.decoder import Decoder
+from whet.inference.prefill import fills_of, prefill_batches, waves
 from whet.inference.protocol import OnTokens, Sample, SampleRequest, WeightUpdate
+from whet.inference.requests import check_adapter, check_request
 from whet.inference.rows import Rows
 from whet.inference.sampling import draw
-from whet.inference.scheduler import Admission, Job, Scheduler
+from whet.inference.scheduler import Admission, Job, LoadedAdapter, Scheduler
 from whet.inference.stops import StopWatcher, TextDecoder
-from whet.inference.weights import NamedWeights, merge_adapter, pack, read_checkpoint, read_safetensors
+from whet.inference.weights import NamedWeights, pack, read_checkpoint, read_safetensors
 
 _TURNS_AFTER_FINISH = 4
 """Turns of the event loop a finished rollout has to come back with its next request before the next step."""
 _PATIENCE = 4
 """Decode steps a few newcomers wait for company, while many rows run: a prefill of one row costs half a step."""
-_PREFILL_TOKENS = 8192
-"""Padded tokens of one prefill pass at most."""
 _WIDTH_STEP = 16
 """Attention spans a multiple of this many columns, which keeps its inner loops on whole vectors."""
 
@@ -81,9 +84,10 @@ class EmbeddedEngine:
         self.arch, self.dtype, self.device = arch, dtype, torch.device(device)
         self.max_context = min(limits.max_context or arch.max_context, arch.max_context)
         self.version = 0
-        self.adapter: str | None = None
         self.stats = EngineStats()
         self._base = named
+        self._merged = False  # whether the weights in use are the base with an adapter in it
+        self._adapters: dict[str, LoadedAdapter] = {}
         self._decode_text = decode_text
         self._seed = secrets.randbits(63) if seed is None else seed
         kv_bytes = limits.kv_bytes or _device_memory(self.device) // 4
@@ -95,6 +99,7 @@ class EmbeddedEngine:
         self._decoder = Decoder(arch, weights, self._cache, max_context=self.max_context)
         self._watchers: dict[Job, StopWatcher] = {}
         self._listeners: dict[Job, OnTokens] = {}
+        self._row_adapters: AdapterRows | None = None  # of the rows that run, as long as any has one
         self._began: dict[Job, int] = {}  # decode step a running job was admitted at
         self._held_back = 0
         self._reach = 0  # columns in use at step n are n + reach
@@ -123,7 +128,8 @@ class EmbeddedEngine:
             self._seed += 1
             seed = self._seed
         waiter: asyncio.Future[Sample] = asyncio.get_running_loop().create_future()
-        job = Job(request=request, seed=seed, waiter=waiter)
+        adapter = None if request.adapter is None else self._adapters[request.adapter]
+        job = Job(request=request, seed=seed, waiter=waiter, adapter=adapter)
         self._scheduler.submit(job)
         if on_tokens is not None:
             self._listeners[job] = on_tokens
@@ -136,8 +142,23 @@ class EmbeddedEngine:
             self._drop(job)
             raise
 
+    @property
+    def adapters(self) -> dict[str, int]:
+        """The adapters that requests may name, and the version of each."""
+        return {name: adapter.version for name, adapter in self._adapters.items()}
+
     async def load_weights(self, update: WeightUpdate) -> None:
-        """See `Engine`. An adapter is merged onto the last whole model; KV of finished turns is dropped."""
+        """See `Engine`. An adapter without a name is merged onto the last whole model; KV of finished turns is dropped.
+
+        Raises `ModelLoadError`, and changes nothing, for files that are missing, torn or of another model, and where
+        adapters with a name would lose the base they stand on.
+        """
+        if update.kind == "adapter" and update.adapter is not None:
+            await self._load_adapter(update.adapter, update)
+            return
+        if self._adapters or any(job.adapter is not None for job in self._scheduler.jobs):
+            names = ", ".join(self._adapters) or "one that was unloaded and is still being answered with"
+            raise ModelLoadError(f"the engine's weights cannot change under its adapters ({names}); unload them first")
         if update.kind == "model":
             named = base = read_safetensors([update.path])
         else:
@@ -145,10 +166,42 @@ class EmbeddedEngine:
             named = merge_adapter(base, update.path)
         weights = pack(named, self.arch, dtype=self.dtype, device=self.device)
         self._base, self._decoder.weights = base, weights
-        self.version, self.adapter = update.version, update.adapter
+        self.version, self._merged = update.version, named is not base
         self._scheduler.set_version(update.version)
+        self._mark_version(None)
+
+    async def _load_adapter(self, name: str, update: WeightUpdate) -> None:
+        """Requests go on while the files are read; what was read is taken between two decode steps."""
+        base = self._base
+        packed = await asyncio.to_thread(
+            pack_adapter, update.path, base, self.arch, dtype=self.dtype, device=self.device
+        )
+        if self._merged or self._base is not base:
+            raise ModelLoadError(
+                f"adapter {name!r} cannot stand beside weights that have an adapter merged into them, or that changed "
+                "while it was read"
+            )
+        known = self._adapters.get(name)
+        if known is None:
+            self._adapters[name] = LoadedAdapter(name, update.version, packed)
+            return
+        known.version, known.packed = update.version, packed
+        self._scheduler.forget(known)
+        self._mark_version(known)
+        self._place_adapters()
+
+    async def unload_adapter(self, name: str) -> None:
+        """See `Engine`."""
+        check_adapter(name, self._adapters)
+        adapter = self._adapters.pop(name)
+        adapter.served = False
+        self._scheduler.forget(adapter)
+
+    def _mark_version(self, adapter: LoadedAdapter | None) -> None:
+        """Running rows of an adapter, or of the engine's own weights, draw from another version from here on."""
         for job in self._scheduler.running:
-            job.marks.append((update.version, self._next_position(job)))
+            if job.adapter is adapter:
+                job.marks.append((self._scheduler.version_of(adapter), self._next_position(job)))
 
     async def release(self, rollout_key: str) -> None:
         self._scheduler.release(rollout_key)
@@ -162,29 +215,16 @@ class EmbeddedEngine:
             await asyncio.gather(self._driver, return_exceptions=True)
 
     def _check(self, request: SampleRequest) -> None:
-        prompt, params = request.prompt_ids, request.params
         if self._closed:
             raise ModelError("the engine is closed")
-        if request.adapter not in (None, self.adapter):  # one policy is held, and None asks for whatever it is
-            raise ModelError(f"the engine holds adapter {self.adapter!r}, and was asked for {request.adapter!r}")
-        if not prompt or params.max_tokens < 1:
-            raise ModelError("a request needs at least one prompt token and max_tokens of at least 1")
-        if min(prompt) < 0 or max(prompt) >= self.arch.vocab_size:
-            raise ModelError(f"the prompt has a token id outside the vocabulary of {self.arch.vocab_size}")
-        if params.temperature < 0 or not math.isfinite(params.temperature):
-            raise ModelError(f"temperature must be a finite number of at least 0, not {params.temperature}")
-        total = len(prompt) + params.max_tokens
-        if total > self.max_context:
-            raise OverlongPromptError(
-                f"prompt ({len(prompt)}) and max_tokens ({params.max_tokens}) exceed the context of {self.max_context}"
-            )
-        if total > self._token_budget:
-            raise ModelError(
-                f"prompt ({len(prompt)}) and max_tokens ({params.max_tokens}) need more KV cache than the "
-                f"{self._token_budget} tokens that fit; raise the engine's kv_bytes or lower max_tokens"
-            )
-        if params.stop and self._decode_text is None:
-            raise ModelError("stop strings need an engine that was given the model's tokenizer")
+        check_request(
+            request,
+            vocab_size=self.arch.vocab_size,
+            max_context=self.max_context,
+            token_budget=self._token_budget,
+            decodes_text=self._decode_text is not None,
+            adapters=self._adapters,
+        )
 
     async def _drive(self) -> None:
         try:
@@ -220,7 +260,7 @@ class EmbeddedEngine:
         admissions = scheduler.admit()
         if admissions:
             self._fit_tensors()
-            for wave in _waves(admissions):
+            for wave in waves(admissions):
                 self._fill(wave)
             jobs = [admission.job for admission in admissions]
             self._rows.start(jobs)
@@ -247,11 +287,11 @@ class EmbeddedEngine:
         if copies:
             donors, targets, lengths = zip(*copies, strict=True)
             self._cache.copy_prefix(list(donors), list(targets), max(lengths))
-        todo = [(a.slot, a.reused, a.job.request.prompt_ids[a.reused : -1]) for a in wave]
-        for batch in _prefill_batches([row for row in todo if row[2]]):
-            slots, starts, tokens = zip(*batch, strict=True)
-            self._decoder.prefill(list(slots), list(starts), list(tokens))
-        self.stats.prefill_tokens += sum(len(tokens) for _, _, tokens in todo)
+        fills = fills_of(wave)
+        for batch in prefill_batches(fills):
+            slots, starts, tokens, adapters = zip(*batch, strict=True)
+            self._decoder.prefill(list(slots), list(starts), list(tokens), self._adapter_rows(adapters))
+        self.stats.prefill_tokens += sum(len(fill.tokens) for fill in fills)
         self.stats.reused_tokens += sum(admission.reused for admission in wave)
 
     @torch.inference_mode()
@@ -263,7 +303,7 @@ class EmbeddedEngine:
         width = min(-(-(self.stats.decode_steps + self._reach) // _WIDTH_STEP) * _WIDTH_STEP, self._cache.columns)
         places_B = rows.next_places(count)
         logits_BV = self._decoder.decode(
-            rows.tokens_ST.view(-1).index_select(0, places_B), rows.position_S[:count], width
+            rows.tokens_ST.view(-1).index_select(0, places_B), rows.position_S[:count], width, self._row_adapters
         )
         places_B += 1
         tokens_B, logprobs_B = draw(
@@ -313,7 +353,7 @@ class EmbeddedEngine:
             return
         if not math.isfinite(sum(logprobs)):
             job.waiter.set_exception(
-                ModelError(f"the weights of policy version {self.version} give logits that are not finite")
+                ModelError(f"the weights of policy version {job.marks[-1][0]} give logits that are not finite")
             )
             return
         job.waiter.set_result(Sample(ids, logprobs, job.versions(end), "stop" if stopped else "length"))
@@ -333,6 +373,20 @@ class EmbeddedEngine:
             self._cache.swap(sources, targets, max(parked, self.stats.decode_steps + self._reach))
             self._rows.swap(sources, targets)
         self._rows.note_params([job.request.params for job in self._began])
+        self._place_adapters()
+
+    def _place_adapters(self) -> None:
+        """Which adapter each row of the next steps has; rows that stand still get whichever saves work."""
+        any_adapter = next((job.adapter for job in self._began if job.adapter is not None), None)
+        if any_adapter is None:
+            self._row_adapters = None
+            return
+        slots = self._scheduler.slots[: self._scheduler.rows]
+        self._row_adapters = self._adapter_rows([slot.job.adapter if slot.job else any_adapter for slot in slots])
+
+    def _adapter_rows(self, adapters: Sequence[LoadedAdapter | None]) -> AdapterRows | None:
+        packed: list[PackedAdapter | None] = [None if adapter is None else adapter.packed for adapter in adapters]
+        return AdapterRows.of(packed, self.device)
 
     @torch.inference_mode()
     def _drop(self, job: Job) -> None:
@@ -357,32 +411,6 @@ class EmbeddedEngine:
             if not job.waiter.done():
                 job.waiter.set_exception(error)
         self._rows.stop(list(range(self._rows.slots)))
-
-
-def _waves(admissions: list[Admission]) -> list[list[Admission]]:
-    """Admissions in the order they must be filled: who copies from another newcomer comes a wave after it."""
-    level: dict[int, int] = {}
-    waves: list[list[Admission]] = []
-    for admission in admissions:
-        wave = level.get(admission.donor, -1) + 1 if admission.donor is not None else 0
-        level[admission.slot] = wave
-        while len(waves) <= wave:
-            waves.append([])
-        waves[wave].append(admission)
-    return waves
-
-
-def _prefill_batches(rows: list[tuple[int, int, list[int]]]) -> list[list[tuple[int, int, list[int]]]]:
-    """Rows (slot, start, tokens) in batches of similar length, so that little is padding and little is held at once."""
-    batches: list[list[tuple[int, int, list[int]]]] = []
-    for row in sorted(rows, key=lambda row: (-len(row[2]), row[0])):
-        if batches:
-            longest = len(batches[-1][0][2])
-            if (len(batches[-1]) + 1) * longest <= _PREFILL_TOKENS and 4 * len(row[2]) + 32 >= 3 * longest:
-                batches[-1].append(row)
-                continue
-        batches.append([row])
-    return batches
 
 
 def _device_memory(device: torch.device) -> int:

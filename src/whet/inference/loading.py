@@ -59,11 +59,12 @@ def load_policy(
         import torch
         from transformers import AutoTokenizer
 
+        from whet.inference.adapters import merge_adapter
         from whet.inference.architecture import read_architecture
         from whet.inference.embedded import EmbeddedEngine, EngineLimits
         from whet.inference.policy_client import PolicyClient
         from whet.inference.rendering import ChatRenderer
-        from whet.inference.weights import merge_adapter, read_checkpoint
+        from whet.inference.weights import read_checkpoint
     except ModuleNotFoundError as error:
         if error.name and error.name.startswith("whet"):
             raise

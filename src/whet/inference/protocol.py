@@ -43,7 +43,7 @@ class SampleRequest:
     params: SamplingParams
     group_key: str | None = None  # requests of one group with equal prompts share their prefill
     rollout_key: str | None = None  # later turns of a rollout reuse the KV of earlier ones
-    adapter: str | None = None  # LoRA adapter name; None = the base weights
+    adapter: str | None = None  # name of an adapter that was loaded; None = the engine's own weights
 
 
 @dataclass(slots=True)
@@ -65,7 +65,9 @@ class WeightUpdate:
     """New weights are a version and a place.
 
     `path` is a safetensors file with the names of the `transformers` checkpoint (kind `model`), or a PEFT adapter
-    directory (kind `adapter`). On one host it lies in shared memory.
+    directory (kind `adapter`). On one host it lies in shared memory. An adapter with a name (`adapter`) is loaded
+    beside the engine's own weights, for requests that name it, with a version of its own. Without a name it is the
+    policy itself: what requests that name no adapter are answered with.
     """
 
     version: int
@@ -88,7 +90,17 @@ class Engine(Protocol):
         ...
 
     async def load_weights(self, update: WeightUpdate) -> None:
-        """Take new weights between two decode steps. Running requests go on; their next tokens say the new version."""
+        """Take new weights between two decode steps. Running requests go on; their next tokens say the new version.
+
+        A token says the version of the weights it was sampled with: the adapter's own where its request names one.
+        """
+        ...
+
+    async def unload_adapter(self, name: str) -> None:
+        """Take no more requests for an adapter. Those it was asked already are answered, then it is forgotten.
+
+        Raises `ModelError`, with the names there are, for one that is not loaded.
+        """
         ...
 
     async def release(self, rollout_key: str) -> None:

@@ -9,7 +9,8 @@ A *job* waits, runs in a cache slot, and ends. Slots are in one of three states:
 Jobs are admitted in order of arrival and never overtake one another, so the same requests in the same order meet the
 same slots. The rectangle of slots x columns never exceeds the token budget. What is reused is decided by comparing
 token ids, and only keys and values computed wholly by the current weights are ever reused: after an update every new
-prompt is computed afresh. Rows that run while weights change keep what they have.
+prompt is computed afresh. Rows that run while weights change keep what they have. Each adapter has keys and values of
+its own: nothing is ever shared between two, or with the engine's own weights.
 """
 
 from __future__ import annotations
@@ -22,12 +23,23 @@ from whet.inference.protocol import SampleRequest, VersionRun
 
 
 @dataclass(slots=True, eq=False)
+class LoadedAdapter:
+    """An adapter beside the engine's own weights. Jobs hold on to it, so with them it outlives its being unloaded."""
+
+    name: str
+    version: int
+    packed: Any  # the scheduler never looks at it
+    served: bool = True  # False once unloaded: nothing it computes is kept
+
+
+@dataclass(slots=True, eq=False)
 class Job:
     """One request on its way. `waiter` is whatever the driver answers through; the scheduler never looks at it."""
 
     request: SampleRequest
     seed: int
     waiter: Any = None
+    adapter: LoadedAdapter | None = None  # None: the engine's own weights
     slot: int | None = None
     marks: list[tuple[int, int]] = field(default_factory=list)  # (version, first position it drew)
 
@@ -48,6 +60,7 @@ class Slot:
     state: Literal["free", "running", "parked"] = "free"
     job: Job | None = None
     ids: list[int] = field(default_factory=list)  # tokens whose keys and values columns 0, 1, ... hold
+    adapter: LoadedAdapter | None = None  # whose keys and values they are
     version: int = -1  # weights that computed all of them; -1 = mixed or unknown
     rollout_key: str | None = None
     group_key: str | None = None
@@ -80,6 +93,11 @@ class Scheduler:
         return [slot.job for slot in self.slots if slot.job is not None]
 
     @property
+    def jobs(self) -> list[Job]:
+        """All that run or wait."""
+        return [*self.running, *self.waiting]
+
+    @property
     def rows(self) -> int:
         """Rows a decode step must span: one more than the last running slot."""
         return max((i + 1 for i, slot in enumerate(self.slots) if slot.state == "running"), default=0)
@@ -110,7 +128,8 @@ class Scheduler:
         assert job.slot is not None
         slot = self.slots[job.slot]
         job.slot, slot.job = None, None
-        if slot.rollout_key is None or slot.version != self.version:
+        unloaded = slot.adapter is not None and not slot.adapter.served
+        if slot.rollout_key is None or unloaded or slot.version != self.version_of(slot.adapter):
             self._free(slot)
             return
         self._clock += 1
@@ -132,16 +151,25 @@ class Scheduler:
                     self._free(slot)
 
     def set_version(self, version: int) -> None:
-        """New weights: nothing computed before may be reused."""
+        """New weights of the engine's own: nothing they have computed before may be reused."""
         self.version = version
+        self.forget(None)
+
+    def version_of(self, adapter: LoadedAdapter | None) -> int:
+        """Version of an adapter's weights, or of the engine's own."""
+        return self.version if adapter is None else adapter.version
+
+    def forget(self, adapter: LoadedAdapter | None) -> None:
+        """Nothing that an adapter, or the engine's own weights, have computed so far may be reused."""
         for slot in self.slots:
-            slot.version = -1
-            if slot.state == "parked":
-                self._free(slot)
+            if slot.adapter is adapter:
+                slot.version = -1
+                if slot.state == "parked":
+                    self._free(slot)
 
     def clear(self) -> list[Job]:
         """Forget everything; returns the jobs that were waiting or running."""
-        jobs = [*self.running, *self.waiting]
+        jobs = self.jobs
         for job in jobs:
             job.slot = None
         self.waiting.clear()
@@ -172,7 +200,7 @@ class Scheduler:
         """A slot for this job, by reuse, vacancy, growth or eviction; None when it has to wait."""
         key = job.request.rollout_key
         parked = [i for i, slot in enumerate(self.slots) if slot.state == "parked"]
-        own = next((i for i in parked if key is not None and self.slots[i].rollout_key == key), None)
+        own = next((i for i in parked if key is not None and _continues(self.slots[i], job)), None)
         columns = max(self.columns, _rounded(job.total))
         if max(1, len(self.slots)) * columns > self.token_budget:
             columns = max(self.columns, job.total)
@@ -205,25 +233,32 @@ class Scheduler:
         prompt = request.prompt_ids
         donor: int | None = None
         reused = _common_prefix(slot.ids, prompt) if slot.state == "parked" else 0
+        version = self.version_of(job.adapter)
         if reused == 0 and request.group_key is not None:
             best = 0
             for i, other in enumerate(self.slots):
-                if i != index and other.group_key == request.group_key and other.version == self.version:
+                alike = other.adapter is job.adapter and other.version == version
+                if i != index and alike and other.group_key == request.group_key:
                     common = _common_prefix(other.ids, prompt)
                     if common > best:
                         best, donor = common, i
             reused = best
         job.slot = index
-        job.marks = [(self.version, len(prompt))]
-        slot.state, slot.job, slot.version = "running", job, self.version
+        job.marks = [(version, len(prompt))]
+        slot.state, slot.job, slot.adapter, slot.version = "running", job, job.adapter, version
         slot.ids = prompt[:-1]
         slot.rollout_key, slot.group_key = request.rollout_key, request.group_key
         return Admission(job=job, slot=index, reused=min(reused, len(prompt) - 1), donor=donor)
 
     @staticmethod
     def _free(slot: Slot) -> None:
-        slot.state, slot.job, slot.ids, slot.version = "free", None, [], -1
+        slot.state, slot.job, slot.ids, slot.adapter, slot.version = "free", None, [], None, -1
         slot.rollout_key = slot.group_key = None
+
+
+def _continues(slot: Slot, job: Job) -> bool:
+    """Whether a parked slot is that of an earlier turn of the job's rollout, by the same weights."""
+    return slot.rollout_key == job.request.rollout_key and slot.adapter is job.adapter
 
 
 def _rounded(columns: int) -> int:

@@ -1,10 +1,11 @@
 """Weights of the embedded engine: read from safetensors, fused for fast decoding, replaced by updates.
 
 Two forms exist. *Named* weights are tensors under the names a `transformers` checkpoint uses; they are what updates
-carry and what LoRA adapters are merged onto. *Packed* weights are what `decoder.py` computes with: query, key and
-value in one matrix, gate and up in another, every matrix stored input-major. What is constant is folded in: each RMS
-norm's gain and the square root of its size (so that `decoder.py` divides by the root of a sum, not of a mean) go into
-the matrix that reads it, and the attention scale goes into the queries. Nothing here knows of requests or caches.
+carry and what LoRA adapters are merged onto (`adapters.py`). *Packed* weights are what `decoder.py` computes with:
+query, key and value in one matrix, gate and up in another, every matrix stored input-major. What is constant is folded
+in: each RMS norm's gain and the square root of its size (so that `decoder.py` divides by the root of a sum, not of a
+mean) go into the matrix that reads it, and the attention scale goes into the queries. Nothing here knows of requests or
+caches.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -139,55 +140,3 @@ def pack(named: Mapping[str, Tensor], arch: Architecture, *, dtype: torch.dtype,
         final_gain=take("model.norm.weight", hidden) * hidden**0.5,
         unembedding=embedding.t() if tied else matrix(take("lm_head.weight", arch.vocab_size, hidden)),
     )
-
-
-def merge_adapter(named: Mapping[str, Tensor], directory: Path) -> NamedWeights:
-    """The named weights with a PEFT LoRA adapter added: W + (alpha / r) B A, the base left untouched.
-
-    Handles rank-stabilised scaling and per-module ranks; adapters that change more than plain LoRA does (DoRA, biases,
-    whole saved modules) are refused by name.
-    """
-    path = directory / "adapter_config.json"
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ModelLoadError(f"{directory} is not an adapter directory: it has no adapter_config.json") from None
-    except json.JSONDecodeError as error:
-        raise ModelLoadError(f"{path} is torn ({error}); export the adapter again") from None
-    unsupported = [
-        key for key in ("use_dora", "modules_to_save", "fan_in_fan_out", "trainable_token_indices") if config.get(key)
-    ]
-    if config.get("peft_type", "LORA") != "LORA" or unsupported or config.get("bias", "none") != "none":
-        what = (
-            config.get("peft_type") if config.get("peft_type", "LORA") != "LORA" else ", ".join(unsupported) or "bias"
-        )
-        raise ModelLoadError(f"{path}: the embedded engine merges plain LoRA adapters; this one has {what}")
-    adapter = read_safetensors([directory / "adapter_model.safetensors"])
-    merged = dict(named)
-    prefix = "base_model.model."
-    for name, down in adapter.items():
-        if not name.endswith(".lora_A.weight"):
-            if name.endswith(".lora_B.weight"):
-                continue
-            raise ModelLoadError(
-                f"{directory}: {name!r} is not a LoRA matrix; the embedded engine merges plain LoRA adapters"
-            )
-        module = name.removeprefix(prefix).removesuffix(".lora_A.weight")
-        up = adapter.get(name.replace(".lora_A.", ".lora_B."))
-        base = named.get(f"{module}.weight")
-        if up is None or base is None:
-            missing = "its lora_B matrix is missing" if up is None else "the base model has no such module"
-            raise ModelLoadError(f"{directory}: cannot merge {module!r}: {missing}")
-        if (up.shape[0], down.shape[1]) != tuple(base.shape):
-            raise ModelLoadError(
-                f"{directory}: {module!r} was trained for a layer of another shape than {tuple(base.shape)}"
-            )
-        delta = up.to(torch.float32) @ down.to(torch.float32)
-        merged[f"{module}.weight"] = base.to(torch.float32) + _scaling(config, module, down.shape[0]) * delta
-    return merged
-
-
-def _scaling(config: Mapping[str, Any], module: str, rank: int) -> float:
-    alphas = config.get("alpha_pattern") or {}
-    alpha = next((value for key, value in alphas.items() if module.endswith(str(key))), config["lora_alpha"])
-    return float(alpha) / (rank**0.5 if config.get("use_rslora") else rank)

@@ -14,6 +14,7 @@ from random import Random
 from typing import Any, cast
 
 from whet.envs.environment import Environment
+from whet.errors import ModelError
 from whet.inference.policy_client import PolicyClient
 from whet.inference.protocol import OnTokens, Sample, SampleRequest, VersionRun, WeightUpdate
 from whet.inference.rendering import ChatRenderer
@@ -43,6 +44,10 @@ class ExpertEngine:
 
     async def load_weights(self, update: WeightUpdate) -> None:
         self.version = update.version
+
+    async def unload_adapter(self, name: str) -> None:
+        """There is none: `load_weights` takes whatever it is given."""
+        raise ModelError(f"an expert has no adapter {name!r}")
 
     async def release(self, rollout_key: str) -> None:
         """There is nothing to forget."""
