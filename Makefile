@@ -1,6 +1,6 @@
 # whet: `make quickstart` and `make test` do all their set-up themselves. Nothing here needs a compiler or a GPU.
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test parity check format benchmark docs clean
+.PHONY: help install quickstart test soak parity check format benchmark docs clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -27,6 +27,9 @@ quickstart: install  ## Train the tiny model on four tasks (about two minutes)
 
 test: check parity  ## All checks and all tests
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
+
+soak: install parity  ## The tests that take long: hundreds of kills, heavy input
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_ARGS) -m long
 
 parity: install  ## Set up .venv-parity: verifiers 0.1.14, which whet is compared with
 	@$(BIN)/python scripts/parity_venv.py

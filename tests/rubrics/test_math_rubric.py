@@ -149,6 +149,7 @@ def test_without_math_verify_the_error_says_which_extra(monkeypatch):
 
 @needs_math_verify
 @pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="how much memory is in use cannot be read here")
+@pytest.mark.long
 def test_what_a_pathological_answer_leaves_in_memory_is_given_back():
     rubric = whet.MathRubric(max_workers=1, timeout_seconds=2)
     expansion = state(r"\boxed{(x+y+z+1)^{5000}}", "x+1")
@@ -194,6 +195,7 @@ def another_form(index):
 
 
 @needs_math_verify
+@pytest.mark.long
 def test_among_pathological_answers_no_right_one_is_wrong():
     rubric = whet.MathRubric(max_workers=2, timeout_seconds=0.5)
     pairs = [another_form(index) for index in range(60)]
