@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
+from whet.cli.eval import NOT_OPTIONS
 from whet.cli.eval import run as run_command
 from whet.cli.main import main
 from whet.errors import EnvironmentLoadError
@@ -31,6 +30,10 @@ class Room:
         self.configs: list[EvalConfig] = []
         self.reward: float | None = 0.5
         self.error: Exception | None = None
+        self.offline = False
+
+    def go_offline(self) -> None:
+        self.offline = True
 
     def run_eval(self, config: EvalConfig, *, on_progress: Callable[[int, int], None]) -> Summary:
         self.configs.append(config)
@@ -43,14 +46,13 @@ class Room:
 @pytest.fixture
 def room(monkeypatch: pytest.MonkeyPatch) -> Room:
     room = Room()
-    for name, attributes in {
-        "whet.evals.run": {"run_eval": room.run_eval},
-        "whet.evals.view": {"print_summary": lambda summary: print("mean reward", summary.reward)},
-    }.items():
-        module = ModuleType(name)
-        for attribute, value in attributes.items():
-            setattr(module, attribute, value)
-        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr("whet.evals.run.run_eval", room.run_eval)
+    # It cannot be undone, and would hold for every test after this one.
+    monkeypatch.setattr("whet.evals.offline.go_offline", room.go_offline)
+    monkeypatch.setattr(
+        "whet.evals.view.print_summaries",
+        lambda summaries: print(*(f"mean reward {summary.reward}" for summary in summaries)),
+    )
     return room
 
 
@@ -70,6 +72,21 @@ def test_every_option_reaches_its_field(room: Room, tmp_path: Path, monkeypatch:
     file.write_text("WHET_TEST_KEY=sesame\n")
     monkeypatch.delenv("WHET_TEST_KEY", raising=False)
     short += ["-e", "my.toml", "--env-file", str(file)]
+    short += [
+        "-x",
+        '{"max_turns": 2}',
+        "--shuffle",
+        "4",
+        "--timeout",
+        "1.5",
+        "--max-retries",
+        "2",
+        "-C",
+        "a, b",
+        "-C",
+        "c",
+    ]
+    short += ["-i", "-w", "2", "--offline"]
     more = ["-S", '{"top_p": 0.9}', "-a", '{"max_length": 9}', "--seed", "3", "--dtype", "bfloat16", "--threads", "1"]
     assert main(["eval", "run", "reverse-text", *short, *more, "--no-save", "-o", "there"]) == 0
     given = room.configs[0]
@@ -87,14 +104,23 @@ def test_every_option_reaches_its_field(room: Room, tmp_path: Path, monkeypatch:
         temperature=0.5,
         sampling_args={"top_p": 0.9},
         env_args={"max_length": 9},
+        extra_env_kwargs={"max_turns": 2},
+        shuffle=4,
+        timeout=1.5,
+        max_retries=2,
+        state_columns=("a", "b", "c"),
+        independent_scoring=True,
+        workers=2,
+        offline=True,
         seed=3,
         dtype="bfloat16",
         threads=1,
         save=False,
         output_directory=Path("there"),
     )
-    assert given.model_fields_set == set(EvalConfig.model_fields) - {"endpoint"}
+    assert given.model_fields_set | {"varied"} == set(EvalConfig.model_fields) - {"endpoint", "resume"}
     assert os.environ.pop("WHET_TEST_KEY") == "sesame"
+    assert room.offline
 
 
 def test_a_short_name_is_looked_up(room: Room, tmp_path: Path) -> None:
@@ -111,7 +137,11 @@ def test_a_short_name_is_looked_up(room: Room, tmp_path: Path) -> None:
 
 def test_every_field_of_the_config_is_an_option_with_its_description() -> None:
     parameters = run_command.__annotations__
-    assert set(EvalConfig.model_fields) - {"endpoint"} == set(parameters) - {"ctx", "json_output", "return"}
+    assert set(EvalConfig.model_fields) - {"endpoint", "varied", "environment"} == set(parameters) - {
+        "ctx",
+        "return",
+        *NOT_OPTIONS,
+    }
 
 
 def test_a_person_reads_the_summary_and_a_program_one_line_of_json(
@@ -123,6 +153,12 @@ def test_a_person_reads_the_summary_and_a_program_one_line_of_json(
     captured = capsys.readouterr()
     assert json.loads(captured.out) == {"reward": 0.5, "results": "outputs/evals/x"}
     assert captured.err == ""
+
+
+def test_several_evaluations_are_one_object_of_json(room: Room, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["eval", "run", "reverse-text", "arithmetic", "--json"]) == 0
+    assert [row["reward"] for row in json.loads(capsys.readouterr().out)["evaluations"]] == [0.5, 0.5]
+    assert [config.environment for config in room.configs] == ["reverse-text", "arithmetic"]
 
 
 @pytest.mark.parametrize(

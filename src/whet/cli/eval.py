@@ -1,23 +1,43 @@
-"""`whet eval`: a model on an environment's held-out tasks."""
+"""`whet eval`: models on environments' held-out tasks. What is done with results later is in `eval_stored.py`."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
+from whet.cli import eval_stored
+from whet.cli.optional_values import spell_out
 from whet.cli.output import JsonOption, extra, json_object, print_json
 from whet.cli.progress import progress_bar
-from whet.config import validate
-from whet.env_files import load_env_files
 from whet.evals.config import EvalConfig
-from whet.evals.defaults import eval_defaults
+
+if TYPE_CHECKING:
+    from whet.evals.summary import EvalSummary
 
 app = typer.Typer(rich_markup_mode=None)
+app.command("list")(eval_stored.list_evaluations)
+app.command("show")(eval_stored.show)
+app.command("compare")(eval_stored.compare_evaluations)
 
 DEFAULTS = EvalConfig(environment="-")
 """Every field but the environment has a default, which is its option's."""
+
+JSON_OPTIONS = {"sampling_args": "--sampling-args", "env_args": "--env-args", "extra_env_kwargs": "--extra-env-kwargs"}
+NOT_OPTIONS = {"environments", "json_output", "verbose"}
+"""Parameters of the command that are not fields of the config."""
+
+
+class RunCommand(TyperCommand):
+    """`--shuffle` and `--resume` may come without a value."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, spell_out(args))
 
 
 @app.callback()
@@ -29,10 +49,12 @@ def _help(field: str) -> str | None:
     return EvalConfig.model_fields[field].description
 
 
-@app.command("run")
+@app.command("run", cls=RunCommand)
 def run(
     ctx: typer.Context,
-    environment: Annotated[str, typer.Argument(metavar="ENV", help=_help("environment"))],
+    environments: Annotated[
+        list[str], typer.Argument(metavar="ENV", help="Environments (names or paths), or config files (*.toml).")
+    ],
     model: Annotated[str, typer.Option("--model", "-m", help=_help("model"))] = DEFAULTS.model,
     base_url: Annotated[
         str | None, typer.Option("--base-url", "-b", help=_help("base_url"), metavar="URL")
@@ -61,18 +83,41 @@ def run(
         str, typer.Option("--sampling-args", "-S", help=_help("sampling_args"), metavar="JSON")
     ] = "{}",
     env_args: Annotated[str, typer.Option("--env-args", "-a", help=_help("env_args"), metavar="JSON")] = "{}",
+    extra_env_kwargs: Annotated[
+        str, typer.Option("--extra-env-kwargs", "-x", help=_help("extra_env_kwargs"), metavar="JSON")
+    ] = "{}",
+    shuffle: Annotated[
+        int | None, typer.Option("--shuffle", help=_help("shuffle"), metavar="[SEED]")
+    ] = DEFAULTS.shuffle,
+    timeout: Annotated[
+        float | None, typer.Option("--timeout", help=_help("timeout"), metavar="SECONDS")
+    ] = DEFAULTS.timeout,
+    max_retries: Annotated[int, typer.Option("--max-retries", help=_help("max_retries"))] = DEFAULTS.max_retries,
+    state_columns: Annotated[
+        list[str] | None, typer.Option("--state-columns", "-C", help=_help("state_columns"), metavar="NAME,...")
+    ] = None,
+    independent_scoring: Annotated[
+        bool, typer.Option("--independent-scoring", "-i", help=_help("independent_scoring"))
+    ] = DEFAULTS.independent_scoring,
+    workers: Annotated[int | None, typer.Option("--workers", "-w", help=_help("workers"))] = DEFAULTS.workers,
     seed: Annotated[int | None, typer.Option("--seed", help=_help("seed"))] = DEFAULTS.seed,
     dtype: Annotated[str, typer.Option("--dtype", help=_help("dtype"))] = DEFAULTS.dtype,
     threads: Annotated[int | None, typer.Option("--threads", help=_help("threads"))] = DEFAULTS.threads,
-    save: Annotated[bool, typer.Option("--save/--no-save", help=_help("save"))] = DEFAULTS.save,
+    save: Annotated[bool, typer.Option("--save/--no-save", "-s", help=_help("save"))] = DEFAULTS.save,
     output_directory: Annotated[
         Path, typer.Option("--output-directory", "-o", help=_help("output_directory"))
     ] = DEFAULTS.output_directory,
+    resume: Annotated[str | None, typer.Option("--resume", "-R", help=_help("resume"), metavar="[PATH]")] = None,
+    offline: Annotated[bool, typer.Option("--offline", help=_help("offline"))] = DEFAULTS.offline,
+    verbose: Annotated[
+        int, typer.Option("--verbose", "-v", count=True, help="Log more, on standard error; -vv logs everything.")
+    ] = 0,
     json_output: JsonOption = False,
 ) -> None:
-    """Try a model on held-out tasks, say how well it did, and keep every rollout.
+    """Try models on held-out tasks, say how well they did, and keep every rollout.
 
-    An environment may have defaults of its own for -n, -r, -t and -T: [tool.whet.eval] in its pyproject.toml.
+    An environment may have defaults of its own for -n, -r, -t and -T: [tool.whet.eval] in its pyproject.toml. A config
+    file has several evaluations, each option by its long name; what the command line says goes over it.
 
     \b
     Examples:
@@ -81,114 +126,55 @@ def run(
       whet eval run reverse-text -a '{"max_length": 9}' -T 0
       whet eval run calculator -m my-model -b http://localhost:8000/v1 -k MY_KEY
       whet eval run calculator -m mini        # a short name of configs/endpoints.toml
+      whet eval run arithmetic reverse-text   # several, one after the other
+      whet eval run configs/eval/sweep.toml -n 50
+      whet eval run arithmetic -n 500 --resume        # go on with the newest
     """
-    options = {
-        "environment": environment,
-        "model": model,
-        "base_url": base_url,
-        "api_key_var": api_key_var,
-        "endpoints": endpoints,
-        "env_file": env_file or [],
-        "num_examples": num_examples,
-        "rollouts_per_example": rollouts_per_example,
-        "max_concurrent": max_concurrent,
-        "max_tokens": max_tokens,
-        "temperature": temperature,
-        "sampling_args": json_object("--sampling-args", sampling_args),
-        "env_args": json_object("--env-args", env_args),
-        "seed": seed,
-        "dtype": dtype,
-        "threads": threads,
-        "save": save,
-        "output_directory": output_directory,
-    }
-    given = {name: value for name, value in options.items() if _is_given(ctx, name)}
-    config = validate(EvalConfig, {**eval_defaults(environment), **given}, "command line").with_endpoint()
-    load_env_files(config.env_file)
-    with extra("train", "running a model here") if config.local else extra("openai", "a model behind an endpoint"):
-        from whet.evals.run import run_eval
-        from whet.evals.view import print_summary
+    given = {name: value for name, value in ctx.params.items() if name not in NOT_OPTIONS and _is_given(ctx, name)}
+    for name, option in JSON_OPTIONS.items():
+        if name in given:
+            given[name] = json_object(option, given[name])
+    if state_columns is not None:
+        given["state_columns"] = [part.strip() for column in state_columns for part in column.split(",")]
+    if resume is not None:
+        given["resume"] = Path(resume) if resume else True
+    if verbose:
+        from whet.logs import setup_logging
 
-        with progress_bar(quiet=json_output) as progress:
-            summary = run_eval(config, on_progress=lambda done, total: progress("rollouts", done, total))
+        setup_logging("INFO" if verbose == 1 else "DEBUG")
+    summaries = _evaluate(environments, given, json_output)
     if json_output:
-        print_json(summary)
+        print_json(summaries[0] if len(summaries) == 1 else {"evaluations": summaries})
     else:
-        print_summary(summary)
-    if summary.reward is None:  # every rollout failed
+        from whet.evals.view import print_summaries
+
+        print_summaries(summaries)
+    if any(summary.reward is None for summary in summaries):  # every rollout of one failed
         raise typer.Exit(1)
 
 
-@app.command("list")
-def list_evaluations(
-    folder: Annotated[Path, typer.Argument(help="Folder to look below.")] = DEFAULTS.output_directory,
-    json_output: JsonOption = False,
-) -> None:
-    """List the evaluations that were saved, newest first.
+def _evaluate(targets: Sequence[str], given: dict[str, Any], json_output: bool) -> list[EvalSummary]:
+    from whet.env_files import load_env_files
+    from whet.evals.offline import go_offline
+    from whet.evals.plan import plan_evals
 
-    \b
-    Examples:
-      whet eval list
-      whet eval list runs --json
-    """
-    from whet.evals.stored import list_stored
+    configs = plan_evals(targets, given, note=lambda line: print(line, file=sys.stderr, flush=True))
+    if any(config.offline for config in configs):
+        go_offline()
+    for config in configs:
+        load_env_files(config.env_file)
+    with ExitStack() as stack:
+        if any(config.local for config in configs):
+            stack.enter_context(extra("train", "running a model here"))
+        if not all(config.local for config in configs):
+            stack.enter_context(extra("openai", "a model behind an endpoint"))
+        from whet.evals.run import run_eval
 
-    heads = list_stored(folder)
-    if json_output:
-        print_json({"evaluations": heads})
-        return
-    from whet.evals.view import print_heads
-
-    print_heads(heads)
-
-
-@app.command("show")
-def show(
-    path: Annotated[Path, typer.Argument(help="Directory of an evaluation, or its results file.")],
-    json_output: JsonOption = False,
-) -> None:
-    """Say again what an evaluation found: rewards, metrics, errors, readiness, best and worst rollout.
-
-    \b
-    Examples:
-      whet eval show outputs/evals/reverse-text--whet--tiny/1f2e3d4c
-    """
-    from whet.evals.stored import open_stored
-
-    summary = open_stored(path).summary()
-    if json_output:
-        print_json(summary)
-        return
-    from whet.evals.view import print_summary
-
-    print_summary(summary)
-
-
-@app.command("compare")
-def compare_evaluations(
-    before: Annotated[Path, typer.Argument(metavar="A", help="An evaluation: its directory or results file.")],
-    after: Annotated[Path, typer.Argument(metavar="B", help="Another of the same tasks.")],
-    top: Annotated[int, typer.Option(min=0, help="Tasks to show that got worse, and that got better.")] = 5,
-    json_output: JsonOption = False,
-) -> None:
-    """Compare two evaluations task by task: by how much they differ, how sure that is, and which tasks changed most.
-
-    \b
-    Examples:
-      whet eval compare outputs/evals/a outputs/evals/b
-      whet eval compare outputs/evals/a outputs/evals/b --top 20
-    """
-    from whet.evals.compare import compare
-    from whet.evals.stored import open_stored
-
-    first, second = open_stored(before), open_stored(after)
-    comparison = compare(first.rows, second.rows)
-    if json_output:
-        print_json(comparison)
-        return
-    from whet.evals.view import print_comparison
-
-    print_comparison(comparison, f"{first.name} ({before})", f"{second.name} ({after})", top)
+        summaries = []
+        for config in configs:
+            with progress_bar(quiet=json_output) as progress:
+                summaries.append(run_eval(config, on_progress=lambda done, total: progress("rollouts", done, total)))
+        return summaries
 
 
 def _is_given(ctx: typer.Context, name: str) -> bool:

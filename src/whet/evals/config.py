@@ -25,7 +25,7 @@ class EvalConfig(StrictModel):
     endpoints: Path = Field(DEFAULT_FILE, description="File with short names for models behind endpoints.")
     endpoint: ClientConfig | None = Field(None, exclude=True, description="What a short name stands for, looked up.")
     varied: dict[str, Any] = Field(
-        default_factory=dict, exclude=True, description="What a sweep set for this evaluation, by name."
+        default_factory=dict, description="What a sweep set for this evaluation, by name; for labels."
     )
     env_file: tuple[Path, ...] = Field(
         (), description="File of KEY=VALUE lines for keys and environments; never saved."

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from whet.envs.arguments import nearest
+from whet.envs.env_group import EnvGroup
 from whet.envs.environment import Environment
 from whet.envs.loading import load_environment
 from whet.errors import ConfigError
@@ -41,14 +42,15 @@ def apply_settings(env: Environment, settings: Mapping[str, Any]) -> None:
 
 
 def setting_names(env: Environment) -> list[str]:
-    """The public attributes of `env` that hold values, and what it has a `set_...` method for."""
+    """The public attributes of `env` and of those in it that hold values, and what has a `set_...` method."""
     values = [name for name in vars(env) if not name.startswith("_") and name != "logger"]
     setters = [
         name.removeprefix("set_")
         for name, _ in inspect.getmembers(type(env), inspect.isroutine)
         if name.startswith("set_") and name != "set_kwargs"
     ]
-    return sorted({*values, *setters})
+    below = [name for child in env.envs for name in setting_names(child)] if isinstance(env, EnvGroup) else []
+    return sorted({*values, *setters, *below})
 
 
 def _check_kind(env: Environment, name: str, value: Any) -> None:

@@ -1,8 +1,8 @@
-"""Evaluations in the terminal: a summary, a list, a comparison. What models and environments wrote is made harmless."""
+"""Evaluations in the terminal: a summary, a comparison. What models and environments wrote is made harmless."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from rich.console import Console
 from rich.text import Text
@@ -11,10 +11,18 @@ from whet.display.panel import sample_panel
 from whet.display.text import number
 from whet.evals.compare import Comparison
 from whet.evals.readiness import Readiness
-from whet.evals.statistics import Estimate
-from whet.evals.stored import StoredHead
+from whet.evals.statistics import Estimate, Percentiles
 from whet.evals.summary import EvalSummary
-from whet.terminal import duration, safe_text
+from whet.evals.tables import print_table, seconds_text, varied_text
+from whet.terminal import safe_text
+
+
+def print_summaries(summaries: Sequence[EvalSummary], console: Console | None = None) -> None:
+    """What a session found: one evaluation in full, several as a table with a verdict on each."""
+    if len(summaries) == 1:
+        print_summary(summaries[0], console)
+    else:
+        print_table(summaries, console)
 
 
 def print_summary(summary: EvalSummary, console: Console | None = None) -> None:
@@ -34,10 +42,12 @@ def summary_lines(summary: EvalSummary) -> list[tuple[str, str]]:
         (
             "evaluated",
             f"{safe_text(summary.environment)} with {safe_text(summary.model)}, {summary.sampling}: "
-            f"{summary.examples} tasks x {summary.rollouts_per_example} rollouts in {_seconds(summary.seconds)}",
+            f"{summary.examples} tasks x {summary.rollouts_per_example} rollouts in {seconds_text(summary.seconds)}",
         ),
         ("reward", _reward(summary.reward)),
     ]
+    if summary.varied:
+        lines.insert(1, ("varied", varied_text(summary.varied)))
     if summary.metrics:
         lines.append(("metrics", _pairs(summary.metrics)))
     if summary.pass_at_k:
@@ -48,35 +58,15 @@ def summary_lines(summary: EvalSummary) -> list[tuple[str, str]]:
         lines.append(("errors", f"{summary.errors} of {summary.rollouts} rollouts ({kinds}), left out of the means"))
     if summary.truncated_frac:
         lines.append(("truncated", f"{summary.truncated_frac:.0%} of the rollouts were cut off"))
-    if summary.output_tokens is not None:
-        lines.append(("tokens", f"{summary.input_tokens or 0:,.0f} in, {summary.output_tokens:,.0f} out a rollout"))
+    if summary.parse_failed_frac:
+        lines.append(("unread", f"the parser found no answer in {summary.parse_failed_frac:.0%} of the rollouts"))
+    lines += _effort(summary)
     if summary.cost is not None:
         lines.append(("cost", f"${summary.cost:.4f} in all, ${summary.cost / summary.rollouts:.6f} a rollout"))
     lines += _readiness(summary.readiness)
     if summary.results is not None:
         lines.append(("saved", str(summary.results)))
     return lines
-
-
-def print_heads(heads: Sequence[StoredHead], console: Console | None = None) -> None:
-    """The list of saved evaluations, a line each."""
-    console = console or Console(highlight=False)
-    rows = [("date", "environment", "model", "reward", "rollouts", "errors", "directory")]
-    for head in heads:
-        reward = "" if head.reward is None else f"{head.reward:.3f}"
-        names = (safe_text(head.environment, 40), safe_text(head.model, 40))
-        rows.append((head.date[:16], *names, reward, str(head.rollouts), str(head.errors), str(head.directory)))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for number_of, row in enumerate(rows):
-        cells = [
-            f"{cell:>{width}}" if 3 <= at <= 5 else f"{cell:<{width}}" for at, (cell, width) in _cells(row, widths)
-        ]
-        # Not folded: a directory is there to be copied.
-        console.print(Text("  ".join(cells).rstrip(), "bold" if number_of == 0 else ""), soft_wrap=True)
-
-
-def _cells(row: Sequence[str], widths: Sequence[int]) -> Iterator[tuple[int, tuple[str, int]]]:
-    return enumerate(zip(row, widths, strict=True))
 
 
 def print_comparison(comparison: Comparison, before: str, after: str, top: int, console: Console | None = None) -> None:
@@ -112,6 +102,21 @@ def _reward(reward: Estimate | None) -> str:
     return f"{reward.mean:.3f} (95 % interval {reward.low:.3f} to {reward.high:.3f}, over tasks)"
 
 
+def _effort(summary: EvalSummary) -> Iterator[tuple[str, str]]:
+    """Tokens and time of a rollout: on average, and how far they spread."""
+    if summary.output_tokens is not None:
+        text = f"{summary.input_tokens or 0:,.0f} in, {summary.output_tokens:,.0f} out a rollout"
+        if summary.output_token_percentiles is not None:
+            text += f" (out: {_percentiles(summary.output_token_percentiles, lambda value: f'{value:,.0f}')})"
+        yield "tokens", text
+    if summary.rollout_seconds is not None:
+        yield "time", f"a rollout: {_percentiles(summary.rollout_seconds, seconds_text)}"
+
+
+def _percentiles(values: Percentiles, text: Callable[[float], str]) -> str:
+    return f"median {text(values.p50)}, 90 % {text(values.p90)}, 99 % {text(values.p99)}"
+
+
 def _readiness(readiness: Readiness) -> Iterator[tuple[str, str]]:
     text: str = readiness.verdict
     if readiness.score is not None:
@@ -128,7 +133,3 @@ def _readiness(readiness: Readiness) -> Iterator[tuple[str, str]]:
 
 def _pairs(values: Mapping[str, float]) -> str:
     return ", ".join(f"{safe_text(name, 60)} {number(value)}" for name, value in values.items())
-
-
-def _seconds(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds < 10 else duration(seconds)
