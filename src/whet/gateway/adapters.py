@@ -1,23 +1,21 @@
 """Adapters beside a served model: `base:adapter` is a model of its own, loaded and unloaded while others are answered.
 
-The embedded engine holds one set of weights, so an adapter is merged onto a copy of its base and has an engine of its
-own: each costs the memory of the model once more.
+One engine answers for the base and all of them, so an adapter takes the memory of its own matrices.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from whet.errors import ConfigError, WhetError
 from whet.gateway.wire import Body, RequestError, read_body
+from whet.inference.protocol import WeightUpdate
 
 if TYPE_CHECKING:
     from whet.gateway.app import Gateway
-
-Load = Callable[[Path], Any]  # from an adapter's directory to a policy with `client` and `engine`
+    from whet.inference.loading import Policy
 
 
 class LoadBody(Body):
@@ -32,39 +30,43 @@ class UnloadBody(Body):
 class Adapters:
     """The adapters of one served model. `folder` holds those that a request may have loaded; None allows none."""
 
-    def __init__(self, gateway: Gateway, base: str, load: Load, folder: Path | None = None) -> None:
-        self._gateway, self._base, self._load, self._folder = gateway, base, load, folder
-        self._policies: dict[str, Any] = {}
+    def __init__(self, gateway: Gateway, base: str, policy: Policy, folder: Path | None = None) -> None:
+        """`base` is what requests call the model, `policy` the model itself."""
+        self._gateway, self._base, self._policy, self._folder = gateway, base, policy, folder
+        self._names: list[str] = []
 
     def full_name(self, name: str) -> str:
         return f"{self._base}:{name}"
 
     async def load(self, name: str, path: Path) -> None:
         """Serve the adapter in `path` as `base:name`. Raises `ConfigError` or `ModelLoadError` where it cannot be."""
+        from whet.inference.policy_client import PolicyClient
+
         if not name or ":" in name:
             raise ConfigError(f"an adapter cannot be called {name!r}; give it a name without a colon.")
         full = self.full_name(name)
-        if full in self._gateway.models:
+        if name in self._names or full in self._gateway.models:
             raise ConfigError(f"{full} is served already; unload it first, or choose another name.")
-        policy = await asyncio.to_thread(self._load, path)
-        self._policies[name] = policy
-        self._gateway.models[full] = policy.client
+        self._names.append(name)  # before anything is waited for: nobody else takes it
+        engine = self._policy.engine
+        try:
+            await asyncio.to_thread(check_adapter, path, self._policy.path)
+            await engine.load_weights(WeightUpdate(version=0, path=path, kind="adapter", adapter=name))
+        except BaseException:
+            self._names.remove(name)
+            raise
+        self._gateway.models[full] = PolicyClient(
+            engine, self._policy.renderer, max_context=engine.max_context, adapter=name
+        )
 
     async def unload(self, name: str) -> None:
-        """Take no more requests for `base:name`, and forget it once those under way are answered."""
-        policy = self._policies.pop(name, None)
-        if policy is None:
-            known = ", ".join(self._policies) or "none"
-            raise ConfigError(f"there is no adapter {name!r} here; there are: {known}.")
-        full = self.full_name(name)
-        del self._gateway.models[full]
-        await self._gateway.answered(full)
-        await policy.engine.close()
-
-    async def close(self) -> None:
-        for policy in self._policies.values():
-            await policy.engine.close()
-        self._policies.clear()
+        """Take no more requests for `base:name`; it is forgotten once those under way are answered."""
+        served = [known for known in self._names if self.full_name(known) in self._gateway.models]
+        if name not in served:
+            raise ConfigError(f"there is no adapter {name!r} here; there are: {', '.join(served) or 'none'}.")
+        del self._gateway.models[self.full_name(name)]
+        self._names.remove(name)
+        await self._policy.engine.unload_adapter(name)
 
     async def load_by_request(self, body: Any) -> str:
         asked = read_body(LoadBody, body)
@@ -88,6 +90,17 @@ class Adapters:
             await work
         except WhetError as error:
             raise RequestError(str(error)) from error
+
+
+def check_adapter(path: Path, model: Path) -> None:
+    """Raises `ConfigError` where `path` is no adapter, or one of another model than the one in `model`."""
+    from whet.inference.loading import base_of_adapter
+
+    base = base_of_adapter(path)
+    if base is None:
+        raise ConfigError(f"{path} is not the directory of an adapter: it has no adapter_config.json of its own.")
+    if base.resolve() != model.resolve():
+        raise ConfigError(f"{path} is an adapter of {base}, and {model} is served.")
 
 
 def read_adapters(given: list[str]) -> dict[str, Path]:

@@ -38,7 +38,6 @@ from whet.types import Response
 
 MAX_BODY_BYTES = 64 << 20
 BODY_S = 60.0  # for all of a body to arrive
-POLL_S = 0.05  # between two looks at whether a model's last request is answered
 INTERFACES: dict[str, Interface] = {
     "/v1/chat/completions": openai_chat,
     "/v1/completions": openai_completions,
@@ -66,7 +65,6 @@ class Gateway:
         self.sessions = Sessions()
         self.metrics = GatewayMetrics()
         self.adapters: Adapters | None = None
-        self._under_way: dict[str, int] = {}
         self._pace: Pace | None = None
         self._api_key = api_key
         served = [
@@ -137,16 +135,7 @@ class Gateway:
                 param="model",
                 code="model_not_found",
             )
-        self._under_way[turn.model] = self._under_way.get(turn.model, 0) + 1
-        try:
-            return await client.get_response(turn.messages, turn.model, turn.sampling_args, turn.tools)
-        finally:
-            self._under_way[turn.model] -= 1
-
-    async def answered(self, model: str) -> None:
-        """Once every request for `model` that is under way has been answered."""
-        while self._under_way.get(model):
-            await asyncio.sleep(POLL_S)
+        return await client.get_response(turn.messages, turn.model, turn.sampling_args, turn.tools)
 
     async def _load_adapter(self, request: Request) -> HttpResponse:
         return await self._change_adapters(request, lambda adapters: adapters.load_by_request)

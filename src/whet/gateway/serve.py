@@ -9,7 +9,7 @@ import ipaddress
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
@@ -105,17 +105,10 @@ async def _serve(
     from whet.gateway.app import Gateway
     from whet.inference.loading import load_policy
 
-    def load(model: str) -> Any:
-        return load_policy(model, dtype=config.dtype, threads=config.threads, max_rows=config.max_concurrent)
-
-    def load_adapter(path: Path) -> Any:
-        check_adapter(path, config.model)
-        return load(str(path))
-
-    policy = load(config.model)
+    policy = load_policy(config.model, dtype=config.dtype, threads=config.threads, max_rows=config.max_concurrent)
     name = config.name or config.model
     gateway = Gateway({name: policy.client}, api_key=key)
-    gateway.adapters = adapters = Adapters(gateway, name, load_adapter, config.adapters_from)
+    gateway.adapters = adapters = Adapters(gateway, name, policy, config.adapters_from)
     for adapter, path in config.adapters.items():
         await adapters.load(adapter, path)
     host, port = listening.getsockname()[:2]
@@ -123,7 +116,6 @@ async def _serve(
     try:
         await run(gateway, listening)
     finally:
-        await adapters.close()
         await policy.engine.close()
 
 
@@ -136,14 +128,3 @@ async def run(gateway: Gateway, listening: socket.socket) -> None:
     gc.freeze()
     config = uvicorn.Config(gateway.app, log_level="warning", lifespan="off", timeout_graceful_shutdown=5)
     await uvicorn.Server(config).serve(sockets=[listening])
-
-
-def check_adapter(path: Path, model: str) -> None:
-    """Raises `ConfigError` where `path` is no adapter, or one of another model than is served."""
-    from whet.inference.loading import base_of_adapter, resolve_model
-
-    base = base_of_adapter(path)
-    if base is None:
-        raise ConfigError(f"{path} is not the directory of an adapter: it has no adapter_config.json of its own.")
-    if base.resolve() != resolve_model(model).resolve():
-        raise ConfigError(f"{path} is an adapter of {base}, and {model} is served.")
