@@ -1,0 +1,84 @@
+"""Rewards of an evaluation that is running: their mean with its interval, and pass@k, from sums alone.
+
+The figures are those of `summary.py`, but a task is forgotten once all its rollouts are there, so that watching a
+million rollouts takes no more memory than watching a hundred. What is remembered is one entry for each task in flight.
+"""
+
+from __future__ import annotations
+
+import math
+
+from whet.evals.statistics import Estimate, clustered_estimate
+from whet.rollouts.totals import PassAtK
+
+
+class Scores:
+    """Grows by a rollout at a time; every rollout of a task is told, those that failed with a reward of None."""
+
+    def __init__(self, rollouts_per_example: int, pass_threshold: float) -> None:
+        self.passes = PassAtK(rollouts_per_example, pass_threshold)
+        self.count = 0  # rollouts with a reward
+        self.examples = 0  # tasks with such a rollout
+        self.low, self.high = math.inf, -math.inf
+        self._per_example, self._threshold = rollouts_per_example, pass_threshold
+        self._open: dict[object, _Task] = {}
+        # Sums over tasks, c the number of a task's rewards and s their sum (less `_shift` each, so that no digits are
+        # lost where rewards are large and alike): of s, of s * s, of c * s and of c * c.
+        self._shift = 0.0
+        self._s = self._ss = self._cs = self._cc = 0.0
+
+    def add(self, example_id: object, reward: float | None) -> None:
+        """One rollout that has finished."""
+        task = self._open.get(example_id)
+        if task is None:
+            task = self._open[example_id] = _Task()
+        task.seen += 1
+        if reward is not None and math.isfinite(reward):
+            self._add_reward(task, reward)
+        if task.seen == self._per_example:
+            del self._open[example_id]
+            if task.count == self._per_example:
+                self.passes.add_example(task.passed)
+
+    def _add_reward(self, task: _Task, reward: float) -> None:
+        if self.count == 0:
+            self._shift = reward
+        self.low, self.high = min(self.low, reward), max(self.high, reward)
+        value = reward - self._shift
+        self.count += 1
+        self.examples += task.count == 0
+        self._s += value
+        self._ss += value * (2.0 * task.sum + value)
+        self._cs += task.sum + value + task.count * value
+        self._cc += 2.0 * task.count + 1.0
+        task.count += 1
+        task.sum += value
+        task.passed += reward >= self._threshold
+
+    def reward(self) -> Estimate | None:
+        """The mean of all rewards so far with its 95 % interval; None while there is none."""
+        if not self.count:
+            return None
+        mean = self._s / self.count
+        squares = max(0.0, self._ss - 2.0 * mean * self._cs + mean * mean * self._cc)
+        return clustered_estimate(
+            self._shift + mean,
+            squares,
+            examples=self.examples,
+            count=self.count,
+            shares=self.low >= 0.0 and self.high <= 1.0,
+        )
+
+    def pass_at_k(self) -> dict[str, float]:
+        """By k, over the tasks whose rollouts all have a reward."""
+        return self.passes.compute()[0]
+
+
+class _Task:
+    """One task in flight."""
+
+    __slots__ = ("count", "passed", "seen", "sum")
+
+    def __init__(self) -> None:
+        self.seen = self.count = self.passed = 0
+        self.sum = 0.0

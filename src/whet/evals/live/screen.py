@@ -1,0 +1,100 @@
+"""A place in the terminal that is drawn again and again, below everything else that is printed.
+
+rich's `Live` does the drawing. What is added: a window that changes its width does not leave pieces of the last picture
+behind, log lines of handlers that were there before go above the picture, and the place can be given up (Ctrl-Z) and
+taken again.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.control import Control
+from rich.live import Live
+from rich.segment import ControlType, Segment
+
+Line = list[Segment]
+
+
+class Screen:
+    """Draws on `console`. Not for two threads at once."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._live: Live | None = None
+        self._lengths: list[int] = []  # of the lines drawn last, in columns
+        self._width = 0
+        self._handlers: list[tuple[logging.StreamHandler[Any], Any]] = []
+
+    @property
+    def is_open(self) -> bool:
+        return self._live is not None
+
+    def open(self) -> None:
+        """Begin a new place below the cursor."""
+        if self._live is not None:
+            return
+        # What is printed to a standard output that is no terminal has to arrive there.
+        self._live = Live(console=self.console, auto_refresh=False, redirect_stdout=sys.stdout.isatty())
+        self._lengths = []
+        streams = sys.stdout, sys.stderr
+        self._live.start()
+        self._redirect_loggers(streams)
+
+    def draw(self, picture: RenderableType) -> None:
+        """Put `picture` in the place of the last one."""
+        assert self._live is not None
+        width = self.console.width
+        if self._lengths and width != self._width:
+            self._erase_what_was_folded(width)
+        self._width = width
+        lines = self.console.render_lines(picture, self.console.options, pad=False)
+        self._lengths = [Segment.get_line_length(line) for line in lines]
+        self._live.update(_Drawn(lines), refresh=True)
+
+    def close(self, *, erase: bool = False) -> None:
+        """Leave the last picture where it is, or take it away; the cursor and the streams are as before."""
+        live, self._live = self._live, None
+        if live is None:
+            return
+        for handler, stream in self._handlers:
+            handler.setStream(stream)
+        self._handlers = []
+        live.transient = erase
+        live.stop()
+
+    def _erase_what_was_folded(self, width: int) -> None:
+        """Many terminals fold lines that no longer fit, so the last picture takes more lines than were drawn."""
+        folded = sum(max(1, -(-length // max(1, width))) for length in self._lengths) - len(self._lengths)
+        up = [(ControlType.ERASE_IN_LINE, 2), (ControlType.CURSOR_UP, 1)]
+        self.console.control(Control(*up * folded))
+
+    def _redirect_loggers(self, before: tuple[Any, Any]) -> None:
+        """Handlers that write to the streams as they were would write into the picture."""
+        after = {id(old): new for old, new in zip(before, (sys.stdout, sys.stderr), strict=True) if old is not new}
+        loggers = [logging.getLogger(), *(one for one in logging.root.manager.loggerDict.values())]
+        for logger in loggers:
+            for handler in getattr(logger, "handlers", ()):
+                if isinstance(handler, logging.StreamHandler) and id(handler.stream) in after:
+                    self._handlers.append((handler, handler.stream))
+                    handler.setStream(after[id(handler.stream)])
+
+
+class _Drawn:
+    """Lines that are rendered already."""
+
+    def __init__(self, lines: Sequence[Line]) -> None:
+        self._lines = lines
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        return self._segments()
+
+    def _segments(self) -> Iterator[Segment]:
+        for place, line in enumerate(self._lines):
+            if place:
+                yield Segment.line()
+            yield from line

@@ -1,0 +1,98 @@
+"""What is known of evaluations while they run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from whet.evals.live.progress import KINDS_OF_ERROR, SAMPLE_SECONDS, SessionProgress, names
+
+
+def test_rates_and_the_time_left_count_no_rollouts_that_were_kept_from_before(player: Any, clock: Any) -> None:
+    session = SessionProgress([player.plan(examples=10, rollouts=2, kept=8)], clock)
+    for task in range(4):
+        session.rollout(0, player.row(task, 1.0))
+        session.rollout(0, player.row(task, 1.0))
+    assert session.facts(0).rate is None
+    clock.now = 2.0
+    for task in (4, 5):
+        session.rollout(0, player.row(task, 1.0))
+        session.rollout(0, player.row(task, 1.0))
+    facts = session.facts(0)
+    assert facts.detail.done == 12
+    assert facts.detail.rate == facts.rate == 2.0
+    assert facts.detail.remaining == facts.remaining == 4.0
+    assert facts.detail.output_tokens_per_second == 10.0  # 4 rollouts of 5 tokens in 2 s
+
+
+def test_an_evaluation_that_waited_for_another_begins_when_that_one_ends(player: Any, clock: Any) -> None:
+    session = SessionProgress([player.plan(), player.plan("reverse-text")], clock)
+    clock.now = 5.0
+    session.rollout(0, player.row(0, 1.0))
+    session.finish(0)
+    clock.now = 9.0
+    session.rollout(1, player.row(0, 1.0))
+    clock.now = 100.0
+    assert session.facts(0).detail.elapsed == 5.0
+    assert session.facts(1).detail.elapsed == 95.0
+
+
+def test_failed_rollouts_are_counted_by_kind_and_left_out_of_the_means(player: Any, clock: Any) -> None:
+    session = SessionProgress([player.plan()], clock)
+    for outcome in (1.0, "ModelError", "ToolError", "ToolError", 0.0):
+        session.rollout(0, player.row(0, outcome))
+    detail = session.facts(0).detail
+    assert detail.error_kinds == [("ToolError", 2), ("ModelError", 1)]
+    assert detail.reward is not None
+    assert detail.reward.mean == 0.5
+    assert detail.metrics == {"exact_match": 0.5}
+    assert detail.input_tokens == 100.0  # failed rollouts were paid for too
+
+
+def test_kinds_of_errors_without_end_do_not_fill_the_memory(player: Any, clock: Any) -> None:
+    session = SessionProgress([player.plan()], clock)
+    for number in range(3 * KINDS_OF_ERROR):
+        session.rollout(0, player.row(0, f"Error{number}"))
+    kinds = session.facts(0).detail.error_kinds
+    assert len(kinds) == KINDS_OF_ERROR + 1
+    assert kinds[0] == ("others", 2 * KINDS_OF_ERROR)
+
+
+def test_the_latest_sample_stays_long_enough_to_be_read(player: Any, clock: Any) -> None:
+    session = SessionProgress([player.plan()], clock)
+    for second in (0.0, SAMPLE_SECONDS - 1, SAMPLE_SECONDS):
+        clock.now = second
+        session.rollout(0, player.row(int(second), 1.0))
+        latest = session.facts(0).detail.samples["latest"]["example_id"]
+        assert latest == (SAMPLE_SECONDS if second == SAMPLE_SECONDS else 0)
+
+
+def test_the_best_the_worst_a_failed_and_the_slowest_rollouts_are_remembered(player: Any, clock: Any) -> None:
+    session = SessionProgress([player.plan()], clock)
+    for task, outcome in enumerate([0.5, 1.0, "ModelError", 0.0, 1.0, 0.0, 0.5]):
+        session.rollout(0, player.row(task, outcome, seconds=float(task)))
+    detail = session.facts(0).detail
+    assert {kind: row["example_id"] for kind, row in detail.samples.items()} == {
+        "latest": 0,
+        "best": 1,
+        "worst": 3,
+        "failed": 2,
+    }
+    assert detail.slowest == [(6.0, 6), (5.0, 5), (4.0, 4), (3.0, 3), (2.0, 2)]
+
+
+@pytest.mark.parametrize(
+    ("plans", "expected"),
+    [
+        ([("a", "m", {}), ("b", "m", {})], ["a", "b"]),
+        ([("a", "m", {}), ("a", "n", {})], ["a, m", "a, n"]),
+        ([("a", "m", {"temperature": 0}), ("a", "m", {"temperature": 1})], ["a, temperature 0", "a, temperature 1"]),
+        ([("a", "m", {}), ("a", "m", {}), ("b", "m", {})], ["a #1", "a #2", "b"]),
+    ],
+)
+def test_every_evaluation_of_a_session_has_a_name_of_its_own(
+    player: Any, plans: list[tuple[str, str, dict[str, Any]]], expected: list[str]
+) -> None:
+    made = [player.PlannedEval(env, model, "", 1, 1, varied=varied) for env, model, varied in plans]
+    assert names(made) == expected
