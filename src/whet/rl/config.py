@@ -15,7 +15,7 @@ from pydantic import Field, field_validator, model_validator
 from whet.config import StrictModel, all_keys, apply_overrides, parse_overrides, read_toml, validate
 from whet.envs.sections import loader_arguments
 from whet.errors import ConfigError
-from whet.rl.learner.config import LoraConfig, OptimizerConfig
+from whet.rl.learner.config import LearnerConfig, LoraConfig, OptimizerConfig
 from whet.rl.losses.config import AlgorithmConfig
 from whet.rl.spellings import canonical
 
@@ -183,6 +183,7 @@ class RunConfig(StrictModel):
     algorithm: AlgorithmConfig = Field(default_factory=AlgorithmConfig, description="Advantage and loss.")
     lora: LoraConfig | None = Field(None, description="Present: train an adapter. Absent: all weights.")
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig, description="Update rule and schedule.")
+    learner: LearnerConfig = Field(default_factory=LearnerConfig, description="How a batch is computed.")
     eval: EvalConfig = Field(default_factory=EvalConfig, description="Scores on held-out tasks.")
     checkpointing: CheckpointingConfig = Field(
         default_factory=CheckpointingConfig, description="When the run is saved."

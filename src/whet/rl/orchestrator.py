@@ -86,7 +86,7 @@ class Orchestrator:
             OptimParams(
                 learning_rate=self.config.learning_rate,
                 denominator=loss.tokens,
-                max_grad_norm=self.config.optimizer.max_grad_norm,
+                max_grad_norm=self.config.optimizer.max_grad_norm or None,
             )
         )
         learned = time.perf_counter()

@@ -64,6 +64,9 @@ def run_training(config: RunConfig, *, resume: bool = False, json_output: bool =
             seed=config.seed,
             threads=threads,
             publish_directory=scratch,
+            dtype=config.learner.dtype,
+            token_budget=config.learner.micro_batch_tokens,
+            activation_checkpointing=config.learner.activation_checkpointing,
             reference=config.algorithm.reference if config.algorithm.kl_coef else None,
         )
         stack.callback(learner.close)

@@ -31,9 +31,20 @@ def test_a_decay_never_begins_before_the_warm_up_ended():
     assert factors([3, 4, 7], schedule="linear", warmup_steps=4) == [1, 1, 0.5]
 
 
+def test_a_decay_ends_at_the_least_learning_rate():
+    assert factors([0, 5, 10, 12], schedule="linear", min_lr_ratio=0.2) == [1, 0.6, 0.2, 0.2]
+    assert factors([0, 5, 10], schedule="cosine", min_lr_ratio=0.5) == [1, 0.75, 0.5]
+
+
 @pytest.mark.parametrize(
     "settings",
-    [{"momentum": 0.5}, {"type": "sgd", "betas": (0.8, 0.9)}, {"muon_learning_rate": 1e-3}, {"decay_start": 0.3}],
+    [
+        {"momentum": 0.5},
+        {"type": "sgd", "betas": (0.8, 0.9)},
+        {"muon_learning_rate": 1e-3},
+        {"decay_start": 0.3},
+        {"min_lr_ratio": 0.1},
+    ],
 )
 def test_a_setting_without_effect_is_refused(settings):
     with pytest.raises(ValidationError, match="would have no effect"):
@@ -87,6 +98,20 @@ def test_weight_decay_is_for_matrices_only(kind):
     rule.step(0.1, 1.0)
     for name, p in parameters:
         torch.testing.assert_close(p.detach(), before[name] * (1 if name == "norm" else 0.95))
+
+
+@pytest.mark.parametrize(("kind", "setting"), [("adamw", {"betas": (0.5, 0.5)}), ("sgd", {"momentum": 0.5})])
+def test_adamw_and_sgd_move_as_torchs_do(kind, setting):
+    mine, theirs = named(matrix=(4, 3)), named(matrix=(4, 3))
+    a = optimizer(mine, type=kind, weight_decay=0.1, **setting)
+    parameters = [p for _, p in theirs]
+    b = (torch.optim.AdamW if kind == "adamw" else torch.optim.SGD)(parameters, lr=0.1, weight_decay=0.1, **setting)
+    for _ in range(3):
+        mine[0][1].grad = torch.randn(4, 3)
+        parameters[0].grad = mine[0][1].grad.clone()
+        a.step(0.2, 0.5)
+        b.step()
+    torch.testing.assert_close(mine[0][1], parameters[0])
 
 
 def test_gradients_are_divided_then_clipped_and_the_norm_is_that_in_between():

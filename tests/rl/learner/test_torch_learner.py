@@ -71,7 +71,30 @@ def test_logprobs_and_gradients_are_those_of_plain_transformers_for_every_packin
             torch.testing.assert_close(gradient, expected_gradients[name], atol=2e-4, rtol=2e-4, msg=name)
 
 
-def test_long_sequences_take_the_fused_attention_and_agree(make, batch, monkeypatch):
+def test_many_rollouts_of_one_prompt_have_the_gradients_of_one_at_a_time(model_dir, make, make_rollouts):
+    sequences = make_rollouts(groups=((12, 15),))
+    advantages = np.linspace(-1, 2, 12)
+    _, expected = reference(model_dir, sequences, advantages)
+    learner = make()
+    learner.forward_backward(pack(sequences, advantages), CROSS_ENTROPY)
+    for name, gradient in gradients(learner).items():
+        torch.testing.assert_close(gradient, expected[name], atol=2e-4, rtol=2e-4, msg=name)
+
+
+@pytest.mark.parametrize("keys", [decoder.EAGER_KEYS, 0])
+def test_what_one_sequence_says_changes_nothing_of_another_in_the_same_pack(make, sequences, monkeypatch, keys):
+    monkeypatch.setattr(decoder, "EAGER_KEYS", keys)
+    learner = make(token_budget=10_000)
+    changed = dataclasses.replace(sequences[0], ids=(sequences[0].ids + sequences[0].trained) % 61)
+    before, after = (learner.token_logprobs(pack([first, *sequences[1:]])) for first in (sequences[0], changed))
+    own = len(sequences[0])
+    assert np.abs(before[:own] - after[:own]).max() > 0.01
+    np.testing.assert_array_equal(before[own:], after[own:])
+
+
+@pytest.mark.parametrize("groups", [((3, 9), (1, 6)), ((1, 9), (1, 4), (1, 6))], ids=["shared prompts", "none shared"])
+def test_long_sequences_take_the_fused_attention_and_agree(make, make_rollouts, monkeypatch, groups):
+    batch = pack(make_rollouts(groups=groups))
     eager, fused = make(), make()
     eager.forward_backward(batch, CROSS_ENTROPY)
     monkeypatch.setattr(decoder, "EAGER_KEYS", 0)

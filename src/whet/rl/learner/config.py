@@ -1,4 +1,4 @@
-"""`[optimizer]` and `[lora]`: what a learner is made with. Torch-free, so that configs load fast."""
+"""`[optimizer]`, `[learner]` and `[lora]`: what a learner is made with. Torch-free, so that configs load fast."""
 
 from __future__ import annotations
 
@@ -24,19 +24,37 @@ class OptimizerConfig(BaseModel):
     weight_decay: float = Field(0.0, ge=0, description="Decoupled weight decay of matrices; plain L2 with sgd.")
     momentum: float = Field(0.95, ge=0, lt=1, description="Momentum of muon and sgd.")
     muon_learning_rate: float | None = Field(None, gt=0, description="Muon's learning rate; learning_rate if absent.")
-    max_grad_norm: float = Field(1.0, gt=0, description="Gradients are clipped to this global norm.")
+    max_grad_norm: float = Field(1.0, ge=0, description="Gradients are clipped to this global norm; 0 never clips.")
     schedule: Literal["constant", "linear", "cosine"] = Field("constant", description="Learning rate after warm-up.")
     warmup_steps: int = Field(0, ge=0, description="Steps over which the learning rate rises from 0.")
     decay_start: float = Field(0.0, ge=0, le=1, description="Share of max_steps after which the schedule decays.")
+    min_lr_ratio: float = Field(0.0, ge=0, le=1, description="Share of the peak at which a decay ends.")
 
     @model_validator(mode="after")
     def _everything_has_an_effect(self) -> Self:
         for name, types in USED_BY.items():
             if self.type not in types and getattr(self, name) != type(self).model_fields[name].default:
                 raise ValueError(f"{name} would have no effect with type = {self.type}; it is for {' or '.join(types)}")
-        if self.schedule == "constant" and self.decay_start:
-            raise ValueError('decay_start would have no effect: schedule = "constant" never decays')
+        for name in ("decay_start", "min_lr_ratio"):
+            if self.schedule == "constant" and getattr(self, name):
+                raise ValueError(f'{name} would have no effect: schedule = "constant" never decays')
         return self
+
+
+class LearnerConfig(BaseModel):
+    """`[learner]`: how a batch is computed. None of it changes what is learned, only memory and time."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    micro_batch_tokens: int = Field(
+        2048, ge=1, description="Tokens computed at once; gradients of a batch add up over its micro-batches."
+    )
+    activation_checkpointing: bool = Field(
+        False, description="Keep only each layer's input and compute the layer again for its gradient: less memory."
+    )
+    dtype: Literal["float32", "bfloat16"] = Field(
+        "float32", description="Of matrix products while learning; weights and sums stay float32."
+    )
 
 
 class LoraConfig(BaseModel):

@@ -9,11 +9,13 @@ where a token is trained. Written for dense Qwen3- and Llama-style decoders; att
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from whet.rl.learner.kernels import pad, rms_norm, rotate, unpad
 from whet.rl.learner.layout import Layout, Rectangle
@@ -23,26 +25,34 @@ EAGER_KEYS = 1024
 """Up to so many keys, plain matrix products beat torch's fused attention in the backward pass on CPU."""
 
 
-def hidden_states(model: nn.Module, ids_T: Tensor, layout: Layout) -> Tensor:
-    """Final hidden states [N, hidden] of a layout's predictors; `model` is the decoder without its output head."""
+def hidden_states(model: nn.Module, ids_T: Tensor, layout: Layout, *, recompute: bool = False) -> Tensor:
+    """Final hidden states [N, hidden] of a layout's predictors; `model` is the decoder without its output head.
+
+    With `recompute` only the input of each layer is kept, and the layer computed again when its gradient is (activation
+    checkpointing: Chen et al. 2016, arXiv:1604.06174); the random numbers of dropout are the same both times.
+    """
     modules: Any = model
     x_TD = modules.embed_tokens(ids_T)
     plan = _plan(modules, layout, x_TD)
     last = len(modules.layers) - 1
     for number, layer in enumerate(modules.layers):
-        x_TD = _layer(layer, x_TD, plan, is_last=number == last)
+        run = partial(_layer, layer, plan=plan, is_last=number == last)
+        x_TD = checkpoint(run, x_TD, use_reentrant=False) if recompute and torch.is_grad_enabled() else run(x_TD)
     return _rms_norm(modules.norm, x_TD)
 
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """A `Rectangle` as tensors, with the mask of its queries (R x L) over their keys, added to attention scores."""
+    """A `Rectangle` as tensors, with the mask of its queries (R x L) over their keys, added to attention scores.
+
+    Without a mask each query sees its own row up to itself; a mask of long rows would be larger than the model.
+    """
 
     shape: tuple[int, int]
     slots: Tensor
     where: Tensor
     padding: Tensor
-    bias: Tensor
+    bias: Tensor | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +71,16 @@ class _Plan:
 def _plan(modules: Any, layout: Layout, like: Tensor) -> _Plan:
     device = like.device
     longest_prefix, longest_row = layout.prefixes.slots.shape[1], layout.rows.slots.shape[1]
-    unread = torch.arange(longest_prefix) >= torch.from_numpy(layout.prefix_lengths)[:, None]
-    over_prefix = torch.zeros(unread.shape).masked_fill_(unread, MASKED)
-    over_rows = _causal(longest_row).expand(len(unread), -1, -1)
-    row_bias = torch.cat([over_prefix[:, None].expand(-1, longest_row, -1), over_rows], dim=-1)
+    row_bias = _causal(longest_row)
+    if layout.prefix_tokens:
+        unread = torch.arange(longest_prefix) >= torch.from_numpy(layout.prefix_lengths)[:, None]
+        over_prefix = torch.zeros(unread.shape).masked_fill_(unread, MASKED)
+        over_rows = _mask(longest_row).expand(len(unread), -1, -1)
+        row_bias = torch.cat([over_prefix[:, None].expand(-1, longest_row, -1), over_rows], dim=-1)
     cos, sin = modules.rotary_emb(like[None, :1].float(), torch.from_numpy(layout.positions).to(device)[None])
     return _Plan(
         prefix_tokens=layout.prefix_tokens,
-        prefixes=_block(layout.prefixes, _causal(longest_prefix)[None], device),
+        prefixes=_block(layout.prefixes, _causal(longest_prefix), device),
         rows=_block(layout.rows, row_bias, device),
         prefix_of_row=torch.from_numpy(layout.prefix_of_row).to(device),
         predictors=torch.from_numpy(layout.predictors).to(device),
@@ -77,21 +89,26 @@ def _plan(modules: Any, layout: Layout, like: Tensor) -> _Plan:
     )
 
 
-def _block(rectangle: Rectangle, bias: Tensor, device: torch.device) -> _Block:
+def _block(rectangle: Rectangle, bias: Tensor | None, device: torch.device) -> _Block:
     return _Block(
         shape=(rectangle.slots.shape[0], rectangle.slots.shape[1]),
         slots=torch.from_numpy(rectangle.slots.reshape(-1)).to(device),
         where=torch.from_numpy(rectangle.where).to(device),
         padding=torch.from_numpy(rectangle.padding).to(device),
-        bias=bias.to(device),
+        bias=None if bias is None else bias.to(device),
     )
 
 
-def _causal(length: int) -> Tensor:
+def _causal(length: int) -> Tensor | None:
+    """The mask of rows that read nothing but themselves; None where attention makes it up as it goes."""
+    return None if length > EAGER_KEYS else _mask(length)[None]
+
+
+def _mask(length: int) -> Tensor:
     return torch.full((length, length), MASKED).triu_(1)
 
 
-def _layer(layer: Any, x_TD: Tensor, plan: _Plan, *, is_last: bool) -> Tensor:
+def _layer(layer: Any, x_TD: Tensor, *, plan: _Plan, is_last: bool) -> Tensor:
     # Nobody reads what the last layer would make of prefix tokens and other prompt tokens: there they only
     # supply keys and values.
     first_query = plan.prefix_tokens if is_last else 0
@@ -133,10 +150,10 @@ def _attention(attention: Any, x_TD: Tensor, plan: _Plan, first_query: int) -> T
     return torch.cat([_unpad(prefix_out, prefixes), _unpad(row_out, rows)])
 
 
-def _attend(q_RLQ: Tensor, k_RSK: Tensor, v_RSK: Tensor, bias: Tensor, head_dim: int) -> Tensor:
+def _attend(q_RLQ: Tensor, k_RSK: Tensor, v_RSK: Tensor, bias: Tensor | None, head_dim: int) -> Tensor:
     """Padded attention of scaled queries; Q and K are the widths of all query and all key-value heads.
 
-    `bias` is (R or 1) x L x S and is added to the scores.
+    `bias` is (R or 1) x L x S and is added to the scores; without it attention is causal (L = S).
     """
     rows, length, width = q_RLQ.shape
     keys = k_RSK.shape[1]
@@ -144,10 +161,12 @@ def _attend(q_RLQ: Tensor, k_RSK: Tensor, v_RSK: Tensor, bias: Tensor, head_dim:
     fold = width // k_RSK.shape[2]
     k = k_RSK.view(rows, keys, kv_heads, head_dim).transpose(1, 2)
     v = v_RSK.view(rows, keys, kv_heads, head_dim).transpose(1, 2)
-    if keys > EAGER_KEYS:
+    if bias is None or keys > EAGER_KEYS:
         q = q_RLQ.view(rows, length, kv_heads * fold, head_dim).transpose(1, 2)
-        mask = bias[:, None].to(q.dtype)
-        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=1.0, enable_gqa=fold > 1)
+        mask = None if bias is None else bias[:, None].to(q.dtype)
+        out = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, is_causal=bias is None, scale=1.0, enable_gqa=fold > 1
+        )
         return out.transpose(1, 2).reshape(rows, length, width)
     q = q_RLQ.view(rows, length, kv_heads, fold, head_dim).permute(0, 2, 3, 1, 4)
     q = q.reshape(rows * kv_heads, fold * length, head_dim)

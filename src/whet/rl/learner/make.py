@@ -13,7 +13,7 @@ from transformers.utils import logging as transformers_logging
 from whet.errors import ModelLoadError
 from whet.inference.architecture import read_architecture
 from whet.inference.loading import base_of_adapter, resolve_model
-from whet.rl.learner.config import LoraConfig, OptimizerConfig
+from whet.rl.learner.config import LearnerConfig, LoraConfig, OptimizerConfig
 from whet.rl.learner.reference import Reference, frozen_copy, other_model
 from whet.rl.learner.torch_learner import TorchLearner
 from whet.rl.learner.weights import FullWeights, Weights
@@ -21,7 +21,7 @@ from whet.rl.losses.config import INITIAL
 
 Dtype = Literal["float32", "bfloat16"]
 
-TOKEN_BUDGET = 2048
+TOKEN_BUDGET: int = LearnerConfig.model_fields["micro_batch_tokens"].default
 """Tokens of a micro-batch: enough to keep matrix products busy, few enough for activations to stay in a CPU's cache."""
 
 
@@ -37,16 +37,19 @@ def make_learner(
     publish_dtype: Dtype = "float32",
     threads: int | None = None,
     token_budget: int = TOKEN_BUDGET,
+    activation_checkpointing: bool = False,
     device: str = "cpu",
     reference: str | None = None,
 ) -> TorchLearner:
     """A learner over the `transformers` checkpoint in `model`.
 
     `dtype` is that of matrix products while learning (weights and sums stay fp32): float32 agrees with an fp32 engine
-    to rounding. `publish_dtype` is what engines are given. `threads` sets torch's threads for the whole process.
-    `reference` is the policy that a loss with `kl_coef` holds to: "initial" (the weights as they are now; with LoRA
-    the base), or another model by path or name; None where no loss has one. Seeds torch's generator, which draws LoRA's
-    first weights and dropout. Raises `ModelLoadError`, and `ConfigError` for a reference of other tokens.
+    to rounding. `token_budget` bounds a micro-batch; with `activation_checkpointing` a layer is computed again for its
+    gradient instead of being kept. `publish_dtype` is what engines are given. `threads` sets torch's threads for the
+    whole process. `reference` is the policy that a loss with `kl_coef` holds to: "initial" (the weights as they are
+    now; with LoRA the base), or another model by path or name; None where no loss has one. Seeds torch's generator,
+    which draws LoRA's first weights and dropout. Raises `ModelLoadError`, and `ConfigError` for a reference of other
+    tokens.
     """
     if threads is not None:
         torch.set_num_threads(threads)
@@ -72,6 +75,7 @@ def make_learner(
         max_steps=max_steps,
         publish_directory=publish_directory,
         token_budget=token_budget,
+        activation_checkpointing=activation_checkpointing,
         autocast=torch.bfloat16 if dtype == "bfloat16" else None,
         reference=held,
     )

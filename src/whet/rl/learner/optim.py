@@ -21,7 +21,7 @@ from whet.rl.learner.muon import Muon
 def schedule_factor(config: OptimizerConfig, step: int, max_steps: int) -> float:
     """What the peak learning rate is multiplied by in the update after `step` updates.
 
-    Rises linearly over `warmup_steps`, stays at 1 until `decay_start` of `max_steps`, then falls to nearly 0 at
+    Rises linearly over `warmup_steps`, stays at 1 until `decay_start` of `max_steps`, then falls to `min_lr_ratio` at
     `max_steps` (linear, or half a cosine) unless the schedule is constant.
     """
     if step < config.warmup_steps:
@@ -30,7 +30,8 @@ def schedule_factor(config: OptimizerConfig, step: int, max_steps: int) -> float
     if config.schedule == "constant" or step < decay_from:
         return 1.0
     left = max(0.0, (max_steps - step) / (max_steps - decay_from)) if max_steps > decay_from else 0.0
-    return left if config.schedule == "linear" else 0.5 - 0.5 * math.cos(math.pi * left)
+    shape = left if config.schedule == "linear" else 0.5 - 0.5 * math.cos(math.pi * left)
+    return config.min_lr_ratio + (1 - config.min_lr_ratio) * shape
 
 
 class Optimizer:

@@ -48,6 +48,7 @@ class TorchLearner:
         max_steps: int,
         publish_directory: Path,
         token_budget: int,
+        activation_checkpointing: bool = False,
         autocast: torch.dtype | None = None,
         reference: Reference | None = None,
     ) -> None:
@@ -62,6 +63,7 @@ class TorchLearner:
         self._max_steps = max_steps
         self._publish_directory = publish_directory
         self._token_budget = token_budget
+        self._checkpointing = activation_checkpointing
         self._autocast = autocast
         self._reference = reference
         self._device = weights.model.device
@@ -175,7 +177,8 @@ class TorchLearner:
     def _logprobs(self, model: Any, batch: PackedBatch, layout: Layout) -> tuple[Tensor, Tensor]:
         """log p and entropy of a micro-batch's N targets under `model`."""
         with torch.autocast(self._device.type, self._autocast, enabled=self._autocast is not None):
-            hidden_ND = hidden_states(model.model, self._tensor(batch.ids[layout.tokens]).long(), layout)
+            ids_T = self._tensor(batch.ids[layout.tokens]).long()
+            hidden_ND = hidden_states(model.model, ids_T, layout, recompute=self._checkpointing)
             return token_logprobs(
                 hidden_ND,
                 model.lm_head.weight,
