@@ -11,6 +11,9 @@ from whet.evals.config import EvalConfig
 from whet.evals.run import results_directory
 from whet.rollouts.results import METADATA, load_metadata
 
+OWN = ("env_args", "extra_env_kwargs", "max_tokens", "temperature", "sampling_args", "seed", "shuffle", "dtype")
+"""Settings that tell evaluations of one environment and model apart."""
+
 
 def find_to_resume(configs: Sequence[EvalConfig]) -> list[Path | None]:
     """For each config the directory to go on with; None where there is none.
@@ -47,9 +50,8 @@ def _stored(config: EvalConfig) -> list[tuple[Path, dict[str, Any]]]:
 
 def _is_of(config: EvalConfig, metadata: dict[str, Any]) -> bool:
     """Whether an evaluation was one of this config's arguments and sampling."""
-    sampling = metadata.get("sampling_args") or {}
-    asked = config.resolved_sampling({})
-    return (metadata.get("env_args") or {}) == config.env_args and asked.items() <= sampling.items()
+    before, now = metadata.get("config"), config.model_dump(mode="json")
+    return isinstance(before, dict) and all(before.get(name) == now[name] for name in OWN)
 
 
 def _date(stored: tuple[Path, dict[str, Any]]) -> tuple[str, float]:

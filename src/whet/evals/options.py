@@ -139,6 +139,11 @@ def _read_word(layer: Layer, key: str) -> None:
 
 def _check_values(layer: Layer, source: str) -> None:
     for name, value in layer.items():
+        if name in PATHS_OR_NAMES and isinstance(value, list):
+            raise ConfigError(
+                f"{source}: '{name}' should be one name; for several, sweep them: [[ablation]] with [ablation.sweep] "
+                f"{name} = {value!r}."
+            )
         field = EvalConfig.model_fields.get(name)
         numeric = field is not None and {int, float} & {field.annotation, *get_args(field.annotation)}
         if numeric and isinstance(value, bool):

@@ -100,6 +100,11 @@ def _where(entries: Sequence[Entry], earlier: int, later: int) -> str:
     return entries[earlier].source
 
 
+def _name(config: EvalConfig) -> str:
+    varied = " ".join(f"{name}={value}" for name, value in config.varied.items())
+    return f"{config.label} with {config.model}" + (f" ({varied})" if varied else "")
+
+
 def _resumed(
     configs: Sequence[EvalConfig], resumes: Sequence[Path | bool | None], note: Callable[[str], None]
 ) -> list[EvalConfig]:
@@ -122,6 +127,6 @@ def _resumed(
         if resume is True and directory is not None:
             note(f"resuming {directory}")
         elif resume is True:
-            note(f"nothing to resume for {config.label} with {config.model}: it begins anew")
+            note(f"nothing to resume for {_name(config)}: it begins anew")
         found.append(config if directory is None else config.model_copy(update={"resume": directory}))
     return found
