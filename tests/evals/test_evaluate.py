@@ -10,7 +10,8 @@ import pytest
 
 from whet.clients.scripted import ScriptedClient
 from whet.envs.singleturn_env import SingleTurnEnv
-from whet.evals.evaluate import evaluate_environment, rollout_seed, sampling_name
+from whet.evals.evaluate import evaluate_environment, sampling_name
+from whet.evals.seeds import rollout_seed
 from whet.rl.monitors.protocol import EvalScore
 from whet.rubrics.rubric import Rubric
 from whet.types import SamplingArgs, State

@@ -8,7 +8,6 @@ mean is in `summary.py`; saving and printing are `run.py` and `view.py`.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +15,7 @@ from typing import Any, cast
 
 from whet.clients.client import Client
 from whet.envs.environment import Environment
+from whet.evals.seeds import rollout_seed
 from whet.rl.monitors.protocol import EvalScore
 from whet.rl.rollout_log import rollout_row
 from whet.rollouts.groups import run_group
@@ -25,12 +25,6 @@ from whet.types import RolloutInput, SamplingArgs, State
 AnyClient = Client[Any, Any, Any, Any]
 OnRollout = Callable[[State], Any]
 OnGroup = Callable[[int, list[State]], Any]
-
-
-def rollout_seed(seed: int, example_id: object, index: int) -> int:
-    """A seed in [0, 2**63) for the rollout in place `index` of a task's group."""
-    digest = hashlib.blake2b(f"eval/{seed}/{example_id}/{index}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") >> 1
 
 
 async def attempt_tasks(

@@ -1,31 +1,103 @@
-"""The model of an evaluation: run in this process, or reached at an endpoint. Torch is imported only for the first."""
+"""The models of evaluations: run in this process, or reached at an endpoint. Torch is imported only for the first."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any
+from collections.abc import AsyncIterator, Hashable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, TypeVar
 
 from whet.clients.client import Client
-from whet.clients.config import ClientConfig
+from whet.clients.config import ClientConfig, EndpointConfig
 from whet.clients.make import make_client
 from whet.evals.config import EvalConfig
 
+AnyClient = Client[Any, Any, Any, Any]
+EndpointT = TypeVar("EndpointT", bound=EndpointConfig)
+
 
 @asynccontextmanager
-async def open_model(config: EvalConfig) -> AsyncIterator[Client[Any, Any, Any, Any]]:
-    """A client for `config.model`, closed in the end. Raises `WhetError` where the model cannot be had."""
+async def open_model(
+    config: EvalConfig, *, max_rows: int | None = None, processes: int = 1
+) -> AsyncIterator[Client[Any, Any, Any, Any]]:
+    """A client for `config.model`, closed in the end. Raises `WhetError` where the model cannot be had.
+
+    Args:
+        config: names the model, and where it is.
+        max_rows: rollouts that a model of this process decodes together; `config.max_concurrent` if absent.
+        processes: how many processes share what the endpoint allows at once.
+    """
     if config.base_url is None:
         from whet.inference.loading import load_policy
 
-        policy = load_policy(config.model, dtype=config.dtype, threads=config.threads, max_rows=config.max_concurrent)
+        rows = config.max_concurrent if max_rows is None else max_rows
+        policy = load_policy(config.model, dtype=config.dtype, threads=config.threads, max_rows=rows)
         try:
             yield policy.client
         finally:
             await policy.engine.close()
         return
-    client = make_client(config.endpoint or ClientConfig(api_base_url=config.base_url, api_key_var=config.api_key_var))
+    client = make_client(_shared(endpoint_of(config), processes))
     try:
         yield client
     finally:
         await client.close()
+
+
+def endpoint_of(config: EvalConfig) -> ClientConfig:
+    """Where the model of an evaluation is, for one that is not run here."""
+    assert config.base_url is not None
+    return config.endpoint or ClientConfig(api_base_url=config.base_url, api_key_var=config.api_key_var)
+
+
+def _shared(endpoint: ClientConfig, processes: int) -> ClientConfig:
+    """What one of several processes may have of an endpoint."""
+
+    def part(one: EndpointT) -> EndpointT:
+        most = one.max_concurrent
+        return one if most is None else one.model_copy(update={"max_concurrent": max(1, most // processes)})
+
+    return part(endpoint).model_copy(update={"endpoint_configs": [part(one) for one in endpoint.endpoint_configs]})
+
+
+class Models:
+    """The models of several evaluations: each opened when it is first needed, and closed after its last evaluation."""
+
+    def __init__(self, configs: Sequence[EvalConfig], *, processes: int = 1) -> None:
+        """Of evaluations with these configs, which are named by their place here."""
+        self._configs, self._processes = list(configs), processes
+        self._users: dict[Hashable, set[int]] = {}
+        for number, config in enumerate(configs):
+            self._users.setdefault(_key(config), set()).add(number)
+        self._open: dict[Hashable, tuple[AsyncExitStack, AnyClient]] = {}
+
+    async def client(self, evaluation: int) -> AnyClient:
+        """The client of an evaluation. Raises `WhetError` where its model cannot be had."""
+        config = self._configs[evaluation]
+        key = _key(config)
+        if key not in self._open:
+            most = max(self._configs[user].max_concurrent for user in self._users[key])
+            stack = AsyncExitStack()
+            opening = open_model(config, max_rows=most, processes=self._processes)
+            self._open[key] = stack, await stack.enter_async_context(opening)
+        return self._open[key][1]
+
+    async def release(self, evaluation: int) -> None:
+        """An evaluation needs its model no more."""
+        key = _key(self._configs[evaluation])
+        self._users[key].discard(evaluation)
+        if not self._users[key] and key in self._open:
+            stack, _ = self._open.pop(key)
+            await stack.aclose()
+
+    async def close(self) -> None:
+        """Close every model."""
+        while self._open:
+            _, (stack, _) = self._open.popitem()
+            await stack.aclose()
+
+
+def _key(config: EvalConfig) -> Hashable:
+    """Evaluations with equal keys share a model."""
+    if config.local:
+        return "here", config.model, config.dtype, config.threads
+    return "endpoint", endpoint_of(config).model_dump_json()

@@ -118,6 +118,11 @@ class Env(Lifecycle):
         )
 
     @property
+    def shares_in_groups(self) -> bool:
+        """Whether the attempts at a task share an object."""
+        return self._plan.shares_in_groups
+
+    @property
     def updates_groups(self) -> bool:
         return bool(self._plan.group("update"))
 

@@ -1,0 +1,230 @@
+"""`run_evals`: one or several evaluations in one go, from configs to summaries.
+
+    configs ──▶ environments, tasks, what is there already ──▶ jobs, in order ──▶ a runner ──▶ rows ──▶ summaries
+
+Jobs are begun in the order of evaluations and tasks, each as soon as fewer rollouts are in flight than its evaluation
+allows; so an evaluation's last rollouts, which leave places free, are joined by the first of the next. Who runs them,
+this process or several, is `workers/`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from whet.evals.config import EvalConfig
+from whet.evals.environments import Environments
+from whet.evals.evaluation import Evaluation
+from whet.evals.model import Models, endpoint_of
+from whet.evals.observer import EvalObserver
+from whet.evals.summary import EvalSummary
+from whet.evals.workers.in_process import InProcess
+from whet.evals.workers.jobs import Finished, Job, Runner
+from whet.evals.workers.pool import WorkerPool
+
+ROLLOUTS_OF_A_WORKER = 256  # in flight, before another worker is started
+KEPT_AT_ONCE = 64  # rows of before that are counted between two looks at what else goes on
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """An evaluation that was interrupted."""
+
+    environment: str
+    saved: int  # rollouts that are on the disk
+    rollouts: int
+    directory: Path | None  # None: nothing was saved
+
+
+class EvaluationsInterrupted(Exception):
+    """Ctrl-C or SIGTERM ended a session. What had finished is saved, and can be gone on with."""
+
+    def __init__(self, signal_number: int, unfinished: Sequence[Unfinished]) -> None:
+        self.signal_number, self.unfinished = signal_number, list(unfinished)
+        super().__init__("\n".join(map(_how_to_go_on, self.unfinished)) or "interrupted")
+
+    @property
+    def exit_code(self) -> int:
+        return 128 + self.signal_number
+
+
+def _how_to_go_on(one: Unfinished) -> str:
+    if one.directory is None:
+        return f"interrupted: {one.environment}, of which nothing was to be saved"
+    return (
+        f"interrupted: {one.saved} of {one.rollouts} rollouts of {one.environment} are saved in {one.directory}; "
+        f"go on with the same command and --resume={one.directory}"
+    )
+
+
+def run_evals(configs: Sequence[EvalConfig], observer: EvalObserver) -> list[EvalSummary]:
+    """Run evaluations and sum them up, in the order of `configs`.
+
+    Raises `WhetError` for what the user can mend, and `EvaluationsInterrupted` after Ctrl-C or SIGTERM; whatever is
+    raised, what had finished is saved. Rollouts that fail are counted.
+    """
+    environments = Environments()
+    try:
+        started = time.perf_counter()
+        # Not on the event loop: what loads an environment may want one of its own.
+        loaded = [environments.open(config, config.max_concurrent) for config in configs]
+        load_s = time.perf_counter() - started
+        evaluations = [Evaluation(number, *one) for number, one in enumerate(zip(configs, loaded, strict=True))]
+        return asyncio.run(_run(_Session(evaluations, observer, load_s), environments, observer))
+    except BaseException:
+        asyncio.run(environments.close())
+        raise
+    finally:
+        observer.close()
+
+
+async def _run(session: _Session, environments: Environments, observer: EvalObserver) -> list[EvalSummary]:
+    stopped: list[int] = []
+    with _stop_on_signals(stopped, observer.close):
+        try:
+            return await session.run()
+        except asyncio.CancelledError:
+            if not stopped:
+                raise
+            raise EvaluationsInterrupted(stopped[0], session.unfinished()) from None
+        finally:
+            await environments.close()
+
+
+class _Session:
+    """Feeds a runner with jobs, and evaluations with what comes back; the `Sink` of the runner."""
+
+    def __init__(self, evaluations: Sequence[Evaluation], observer: EvalObserver, load_s: float = 0.0) -> None:
+        self._evaluations, self._observer, self._load_s = evaluations, observer, load_s
+        self._summaries: dict[int, EvalSummary] = {}
+        self._ending: list[asyncio.Task[None]] = []
+        self._runner: Runner | None = None
+
+    async def run(self) -> list[EvalSummary]:
+        """All of them; whatever ends it, what has finished is saved."""
+        try:
+            for evaluation in self._evaluations:
+                if evaluation.config.resume is not None:  # what it has already is a part of the plan
+                    evaluation.open()
+            self._observer.start([evaluation.planned for evaluation in self._evaluations])
+            async with self._make_runner() as runner:
+                self._runner = runner
+                for evaluation in self._evaluations:
+                    await self._attempt(evaluation, runner)
+                await runner.drain()
+                await asyncio.gather(*self._ending)
+            return [self._summaries[evaluation.number] for evaluation in self._evaluations]
+        finally:
+            await self._save_the_rest()
+
+    def _make_runner(self) -> InProcess | WorkerPool:
+        """This process, or as many workers as the evaluations need or were given."""
+        configs = [evaluation.config for evaluation in self._evaluations]
+        workers = [worker_count(config) for config in configs]
+        limits = [config.max_concurrent for config in configs]
+        if max(workers, default=1) == 1:
+            pace = not any(config.local for config in configs)
+            return InProcess(self._evaluations, limits, Models(configs), self, pace=pace)
+        return WorkerPool(self._evaluations, configs, workers, self, load_s=self._load_s)
+
+    async def _attempt(self, evaluation: Evaluation, runner: Runner) -> None:
+        if evaluation.config.resume is None:
+            evaluation.open()
+        for shown, row in enumerate(evaluation.kept_rows(), start=1):
+            self._observer.rollout(evaluation.number, row)
+            if shown % KEPT_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        if not evaluation.missing:
+            self._end(evaluation)
+        for job in evaluation.jobs():
+            await runner.submit(job)
+
+    def rollouts(self, job: Job, finished: Sequence[Finished]) -> None:
+        evaluation = self._evaluations[job.evaluation]
+        evaluation.take(job, list(finished))
+        for one in finished:
+            self._observer.rollout(job.evaluation, one.row)
+        if not evaluation.missing:
+            self._end(evaluation)
+
+    def note(self, text: str) -> None:
+        self._observer.note(text)
+
+    def _end(self, evaluation: Evaluation) -> None:
+        self._ending.append(asyncio.get_running_loop().create_task(self._finish(evaluation)))
+
+    async def _finish(self, evaluation: Evaluation) -> None:
+        assert self._runner is not None
+        summary = await evaluation.end("finished")
+        self._summaries[evaluation.number] = summary
+        self._observer.finish(evaluation.number, summary)
+        await self._runner.end(evaluation.number)
+
+    async def _save_the_rest(self) -> None:
+        """What did not come to its end keeps what it has, and says so; whatever went wrong, all of them."""
+        await asyncio.gather(*self._ending, return_exceptions=True)
+        for evaluation in self._evaluations:
+            if evaluation.number in self._summaries:
+                continue
+            try:
+                await evaluation.end("interrupted")
+            except Exception as error:  # what ended the session is what is told; this is told beside it
+                self._observer.note(f"{evaluation.directory}: {error}")
+
+    def unfinished(self) -> list[Unfinished]:
+        return [
+            Unfinished(evaluation.config.environment, evaluation.saved, evaluation.rollouts, evaluation.directory)
+            for evaluation in self._evaluations
+            if not evaluation.complete
+        ]
+
+
+def worker_count(config: EvalConfig) -> int:
+    """Processes for the rollouts of an evaluation; never more than it may have requests or rollouts in flight."""
+    wanted = config.workers or math.ceil(config.max_concurrent / ROLLOUTS_OF_A_WORKER)
+    most = [config.max_concurrent]
+    if not config.local:
+        most += [one.max_concurrent for one in endpoint_of(config).spread() if one.max_concurrent is not None]
+    return max(1, min(wanted, *most))
+
+
+@contextmanager
+def _stop_on_signals(stopped: list[int], restore: Callable[[], Any]) -> Iterator[None]:
+    """The first Ctrl-C or SIGTERM cancels the calling task and is put into `stopped`; the second ends the process."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    signals = (signal.SIGINT, signal.SIGTERM)
+    assert task is not None
+
+    def stop(number: int) -> None:
+        if stopped:
+            _end_at_once(number, restore)
+        stopped.append(number)
+        task.cancel()
+
+    try:
+        for number in signals:
+            loop.add_signal_handler(number, stop, number)
+    except (ValueError, RuntimeError):  # not the main thread: whoever runs us owns the signals
+        yield
+        return
+    try:
+        yield
+    finally:
+        for number in signals:
+            loop.remove_signal_handler(number)
+
+
+def _end_at_once(number: int, restore: Callable[[], Any]) -> NoReturn:
+    """What was saved stays saved; worker processes see us go and end by themselves."""
+    with contextlib.suppress(Exception):
+        restore()
+    os._exit(128 + number)

@@ -1,0 +1,1 @@
+"""Where rollouts of evaluations are run: in this process, or in several of their own."""

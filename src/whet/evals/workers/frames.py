@@ -1,0 +1,93 @@
+"""What a session and its workers say to each other, over a socket pair.
+
+A frame is its length in four bytes, then its content. To a worker, that is a pickled tuple: dataset rows are any Python
+values. From a worker it is a line of JSON, and after it, as they stand in the file, rows: what runs the code of
+environments gets to unpickle nothing here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import pickle
+import socket
+from typing import Any
+
+import whet.errors
+
+LENGTH_BYTES = 4
+LONGEST = 1 << 30
+READ_AHEAD = 1 << 20
+
+
+class BrokenFrameError(Exception):
+    """The other side says something that is no frame."""
+
+
+class Channel:
+    """One end of the connection, on an event loop."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    @classmethod
+    async def over(cls, end: socket.socket) -> Channel:
+        return cls(*await asyncio.open_unix_connection(sock=end, limit=READ_AHEAD))
+
+    async def receive(self) -> bytes | None:
+        """The next frame; None once the other side is gone. Raises `BrokenFrameError`."""
+        try:
+            length = int.from_bytes(await self._reader.readexactly(LENGTH_BYTES))
+            if length > LONGEST:
+                raise BrokenFrameError(f"a frame of {length} bytes")
+            return await self._reader.readexactly(length)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return None
+
+    def send_object(self, message: Any) -> None:
+        """To a worker. Raises what `pickle` raises for a value that cannot be sent."""
+        self._send(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
+
+    def send(self, head: dict[str, Any], body: bytes = b"") -> None:
+        """From a worker."""
+        self._send(json.dumps(head).encode() + b"\n" + body)
+
+    async def flushed(self) -> None:
+        """Once the other side has taken most of what was sent; at once where it is gone."""
+        with contextlib.suppress(ConnectionError):
+            await self._writer.drain()
+
+    def abort(self) -> None:
+        self._writer.transport.abort()
+
+    def _send(self, data: bytes) -> None:
+        if not self._writer.is_closing():
+            self._writer.write(len(data).to_bytes(LENGTH_BYTES) + data)
+
+
+def read_head(frame: bytes) -> tuple[dict[str, Any], bytes]:
+    """Head and body of a worker's frame. Raises `BrokenFrameError`."""
+    line, _, body = frame.partition(b"\n")
+    try:
+        head = json.loads(line)
+    except ValueError as error:
+        raise BrokenFrameError(f"a head that is not JSON ({error})") from None
+    if not isinstance(head, dict):
+        raise BrokenFrameError("a head that is no object")
+    return head, body
+
+
+def error_to_words(error: BaseException) -> tuple[str, str]:
+    """The class of an error and what it says."""
+    return type(error).__name__, str(error)
+
+
+def error_from_words(kind: str, text: str) -> Exception:
+    """The error again; one that whet does not have is a `ModelError` whose text has its name."""
+    found = getattr(whet.errors, kind, None)
+    if not (isinstance(found, type) and issubclass(found, whet.errors.Error | whet.errors.WhetError)):
+        return whet.errors.ModelError(f"{kind}: {text}")
+    error: Exception = found.__new__(found)
+    error.args = (text,)
+    return error

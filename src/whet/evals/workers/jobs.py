@@ -1,0 +1,135 @@
+"""What a session asks of whoever runs its rollouts, and what it gets back: data, which can go to another process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+from whet.clients.client import Client
+from whet.envs.environment import Environment
+from whet.evals.seeds import rollout_seed
+from whet.rollouts.groups import OnRollout, run_group
+from whet.rollouts.limits import Limit
+from whet.rollouts.results import row_line, state_to_output
+from whet.types import RolloutInput, RolloutOutput, SamplingArgs
+
+AnyClient = Client[Any, Any, Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How every rollout of an evaluation is attempted."""
+
+    evaluation: int  # its number in the session
+    model: str
+    sampling_args: SamplingArgs
+    seed: int | None  # None: no seed is sent
+    together: bool  # the attempts at a task are scored as a group
+    max_retries: int = 0
+    timeout: float | None = None
+    state_columns: tuple[str, ...] = ()
+
+    def sampling_of(self, example_id: object, place: int) -> SamplingArgs:
+        if self.seed is None:
+            return self.sampling_args
+        return {**self.sampling_args, "seed": rollout_seed(self.seed, example_id, place)}
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Attempts at one task that are run in one process: all of a group that is scored together, otherwise one."""
+
+    evaluation: int
+    task: int
+    places: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A rollout that is scored or has failed: its row, and the row as it stands in the file."""
+
+    place: int
+    row: RolloutOutput
+    line: bytes
+
+
+class Attempted(Protocol):
+    """What of an evaluation is needed to run its rollouts."""
+
+    @property
+    def env(self) -> Environment: ...
+
+    @property
+    def tasks(self) -> Sequence[Mapping[str, Any]]: ...
+
+    @property
+    def recipe(self) -> Recipe: ...
+
+
+class Sink(Protocol):
+    """Who is told of finished rollouts, on the event loop."""
+
+    def rollouts(self, job: Job, finished: Sequence[Finished]) -> None:
+        """Some of a job's rollouts; of a group that is scored together, all of them."""
+        ...
+
+    def note(self, text: str) -> None: ...
+
+
+class Runner(Protocol):
+    """Runs rollouts, as many at once as their evaluation allows."""
+
+    async def submit(self, job: Job) -> None:
+        """Returns once the job has a place. Raises what an earlier job could not go on from."""
+        ...
+
+    async def drain(self) -> None:
+        """Returns once every job is done; raises like `submit`."""
+        ...
+
+    async def end(self, evaluation: int) -> None:
+        """Nothing more comes of an evaluation: what only it needed can go."""
+        ...
+
+    async def close(self) -> None:
+        """Cancel what is under way and give everything back."""
+        ...
+
+
+async def attempt(
+    env: Environment,
+    client: AnyClient,
+    recipe: Recipe,
+    row: Mapping[str, Any],
+    places: Sequence[int],
+    limit: Limit | None,
+    on_rollout: OnRollout | None = None,
+) -> list[Finished]:
+    """Run some of the attempts at one task, and score them: together, or each for itself."""
+    example_id = row["example_id"]
+    states = await run_group(
+        env,
+        [cast(RolloutInput, row)] * len(places),
+        client,
+        recipe.model,
+        [recipe.sampling_of(example_id, place) for place in places],
+        limit=limit,
+        on_rollout=on_rollout,
+        # A model that is run here tells rollouts apart by these, also those of other evaluations.
+        trajectory_ids=[f"{recipe.evaluation}-{example_id}-{place}" for place in places],
+        independent_scoring=not recipe.together,
+        max_retries=recipe.max_retries,
+        timeout=recipe.timeout,
+    )
+    return [
+        finished(place, state_to_output(state, recipe.state_columns))
+        for place, state in zip(places, states, strict=True)
+    ]
+
+
+def finished(place: int, row: RolloutOutput) -> Finished:
+    """A row with its place among the attempts at its task."""
+    placed = RolloutOutput({"example_id": row["example_id"], "rollout": place, **row})
+    placed["rollout"] = place  # also where a metric has that name
+    return Finished(place, placed, row_line(placed).encode())

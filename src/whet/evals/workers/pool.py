@@ -1,0 +1,248 @@
+"""Worker processes for large evaluations: started, fed, replaced when they die, ended.
+
+Each has a share of the rollouts that may be in flight, its own environments and its own connections. A model that runs
+here stays here, and answers what the workers ask of it. Dataset rows are sent with their jobs, so that all workers run
+the same tasks even where an environment makes them up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from whet.clients.client import Client
+from whet.errors import ConfigError, RunError, WorkerDiedError
+from whet.evals.config import EvalConfig
+from whet.evals.model import Models
+from whet.evals.workers.asked import Asked
+from whet.evals.workers.child import Child, is_picklable
+from whet.evals.workers.frames import BrokenFrameError, error_from_words, read_head
+from whet.evals.workers.jobs import Attempted, Finished, Job, Sink, finished
+from whet.evals.workers.placing import Line, Suspects, shares
+from whet.evals.workers.process import Orders
+from whet.rollouts.results import state_to_output
+from whet.rollouts.states import failed_state
+from whet.types import RolloutOutput
+
+READY_S = 120.0  # for a worker to load its environments, and ten times as long as that took here
+CLOSE_S = 10.0  # for workers to clean up and end once they were told to
+STARTS_AT_MOST = 3  # in a row of which none got ready
+IDLE_DEATHS_AT_MOST = 5  # in a row, of workers that had nothing to do
+
+
+class WorkerPool:
+    """Runs rollouts in processes of their own; a `Runner`."""
+
+    def __init__(
+        self,
+        evaluations: Sequence[Attempted],
+        configs: Sequence[EvalConfig],
+        workers: Sequence[int],
+        sink: Sink,
+        *,
+        load_s: float = 0.0,
+    ) -> None:
+        """Of `evaluations`, the rollouts of each on its first so many of `workers`.
+
+        `load_s` is how long it took to load their environments here.
+        """
+        self._evaluations, self._configs, self._sink = evaluations, configs, sink
+        self._recipes = [evaluation.recipe for evaluation in evaluations]
+        processes = max(workers)
+        self._limits = [
+            shares(config.max_concurrent, count, processes) for config, count in zip(configs, workers, strict=True)
+        ]
+        self._processes = processes
+        self._ready_s = READY_S + 10 * load_s
+        self._suspects = Suspects()
+        self._line = Line(self._limits, self._suspects)
+        self._asked = Asked(Models(configs))
+        self._children: dict[int, Child] = {}
+        self._keepers: list[asyncio.Task[None]] = []
+        self._numbers = itertools.count()
+        self._moved = asyncio.Event()
+        self._failure: BaseException | None = None
+        self._idle_deaths = 0
+        self._closing = False
+
+    async def __aenter__(self) -> WorkerPool:
+        loop = asyncio.get_running_loop()
+        self._keepers = [loop.create_task(self._keep(number)) for number in range(self._processes)]
+        for keeper in self._keepers:
+            keeper.add_done_callback(self._kept)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def submit(self, job: Job) -> None:
+        self._line.add(job)
+        self._give_out()
+        await self._until(lambda: not self._line)
+
+    async def drain(self) -> None:
+        await self._until(lambda: not self._line and not any(child.given for child in self._children.values()))
+
+    async def _until(self, holds: Callable[[], bool]) -> None:
+        while self._failure is None and not holds():
+            self._moved.clear()
+            await self._moved.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    async def end(self, evaluation: int) -> None:
+        await self._asked.release(evaluation)
+
+    async def close(self) -> None:
+        self._closing = True
+        for child in self._children.values():
+            if child.ready and child.channel is not None:
+                child.channel.send_object(("stop",))
+            else:
+                child.kill()
+        await self._asked.forget_all()
+        if self._keepers:
+            _, late = await asyncio.wait(self._keepers, timeout=CLOSE_S)
+            for child in self._children.values() if late else ():
+                child.kill()
+        await asyncio.gather(*self._keepers, return_exceptions=True)
+        await self._asked.close()
+
+    def _fail(self, error: BaseException) -> None:
+        self._failure = self._failure or error
+        self._moved.set()
+
+    def _kept(self, keeper: asyncio.Task[None]) -> None:
+        if not keeper.cancelled() and (error := keeper.exception()) is not None:
+            self._fail(error)
+
+    def _give_out(self) -> None:
+        """Give jobs to workers while one has room for the first of them."""
+        while not self._closing and (found := self._line.next(list(self._children.values()))) is not None:
+            job, child = found
+            row = self._evaluations[job.evaluation].tasks[job.task]
+            try:
+                child.give(next(self._numbers), job, row)
+            except Exception as error:  # pickle raises whatever the objects of the row raise
+                self._fail(self._cannot_send(job, row, error))
+                return
+        self._moved.set()
+
+    def _cannot_send(self, job: Job, row: Mapping[str, Any], error: Exception) -> ConfigError:
+        column = next((name for name, value in row.items() if is_picklable(value)), "?")
+        name = self._configs[job.evaluation].environment
+        return ConfigError(
+            f"environment {name}: task {row.get('example_id')} has a column '{column}' that cannot be sent to a worker "
+            f"process ({error}). Run it in this process: --workers 1."
+        )
+
+    # One worker after the other, in one place
+
+    async def _keep(self, number: int) -> None:
+        """Keep a worker there until the session is closed. Raises where that cannot be done."""
+        starts = 0
+        while not self._closing:
+            child = self._children[number] = Child(number)
+            try:
+                await self._talk(child)
+            finally:
+                child.ready = False
+                await child.end()
+                await self._asked.lost(child)
+            if self._closing:
+                return
+            starts = 0 if child.was_ready else starts + 1
+            if starts >= STARTS_AT_MOST:
+                raise RunError(
+                    f"worker processes do not get ready ({child.fate}). Run the rollouts in this process: --workers 1."
+                )
+            self._mourn(child)
+
+    async def _talk(self, child: Child) -> None:
+        """Tell it what to do and hear what it has to say, until it is gone."""
+        channel = await child.connect()
+        number = child.number
+        limits = [limits[number] for limits in self._limits]
+        channel.send_object(Orders(self._configs, self._recipes, limits, self._processes))
+        started = time.monotonic()
+        while True:
+            try:
+                async with asyncio.timeout(None if child.ready else self._ready_s - (time.monotonic() - started)):
+                    frame = await channel.receive()
+                if frame is None:
+                    return
+                self._hear(child, *read_head(frame))
+            except TimeoutError:
+                child.complaint = f"not ready after {self._ready_s:.0f} s"
+            except BrokenFrameError as error:
+                child.complaint = f"sent what is no message: {error}"
+            if child.complaint is not None:
+                child.kill()
+                return
+
+    def _hear(self, child: Child, head: dict[str, Any], body: bytes) -> None:
+        kind = head.get("kind")
+        if kind == "rows":
+            self._take(child, head["job"], head["places"], body)
+        elif kind == "freed":
+            child.freed(head["job"])
+        elif kind in ("ask", "forget", "release"):
+            self._asked.hear(child, head, body)
+            return
+        elif kind == "ready":
+            child.ready = child.was_ready = True
+        elif kind == "mistake":
+            self._fail(error_from_words(*head["error"]))
+        elif kind == "bug":
+            self._fail(RuntimeError(f"a worker failed:\n{head['traceback']}"))
+        else:
+            raise BrokenFrameError(f"a message of the kind {kind!r}")
+        self._give_out()
+
+    def _take(self, child: Child, number: int, places: Sequence[int], body: bytes) -> None:
+        job = child.done(number)
+        lines = body.splitlines(keepends=True)
+        if tuple(places) != job.places or len(lines) != len(places):
+            raise BrokenFrameError(f"{len(lines)} rows of {len(job.places)} rollouts")
+        rows = [RolloutOutput(json.loads(line)) for line in lines]
+        self._done(job, [Finished(*one) for one in zip(places, rows, lines, strict=True)])
+
+    def _done(self, job: Job, found: Sequence[Finished]) -> None:
+        self._suspects.cleared(job)
+        self._idle_deaths = 0
+        self._sink.rollouts(job, found)
+
+    # Death
+
+    def _mourn(self, child: Child) -> None:
+        """Have what a dead worker had run again, unless it is what killed it."""
+        jobs = child.abandoned()
+        guilty = self._suspects.died_with(jobs)
+        again = [job for job in jobs if job not in guilty]
+        rollouts = sum(len(job.places) for job in again)
+        what = f"{rollouts} rollout{'s are' if rollouts != 1 else ' is'} run again" if rollouts else "nothing was lost"
+        self._sink.note(f"worker {child.number + 1} {child.fate}; it is replaced, and {what}")
+        self._idle_deaths = 0 if jobs else self._idle_deaths + 1
+        if self._idle_deaths >= IDLE_DEATHS_AT_MOST:
+            raise RunError(
+                f"worker processes die while they have nothing to do ({child.fate}). "
+                "Run the rollouts in this process: --workers 1."
+            )
+        for job in guilty:
+            self._done(job, [self._error_row(job, place, child) for place in job.places])
+        self._line.again(again)
+        self._give_out()
+
+    def _error_row(self, job: Job, place: int, child: Child) -> Finished:
+        recipe = self._recipes[job.evaluation]
+        row = self._evaluations[job.evaluation].tasks[job.task]
+        deaths = self._suspects.deaths(job)
+        error = WorkerDiedError(f"the worker died {deaths} times on this rollout; the last one was {child.fate}")
+        sampling = recipe.sampling_of(row["example_id"], place)
+        nobody: Client[Any, Any, Any, Any] = Client(None)  # it is not asked any more
+        state = failed_state(row, nobody, recipe.model, sampling, error)
+        return finished(place, state_to_output(state, recipe.state_columns))

@@ -1,0 +1,238 @@
+"""A worker process: its own instances of the environments, its own connections, one event loop.
+
+    read what to do ──▶ load the environments ──▶ ready ──▶ jobs in, rows out ──▶ told to stop, or the session is gone
+
+A worker ends by itself when its session does, however that ended: it sees the socket close, or, where the code of an
+environment keeps the event loop from looking, a thread sees a pipe close and ends the process and what it started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import pickle
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from whet.clients.client import Client
+from whet.envs.environment import Environment
+from whet.errors import WhetError
+from whet.evals.config import EvalConfig
+from whet.evals.environments import Environments
+from whet.evals.model import Models
+from whet.evals.workers.frames import LENGTH_BYTES, Channel, error_from_words, error_to_words
+from whet.evals.workers.jobs import Job, Recipe, attempt
+from whet.rollouts.limits import Places
+from whet.rollouts.pace import paced
+from whet.types import Messages, Response, SamplingArgs, State, Tool
+
+GRACE_S = 5.0  # for rollouts and environments to be cleaned up once the session is gone
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """The first frame: what this worker is for."""
+
+    configs: Sequence[EvalConfig]
+    recipes: Sequence[Recipe]
+    limits: Sequence[int]  # rollouts of each evaluation that may be in flight here
+    processes: int  # that share an endpoint
+
+
+def main() -> None:
+    """`python -c ... SOCKET LIFELINE`: work until told to stop."""
+    end, lifeline = socket.socket(fileno=int(sys.argv[-2])), int(sys.argv[-1])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the session, which tells us
+    end.set_inheritable(False)
+    os.set_inheritable(lifeline, False)
+    threading.Thread(target=_end_with_session, args=(lifeline,), name="whet lifeline", daemon=True).start()
+    orders = _read_orders(end)
+    if orders is None:
+        return
+    environments = Environments()
+    try:
+        # Here and not on the event loop: what loads an environment may want one of its own.
+        loaded = [
+            environments.open(config, max(1, limit))
+            for config, limit in zip(orders.configs, orders.limits, strict=True)
+        ]
+        problem = None
+    except WhetError as error:
+        loaded, problem = [], error
+    asyncio.run(_work(end, orders, environments, loaded, problem))
+
+
+def _end_with_session(lifeline: int) -> None:
+    os.read(lifeline, 1)  # nothing is ever written: this returns when the session has ended
+    time.sleep(GRACE_S)
+    os.killpg(0, signal.SIGKILL)
+
+
+def _read_orders(end: socket.socket) -> Orders | None:
+    def exactly(size: int) -> bytes:
+        data = b""
+        while len(data) < size and (more := end.recv(size - len(data))):
+            data += more
+        return data
+
+    length = exactly(LENGTH_BYTES)
+    data = exactly(int.from_bytes(length))
+    if not data:
+        return None
+    orders: Orders = pickle.loads(data)
+    return orders
+
+
+async def _work(
+    end: socket.socket,
+    orders: Orders,
+    environments: Environments,
+    loaded: Sequence[Environment],
+    problem: WhetError | None,
+) -> None:
+    channel = await Channel.over(end)
+    try:
+        if problem is not None:
+            channel.send({"kind": "mistake", "error": error_to_words(problem)})
+            await channel.flushed()
+            return
+        worker = _Worker(channel, orders, loaded)
+        try:
+            if any(config.local for config in orders.configs):
+                await worker.run()
+            else:
+                with paced():
+                    await worker.run()
+        finally:
+            await worker.close()
+    finally:
+        await environments.close()
+
+
+class _Worker:
+    """Jobs that come in are run; rows, and questions to a model of the session's process, go out."""
+
+    def __init__(self, channel: Channel, orders: Orders, environments: Sequence[Environment]) -> None:
+        self._channel, self._orders, self._environments = channel, orders, environments
+        self._places = Places()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._models = Models(orders.configs, processes=orders.processes)
+        self._sessions_model = SessionsModel(channel)
+
+    async def run(self) -> None:
+        """Until the session says stop, or is gone."""
+        self._channel.send({"kind": "ready"})
+        while (frame := await self._channel.receive()) is not None:
+            kind, *content = pickle.loads(frame)
+            if kind == "job":
+                task = asyncio.get_running_loop().create_task(self._run(*content))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+            elif kind == "answer":
+                self._sessions_model.answered(*content)
+            else:
+                assert kind == "stop"
+                return
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._models.close()
+
+    async def _run(self, number: int, job: Job, row: Mapping[str, Any]) -> None:
+        which = job.evaluation
+        try:
+            client: Client[Any, Any, Any, Any] = (
+                self._sessions_model.of(which)
+                if self._orders.configs[which].local
+                else await self._models.client(which)
+            )
+            found = await attempt(
+                self._environments[which],
+                client,
+                self._orders.recipes[which],
+                row,
+                job.places,
+                self._places.up_to(self._orders.limits[which]),
+                on_rollout=lambda _: self._channel.send({"kind": "freed", "job": number}),
+            )
+        except WhetError as error:
+            self._channel.send({"kind": "mistake", "error": error_to_words(error)})
+        except Exception:
+            self._channel.send({"kind": "bug", "traceback": traceback.format_exc()})
+        else:
+            head = {"kind": "rows", "job": number, "places": [one.place for one in found]}
+            self._channel.send(head, b"".join(one.line for one in found))
+        await self._channel.flushed()
+
+
+class SessionsModel(Client[None, Any, Any, Any]):
+    """The model that runs in the session's process, asked turn by turn.
+
+    Seeds, tokens and what is continued are that client's own; only the conversation goes there, and the answer back.
+    """
+
+    def __init__(self, channel: Channel, evaluation: int = 0, shared: SessionsModel | None = None) -> None:
+        super().__init__(None)
+        self._channel, self._evaluation = channel, evaluation
+        self._waiting: dict[int, asyncio.Future[Response]] = {} if shared is None else shared._waiting
+        self._numbers: Iterator[int] = itertools.count() if shared is None else shared._numbers
+
+    def of(self, evaluation: int) -> SessionsModel:
+        """The model of one evaluation."""
+        return SessionsModel(self._channel, evaluation, self)
+
+    async def get_response(
+        self,
+        prompt: Messages,
+        model: str,
+        sampling_args: SamplingArgs,
+        tools: list[Tool] | None = None,
+        *,
+        state: State | None = None,
+        **kwargs: Any,
+    ) -> Response:
+        number = next(self._numbers)
+        answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = answer
+        head = {
+            "kind": "ask",
+            "number": number,
+            "evaluation": self._evaluation,
+            "rollout": None if state is None else state["trajectory_id"],
+            "turn": 0 if state is None else len(state["trajectory"]),
+            "model": model,
+        }
+        body = {"prompt": prompt, "sampling_args": sampling_args, "tools": tools}
+        self._channel.send(head, json.dumps(body).encode())
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            self._channel.send({"kind": "forget", "number": number})
+            raise
+        finally:
+            del self._waiting[number]
+
+    async def release(self, state: State) -> None:
+        self._channel.send({"kind": "release", "evaluation": self._evaluation, "rollout": state["trajectory_id"]})
+
+    def answered(self, number: int, response: Response | None, error: tuple[str, str] | None) -> None:
+        """What the session's model said to a question, or why it said nothing."""
+        answer = self._waiting.get(number)
+        if answer is None or answer.done():
+            return
+        if error is not None:
+            answer.set_exception(error_from_words(*error))
+        else:
+            assert response is not None
+            answer.set_result(response)

@@ -1,0 +1,191 @@
+"""`results.jsonl` while it grows: rows are handed over by the event loop, written and fsynced by a thread.
+
+    append ──▶ pending ──64 rows, half a second, or a flush──▶ written and fsynced ──▶ saved
+
+The event loop never waits for the disk; a row counts as `saved` once it would survive a loss of power. Who appends is
+told where each row begins, so that the file can be put in order at the end without holding any of it in memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, BinaryIO
+
+from whet.errors import RunError
+from whet.files import sync_directory
+from whet.rollouts.results import RESULTS, repair
+
+ROWS_AT_ONCE = 64
+SECONDS_AT_MOST = 0.5  # between a row and its fsync
+
+
+class DirectoryLock:
+    """Held by the one process that writes to a results directory; given back when that ends, however it ends."""
+
+    def __init__(self, directory: Path) -> None:
+        """Take it. Raises `RunError` where another process has it."""
+        self._descriptor = os.open(directory, os.O_RDONLY)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._descriptor)
+            raise RunError(
+                f"{directory} is in use: another process is evaluating into it. Wait for it, or stop it."
+            ) from None
+
+    def release(self) -> None:
+        os.close(self._descriptor)
+
+
+class RowLog:
+    """Rows that are appended to one file. A torn last line, left by a kill, is cut off when it is opened."""
+
+    def __init__(self, directory: Path) -> None:
+        """Open `directory`'s results. Raises `RunError` where they cannot be written."""
+        self.path = directory / RESULTS
+        self.saved = 0  # rows that were appended here and are on the disk
+        try:
+            repair(self.path)
+            self._file: IO[bytes] = open(self.path, "ab", buffering=0)  # noqa: SIM115  closed by close()
+            sync_directory(directory)
+        except OSError as error:
+            raise self._cannot_write(error) from error
+        self._end = self._file.seek(0, os.SEEK_END)
+        self._changed = threading.Condition()
+        self._pending: list[bytes] = []
+        self._pending_rows = 0
+        self._appended = 0
+        self._in_a_hurry = self._closing = False
+        self._failure: OSError | None = None
+        self._thread = threading.Thread(target=self._write_all, name=f"whet rows of {directory.name}", daemon=True)
+        self._thread.start()
+
+    def append(self, lines: Iterable[bytes]) -> list[int]:
+        """Hand over whole rows, which are written together; where each of them begins in the file.
+
+        Raises `RunError` where rows before could not be written.
+        """
+        offsets = []
+        with self._changed:
+            self._check()
+            for line in lines:
+                offsets.append(self._end)
+                self._end += len(line)
+                self._pending.append(line)
+            self._appended += len(offsets)
+            first = self._pending_rows == 0
+            self._pending_rows += len(offsets)
+            if first or self._pending_rows >= ROWS_AT_ONCE:
+                self._changed.notify_all()
+        return offsets
+
+    def flush(self) -> None:
+        """Wait until every row is saved. Raises `RunError` where that cannot be."""
+        with self._changed:
+            self._in_a_hurry = True
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._failure is not None or self.saved == self._appended)
+            self._check()
+
+    def close(self) -> None:
+        """Save what is pending and close the file; a failure has been told to whoever flushed."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._thread.join()
+        self._file.close()
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._cannot_write(self._failure) from self._failure
+
+    def _cannot_write(self, error: OSError) -> RunError:
+        return RunError(
+            f"{self.path}: cannot write results ({error.strerror or error}); the rows before are kept. "
+            "Make room or mend the disk, then go on with --resume."
+        )
+
+    def _write_all(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._pending or self._closing)
+                self._changed.wait_for(
+                    lambda: self._pending_rows >= ROWS_AT_ONCE or self._in_a_hurry or self._closing, SECONDS_AT_MOST
+                )
+                lines, rows = self._pending, self._pending_rows
+                self._pending, self._pending_rows, self._in_a_hurry = [], 0, False
+                if not lines:
+                    return
+            try:
+                self._write(b"".join(lines))
+            except OSError as error:
+                with self._changed:
+                    self._failure = error
+                    self._changed.notify_all()
+                return
+            with self._changed:
+                self.saved += rows
+                self._changed.notify_all()
+
+    def _write(self, data: bytes) -> None:
+        start = self._file.tell()
+        try:
+            left = memoryview(data)
+            while left:
+                left = left[self._file.write(left) :]
+            os.fsync(self._file.fileno())
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._file.fileno(), start)
+            raise
+
+
+def read_rows(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Where each whole line begins, and the line; blank ones and a torn last one are left out."""
+    offset = 0
+    with path.open("rb") as file:
+        for line in file:
+            if line.endswith(b"\n") and not line.isspace():
+                yield offset, line
+            offset += len(line)
+
+
+def row_at(file: BinaryIO, offset: int) -> bytes:
+    file.seek(offset)
+    return file.readline()
+
+
+def put_in_order(path: Path, offsets: Sequence[int]) -> None:
+    """Rewrite `path` as the lines that begin at `offsets`, in their order; whole or not at all.
+
+    Nothing is written where that is what stands there. Never holds more than a line in memory.
+    """
+    if _in_order(path, offsets):
+        return
+    aside = path.with_name(f".{path.name}.tmp")
+    try:
+        with path.open("rb") as source, aside.open("wb") as target:
+            for offset in offsets:
+                target.write(row_at(source, offset))
+            target.flush()
+            os.fsync(target.fileno())
+        os.replace(aside, path)
+        sync_directory(path.parent)
+    except OSError:
+        aside.unlink(missing_ok=True)
+        raise
+
+
+def _in_order(path: Path, offsets: Sequence[int]) -> bool:
+    end = 0
+    with path.open("rb") as file:
+        for offset in offsets:
+            if offset != end:
+                return False
+            end = offset + len(row_at(file, offset))
+    return end == path.stat().st_size
