@@ -1,0 +1,1 @@
+"""`whet view`: rollouts of evaluations and of training in the terminal."""

@@ -1,0 +1,185 @@
+"""What the index keeps of one line: fixed-size columns, names, and a little text. Pure.
+
+Rows are those of `results.jsonl` (`rollouts/results.py`) and of a run's rollouts (`rl/rollout_log.py`). Whatever is
+missing or of another type than expected is empty: nothing in a line can stop the index.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from whet.evals.viewer.lines import parse_row
+from whet.messages import readable_text
+
+NUMBERS: Mapping[str, str] = {
+    "file": "I",
+    "line": "Q",
+    "offset": "Q",
+    "size": "Q",
+    "checksum": "I",
+    "group": "Q",
+    "place": "I",
+    "environment": "I",
+    "error": "I",
+    "stop_condition": "I",
+    "truncated": "B",
+    "damaged": "B",
+    "turns": "I",
+    "reward": "d",
+    "advantage": "d",
+    "input_tokens": "d",
+    "output_tokens": "d",
+    "duration": "d",
+    "example": "d",
+}
+"""Columns by name, with the type code of `array`. Where a number is not known, a `d` column holds NaN."""
+NAMES = ("environment", "error", "stop_condition")
+"""Columns that hold numbers of names, 0 for none."""
+QUESTION_LENGTH = 160
+NAME_LENGTH = 120
+UNKNOWN = math.nan
+_SPACE = re.compile(r"\s+")
+
+
+class Entry(NamedTuple):
+    """One line, as its content alone tells it."""
+
+    environment: str = ""  # "" where the row names none: then it is that of the whole file
+    error: str = ""
+    stop_condition: str = ""
+    truncated: bool = False
+    turns: int = 0
+    reward: float = UNKNOWN
+    advantage: float = UNKNOWN
+    input_tokens: float = UNKNOWN
+    output_tokens: float = UNKNOWN
+    duration: float = UNKNOWN
+    example: float = UNKNOWN
+    example_id: int | str | None = None
+    group: str = ""  # what the rollouts of a group have in common, inside their file
+    question: str = ""
+    problem: str = ""  # why the line is no rollout
+
+
+def read_entry(line: bytes) -> Entry:
+    """The entry of a line."""
+    try:
+        row = parse_row(line)
+    except ValueError as error:
+        return Entry(problem=str(error))
+    return entry_of(row)
+
+
+def entry_of(row: Mapping[str, Any]) -> Entry:
+    """The entry of a row."""
+    name = _name(row.get("environment"))
+    example_id = _example_id(row.get("example_id"))
+    input_tokens, output_tokens = _tokens(row)
+    group = row.get("group")
+    return Entry(
+        environment=name,
+        error=_error(row.get("error")),
+        stop_condition=_name(row.get("stop_condition")),
+        truncated=bool(row.get("is_truncated")),
+        turns=_turns(row),
+        reward=_number(row.get("reward")),
+        advantage=_number(row.get("advantage")),
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        duration=_number(_mapping(row.get("timing")).get("total")),
+        example=_number(example_id),
+        example_id=example_id,
+        group=json.dumps([name, example_id if group is None else str(group), group is None]),
+        question=question_of(row, QUESTION_LENGTH),
+    )
+
+
+def group_key(part: str, group: str) -> int:
+    """A number for a group of a file, the same whenever it is computed."""
+    text = f"{part}\n{group}".encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
+
+
+def question_of(row: Mapping[str, Any], length: int) -> str:
+    """The first words of what was asked: of the last message of the prompt that the model did not write, on a line."""
+    prompt = row.get("prompt")
+    if isinstance(prompt, list):
+        asked = [message for message in prompt if isinstance(message, Mapping) and message.get("role") != "assistant"]
+        users = [message for message in asked if message.get("role") == "user"]
+        prompt = readable_text((users or asked)[-1].get("content")) if asked else ""
+    return _words(prompt, length) if isinstance(prompt, str) else ""
+
+
+def _words(text: str, length: int) -> str:
+    return _whole(_SPACE.sub(" ", text[: 4 * length]).strip()[:length])
+
+
+def _whole(text: str) -> str:
+    """Text that can be stored: half characters replaced."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def _name(value: Any) -> str:
+    return _whole(value[:NAME_LENGTH]) if isinstance(value, str) else ""
+
+
+def _error(value: Any) -> str:
+    if value is None:
+        return ""
+    return _name(_mapping(value).get("error") if isinstance(value, Mapping) else value) or "Error"
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _number(value: Any) -> float:
+    if not isinstance(value, int | float):
+        return UNKNOWN
+    try:
+        return float(value)
+    except OverflowError:
+        return UNKNOWN
+
+
+def _example_id(value: Any) -> int | str | None:
+    if isinstance(value, bool) or not isinstance(value, int | str | None):
+        value = json.dumps(value)
+    return _name(value) if isinstance(value, str) else value
+
+
+def _turns(row: Mapping[str, Any]) -> int:
+    turns = row.get("turns")
+    if isinstance(turns, list):
+        return len(turns)
+    counted = _number(_mapping(row.get("metrics")).get("num_turns"))
+    if 0 <= counted < 2**32:
+        return int(counted)
+    completion = row.get("completion")
+    if not isinstance(completion, list):
+        return int(isinstance(completion, str))
+    return sum(_mapping(message).get("role") == "assistant" for message in completion)
+
+
+def _tokens(row: Mapping[str, Any]) -> tuple[float, float]:
+    usage = row.get("token_usage")
+    if isinstance(usage, Mapping):
+        return _number(usage.get("input_tokens")), _number(usage.get("output_tokens"))
+    turns = row.get("turns")
+    known = [turn for turn in turns if isinstance(turn, Mapping)] if isinstance(turns, list) else []
+    if not known:
+        return UNKNOWN, UNKNOWN
+    starts = [start for turn in known if isinstance(start := turn.get("prompt_start"), int)]
+    return (
+        float(sum(starts) + sum(_length(turn.get("prompt_ids")) for turn in known)),
+        float(sum(_length(turn.get("completion_ids")) for turn in known)),
+    )
+
+
+def _length(value: Any) -> int:
+    return len(value) if isinstance(value, list) else 0

@@ -1,0 +1,214 @@
+"""Bringing an index up to date with its files, a piece at a time; here, or in a process of its own.
+
+    whole lines        are indexed once, from where the index ends
+    a torn last line   waits until it is whole; an object without a newline at the end of a file counts as whole
+    a file that grew   is indexed on; that it is the same file is checked by its inode and by samples of its content
+    one that was cut, replaced or rewritten in place: the whole index is made anew
+
+`python -m whet.evals.viewer.indexing ROLLOUTS INDEX` indexes to the end and exits, also when its standard input ends.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import select
+import sqlite3
+import sys
+import time
+import zlib
+from array import array
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from whet.evals.viewer.entries import NAMES, NUMBERS, Entry, group_key, read_entry
+from whet.evals.viewer.index import Chunk, FileState, Index
+from whet.evals.viewer.layout import Layout, Part
+from whet.evals.viewer.lines import opened, read_at
+from whet.evals.viewer.pieces import Line, PieceReader
+
+PIECE = 4 << 20
+"""Bytes that a process of its own indexes at once."""
+SMALL_PIECE = 256 << 10
+"""Bytes that are indexed at once where somebody waits: some milliseconds of work."""
+SAMPLES, SAMPLE_BYTES = 8, 4096
+FEW_IN_A_CHUNK, MANY_CHUNKS = 64, 1000
+
+
+class Indexer:
+    """Reads the files of `layout` into `index`. Several may work on one index; each piece is added once."""
+
+    def __init__(self, layout: Layout, index: Index, piece: int = SMALL_PIECE) -> None:
+        self.layout = layout
+        self.index = index
+        self.piece = piece
+        self._parts: dict[str, Part] = {}
+        self._same: dict[str, tuple[Part, FileState]] = {}  # compared already
+        self._readers: dict[str, PieceReader] = {}
+        self._places: Counter[int] = Counter()
+        self._places_of: tuple[int, int] | None = None  # generation and chunk that `_places` is right for
+
+    def check(self) -> None:
+        """Look at the files again. Where one that is indexed is no longer the same, the index is emptied."""
+        self._parts = self.layout.parts()
+        generation = self.index.generation
+        if self._still_true():
+            return
+        with self.index.writing():
+            if self.index.generation == generation:  # else another process was faster
+                self.index.clear()
+        self._readers.clear()
+
+    def _still_true(self) -> bool:
+        files = self.index.files()
+        chunks = len(self.index.counts())
+        rollouts = sum(count for _, count, _ in self.index.counts()) if chunks > MANY_CHUNKS else 0
+        if chunks > MANY_CHUNKS + 4 * len(files) and rollouts < FEW_IN_A_CHUNK * chunks:
+            return False  # indexed while somebody watched it grow; made anew, it is read faster
+        return all(
+            name in self._parts and self._is_same(self._parts[name], state) for name, (_, state) in files.items()
+        )
+
+    def _is_same(self, part: Part, state: FileState) -> bool:
+        """Whether what is indexed of a file still stands in it."""
+        if self._same.get(part.name) == (part, state):
+            return True
+        untouched = (part.size, part.modified) == (state.size, state.modified)
+        if part.inode != state.inode and not untouched:
+            return False
+        if part.size < state.mark.position or (part.size == state.mark.position and not untouched):
+            return False
+        try:
+            with opened(part.path) as file:
+                goes_on = state.mark.ended or read_at(file, state.mark.position, 1) in (b"", b"\n")
+                same = goes_on and fingerprint(file, state.mark.position) == state.fingerprint
+        except FileNotFoundError:
+            return False
+        if same:
+            self._same[part.name] = (part, state)
+        return same
+
+    def index_some(self, seconds: float) -> bool:
+        """Index for about so long, at least a piece. Whether something is left that can be indexed now."""
+        deadline = time.monotonic() + seconds
+        while self._index_piece():
+            if time.monotonic() >= deadline:
+                return True
+        return False
+
+    def torn(self) -> int:
+        """Bytes after the last whole line of each file that is indexed to there."""
+        files = self.index.files()
+        return sum(
+            part.size - (files[name][1].mark.position if name in files else 0)
+            for name, part in self._parts.items()
+            if name in self._readers and self._readers[name].torn
+        )
+
+    def _index_piece(self) -> bool:
+        """Add the next piece of the first file that has one."""
+        generation = self.index.generation
+        files = self.index.files()
+        for name, part in self._parts.items():
+            _, before = files.get(name, (None, FileState(name, part.step)))
+            if part.size <= before.mark.position:
+                continue
+            try:
+                with opened(part.path) as file:
+                    stat = os.fstat(file)
+                    if stat.st_ino & (2**63 - 1) != part.inode or stat.st_size < part.size:
+                        continue  # replaced since `check`, which will find out
+                    reader = self._readers.setdefault(name, PieceReader())
+                    piece = reader.next(file, before.mark, part.size, self.piece)
+                    if piece is None:
+                        continue
+                    sample = fingerprint(file, piece.end.position)
+            except FileNotFoundError:
+                continue
+            after = FileState(name, part.step, piece.end, part.size, part.modified, part.inode, sample)
+            self._add(generation, before, after, piece.lines)
+            return True
+        return False
+
+    def _add(self, generation: int, before: FileState, after: FileState, lines: list[Line]) -> None:
+        entries = [_entry(line) for line in lines]
+        with self.index.writing():
+            _, now = self.index.files().get(before.part, (None, FileState(before.part, before.step)))
+            if self.index.generation != generation or now != before:
+                return  # another process was faster
+            file = self.index.set_file(after)
+            if entries:
+                self._count_places()
+                self._places_of = (generation, self.index.add(self._chunk(file, after.part, lines, entries)))
+
+    def _count_places(self) -> None:
+        """Know how many rollouts of each group there are, also where another process indexed them."""
+        counts = self.index.counts()
+        now = (self.index.generation, counts[-1][0] if counts else 0)
+        if self._places_of != now:
+            self._places = Counter(self.index.column("group", after=0, to=now[1]))
+            self._places_of = now
+
+    def _chunk(self, file: int, part: str, lines: list[Line], entries: list[Entry]) -> Chunk:
+        groups = [group_key(part, entry.group) for entry in entries]
+        places = []
+        for group in groups:
+            places.append(self._places[group])
+            self._places[group] += 1
+        columns: dict[str, Iterable[Any]] = {
+            "file": [file] * len(lines),
+            "line": [line.number for line in lines],
+            "offset": [line.offset for line in lines],
+            "size": [line.size for line in lines],
+            "checksum": [zlib.crc32(line.content or b"") for line in lines],
+            "group": groups,
+            "place": places,
+            "damaged": [entry.problem != "" for entry in entries],
+        }
+        for name in NUMBERS.keys() - columns.keys() - set(NAMES):
+            columns[name] = [getattr(entry, name) for entry in entries]
+        return Chunk(
+            columns={name: array(NUMBERS[name], values) for name, values in columns.items()},
+            names={name: [getattr(entry, name) for entry in entries] for name in NAMES},
+            texts=[(entry.example_id, entry.question, entry.problem) for entry in entries],
+            damaged=sum(entry.problem != "" for entry in entries),
+        )
+
+
+def _entry(line: Line) -> Entry:
+    if line.content is None:
+        return Entry(problem=f"a line of {line.size:,} bytes is too long to be read")
+    return read_entry(line.content)
+
+
+def fingerprint(file: int, position: int) -> str:
+    """Of samples of the first `position` bytes: the beginning, the end and some between."""
+    digest = hashlib.blake2b(digest_size=16)
+    last = max(0, position - SAMPLE_BYTES)
+    for offset in sorted({last * number // (SAMPLES - 1) for number in range(SAMPLES)}):
+        digest.update(read_at(file, offset, min(SAMPLE_BYTES, position - offset)))
+    return digest.hexdigest()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Index the rollouts at the first path into the index at the second."""
+    rollouts, path = sys.argv[1:] if arguments is None else arguments
+    os.nice(10)
+    try:
+        indexer = Indexer(Layout(Path(rollouts)), Index(Path(path)), piece=PIECE)
+        more = True
+        while more:
+            indexer.check()
+            more = indexer.index_some(seconds=0.5)
+            if select.select([sys.stdin], [], [], 0)[0]:  # whoever started this is gone
+                return 0
+    except (OSError, sqlite3.Error) as error:
+        print(f"{path}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

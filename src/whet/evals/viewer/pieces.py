@@ -1,0 +1,87 @@
+"""The next whole lines of a file that may be growing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from whet.evals.viewer.lines import LONG, TOO_LONG, find_newline, parse_row, read_at
+
+
+class Line(NamedTuple):
+    """One line of a file, without its newline."""
+
+    offset: int
+    number: int  # from 1
+    size: int
+    content: bytes | None  # None: above `TOO_LONG` bytes
+
+
+class Mark(NamedTuple):
+    """How far a file has been read."""
+
+    position: int = 0
+    newlines: int = 0  # before `position`
+    ended: bool = True  # whether the last line read has its newline
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Consecutive lines, without empty ones, and where they end."""
+
+    lines: list[Line]
+    end: Mark
+
+
+class PieceReader:
+    """Reads one file. Remembers what it need not look at again while nothing is added to the file."""
+
+    def __init__(self) -> None:
+        self.torn = False  # whether what follows the last piece is no whole line yet
+        self._no_newline_before = 0
+        self._no_row_with_size = -1
+
+    def next(self, file: int, mark: Mark, size: int, limit: int) -> Piece | None:
+        """The whole lines from `mark` on, about `limit` bytes of them but at least one; None where there is none.
+
+        An object that ends the file of `size` bytes, without a newline, is a whole line: no shorter text could be one.
+        """
+        data = read_at(file, mark.position, limit)
+        end = data.rfind(b"\n") + 1
+        if end == 0:
+            newline = find_newline(file, max(mark.position + len(data), self._no_newline_before))
+            if newline is None:
+                self._no_newline_before = size
+                return self._last(file, mark, size)
+            end = newline + 1 - mark.position
+            if end > TOO_LONG:
+                line = Line(mark.position, mark.newlines + 1, end - 1, None)
+                return self._found([line], Mark(newline + 1, mark.newlines + 1))
+            data = read_at(file, mark.position, end)
+        newlines = mark.newlines + data.count(b"\n", 0, end)
+        return self._found(list(_split(data[: end - 1], mark)), Mark(mark.position + end, newlines))
+
+    def _found(self, lines: list[Line], end: Mark) -> Piece:
+        self.torn = False
+        return Piece(lines, end)
+
+    def _last(self, file: int, mark: Mark, size: int) -> Piece | None:
+        self.torn = True
+        if size - mark.position > LONG or size == self._no_row_with_size or not mark.ended:
+            return None
+        data = read_at(file, mark.position, size - mark.position)
+        try:
+            parse_row(data)
+        except ValueError:
+            self._no_row_with_size = size
+            return None
+        return self._found(list(_split(data, mark)), Mark(mark.position + len(data), mark.newlines, ended=False))
+
+
+def _split(data: bytes, start: Mark) -> Iterator[Line]:
+    offset = start.position
+    for number, content in enumerate(data.split(b"\n"), start=start.newlines + 1):
+        if content and not content.isspace():
+            yield Line(offset, number, len(content), content)
+        offset += len(content) + 1

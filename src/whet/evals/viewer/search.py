@@ -1,0 +1,205 @@
+"""Full-text search in files of rollouts, faster than they could be parsed.
+
+A line is JSON, and may write a character in several ways: as itself in UTF-8, as `\\u00e9`, and inside a tool call,
+which is JSON in JSON, as `\\\\u00e9`. A search takes some characters of the text, looks in a piece of the file for all
+the ways in which these can be written in either case, and only then parses the lines where one of them stands, to see
+whether the text is in a message.
+
+Case: a letter stands for what it becomes as lower and as upper case where that is a single letter.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from whet.errors import RunError
+from whet.evals.viewer.calls import tool_calls
+from whet.evals.viewer.lines import TOO_LONG, opened, parse_row, read_at
+from whet.messages import readable_text
+
+PIECE = 1 << 20
+"""Bytes looked through between two reports."""
+GAP = 64 << 10
+"""Bytes between two lines that are read rather than skipped."""
+ENOUGH = 3
+"""Characters of plain ASCII that are looked for rather than others: fewer would be everywhere."""
+_ODD = frozenset('"\\/\x7f')
+"""Printable or not, written in more than one way by usual writers of JSON."""
+_ESCAPED_ASCII = tuple(b"\\u00%d" % digit for digit in range(2, 8))
+"""In a line with one of these, plain ASCII may be written as escapes; it is always parsed."""
+
+
+@dataclass(slots=True)
+class Found:
+    """What a search has found so far."""
+
+    total: int  # bytes to look through
+    done: int = 0
+    numbers: list[int] = field(default_factory=list)  # rollouts, in the order of the file
+    skipped: int = 0  # lines that are no rollouts
+
+
+class Query:
+    """A text to look for. Raises ValueError for an empty one."""
+
+    def __init__(self, text: str) -> None:
+        if not text:
+            raise ValueError("there is no text to look for")
+        cases = [_cases(character) for character in text]
+        self._pattern = re.compile("".join(f"[{''.join(map(re.escape, sorted(forms)))}]" for forms in cases))
+        self._needles = list(_needles(cases))
+
+    def candidates(self, piece: bytes, starts: Sequence[int], ends: Sequence[int]) -> list[int]:
+        """Which of the lines of a piece have to be parsed; a line that the text is in is never left out."""
+        low = piece.lower()  # ASCII letters only, so also the digits of escapes
+        escapes = b"\\u" in low
+        ascii_only = low.isascii()
+        needles = [
+            needle
+            for needle in self._needles
+            if (escapes or b"\\" not in needle) and (needle.isascii() or not ascii_only)
+        ]
+        if escapes and b"\\u00" in low:
+            needles += _ESCAPED_ASCII
+        found: set[int] = set()
+        for needle in needles:
+            at = low.find(needle)
+            while at >= 0:
+                line = bisect_right(starts, at) - 1
+                if at < ends[line]:
+                    found.add(line)
+                if line + 1 == len(starts):
+                    break
+                at = low.find(needle, starts[line + 1])
+        return sorted(found)
+
+    def is_in(self, row: Mapping[str, Any]) -> bool:
+        """Whether the text stands in the messages of a row, its answer or its error."""
+        return any(self._pattern.search(text) is not None for text in texts_of(row))
+
+
+def _cases(character: str) -> frozenset[str]:
+    """A letter in either case; other characters as they are."""
+    forms = {character}
+    while more := {form for one in forms for form in (one.lower(), one.upper()) if len(form) == 1} - forms:
+        forms |= more
+    return frozenset(forms)
+
+
+def _needles(cases: Sequence[frozenset[str]]) -> Iterator[bytes]:
+    """What to look for in lower-case JSON: a line that matches has one of these, unless ASCII is escaped in it."""
+    plain = _longest(cases, lambda forms: all(" " <= form < "\x7f" and form not in _ODD for form in forms))
+    other = _longest(cases, lambda forms: not any(form < "\x80" for form in forms))
+    if len(plain) >= ENOUGH or not other:
+        yield "".join(min(forms).lower() for forms in plain).encode()
+        return
+    for characters in itertools.product(*other[:2]):
+        ways = ((json.dumps(one)[1:-1].encode(), one.encode("utf-8", "surrogatepass")) for one in characters)
+        yield from (b"".join(way).lower() for way in itertools.product(*ways))
+
+
+def _longest(cases: Sequence[frozenset[str]], wanted: Callable[[frozenset[str]], bool]) -> Sequence[frozenset[str]]:
+    runs = [list(run) for fits, run in itertools.groupby(cases, wanted) if fits]
+    return max(runs, key=len, default=[])
+
+
+def texts_of(row: Mapping[str, Any]) -> Iterator[str]:
+    """What a person reads of a rollout: messages with reasoning and tool calls, the answer, the error."""
+    for name in ("prompt", "completion"):
+        messages = row.get(name)
+        for message in messages if isinstance(messages, list) else [{"content": messages}]:
+            if isinstance(message, Mapping):
+                yield readable_text(message.get("content"))
+                if isinstance(reasoning := message.get("reasoning_content"), str):
+                    yield reasoning
+                for call in tool_calls(message):
+                    yield call.name
+                    yield call.arguments
+                    if "\\" in call.arguments:
+                        yield json.dumps(call.parsed, ensure_ascii=False)
+    yield from _strings([row.get("answer"), row.get("error"), row.get("error_chain")])
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for item in value:
+            yield from _strings(item)
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _strings(item)
+
+
+def search(
+    query: Query,
+    numbers: Sequence[int],
+    columns: Mapping[str, Sequence[int]],
+    paths: Mapping[int, Path],
+) -> Iterator[Found]:
+    """Look through the rollouts with these numbers, given in order; `columns`: file, offset, size and damaged of all.
+
+    Yields the same `Found`, grown, after each piece. Raises `RunError` where a file is no longer as it was indexed.
+    """
+    sizes = columns["size"]
+    found = Found(total=sum(sizes[number] for number in numbers))
+    for piece in _pieces(numbers, columns):
+        first, last = piece[0], piece[-1]
+        path = paths[columns["file"][first]]
+        begin, end = columns["offset"][first], columns["offset"][last] + sizes[last]
+        if end - begin > TOO_LONG:
+            found.skipped += 1  # a piece by itself
+        else:
+            data = _read(path, begin, end - begin)
+            starts = [columns["offset"][number] - begin for number in piece]
+            ends = [start + sizes[number] for start, number in zip(starts, piece, strict=True)]
+            for line in query.candidates(data, starts, ends):
+                if _matches(query, data[starts[line] : ends[line]], path, columns["damaged"][piece[line]] != 0):
+                    found.numbers.append(piece[line])
+            found.skipped += sum(columns["damaged"][number] for number in piece)
+        found.done += sum(sizes[number] for number in piece)
+        yield found
+
+
+def _pieces(numbers: Sequence[int], columns: Mapping[str, Sequence[int]]) -> Iterator[list[int]]:
+    """The numbers in pieces: lines of one file, near to each other, together about `PIECE` bytes."""
+    file, offset, size = columns["file"], columns["offset"], columns["size"]
+    piece: list[int] = []
+    for number in numbers:
+        if piece:
+            last, begin = piece[-1], offset[piece[0]]
+            end = offset[last] + size[last]
+            near = file[number] == file[last] and 0 <= offset[number] - end <= GAP
+            if not near or offset[number] + size[number] - begin > PIECE:
+                yield piece
+                piece = []
+        piece.append(number)
+    if piece:
+        yield piece
+
+
+def _read(path: Path, offset: int, size: int) -> bytes:
+    try:
+        with opened(path) as file:
+            data = read_at(file, offset, size)
+    except OSError as error:
+        raise RunError(f"{path}: {error.strerror}.") from None
+    if len(data) < size:
+        raise RunError(f"{path}: the file was changed since it was listed.")
+    return data
+
+
+def _matches(query: Query, line: bytes, path: Path, damaged: bool) -> bool:
+    try:
+        return query.is_in(parse_row(line, cut=False))
+    except ValueError:
+        if damaged:
+            return False
+        raise RunError(f"{path}: the file was changed since it was listed.") from None

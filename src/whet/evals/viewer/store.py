@@ -1,0 +1,279 @@
+"""Rollouts on disk, for looking at: listed at once, read one at a time, searched; never all of them in memory.
+
+    with open_store(Path("outputs/evals/gsm8k--whet--tiny/4c5cde0c")) as store:
+        store.start()                                        # a large file is indexed aside
+        heads = store.heads(Filter(failed=False), Sort("reward", descending=True))
+        store.row(heads[0].number)                           # the whole rollout
+        for found in store.search("therefore"):              # a piece at a time; stop when you like
+            print(found.done, found.numbers)
+        progress = store.poll()                              # now and then: what came in since
+
+A store may be used by several threads. `poll` is quick; `heads`, `totals` and `counts` take up to a tenth of a second
+with 200,000 rollouts; `row` as long as its line is long.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+import threading
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self, overload
+
+from whet.errors import RunError
+from whet.evals.viewer.columns import Columns
+from whet.evals.viewer.heads import Filter, Head, Progress, Sort, Totals
+from whet.evals.viewer.index import Index
+from whet.evals.viewer.indexing import Indexer
+from whet.evals.viewer.layout import Layout, order_of
+from whet.evals.viewer.lines import opened, parse_row, read_at
+from whet.evals.viewer.location import open_index
+from whet.evals.viewer.search import Found, Query, search
+from whet.evals.viewer.sources import Source, source_at
+
+IN_MEMORY = 8 << 20
+"""Bytes of rollouts up to which the index is made anew each time, in memory, and here."""
+FIRST_SECONDS = 0.05
+"""Work on the index before a store is handed out, so that its first screen has something to show."""
+
+
+def open_store(path: Path) -> Store:
+    """The rollouts at `path`: a results file, the directory of an evaluation or of a run, a file of a run's rollouts.
+
+    Raises `RunError` where there is none of these, in a line that says what to name instead.
+    """
+    return Store(source_at(path))
+
+
+class Heads(Sequence[Head]):
+    """A list of rollouts, by their numbers; heads are put together as they are asked for.
+
+    It stays as it is while the index grows; ask the store again for what came in. Once the store's generation has
+    grown, it is void: reading raises IndexError or shows other rollouts.
+    """
+
+    def __init__(self, store: Store, numbers: Sequence[int]) -> None:
+        self._store = store
+        self.numbers = numbers
+        """The rollouts' numbers, in the order of the list."""
+        self._positions: dict[int, int] | None = None
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @overload
+    def __getitem__(self, index: int) -> Head: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Head]: ...
+    def __getitem__(self, index: int | slice) -> Head | list[Head]:
+        if isinstance(index, slice):
+            return [self._store.head(number) for number in self.numbers[index]]
+        return self._store.head(self.numbers[index])
+
+    def position(self, number: int) -> int | None:
+        """Where a rollout stands in the list; None where it does not."""
+        if isinstance(self.numbers, range):
+            return self.numbers.index(number) if number in self.numbers else None
+        if self._positions is None:
+            self._positions = {number: place for place, number in enumerate(self.numbers)}
+        return self._positions.get(number)
+
+
+class Store:
+    """The rollouts of one evaluation or one training run."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        """What is known without reading rollouts: path, kind, environment, model, metadata."""
+        self._layout = Layout(source.rollouts)
+        self._lock = threading.RLock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._failure: str | None = None
+        self._parts = self._layout.parts()
+        size = sum(part.size for part in self._parts.values())
+        self._index = open_index(source.rollouts) if size > IN_MEMORY else Index(None)
+        self._indexer = Indexer(self._layout, self._index)
+        self._columns = Columns(self._index)
+        self.poll(FIRST_SECONDS)
+
+    def start(self) -> None:
+        """Index what is left in a process of its own, at low priority. Small files are read by `poll` instead."""
+        with self._lock:
+            left = self.poll(0)
+            path = self._index.path
+            if path is None or left.bytes_total - left.bytes_done <= IN_MEMORY or self._process is not None:
+                return
+            command = [sys.executable, "-m", "whet.evals.viewer.indexing", str(self._layout.path), str(path)]
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+            )
+
+    def poll(self, seconds: float = 0.01) -> Progress:
+        """How far the index is, after about `seconds` of work on it here; notices files that changed."""
+        with self._lock:
+            if self._failure is None and not self._runs_aside():
+                try:
+                    self._indexer.check()
+                    self._indexer.index_some(seconds)
+                except (OSError, sqlite3.Error) as error:
+                    self._failure = f"{self._index.path or self._layout.path}: {error}"
+            return self._progress()
+
+    def index_all(self) -> Progress:
+        """Index to the end, here and now."""
+        with self._lock:
+            progress = self.poll(float("inf"))
+            while self._runs_aside():
+                assert self._process is not None
+                self._process.wait()
+                progress = self.poll(float("inf"))
+            return progress
+
+    def _runs_aside(self) -> bool:
+        """Whether another process is indexing for this one; what it said when it failed."""
+        process = self._process
+        if process is None or process.poll() is None:
+            return process is not None
+        self._process = None
+        _, said = process.communicate()
+        if process.returncode != 0:
+            reason = said.decode("utf-8", "replace").strip().rpartition("\n")[2]
+            self._failure = f"indexing stopped: {reason or f'its process ended with {process.returncode}'}"
+        return False
+
+    def _progress(self) -> Progress:
+        self._columns.refresh()
+        parts = self._layout.parts()
+        return Progress(
+            rollouts=self._columns.count,
+            damaged=self._columns.damaged,
+            bytes_done=sum(state.mark.position for state in self._columns.files.values()),
+            bytes_total=sum(part.size for part in parts.values()),
+            torn=self._indexer.torn(),
+            generation=self._columns.generation,
+            failure=self._failure,
+        )
+
+    def heads(self, filter: Filter | None = None, sort: Sort | None = None) -> Heads:
+        """The rollouts indexed so far that fit the filter, in order. No filter: all; no order: the files'."""
+        with self._lock:
+            environment = self.source.environment
+            numbers = self._columns.select(filter or Filter(), environment)
+            return Heads(self, self._columns.order(numbers, sort or Sort(), environment))
+
+    def head(self, number: int) -> Head:
+        """One rollout of the list. Raises IndexError for a number that there is not."""
+        with self._lock:
+            return self._columns.head(number, self.source.environment)
+
+    def totals(self, heads: Heads | None = None) -> Totals:
+        """Of a list, or of everything."""
+        with self._lock:
+            columns = self._columns
+            numbers = range(columns.count) if heads is None else heads.numbers
+            rewards, errors, damaged, truncated = (
+                columns[name] for name in ("reward", "error", "damaged", "truncated")
+            )
+            failed = sum(1 for number in numbers if errors[number] or damaged[number])
+            scored = [reward for number in numbers if not errors[number] and (reward := rewards[number]) == reward]
+            return Totals(
+                rollouts=len(numbers),
+                mean_reward=sum(scored) / len(scored) if scored else None,
+                failed=failed,
+                truncated=sum(truncated[number] for number in numbers),
+            )
+
+    def counts(self, column: Literal["environment", "error", "stop_condition", "part"]) -> dict[str, int]:
+        """The values there are to filter by, with their numbers of rollouts: most frequent first, parts in order."""
+        with self._lock:
+            columns = self._columns
+            if column == "part":
+                files = Counter(columns["file"])
+                parts = {columns.files[file].part: count for file, count in files.items()}
+                return {part: parts[part] for part in sorted(parts, key=order_of)}
+            damaged = columns["damaged"]
+            ids = Counter(value for value, bad in zip(columns[column], damaged, strict=False) if not bad)
+            default = self.source.environment if column == "environment" else ""
+            named: Counter[str] = Counter()
+            for number, count in ids.items():
+                named[columns.name(number) or default] += count
+            return {name: count for name, count in named.most_common() if name}
+
+    def group(self, number: int) -> list[int]:
+        """All rollouts of the group this one belongs to, itself too, in order.
+
+        A group: the rollouts of one task (of one step or evaluation, in a run).
+        """
+        with self._lock:
+            return list(self._columns.select(Filter(group=self._columns["group"][number]), self.source.environment))
+
+    def row(self, number: int) -> dict[str, Any]:
+        """The rollout as it stands in the file.
+
+        Of a line above 8 MiB, texts and lists of numbers are cut, and `row["left_out_bytes"]` says by how much. Raises
+        `RunError` for a line that is no rollout, and where the file was changed since (`poll` then finds out).
+        """
+        problem = self.head(number).problem
+        where, line = self._line(number, 0 if problem else None)
+        if problem:
+            raise RunError(f"{where}: {problem}.")
+        try:
+            return parse_row(line)
+        except ValueError as error:
+            raise RunError(f"{where}: {error}.") from None
+
+    def text(self, number: int, limit: int = 100_000) -> str:
+        """The line as it stands in the file, at most `limit` bytes of it: for one that is no rollout, say."""
+        _, line = self._line(number, limit)
+        return line.decode("utf-8", "replace")
+
+    def _line(self, number: int, limit: int | None = None) -> tuple[str, bytes]:
+        with self._lock:
+            head = self.head(number)
+            offset, checksum = (self._columns[name][number] for name in ("offset", "checksum"))
+        path = self._layout.file(head.part)
+        where = f"{path}, line {head.line}"
+        changed = RunError(f"{where}: the file was changed since it was listed.")
+        try:
+            with opened(path) as file:
+                line = read_at(file, offset, head.size if limit is None else min(limit, head.size))
+        except FileNotFoundError:
+            raise changed from None
+        except OSError as error:
+            raise RunError(f"{where}: {error.strerror}.") from None
+        if len(line) == head.size and zlib.crc32(line) != checksum:
+            raise changed
+        return where, line
+
+    def search(self, text: str, within: Sequence[int] | None = None) -> Iterator[Found]:
+        """Rollouts in whose messages (reasoning and tool calls too), answer or error `text` stands, whatever its case.
+
+        Yields about every 20 ms of work. What is not indexed yet is not searched; `within`: only these numbers.
+        """
+        with self._lock:
+            numbers = range(self._columns.count) if within is None else sorted(within)
+            columns = {name: self._columns[name] for name in ("file", "offset", "size", "damaged")}
+            paths = {number: self._layout.file(state.part) for number, state in self._columns.files.items()}
+        return search(Query(text), numbers, columns, paths)
+
+    def close(self) -> None:
+        """Stop indexing; what is done is kept."""
+        with self._lock:
+            if self._process is not None:
+                self._process.terminate()
+                self._process.communicate()
+                self._process = None
+            self._index.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
