@@ -19,6 +19,7 @@ from typer.exceptions import TyperException
 from whet import __version__
 from whet.cli.lazy import lazy_group
 from whet.cli.serve import serve_command
+from whet.cli.view import view_command
 from whet.errors import Error, TrainingError, WhetError
 
 DEBUG = "WHET_DEBUG"
@@ -34,6 +35,7 @@ app = typer.Typer(
 app.add_typer(lazy_group("whet.cli.train", "Train a model on environments."), name="train")
 app.add_typer(lazy_group("whet.cli.eval", "Evaluate a model on an environment."), name="eval")
 app.add_typer(lazy_group("whet.cli.env", "Make, check and install environments."), name="env")
+app.command("view")(view_command)
 app.command("serve")(serve_command)
 app.add_typer(lazy_group("whet.cli.model", "Build the tiny model, or describe a model."), name="model")
 

@@ -1,0 +1,287 @@
+"""The rollouts of a run: a table of any length, narrowed and ordered with single keys, searched, growing by itself."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import ClassVar, Literal
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+
+from whet.evals.viewer.heads import SortColumn
+from whet.evals.viewer.listing import Listing
+from whet.evals.viewer.screens.ask import Choose
+from whet.evals.viewer.screens.base import LAST_KEYS
+from whet.evals.viewer.screens.searching import SearchingScreen
+from whet.evals.viewer.widgets.bar import Bar
+from whet.evals.viewer.widgets.cells import SORTS, rollout_cells, rollout_columns
+from whet.evals.viewer.widgets.keys import Keys
+from whet.evals.viewer.widgets.lines import Line, line
+from whet.evals.viewer.widgets.rows import Cell, Rows
+
+TICK = 0.2  # seconds between two looks at how far the index is
+
+Chosen = Literal["stop_condition", "environment", "part"]
+QUESTIONS: dict[Chosen, str] = {
+    "stop_condition": "Only rollouts that stopped by",
+    "environment": "Only rollouts of",
+    "part": "Only rollouts of",
+}
+ARROWS = {False: "↑", True: "↓"}
+
+
+class RolloutsScreen(SearchingScreen):
+    """Every rollout of one run."""
+
+    NAME: ClassVar[str] = "Rollouts"
+    HELP: ClassVar[str] = """
+One row for each rollout, as in the file until it is sorted. New rollouts appear while a run writes them.
+
+Enter   read the rollout
+g       all rollouts of its group, side by side
+t       its tokens
+
+/       search in messages, reasoning, tool calls, answers and errors; Esc stops it
+n N     next and previous rollout that was found
+m       only what was found, and all again
+
+r       all rewards, then only those that passed, then only those that did not
+e       all, then only rollouts with an error, then only those without
+s v p   only one stop condition, one environment, one step or evaluation
+o       only the group of this rollout
+c       everything again, in the file's order
+
+R E S V A T D P   sort by reward, error, stop condition, environment, advantage, tokens, duration, task;
+                  once more turns the order round, and once more takes it away. A click on a title does the same.
+
+y x     copy this rollout, export it or the list
+"""
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "open", "open"),
+        Binding("slash", "search", "search"),
+        Binding("n", "match(1)", "next"),
+        Binding("N", "match(-1)", "previous"),
+        Binding("m", "found", "only found"),
+        Binding("r", "reward", "reward"),
+        Binding("e", "error", "errors"),
+        Binding("s", "pick('stop_condition')", "stop"),
+        Binding("v", "pick('environment')", "environment"),
+        Binding("p", "pick('part')", "step"),
+        Binding("o", "group_only", "one group"),
+        Binding("c", "clear", "clear"),
+        Binding("R", "sort('reward')", "sort: reward"),
+        Binding("E", "sort('error')", "error"),
+        Binding("S", "sort('stop_condition')", "stop"),
+        Binding("V", "sort('environment')", "env."),
+        Binding("A", "sort('advantage')", "advantage"),
+        Binding("T", "sort('output_tokens')", "tokens"),
+        Binding("D", "sort('duration')", "duration"),
+        Binding("P", "sort('example')", "task"),
+        Binding("g", "group", "group"),
+        Binding("t", "tokens", "tokens"),
+        Binding("y", "copy", "copy"),
+        Binding("x", "export", "export"),
+        Binding("escape", "stop_or_back", "back"),
+        *LAST_KEYS,
+    ]
+
+    def __init__(self, listing: Listing) -> None:
+        super().__init__(listing)
+        self._columns = rollout_columns(training=listing.store.source.kind == "training", environments=1)
+        self._environments = 1
+        self._loading = False
+        self._again = False
+
+    def compose(self) -> ComposeResult:
+        yield Bar(self._status())
+        yield Rows(self._columns, self._cells)
+        yield Keys()
+
+    def on_mount(self) -> None:
+        rows = self.query_one(Rows)
+        rows.focus()
+        rows.show(len(self.listing.heads))
+        self.listing.store.start()
+        self.reload()
+        self.set_interval(TICK, self._tick)
+
+    def on_unmount(self) -> None:
+        self.stop_search()
+        self.listing.store.close()
+
+    def on_screen_resume(self) -> None:
+        """Back from a rollout: the cursor stands where one has gone meanwhile."""
+        rows = self.query_one(Rows)
+        if rows.count:
+            rows.go(self.listing.position())
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        training = self.listing.store.source.kind == "training"
+        if action == "pick" and parameters == ("part",):
+            return training
+        if action == "sort" and parameters == ("advantage",):
+            return training
+        if action in ("pick", "sort") and parameters == ("environment",):
+            return self._environments > 1
+        if action in ("match", "found"):
+            return self.listing.search is not None
+        return True
+
+    # What grows.
+
+    def _tick(self) -> None:
+        before, now = self.listing.progress, self.listing.store.poll()
+        self.listing.progress = now
+        if now.generation != before.generation:
+            self.stop_search()
+            self.listing.search = None
+            self.listing.number = None
+            self.say("the file was replaced: it is read from its beginning again")
+        if now.generation != before.generation or now.rollouts != before.rollouts:
+            self.reload()
+        self.show_status()
+
+    def reload(self) -> None:
+        """Ask for the list again, aside; while an answer is awaited, once more is enough however often it is asked."""
+        self._again = True
+        if not self._loading:
+            self._loading = True
+            self.run_worker(self._load())
+
+    async def _load(self) -> None:
+        try:
+            while self._again:
+                self._again = False
+                loaded = await asyncio.to_thread(self.listing.load)
+                environments = len(await asyncio.to_thread(self.listing.store.counts, "environment"))
+                self.listing.take(loaded)
+                self._show(environments)
+        finally:
+            self._loading = False
+
+    def _show(self, environments: int) -> None:
+        rows = self.query_one(Rows)
+        if environments != self._environments:
+            self._environments = environments
+            self._columns = rollout_columns(training=self.listing.store.source.kind == "training", environments=environments)
+            rows.set_columns(self._columns)
+            self.refresh_bindings()
+        rows.empty = "No rollout fits the filter; c shows all again." if self.listing.narrowed else "No rollout yet."
+        sort = self.listing.sort
+        title = next((key for key, column in SORTS.items() if column == sort.column and key != "number"), "")
+        rows.marked = f"{title}{ARROWS[sort.descending]}" if sort.column != "file" else ""
+        rows.show(len(self.listing.heads), self.listing.position())
+        self.show_status()
+
+    def _cells(self, row: int) -> list[Cell]:
+        head = self.listing.heads[row]
+        search = self.listing.search
+        found = search is not None and head.number in search.found
+        return rollout_cells(head, self._columns, passed=self.listing.passed, found=found)
+
+    # What is said.
+
+    def show_status(self) -> None:
+        self.query_one(Bar).show(self._status())
+
+    def _status(self) -> list[Line]:
+        source = self.listing.store.source
+        model = f" with {source.model}" if source.model else ""
+        head = line((f" {source.environment or 'rollouts'}", "bold"), model, (f"  {source.path}", "dim"))
+        return [head, self._counted(), *self._chosen()]
+
+    def _counted(self) -> Line:
+        listing, progress = self.listing, self.listing.progress
+        parts: list[str | tuple[object, str]] = [f" {len(listing.heads):,}"]
+        parts.append(f" of {progress.rollouts:,} rollouts" if listing.narrowed else " rollouts")
+        totals = listing.totals
+        if totals is not None:
+            if totals.mean_reward is not None:
+                parts += [", reward ", (f"{totals.mean_reward:.3f}", "bold")]
+            if totals.failed:
+                parts += [", ", (f"{totals.failed:,} failed", "bad")]
+            if totals.truncated:
+                parts += [", ", (f"{totals.truncated:,} truncated", "middling")]
+        if progress.damaged:
+            parts += [", ", (f"{progress.damaged:,} lines are no rollouts", "bad")]
+        if progress.failure:
+            parts += ["  ", (progress.failure, "bad")]
+        elif not progress.complete:
+            share = progress.bytes_done / max(1, progress.bytes_total)
+            parts += ["  ", (f"reading the file: {share:.0%}", "middling")]
+        return line(*parts)
+
+    def _chosen(self) -> list[Line]:
+        parts: list[str | tuple[object, str]] = []
+        for key, text in self.listing.filters():
+            parts += [(f" {key}", "bold"), f" {text} "]
+        sort = self.listing.sort
+        if sort.column != "file":
+            title = next(key for key, column in SORTS.items() if column == sort.column)
+            parts += [(" sorted", "bold"), f" by {title} {ARROWS[sort.descending]} "]
+        lines = [line(*parts)] if parts else []
+        return [*lines, *self.search_status()]
+
+    # What a person asks for.
+
+    def on_rows_moved(self, event: Rows.Moved) -> None:
+        if event.row < len(self.listing.heads):
+            self.listing.number = self.listing.heads.numbers[event.row]
+
+    def on_rows_chosen(self, event: Rows.Chosen) -> None:
+        self.listing.number = self.listing.heads.numbers[event.row]
+        self.viewer.open_rollout(self.listing)
+
+    def on_rows_head_clicked(self, event: Rows.HeadClicked) -> None:
+        if event.key in SORTS:
+            self.action_sort(SORTS[event.key])
+
+    def action_open(self) -> None:
+        self.query_one(Rows).action_choose()
+
+    def action_sort(self, column: SortColumn) -> None:
+        self.listing.sort_by(column)
+        self.reload()
+
+    def action_reward(self) -> None:
+        self.listing.next_reward_filter()
+        self.reload()
+
+    def action_error(self) -> None:
+        self.listing.next_error_filter()
+        self.reload()
+
+    def action_group_only(self) -> None:
+        if self.listing.number is not None:
+            self.listing.toggle_group(self.listing.number)
+            self.reload()
+
+    def action_found(self) -> None:
+        self.listing.toggle_found()
+        self.reload()
+
+    def action_clear(self) -> None:
+        self.listing.clear()
+        self.reload()
+
+    def action_pick(self, column: Chosen) -> None:
+        counts = self.listing.store.counts(column)
+        values = [None, *counts]
+        now = getattr(self.listing.filter, column)
+
+        def pick(answer: int | None) -> None:
+            if answer is not None:
+                self.listing.filter = replace(self.listing.filter, **{column: values[answer]})
+                self.reload()
+
+        answers = [("all", ""), *((value or "(none)", f"{count:,}") for value, count in counts.items())]
+        current = values.index(now) if now in values else 0
+        self.app.push_screen(Choose(QUESTIONS[column], answers, current), pick)
+
+    def shown_match(self, number: int) -> None:
+        self.query_one(Rows).go(self.listing.position())
+
+    def action_stop_or_back(self) -> None:
+        if not self.stop_search():
+            self.action_back()

@@ -1,0 +1,1 @@
+"""What the viewer's screens are made of."""
