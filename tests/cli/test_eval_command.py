@@ -118,7 +118,12 @@ def test_every_option_reaches_its_field(room: Room, tmp_path: Path, monkeypatch:
         save=False,
         output_directory=Path("there"),
     )
-    assert given.model_fields_set | {"varied"} == set(EvalConfig.model_fields) - {"endpoint", "resume"}
+    assert given.model_fields_set - {"varied"} == set(EvalConfig.model_fields) - {
+        "endpoint",
+        "short_name",
+        "varied",
+        "resume",
+    }
     assert os.environ.pop("WHET_TEST_KEY") == "sesame"
     assert room.offline
 
@@ -137,7 +142,7 @@ def test_a_short_name_is_looked_up(room: Room, tmp_path: Path) -> None:
 
 def test_every_field_of_the_config_is_an_option_with_its_description() -> None:
     parameters = run_command.__annotations__
-    assert set(EvalConfig.model_fields) - {"endpoint", "varied", "environment"} == set(parameters) - {
+    assert set(EvalConfig.model_fields) - {"endpoint", "short_name", "varied", "environment"} == set(parameters) - {
         "ctx",
         "return",
         *NOT_OPTIONS,

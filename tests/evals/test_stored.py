@@ -1,12 +1,18 @@
 """Evaluations on disk: listed, opened, summed up and compared again."""
 
+import fcntl
 import json
+import os
+import shlex
+from pathlib import Path
 
 import pytest
 
 import whet
 from whet.cli.main import main
 from whet.errors import RunError
+from whet.evals.command import resume_command
+from whet.evals.config import EvalConfig
 from whet.evals.stored import list_stored, open_stored
 
 
@@ -84,3 +90,82 @@ def test_the_commands_list_show_and_compare(saved, tmp_path, capsys):
 def test_a_directory_without_an_evaluation_is_one_line(tmp_path, capsys):
     assert main(["eval", "show", str(tmp_path)]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+# Evaluations that did not end
+
+
+@pytest.fixture
+def interrupted(saved, tmp_path):
+    """Half an evaluation, as it is after a kill: five of eight rows, and metadata that says it runs."""
+    directory = saved("a", right)
+    results, metadata = directory / "results.jsonl", directory / "metadata.json"
+    results.write_bytes(b"".join(results.read_bytes().splitlines(keepends=True)[:5]))
+    config = EvalConfig(
+        environment="echo",
+        model="big",
+        base_url="http://localhost:1/v1",
+        num_examples=4,
+        rollouts_per_example=2,
+        temperature=0.5,
+        env_args={"say": "it's"},
+        state_columns=("a", "b"),
+        independent_scoring=True,
+        varied={"temperature": 0.5},
+    )
+    changed = {"state": "running", "config": config.model_dump(mode="json"), "avg_reward": None}
+    metadata.write_text(json.dumps({**json.loads(metadata.read_text()), **changed}))
+    return directory
+
+
+def test_the_list_says_how_far_they_came_and_how_to_go_on(interrupted, tmp_path):
+    (head,) = list_stored(tmp_path)
+    assert (head.state, head.done, head.rollouts, head.varied) == ("unfinished", 5, 8, {"temperature": 0.5})
+    assert shlex.split(head.resume) == [
+        *["whet", "eval", "run", "echo", "-m", "big", "-b", "http://localhost:1/v1", "--num-examples=4"],
+        *["--rollouts-per-example=2", "--temperature=0.5", "--env-args", '{"say": "it\'s"}'],
+        *["--state-columns", "a,b", "--independent-scoring", f"--resume={interrupted}"],
+    ]
+
+
+def test_a_short_name_stands_for_the_model_in_the_command_too(interrupted, tmp_path):
+    config = EvalConfig(environment="echo", model="big", base_url="http://h/v1", short_name="mini")
+    command = resume_command({"config": config.model_dump(mode="json")}, Path("x"))
+    assert command == "whet eval run echo -m mini --resume=x"
+
+
+def test_what_the_command_says_is_what_was_asked_for(interrupted, tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr("whet.cli.eval._evaluate", lambda targets, given, quiet: asked.append((targets, given)) or [])
+    assert main(shlex.split(list_stored(tmp_path)[0].resume)[1:]) == 0
+    ((targets, given),) = asked
+    before = EvalConfig.model_validate(json.loads((interrupted / "metadata.json").read_text())["config"])
+    now = EvalConfig(environment=targets[0], **{**given, "resume": None, "varied": before.varied})
+    assert now == before
+    assert given["resume"] == interrupted
+
+
+def test_an_evaluation_that_somebody_is_at_is_running(interrupted, tmp_path):
+    descriptor = os.open(interrupted, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    try:
+        (head,) = list_stored(tmp_path)
+    finally:
+        os.close(descriptor)
+    assert (head.state, head.resume) == ("running", None)
+
+
+def test_the_list_prints_both_kinds(interrupted, saved, tmp_path, capsys):
+    saved("b", right)
+    assert main(["eval", "list", str(tmp_path)]) == 0
+    header, *lines, command = capsys.readouterr().out.splitlines()
+    assert "state" in header
+    assert [("unfinished" in line, "5/8" in line) for line in lines] == [(False, False), (True, True)]
+    assert command.startswith("go on      whet eval run echo -m big")
+    assert main(["eval", "list", str(tmp_path), "--json"]) == 0
+    states = [head["state"] for head in json.loads(capsys.readouterr().out)["evaluations"]]
+    assert states == ["finished", "unfinished"]
+
+
+def test_an_evaluation_that_did_not_end_can_be_shown(interrupted):
+    assert open_stored(interrupted).summary().rollouts == 5

@@ -24,6 +24,7 @@ class EvalConfig(StrictModel):
     base_url: str | None = Field(None, description="OpenAI-compatible endpoint; without it the model is run here.")
     endpoints: Path = Field(DEFAULT_FILE, description="File with short names for models behind endpoints.")
     endpoint: ClientConfig | None = Field(None, exclude=True, description="What a short name stands for, looked up.")
+    short_name: str | None = Field(None, description="The short name that stood for the model and its endpoint.")
     varied: dict[str, Any] = Field(
         default_factory=dict, description="What a sweep set for this evaluation, by name; for labels."
     )
@@ -72,7 +73,8 @@ class EvalConfig(StrictModel):
         if found is None:
             return self
         urls = ",".join(config.api_base_url for config in found.client.spread())
-        return self.model_copy(update={"model": found.model, "base_url": urls, "endpoint": found.client})
+        update = {"model": found.model, "base_url": urls, "endpoint": found.client, "short_name": self.model}
+        return self.model_copy(update=update)
 
     @property
     def label(self) -> str:

@@ -20,7 +20,7 @@ from whet.evals.config import EvalConfig
 Layer = dict[str, Any]
 
 TABLES = ("args", "taskset", "harness", "sampling")
-NOT_OPTIONS = {"endpoint", "varied", "env_args", "sampling_args"}
+NOT_OPTIONS = {"endpoint", "short_name", "varied", "env_args", "sampling_args"}
 OPTIONS = (*(name for name in EvalConfig.model_fields if name not in NOT_OPTIONS), *TABLES)
 
 SPELLINGS = {

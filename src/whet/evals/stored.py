@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from whet.errors import RunError
+from whet.evals.command import resume_command
 from whet.evals.summary import EvalSummary, summarize
 from whet.rollouts.results import METADATA, RESULTS, load_metadata, load_outputs
 from whet.types import RolloutOutput
@@ -39,7 +42,11 @@ class StoredEval:
             seconds=float(self.metadata.get("time") or 0.0),
             greedy=sampling.get("temperature") == 0,
             results=self.directory,
+            varied=_varied(self.metadata),
         )
+
+
+State = Literal["finished", "running", "unfinished"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +57,13 @@ class StoredHead:
     environment: str
     model: str
     date: str
-    reward: float | None
-    rollouts: int
+    state: State  # unfinished: nobody is at it any more
+    reward: float | None  # of the rollouts that were there when its metadata was last written
+    rollouts: int  # asked for
+    done: int  # rollouts that are saved
     errors: int
+    varied: dict[str, Any]  # what a sweep set, by name
+    resume: str | None  # the command that goes on with it, where it did not end
 
 
 def open_stored(path: Path) -> StoredEval:
@@ -81,16 +92,54 @@ def list_stored(folder: Path = DEFAULT_FOLDER) -> list[StoredHead]:
 def _head(directory: Path, metadata: dict[str, Any]) -> StoredHead:
     reward = metadata.get("avg_reward")
     rollouts = int(metadata.get("num_examples") or 0) * int(metadata.get("rollouts_per_example") or 1)
+    state = _state(directory, metadata)
+    done = rollouts if state == "finished" else min(rollouts, _count_rows(directory / RESULTS))
     errors = metadata.get("num_errors")
     return StoredHead(
         directory=directory,
         environment=str(metadata["env_id"]),
         model=str(metadata.get("model") or ""),
         date=str(metadata.get("date") or ""),
+        state=state,
         reward=float(reward) if isinstance(reward, int | float) else None,
         rollouts=rollouts,
+        done=done,
         errors=int(errors) if errors is not None else round(float(metadata.get("avg_error") or 0) * rollouts),
+        varied=_varied(metadata),
+        resume=resume_command(metadata, directory) if state == "unfinished" else None,
     )
+
+
+def _state(directory: Path, metadata: dict[str, Any]) -> State:
+    """What became of it. One that was killed still says that it runs; the lock on its directory knows better."""
+    if metadata.get("state", "finished") == "finished":
+        return "finished"
+    return "running" if _is_locked(directory) else "unfinished"
+
+
+def _is_locked(directory: Path) -> bool:
+    """Whether some process writes to a results directory: it holds the lock as long as it lives."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)  # which gives the lock back
+    return False
+
+
+def _count_rows(path: Path) -> int:
+    count = 0
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            count += block.count(b"\n")
+    return count
+
+
+def _varied(metadata: dict[str, Any]) -> dict[str, Any]:
+    config = metadata.get("config")
+    return dict(config.get("varied") or {}) if isinstance(config, dict) else {}
 
 
 def sampling_text(sampling: dict[str, Any]) -> str:

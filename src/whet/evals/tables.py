@@ -53,6 +53,9 @@ def print_heads(heads: Sequence[StoredHead], console: Console | None = None) -> 
     """The list of saved evaluations, a line each; then how to go on with those that did not end."""
     console = console or Console(highlight=False)
     _print_rows([_head_cells(head) for head in heads], console)
+    for head in heads:
+        if head.resume is not None:
+            console.print(Text.assemble(("go on      ", "bold"), safe_text(head.resume, 4000)), soft_wrap=True)
 
 
 def varied_text(varied: Mapping[str, Any]) -> str:
@@ -69,8 +72,10 @@ def _head_cells(head: StoredHead) -> dict[str, str]:
         "date": head.date[:16],
         "environment": safe_text(head.environment, 40),
         "model": safe_text(head.model, 40),
+        "varied": varied_text(head.varied),
+        "state": "" if head.state == "finished" else head.state,
         "reward": "" if head.reward is None else f"{head.reward:.3f}",
-        "rollouts": str(head.rollouts),
+        "rollouts": str(head.rollouts) if head.state == "finished" else f"{head.done}/{head.rollouts}",
         "errors": str(head.errors),
         "directory": str(head.directory),
     }
