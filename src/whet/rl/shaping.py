@@ -14,16 +14,12 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+from whet.rl.advantages.terms import STD_FLOOR, Array
 from whet.rl.losses.config import AlgorithmConfig
 
-Array: TypeAlias = NDArray[np.float64]
 Turns: TypeAlias = Sequence[Sequence[int]]
 """The sampled ids of one rollout, turn by turn."""
-
-STD_FLOOR = 1e-4
-"""Added to the deviation that rewards are divided by, as in `advantages`."""
 
 
 @dataclass(slots=True)

@@ -65,6 +65,24 @@ def test_gradients_with_respect_to_logprobs_are_those_of_the_formula(name, expec
     torch.testing.assert_close(given.logprobs_N.grad, torch.tensor(expected, dtype=torch.float64), atol=1e-6, rtol=0)
 
 
+@pytest.mark.parametrize("name", sorted(set(LOSSES) - {"cispo"}))
+def test_gradients_are_the_finite_differences_of_the_loss(name):
+    def loss(logprobs):
+        given = LossInputs(logprobs, Q.log(), A, torch.tensor([4, 4, 9, 9]))
+        return loss_fn(name)(given, LossConfig(loss=name)).loss_N
+
+    assert torch.autograd.gradcheck(loss, P.log().requires_grad_())
+
+
+def test_cispos_gradient_is_the_finite_difference_with_its_weight_held():
+    weight = (P / Q).clamp(0.8, 1.2)
+    given = inputs()
+    (found,) = torch.autograd.grad(loss_fn("cispo")(given, LossConfig(loss="cispo")).loss_N.sum(), given.logprobs_N)
+    step = 1e-6
+    held = [-(weight * A * (P.log() + sign * step)) for sign in (1, -1)]
+    torch.testing.assert_close(found, (held[0] - held[1]) / (2 * step), atol=1e-8, rtol=1e-6)
+
+
 def test_gspo_spreads_a_sequences_ratio_over_its_tokens():
     p, q = torch.tensor([0.5, 0.5, 0.2, 0.2], dtype=torch.float64), torch.tensor([0.5, 0.4, 0.2, 0.2]).double()
     given = inputs(p, q)
