@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,8 @@ from whet.cli.eval import run as run_command
 from whet.cli.main import main
 from whet.errors import EnvironmentLoadError
 from whet.evals.config import EvalConfig
+from whet.evals.observer import EvalObserver
+from whet.evals.session import EvaluationsInterrupted, Unfinished
 
 
 @dataclass
@@ -35,18 +37,17 @@ class Room:
     def go_offline(self) -> None:
         self.offline = True
 
-    def run_eval(self, config: EvalConfig, *, on_progress: Callable[[int, int], None]) -> Summary:
-        self.configs.append(config)
+    def run_evals(self, configs: Sequence[EvalConfig], observer: EvalObserver) -> list[Summary]:
+        self.configs += configs
         if self.error is not None:
             raise self.error
-        on_progress(1, 1)
-        return Summary(self.reward)
+        return [Summary(self.reward) for _ in configs]
 
 
 @pytest.fixture
 def room(monkeypatch: pytest.MonkeyPatch) -> Room:
     room = Room()
-    monkeypatch.setattr("whet.evals.run.run_eval", room.run_eval)
+    monkeypatch.setattr("whet.evals.session.run_evals", room.run_evals)
     # It cannot be undone, and would hold for every test after this one.
     monkeypatch.setattr("whet.evals.offline.go_offline", room.go_offline)
     monkeypatch.setattr(
@@ -188,6 +189,17 @@ def test_a_wrong_value_is_one_line_and_exit_code_two(
 def test_an_evaluation_in_which_every_rollout_failed_ends_with_one(room: Room) -> None:
     room.reward = None
     assert main(["eval", "run", "reverse-text"]) == 1
+
+
+def test_an_interrupted_session_says_how_to_go_on_and_ends_with_130(
+    room: Room, capsys: pytest.CaptureFixture[str]
+) -> None:
+    room.error = EvaluationsInterrupted(2, [Unfinished("reverse-text", 7, 15, Path("outputs/evals/x"))])
+    assert main(["eval", "run", "reverse-text"]) == 130
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "7 of 15 rollouts" in captured.err
+    assert "--resume=outputs/evals/x" in captured.err
 
 
 def test_an_environment_that_is_not_installed_is_one_line(room: Room, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,6 @@ from typer.core import TyperCommand
 from whet.cli import eval_stored
 from whet.cli.optional_values import spell_out
 from whet.cli.output import JsonOption, extra, json_object, print_json
-from whet.cli.progress import progress_bar
 from whet.evals.config import EvalConfig
 
 if TYPE_CHECKING:
@@ -168,13 +167,14 @@ def _evaluate(targets: Sequence[str], given: dict[str, Any], json_output: bool) 
             stack.enter_context(extra("train", "running a model here"))
         if not all(config.local for config in configs):
             stack.enter_context(extra("openai", "a model behind an endpoint"))
-        from whet.evals.run import run_eval
+        from whet.evals.live import open_view
+        from whet.evals.session import EvaluationsInterrupted, run_evals
 
-        summaries = []
-        for config in configs:
-            with progress_bar(quiet=json_output) as progress:
-                summaries.append(run_eval(config, on_progress=lambda done, total: progress("rollouts", done, total)))
-        return summaries
+        try:
+            return run_evals(configs, open_view(quiet=json_output))
+        except EvaluationsInterrupted as interrupted:
+            print(interrupted, file=sys.stderr, flush=True)
+            raise typer.Exit(interrupted.exit_code) from None
 
 
 def _is_given(ctx: typer.Context, name: str) -> bool:

@@ -8,11 +8,12 @@ from typing import Any, Protocol, cast
 
 from whet.clients.client import Client
 from whet.envs.environment import Environment
+from whet.evals.parsing import parse_failed
 from whet.evals.seeds import rollout_seed
 from whet.rollouts.groups import OnRollout, run_group
 from whet.rollouts.limits import Limit
 from whet.rollouts.results import row_line, state_to_output
-from whet.types import RolloutInput, RolloutOutput, SamplingArgs
+from whet.types import RolloutInput, RolloutOutput, SamplingArgs, State
 
 AnyClient = Client[Any, Any, Any, Any]
 
@@ -122,10 +123,15 @@ async def attempt(
         max_retries=recipe.max_retries,
         timeout=recipe.timeout,
     )
-    return [
-        finished(place, state_to_output(state, recipe.state_columns))
-        for place, state in zip(places, states, strict=True)
-    ]
+    return [finished(place, _row(env, state, recipe)) for place, state in zip(places, states, strict=True)]
+
+
+def _row(env: Environment, state: State, recipe: Recipe) -> RolloutOutput:
+    row = state_to_output(state, recipe.state_columns)
+    failed = parse_failed(env, state) if state.get("error") is None else None
+    if failed is not None:
+        row["parse_failed"] = failed
+    return row
 
 
 def finished(place: int, row: RolloutOutput) -> Finished:
