@@ -12,6 +12,7 @@ from abc import ABC
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from whet.calls import describe
+from whet.clients.deltas import OnDelta, Told
 from whet.errors import Error, ModelError, WhetError
 from whet.types import Messages, Response, SamplingArgs, State, Tool
 
@@ -53,9 +54,10 @@ class Client(ABC, Generic[ClientT, MessagesT, ResponseT, ToolT]):
         tools: list[Tool] | None = None,
         *,
         state: State | None = None,
+        on_delta: OnDelta | None = None,
         **kwargs: Any,
     ) -> Response:
-        """The model's next message.
+        """The model's next message. `on_delta` is told of it in pieces; here that is one, when it is finished.
 
         Raises `ModelError` or `OverlongPromptError` where this turn fails, `WhetError` where every turn would.
         """
@@ -71,11 +73,14 @@ class Client(ABC, Generic[ClientT, MessagesT, ResponseT, ToolT]):
                 native_prompt, model, sampling_args, native_tools, **extra, **kwargs
             )
             await self.raise_from_native_response(native)
-            return self._priced(await self.from_native_response(native))
+            response = self._priced(await self.from_native_response(native))
         except (Error, WhetError):
             raise
         except Exception as error:
             raise ModelError(describe(error)) from error
+        if on_delta is not None:
+            on_delta(Told().rest(response.message))
+        return response
 
     def setup_client(self, config: ClientConfig) -> ClientT:
         """The provider's client for a config."""

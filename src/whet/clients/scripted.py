@@ -15,6 +15,7 @@ from typing import Any
 
 from whet.calls import CallSpec, resolve
 from whet.clients.client import Client
+from whet.clients.deltas import OnDelta, Told
 from whet.errors import ConfigError, ModelError
 from whet.messages import as_message
 from whet.types import Messages, Response, ResponseMessage, SamplingArgs, State, Tool
@@ -49,6 +50,7 @@ class ScriptedClient(Client[None, Any, Any, Any]):
         tools: list[Tool] | None = None,
         *,
         state: State | None = None,
+        on_delta: OnDelta | None = None,
         **kwargs: Any,
     ) -> Response:
         turn = self.calls if state is None else len(state["trajectory"])
@@ -70,7 +72,10 @@ class ScriptedClient(Client[None, Any, Any, Any]):
             if not arguments and len(self._spec.names) == 1:
                 arguments = {self._spec.names[0]: prompt}
             answer = await resolve(self._function(**arguments))
-        return _as_response(answer, model, turn)
+        response = _as_response(answer, model, turn)
+        if on_delta is not None:
+            on_delta(Told().rest(response.message))
+        return response
 
 
 def _as_response(answer: Any, model: str, turn: int) -> Response:

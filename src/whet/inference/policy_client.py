@@ -7,16 +7,20 @@ turn of the same rollout goes on from that turn's ids; one that does not is rend
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from whet.clients.client import Client
+from whet.clients.deltas import Delta, OnDelta, Told
 from whet.errors import OverlongPromptError
 from whet.inference.graph import MessageGraph
 from whet.inference.protocol import Engine, SampleRequest
-from whet.inference.rendering import ChatRenderer
+from whet.inference.rendering import ChatRenderer, is_plain_text
 from whet.inference.sampling_args import read_sampling_args
 from whet.inference.stops import cut_at_stop
+from whet.inference.streaming import AnswerReader, TextReader
 from whet.types import (
+    AssistantMessage,
     Messages,
     Response,
     ResponseMessage,
@@ -26,6 +30,29 @@ from whet.types import (
     Tool,
     Usage,
 )
+
+
+class _Telling:
+    """Between the ids of an engine and the deltas of one turn."""
+
+    def __init__(self, reader: AnswerReader | TextReader, on_delta: OnDelta, prompt_tokens: int) -> None:
+        self._reader, self._on_delta = reader, on_delta
+        self._prompt_tokens: int | None = prompt_tokens
+        self._told = Told()
+
+    def hear(self, ids: list[int]) -> None:
+        self._tell(self._reader.feed(ids))
+
+    def finish(self, message: AssistantMessage) -> None:
+        """What was held back. Raises `ModelError` where something told is not in the message."""
+        self._tell(self._told.rest(message))
+
+    def _tell(self, delta: Delta) -> None:
+        if not delta and self._prompt_tokens is None:
+            return
+        self._told.add(delta)
+        self._on_delta(replace(delta, prompt_tokens=self._prompt_tokens))
+        self._prompt_tokens = None
 
 
 class PolicyClient(Client[Engine, Any, Any, Any]):
@@ -45,9 +72,10 @@ class PolicyClient(Client[Engine, Any, Any, Any]):
         tools: list[Tool] | None = None,
         *,
         state: State | None = None,
+        on_delta: OnDelta | None = None,
         **kwargs: Any,
     ) -> Response:
-        """The policy's next message, with the tokens behind it.
+        """The policy's next message, with the tokens behind it. `on_delta` is told of it while it is sampled.
 
         Raises `OverlongPromptError` when the context leaves no room for a single token, and `ConfigError` for sampling
         arguments that a policy does not take.
@@ -62,26 +90,40 @@ class PolicyClient(Client[Engine, Any, Any, Any]):
         room = self.max_context - len(prompt_ids)
         if room < 1:
             raise OverlongPromptError(f"the prompt has {len(prompt_ids)} tokens; the context holds {self.max_context}")
-        sample = await self.engine.sample(
-            SampleRequest(
-                prompt_ids=prompt_ids,
-                params=settings.params(room=room, turn=turn, stop_token_ids=self.renderer.stop_token_ids),
-                # Equal prompts hash alike, and that is what the rollouts of a group share.
-                group_key=str(hash(tuple(prompt_ids))) if first_of_branch else None,
-                rollout_key=None if state is None else state["trajectory_id"],
-                adapter=self.adapter,
-            )
-        )
-        parsed = self.renderer.parse(
-            sample.ids,
+        request = SampleRequest(
             prompt_ids=prompt_ids,
-            tools=tools,
-            enable_thinking=settings.enable_thinking,
-            call_ids=f"call_{turn}",
+            params=settings.params(room=room, turn=turn, stop_token_ids=self.renderer.stop_token_ids),
+            # Equal prompts hash alike, and that is what the rollouts of a group share.
+            group_key=str(hash(tuple(prompt_ids))) if first_of_branch else None,
+            rollout_key=None if state is None else state["trajectory_id"],
+            adapter=self.adapter,
         )
+        plain = is_plain_text(prompt)
+        if on_delta is None:
+            sample, told = await self.engine.sample(request), None
+        else:
+            reader: AnswerReader | TextReader
+            if plain:
+                reader = TextReader(self.renderer.decode, settings.stop, self.renderer.stop_token_ids)
+            else:
+                reader = self.renderer.reader(
+                    prompt_ids, tools, enable_thinking=settings.enable_thinking, stops=settings.stop
+                )
+            telling = _Telling(reader, on_delta, len(prompt_ids))
+            sample, told = await self.engine.sample(request, on_tokens=telling.hear), telling
+        if plain:
+            parsed = AssistantMessage(self.renderer.parse_text(sample.ids))
+        else:
+            parsed = self.renderer.parse(
+                sample.ids,
+                prompt_ids=prompt_ids,
+                tools=tools,
+                enable_thinking=settings.enable_thinking,
+                call_ids=f"call_{turn}",
+            )
         truncated = sample.finish_reason == "length"
         message = ResponseMessage(
-            cut_at_stop(parsed.content or "", settings.stop),
+            cut_at_stop(str(parsed.content or ""), settings.stop),
             tool_calls=parsed.tool_calls,
             reasoning_content=parsed.reasoning_content,
             finish_reason="length" if truncated else "tool_calls" if parsed.tool_calls else "stop",
@@ -93,6 +135,8 @@ class PolicyClient(Client[Engine, Any, Any, Any]):
                 policy_version=[[run.version, run.count] for run in sample.versions],
             ),
         )
+        if told is not None:
+            told.finish(message)
         graph.add(prompt, message, tools, message["tokens"])
         rollout = "" if state is None else f"{state['trajectory_id']}-"
         usage = Usage(prompt_tokens=len(prompt_ids), completion_tokens=len(sample.ids))

@@ -25,15 +25,16 @@ from renderers import (
     Qwen3RendererConfig,
     Renderer,
     RendererConfig,
-    ToolCallParseStatus,
     create_renderer,
 )
 from renderers.base import MODEL_RENDERER_MAP, template_field_names
 
 from whet.errors import ConfigError, ModelError, ModelLoadError
+from whet.inference.reading import AnswerFormat
+from whet.inference.streaming import AnswerReader, Futures
 from whet.inference.unknown_templates import text_after_answer
 from whet.messages import whole_characters
-from whet.types import AssistantMessage, Messages, Tool, ToolCall
+from whet.types import AssistantMessage, Messages, Tool
 
 _Ids = TypeVar("_Ids", list[int], list[int] | None)
 
@@ -73,6 +74,8 @@ class ChatRenderer:
         self.tokenizer = tokenizer
         self._config = _choose(tokenizer)
         self._renderers: dict[bool | None, Renderer] = {}
+        self._formats: dict[bool | None, AnswerFormat] = {}
+        self._futures: dict[bool | None, Futures] = {}
         self._remembered: OrderedDict[str, Any] = OrderedDict()
         self.stop_token_ids: tuple[int, ...] = tuple(self._renderer(None).get_stop_token_ids())
         self._plain_answers: dict[bool | None, tuple[list[int], list[int]]] = {}
@@ -93,7 +96,7 @@ class ChatRenderer:
 
         Raises `ModelError` for what the model's chat template refuses, such as roles in an order it does not know.
         """
-        if messages and all(message["role"] == "text" for message in messages):
+        if is_plain_text(messages):
             text = whole_characters("".join(str(message["content"]) for message in messages))
             return list(self.tokenizer.encode(text, add_special_tokens=True))
 
@@ -146,25 +149,42 @@ class ChatRenderer:
         enable_thinking: bool | None = None,
         call_ids: str = "call",
     ) -> AssistantMessage:
-        """The sampled ids as a message. Calls that cannot be read stay in the content, as the model wrote them.
+        """The sampled ids as a message (see `reading.py`).
 
         Tool calls are named `<call_ids>_0`, `<call_ids>_1`, ..., so that the same rollout has the same ids every time.
         """
-        parsed = self._renderer(enable_thinking).parse_response(
-            completion_ids, tools=_native_tools(tools), prompt_ids=prompt_ids
+        read = self.format_for(enable_thinking).read(
+            completion_ids, prompt_ids=prompt_ids, tools=_native_tools(tools), call_ids=call_ids
         )
-        readable = (ToolCallParseStatus.OK, ToolCallParseStatus.UNKNOWN_TOOL)
-        calls, content = [], parsed.content
-        for number, call in enumerate(parsed.tool_calls):
-            if call.status in readable and isinstance(call.name, str):
-                arguments = call.arguments
-                text = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
-                calls.append(ToolCall(id=call.id or f"{call_ids}_{number}", name=call.name, arguments=text))
-            elif call.token_span is not None:
-                content += self.decode(completion_ids[slice(*call.token_span)])
-            else:
-                content += call.raw
-        return AssistantMessage(content, tool_calls=calls or None, reasoning_content=parsed.reasoning_content)
+        return read.message
+
+    def reader(
+        self,
+        prompt_ids: list[int],
+        tools: Sequence[Tool] | None = None,
+        *,
+        enable_thinking: bool | None = None,
+        stops: tuple[str, ...] = (),
+    ) -> AnswerReader:
+        """For an answer to `prompt_ids` that arrives id by id; `stops` are the strings that end its content."""
+        answers = self.format_for(enable_thinking)
+        if enable_thinking not in self._futures:
+            self._futures[enable_thinking] = Futures(answers, self.tokenizer)
+        return AnswerReader(self._futures[enable_thinking], answers, prompt_ids, _native_tools(tools), stops)
+
+    def parse_text(self, completion_ids: list[int]) -> str:
+        """What plain text goes on with: the sampled ids to the letter, without the stop that ends them."""
+        ends = completion_ids[-1:] and completion_ids[-1] in self.stop_token_ids
+        return self.decode(completion_ids[:-1] if ends else completion_ids)
+
+    def format_for(self, enable_thinking: bool | None) -> AnswerFormat:
+        """How answers are read."""
+        if enable_thinking not in self._formats:
+            package = self._renderer(enable_thinking)
+            self._formats[enable_thinking] = AnswerFormat(
+                package, self.name, self.decode, self.stop_token_ids, self.tokenizer.get_vocab()
+            )
+        return self._formats[enable_thinking]
 
     def _after_known(
         self,
@@ -290,6 +310,11 @@ class ChatRenderer:
             if name in known:
                 return name
         raise ConfigError("the chat format of this model has no switch for thinking; leave out 'enable_thinking'")
+
+
+def is_plain_text(messages: Messages) -> bool:
+    """Whether a prompt is text to go on with, outside any chat format."""
+    return bool(messages) and all(message["role"] == "text" for message in messages)
 
 
 def _choose(tokenizer: Any) -> RendererConfig:

@@ -8,7 +8,7 @@ from typing import Any
 
 from whet.envs.steps import completion_messages, step_tokens
 from whet.inference.policy_client import PolicyClient
-from whet.inference.protocol import Sample, SampleRequest, VersionRun, WeightUpdate
+from whet.inference.protocol import OnTokens, Sample, SampleRequest, VersionRun, WeightUpdate
 from whet.inference.rendering import ChatRenderer
 from whet.types import Messages, State, SystemMessage, Tool, ToolMessage, UserMessage
 
@@ -28,8 +28,10 @@ class ScriptedEngine:
         self.samples: list[Sample] = []
         self.released: list[str] = []
 
-    async def sample(self, request: SampleRequest) -> Sample:
+    async def sample(self, request: SampleRequest, *, on_tokens: OnTokens | None = None) -> Sample:
         ids = self.answers[len(self.requests)]
+        for token in ids if on_tokens is not None else ():
+            on_tokens([token])
         stopped = bool(ids) and ids[-1] in request.params.stop_token_ids
         logprobs = [-random.Random(i).random() for i in ids]
         half = len(ids) // 2

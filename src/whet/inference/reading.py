@@ -1,0 +1,89 @@
+"""Sampled ids as a message: what the `renderers` package reads, held to two rules that are the same in every format.
+
+* Content and reasoning are without the whitespace around them. Formats differ in this, some also by whether the answer
+  was cut off; an answer that arrives token by token could then not be shown before its end.
+* Nothing that was said is taken back: where the package forgets what came before a marker out of place, it stays, and
+  the marker is text like any other. Calls that cannot be read stay in the content, as the model wrote them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from renderers import Renderer, ToolCallParseStatus
+
+from whet.types import AssistantMessage, ToolCall
+
+_FORGETS = {"gemma4": "<|channel>", "inkling": "<|content_thinking|>", "llama-3": "<|end_header_id|>"}
+"""The marker before which a format's parser forgets what was said: an open thought, a header."""
+_READABLE = (ToolCallParseStatus.OK, ToolCallParseStatus.UNKNOWN_TOOL)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A message, and how many calls were tried in it, readable or not."""
+
+    message: AssistantMessage
+    calls: int
+
+
+class AnswerFormat:
+    """One format's way to read answers. `decode` gives the text of ids, `stops` are the ids that end an answer."""
+
+    def __init__(
+        self, package: Renderer, name: str, decode: Callable[[list[int]], str], stops: Sequence[int], vocabulary: Any
+    ) -> None:
+        self.package, self.name, self.stops = package, name, frozenset(stops)
+        self._decode = decode
+        self._forgets = vocabulary.get(_FORGETS.get(name))
+
+    def read(self, ids: list[int], *, prompt_ids: list[int] | None, tools: Any, call_ids: str = "call") -> Reading:
+        """The answer `ids`, sampled after `prompt_ids`. Calls are named `<call_ids>_0`, `<call_ids>_1`, ..."""
+        read = self._read(ids, prompt_ids, tools, call_ids)
+        if self._forgets is None or self._forgets not in ids:
+            return read
+        end = next((place for place, token in enumerate(ids) if token in self.stops), len(ids))
+        for place in range(1, end):
+            if ids[place] == self._forgets:
+                before = self._read(ids[:place], prompt_ids, tools, call_ids)
+                if before.message.content or before.calls:
+                    return read if _goes_on(before, read) else self._with_text(before, ids[place:end])
+        return read
+
+    def _with_text(self, read: Reading, ids: list[int]) -> Reading:
+        message = read.message
+        content = f"{message.content}{self._decode(ids)}".strip()
+        said = AssistantMessage(content, tool_calls=message.tool_calls, reasoning_content=message.reasoning_content)
+        return Reading(said, read.calls)
+
+    def _read(self, ids: list[int], prompt_ids: list[int] | None, tools: Any, call_ids: str) -> Reading:
+        parsed = self.package.parse_response(ids, tools=tools, prompt_ids=prompt_ids)
+        calls, content = [], parsed.content.strip()
+        for number, call in enumerate(parsed.tool_calls):
+            if call.status in _READABLE and isinstance(call.name, str):
+                arguments = call.arguments
+                text = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
+                calls.append(ToolCall(id=call.id or f"{call_ids}_{number}", name=call.name, arguments=text))
+            elif call.token_span is not None:
+                content += self._decode(ids[slice(*call.token_span)])
+            else:
+                content += call.raw
+        reasoning = parsed.reasoning_content
+        said = AssistantMessage(
+            content.strip(),
+            tool_calls=calls or None,
+            reasoning_content=None if reasoning is None else reasoning.strip(),
+        )
+        return Reading(said, len(parsed.tool_calls))
+
+
+def _goes_on(before: Reading, after: Reading) -> bool:
+    """Whether nothing of `before` is gone."""
+    calls = before.message.tool_calls or []
+    return (
+        str(after.message.content).startswith(str(before.message.content))
+        and (after.message.tool_calls or [])[: len(calls)] == calls
+    )
