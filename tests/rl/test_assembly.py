@@ -4,8 +4,8 @@ import pytest
 
 from whet.errors import TrainingError
 from whet.rl.assembly import assemble
-from whet.rl.collector import Group
 from whet.rl.curriculum import Task
+from whet.rl.group import Group
 from whet.rl.losses.config import AlgorithmConfig
 from whet.rl.shaping import RewardShaper
 

@@ -5,8 +5,10 @@ import random
 import pytest
 
 from whet.errors import RewardError, TrainingError
-from whet.rl.collector import Collector, Group, describe_error, zero_variance_fraction
+from whet.rl.collector import Collector
 from whet.rl.curriculum import Task
+from whet.rl.group import Group, describe_error, zero_variance_fraction
+from whet.rl.judge import Judge
 from whet.types import State
 
 
@@ -23,16 +25,16 @@ def test_a_batch_is_in_slot_order_whatever_finished_first() -> None:
     random.Random(0).shuffle(order)
     for slot in order:
         assert collector.add(group(slot, [0.0, 1.0]))
-    assert [found.slot for found in collector.batch()] == [0, 1, 2, 3, 4]
+    assert [found.slot for found in collector.batch().groups] == [0, 1, 2, 3, 4]
 
 
 def test_a_group_with_an_errored_rollout_is_replaced_and_counted() -> None:
     collector = Collector(slots=1)
     assert not collector.add(group(0, [0, 1], error=RewardError("no")))
     assert collector.add(group(0, [0, 1], attempt=1))
-    assert collector.batch()[0].id == 1
-    assert collector.errored_rollouts == 1
-    assert collector.rejected == {"errored": 1}
+    assert collector.batch().groups[0].id == 1
+    assert collector.judge.tally.errored_rollouts == 1
+    assert collector.judge.tally.rejected == {"errored": 1}
 
 
 def test_without_a_threshold_a_group_of_equal_rewards_stays() -> None:
@@ -40,21 +42,21 @@ def test_without_a_threshold_a_group_of_equal_rewards_stays() -> None:
 
 
 def test_with_a_threshold_a_group_of_equal_rewards_is_replaced() -> None:
-    collector = Collector(slots=1, min_variance=0.01)
+    collector = Collector(1, Judge(min_variance=0.01))
     assert not collector.add(group(0, [1, 1]))
     assert collector.add(group(0, [0, 1], attempt=1))
 
 
 def test_a_slot_out_of_attempts_takes_the_group_with_most_variance() -> None:
-    collector = Collector(slots=1, min_variance=0.5, max_attempts=3)
+    collector = Collector(1, Judge(min_variance=0.5, max_attempts=3))
     assert not collector.add(group(0, [1, 1], attempt=0))
     assert not collector.add(group(0, [0, 1], attempt=1))
     assert collector.add(group(0, [1, 1], attempt=2))
-    assert collector.batch()[0].id == 1
+    assert collector.batch().groups[0].id == 1
 
 
 def test_nothing_but_errors_stops_the_run_with_the_commonest_one() -> None:
-    collector = Collector(slots=1, max_attempts=2)
+    collector = Collector(1, Judge(max_attempts=2))
     collector.add(group(0, [0, 1], error=RewardError("the judge is down")))
     with pytest.raises(TrainingError, match="the judge is down"):
         collector.add(group(0, [0, 1], error=RewardError("the judge is down")))

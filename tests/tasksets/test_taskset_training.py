@@ -8,9 +8,10 @@ import pytest
 pytest.importorskip("torch")
 
 from whet.files import read_lines
-from whet.rl.collector import Collector, Group
+from whet.rl.collector import Collector
 from whet.rl.config import load_run_config
 from whet.rl.curriculum import Task
+from whet.rl.group import Group
 from whet.rl.rollout_log import read_rollouts
 from whet.rl.run import run_training
 from whet.types import State

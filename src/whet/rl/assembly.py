@@ -16,7 +16,7 @@ import numpy as np
 from whet.errors import TrainingError
 from whet.rl.advantages import advantages
 from whet.rl.batch import PackedBatch, pack
-from whet.rl.collector import Group
+from whet.rl.group import Group
 from whet.rl.losses.config import AlgorithmConfig
 from whet.rl.samples import TokenSequence, sequences_of
 from whet.rl.shaping import RewardShaper, Turns

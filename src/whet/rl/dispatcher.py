@@ -14,8 +14,10 @@ from typing import Any
 
 from whet.clients.client import Client
 from whet.envs.environment import Environment
-from whet.rl.collector import Collector, Group
+from whet.rl.collector import Collector
 from whet.rl.curriculum import Curriculum, Task
+from whet.rl.group import Batch, Group
+from whet.rl.judge import Judge
 from whet.rollouts.groups import run_group
 from whet.types import RolloutInput, SamplingArgs
 
@@ -56,10 +58,11 @@ class Dispatcher:
     def __post_init__(self) -> None:
         self._limit = asyncio.Semaphore(self.max_concurrent)
 
-    async def collect(self, on_progress: OnProgress | None = None) -> Collector:
+    async def collect(self, on_progress: OnProgress | None = None) -> Batch:
         """Run groups until every slot of a batch is filled. Cancelling it cancels every rollout."""
-        collector = Collector(slots=self.groups_per_batch, min_variance=self.min_variance)
+        collector = Collector(self.groups_per_batch, Judge(self.min_variance))
         tasks = [self.curriculum.next_task() for _ in range(self.groups_per_batch)]
+        attempted: list[Group] = []
         running = {asyncio.create_task(self._run(slot, task)): (slot, task) for slot, task in enumerate(tasks)}
         try:
             while running:
@@ -67,6 +70,7 @@ class Dispatcher:
                 # Sets have no order: decide in slot order, so that replacements draw the same tasks every time.
                 for done in sorted(finished, key=lambda item: running[item][0]):
                     slot, task = running.pop(done)
+                    attempted.append(done.result())
                     if not collector.add(done.result()):
                         again = self.curriculum.next_of(task.environment)
                         running[asyncio.create_task(self._run(slot, again))] = (slot, again)
@@ -76,7 +80,14 @@ class Dispatcher:
             for unfinished in running:
                 unfinished.cancel()
             await asyncio.gather(*running, return_exceptions=True)
-        return collector
+        self._observe(attempted)
+        return collector.batch()
+
+    def _observe(self, groups: list[Group]) -> None:
+        """Tell the curriculum what was earned, in the order of the draws: the clock must not decide what comes next."""
+        for group in sorted(groups, key=lambda group: group.id):
+            if not group.errors:
+                self.curriculum.observe(group.task, float(group.rewards_G.mean()))
 
     async def _run(self, slot: int, task: Task) -> Group:
         source = self.environments[task.environment]

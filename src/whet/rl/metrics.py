@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from whet.rl.assembly import Assembled
-from whet.rl.collector import Collector, Group, zero_variance_fraction
+from whet.rl.group import Batch, Group, zero_variance_fraction
 from whet.rl.learner.protocol import LossOutput, OptimOutput
 from whet.rl.samples import TokenSequence
 
@@ -36,16 +36,16 @@ class Timings:
 
 
 def step_metrics(
-    collector: Collector,
+    batch: Batch,
     assembled: Assembled,
     loss: LossOutput,
     optim: OptimOutput,
     timings: Timings,
 ) -> dict[str, float]:
     """One line of metrics.jsonl, without its step."""
-    groups, sequences = collector.batch(), assembled.sequences
+    groups, tally, sequences = batch.groups, batch.tally, assembled.sequences
     states = [state for group in groups for state in group.states]
-    attempted = len(states) + sum(collector.rejected.values()) * len(groups[0].states)
+    attempted = len(states) + tally.replaced * len(groups[0].states)
     lengths = np.array([len(sequence.ids) for sequence in sequences])
     trained = np.array([int(sequence.trained.sum()) for sequence in sequences])
     per_token = {name: total / loss.tokens for name, total in loss.sums.items()}
@@ -53,8 +53,8 @@ def step_metrics(
         **reward_metrics(groups),
         **assembled.metrics,
         "groups/zero_variance_frac": zero_variance_fraction(groups),
-        "groups/replaced": float(sum(collector.rejected.values())),
-        "rollouts/errored_frac": collector.errored_rollouts / attempted,
+        "groups/replaced": float(tally.replaced),
+        "rollouts/errored_frac": tally.errored_rollouts / attempted,
         "rollouts/truncated_frac": _mean([bool(state["is_truncated"]) for state in states]),
         "rollouts/branches": len(sequences) / len(states),
         "rollouts/turns": _mean([len(state["trajectory"]) for state in states]),

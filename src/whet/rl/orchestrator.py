@@ -20,9 +20,9 @@ from typing import TypeVar
 
 from whet.inference.protocol import Engine
 from whet.rl.assembly import assemble
-from whet.rl.collector import Collector
 from whet.rl.config import RunConfig
 from whet.rl.dispatcher import Dispatcher
+from whet.rl.group import Batch
 from whet.rl.learner.protocol import Learner, OptimParams
 from whet.rl.metrics import Timings, step_metrics
 from whet.rl.monitors.protocol import EvalReport, Monitor, StepReport
@@ -75,10 +75,10 @@ class Orchestrator:
     async def _step(self, step: int) -> None:
         """One optimiser step. It happens whole, or (when `stop` is set while generating) not at all."""
         started = time.perf_counter()
-        collector = await self._generate()
+        collected = await self._generate()
         generated = time.perf_counter()
 
-        groups = collector.batch()
+        groups = collected.groups
         assembled = assemble(groups, self.config.algorithm, self.shaper, temperature=self.config.sampling.temperature)
         self.monitor.phase("train", 0, 1)
         loss = self.learner.forward_backward(assembled.batch, self.config.algorithm)
@@ -99,11 +99,11 @@ class Orchestrator:
             weight_sync=published - learned,
             score=sum(state["timing"].scoring.duration for group in groups for state in group.states),
         )
-        metrics = step_metrics(collector, assembled, loss, optim, timings)
+        metrics = step_metrics(collected, assembled, loss, optim, timings)
         sample = self.records.step(step, groups, assembled.advantages, metrics)
         self.monitor.step(StepReport(step, metrics, sample))
 
-    async def _generate(self) -> Collector:
+    async def _generate(self) -> Batch:
         """A full batch of groups. An abandoned step gives its tasks back to the curriculum."""
         before = self.dispatcher.curriculum.state_dict()
         progress = lambda done, total: self.monitor.phase("generate", done, total)  # noqa: E731

@@ -14,7 +14,7 @@ from typing import Any
 
 from whet.errors import RunError
 from whet.rl.checkpoints import newest_checkpoint, save_checkpoint
-from whet.rl.collector import Group
+from whet.rl.group import Group
 from whet.rl.learner.protocol import Learner
 from whet.rl.ledger import Ledger
 from whet.rl.monitors.jsonl import EVALS, JsonlMonitor, read_evaluations

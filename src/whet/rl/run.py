@@ -21,7 +21,7 @@ from whet.errors import DatasetError, WhetError
 from whet.files import replace_directory
 from whet.inference.loading import Policy, load_policy
 from whet.rl.config import EnvConfig, RunConfig
-from whet.rl.curriculum import Curriculum, Pool
+from whet.rl.curriculum import Curriculum, MixedCurriculum, Pool
 from whet.rl.dispatcher import Dispatcher, TrainingEnv
 from whet.rl.evaluation import Evaluation
 from whet.rl.handover import weights_directory
@@ -185,7 +185,7 @@ class _Run:
             Pool(env.name, len(env.rows), config.weight)
             for env, config in zip(self.environments, self.config.env, strict=True)
         ]
-        return Curriculum(pools, seed=self.config.seed)
+        return MixedCurriculum(pools, seed=self.config.seed)
 
     def _plan(self, first_step: int) -> RunPlan:
         return RunPlan(
@@ -204,7 +204,10 @@ class _Run:
 
     def _export(self, step: int) -> Path:
         """The trained weights where people look for them: an adapter, or a whole model with its tokenizer."""
-        target = self.directory.model if self.config.lora is None else self.directory.adapters / f"step_{step}"
+        lora = self.config.lora
+        if lora is not None and lora.merge:
+            replace_directory(self.directory.model, self.learner.export_merged)
+        target = self.directory.model if lora is None else self.directory.adapters / f"step_{step}"
         return replace_directory(target, self.learner.export)
 
     def _with_report(self, outcome: Outcome) -> Outcome:
