@@ -1,12 +1,14 @@
 """A LoRA adapter learns while the base stands still, and leaves as a plain PEFT adapter."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
-from whet.errors import ConfigError
+from whet.errors import ConfigError, ModelLoadError
 from whet.rl.batch import pack
 from whet.rl.learner.config import LoraConfig, OptimizerConfig
 from whet.rl.learner.protocol import OptimParams
@@ -21,6 +23,17 @@ def trained(learner, batch, steps=2):
         output = learner.forward_backward(batch, LossConfig(loss="cross_entropy"))
         outputs.append((output.loss, learner.optim_step(OptimParams(learning_rate=0.02, denominator=output.tokens))))
     return outputs
+
+
+def own_logprobs(learner, sequence):
+    return learner.token_logprobs(pack([sequence]))[1:]
+
+
+def plain_logprobs(model, sequence):
+    """Of the trained tokens, through the model's own forward pass."""
+    ids = torch.from_numpy(sequence.ids).long()[None]
+    logits = torch.log_softmax(model(ids).logits[0, :-1], -1)
+    return logits.gather(-1, ids[0, 1:, None])[:, 0].detach().numpy() * sequence.trained[1:]
 
 
 def test_a_new_adapter_changes_nothing(make, batch):
@@ -50,10 +63,7 @@ def test_the_adapter_that_leaves_loads_in_plain_peft_and_agrees(make, model_dir,
         path = update.path
     model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32), path).eval()
     for sequence in sequences:
-        ids = torch.from_numpy(sequence.ids).long()[None]
-        logits = torch.log_softmax(model(ids).logits[0, :-1], -1)
-        expected = logits.gather(-1, ids[0, 1:, None])[:, 0].detach().numpy() * sequence.trained[1:]
-        np.testing.assert_allclose(learner.token_logprobs(pack([sequence]))[1:], expected, atol=2e-5)
+        np.testing.assert_allclose(own_logprobs(learner, sequence), plain_logprobs(model, sequence), atol=2e-5)
 
 
 def test_older_publications_are_removed(make, batch):
@@ -88,3 +98,59 @@ def test_rank_alpha_dropout_and_targets_all_have_an_effect(make, batch):
 def test_a_target_that_the_model_does_not_have_is_refused_by_name(make):
     with pytest.raises(ConfigError, match=r"no layer named c_attn\. It has .*q_proj"):
         make(lora=LoraConfig(target_modules=("q_proj", "c_attn")))
+
+
+def exported(make, batch, path, **lora):
+    learner = make(lora=LoraConfig(**{"rank": 4, "alpha": 8, **lora}))
+    trained(learner, batch)
+    learner.export(path)
+    return learner
+
+
+def test_an_adapter_goes_on_from_where_another_ended(make, batch, tmp_path):
+    first = exported(make, batch, tmp_path / "adapter")
+    second = make(lora=LORA.model_copy(update={"path": str(tmp_path / "adapter")}), seed=7)
+    np.testing.assert_array_equal(second.token_logprobs(batch), first.token_logprobs(batch))
+    before = second.token_logprobs(batch).sum()
+    trained(second, batch)
+    assert second.token_logprobs(batch).sum() > before
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        ({"rank": 2}, "Set rank = 2."),
+        ({"alpha": 3}, "Set alpha = 3"),
+        ({"target_modules": ("q_proj",)}, r'Set target_modules = \["q_proj"\]'),
+    ],
+)
+def test_an_adapter_of_another_shape_than_the_config_says_is_refused_with_what_to_set(
+    make, batch, tmp_path, made, message
+):
+    exported(make, batch, tmp_path / "adapter", **made)
+    with pytest.raises(ConfigError, match=message):
+        make(lora=LORA.model_copy(update={"path": str(tmp_path / "adapter")}))
+
+
+def test_what_is_no_adapter_or_a_torn_one_is_refused(make, batch, tmp_path):
+    lora = LORA.model_copy(update={"path": str(tmp_path / "adapter")})
+    (tmp_path / "adapter").mkdir()
+    with pytest.raises(ConfigError, match="is not an adapter"):
+        make(lora=lora)
+    exported(make, batch, tmp_path / "adapter")
+    config = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
+    (tmp_path / "adapter" / "adapter_config.json").write_text(json.dumps({**config, "use_dora": True}))
+    with pytest.raises(ConfigError, match="not a plain LoRA adapter"):
+        make(lora=lora)
+    (tmp_path / "adapter" / "adapter_config.json").write_text(json.dumps(config))
+    (tmp_path / "adapter" / "adapter_model.safetensors").write_bytes(b"torn")
+    with pytest.raises(ModelLoadError, match="cannot read the adapter"):
+        make(lora=lora)
+
+
+def test_the_merged_model_loads_in_plain_transformers_and_agrees(make, batch, sequences, tmp_path):
+    learner = exported(make, batch, tmp_path / "adapter")
+    learner.export_merged(tmp_path / "merged")
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "merged", dtype=torch.float32)
+    assert (tmp_path / "merged" / "tokenizer_config.json").is_file()
+    np.testing.assert_allclose(plain_logprobs(model, sequences[0]), own_logprobs(learner, sequences[0]), atol=2e-5)

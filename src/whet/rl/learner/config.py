@@ -70,3 +70,7 @@ class LoraConfig(BaseModel):
         min_length=1,
         description="Which linear layers get an adapter.",
     )
+    path: str | None = Field(
+        None, min_length=1, description="Adapter to begin with, of this rank, alpha and targets; absent: a new one."
+    )
+    merge: bool = Field(False, description="At the end, write the whole model with the adapter in it as well.")

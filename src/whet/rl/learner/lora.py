@@ -16,14 +16,17 @@ from typing import Any
 import torch
 from peft import LoraConfig as PeftLoraConfig
 from peft import get_peft_model, get_peft_model_state_dict
+from peft.tuners.lora import LoraLayer
 from peft.utils import SAFETENSORS_WEIGHTS_NAME
 from torch import nn
 from transformers import PreTrainedModel
 
 from whet.errors import ConfigError
+from whet.inference.loading import resolve_model
 from whet.inference.protocol import WeightUpdate
 from whet.rl.learner.config import LoraConfig
-from whet.rl.learner.weights import copy_in, copy_tokenizer, forget_older, write_aside, write_tensors
+from whet.rl.learner.warm_start import begin_with
+from whet.rl.learner.weights import copy_in, copy_tokenizer, forget_older, write_aside, write_model, write_tensors
 
 ADAPTER = "default"
 
@@ -55,6 +58,8 @@ class LoraWeights:
             warnings.simplefilter("ignore", FutureWarning)  # between peft and transformers, nothing a user could mend
             self._peft: Any = get_peft_model(model, layers)
         self.model: PreTrainedModel = self._peft.get_base_model()
+        if config.path is not None:
+            begin_with(self._peft, resolve_model(config.path), config)
 
     @contextmanager
     def base(self) -> Iterator[PreTrainedModel]:
@@ -84,6 +89,20 @@ class LoraWeights:
     def export(self, directory: Path, dtype: torch.dtype | None) -> None:
         self._write(directory, dtype)
         copy_tokenizer(self._source, directory)
+
+    def export_merged(self, directory: Path, dtype: torch.dtype | None) -> None:
+        """The whole model with the adapter added in; what is trained stays as it is."""
+        merged = {}
+        for name, parameter in self.model.named_parameters():
+            module_name, _, kind = name.rpartition(".")
+            if ".lora_" in name:
+                continue
+            tensor = parameter.detach()
+            module = self.model.get_submodule(module_name.removesuffix(".base_layer"))
+            if kind == "weight" and isinstance(module, LoraLayer):
+                tensor = tensor + module.get_delta_weight(ADAPTER).detach()
+            merged[name.replace(".base_layer.", ".")] = tensor.to(dtype or tensor.dtype)
+        write_model(directory, self.model, merged, self._source)
 
     def _write(self, directory: Path, dtype: torch.dtype | None) -> None:
         """A PEFT adapter directory: its configuration and its tensors."""

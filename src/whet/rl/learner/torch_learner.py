@@ -167,6 +167,10 @@ class TorchLearner:
         """For plain `transformers` or `peft`, with the tokenizer beside it; in `dtype`, or as trained."""
         self._weights.export(directory, dtype)
 
+    def export_merged(self, directory: Path, dtype: torch.dtype | None = None) -> None:
+        """The whole model: with an adapter, the adapter added in; otherwise what `export` writes."""
+        self._weights.export_merged(directory, dtype)
+
     def close(self) -> None:
         self._optimizer.clear_gradients()
 

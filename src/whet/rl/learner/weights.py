@@ -53,6 +53,7 @@ class Weights(Protocol):
     def save(self, directory: Path) -> None: ...
     def load(self, directory: Path) -> None: ...
     def export(self, directory: Path, dtype: torch.dtype | None) -> None: ...
+    def export_merged(self, directory: Path, dtype: torch.dtype | None) -> None: ...
 
 
 class FullWeights:
@@ -85,18 +86,26 @@ class FullWeights:
         copy_in(dict(self.parameters()), directory / self.FILE)
 
     def export(self, directory: Path, dtype: torch.dtype | None) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
-        config = copy(self.model.config)
-        config.dtype = dtype or self.model.dtype
-        config.save_pretrained(directory)
-        if self.model.generation_config is not None:
-            self.model.generation_config.save_pretrained(directory)
-        write_tensors(directory / "model.safetensors", self._tensors(dtype))
-        copy_tokenizer(self._source, directory)
+        write_model(directory, self.model, self._tensors(dtype), self._source)
+
+    def export_merged(self, directory: Path, dtype: torch.dtype | None) -> None:
+        self.export(directory, dtype)
 
     def _tensors(self, dtype: torch.dtype | None) -> dict[str, Tensor]:
         # named_parameters gives a tied head once, under the embedding's name, as checkpoints have it.
         return {name: p.detach().to(dtype or p.dtype) for name, p in self.parameters()}
+
+
+def write_model(directory: Path, model: PreTrainedModel, tensors: dict[str, Tensor], source: Path) -> None:
+    """A `transformers` checkpoint of `model` with these weights, and the tokenizer files of `source`."""
+    directory.mkdir(parents=True, exist_ok=True)
+    config = copy(model.config)
+    config.dtype = next(iter(tensors.values())).dtype
+    config.save_pretrained(directory)
+    if model.generation_config is not None:
+        model.generation_config.save_pretrained(directory)
+    write_tensors(directory / "model.safetensors", tensors)
+    copy_tokenizer(source, directory)
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
