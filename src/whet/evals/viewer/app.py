@@ -15,8 +15,9 @@ from textual.binding import Binding, BindingType
 
 from whet.errors import RunError
 from whet.evals.viewer.listing import Listing
-from whet.evals.viewer.sources import RESULTS, find_sources, source_at
+from whet.evals.viewer.sources import find_sources, source_at
 from whet.evals.viewer.store import Store, open_store
+from whet.rollouts.results import RESULTS
 
 FOLDERS = (Path("outputs/evals"), Path("runs"))
 """Where `whet eval run` and `whet train run` write, unless they are told otherwise."""

@@ -9,9 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from whet.evals.viewer.heads import Filter, Head, Progress, Sort, SortColumn, Totals
 from whet.evals.viewer.store import Heads, Store
+
+Choosable = Literal["stop_condition", "environment", "part"]
+"""What one of several values may be chosen of."""
 
 PASSED = 0.5
 """Reward from which a rollout counts as passed where the evaluation does not say."""
@@ -96,15 +100,27 @@ class Listing:
 
     def next_reward_filter(self) -> None:
         """All, those that passed, those that did not."""
-        passed, failed = (self.passed, None), (None, _below(self.passed))
-        following = {(None, None): passed, passed: failed}
-        low, high = following.get((self.filter.reward_from, self.filter.reward_to), (None, None))
+        low: float | None = None
+        high: float | None = None
+        if self.filter.reward_from is not None:
+            high = math.nextafter(self.passed, -math.inf)  # the bounds of a filter are inclusive
+        elif self.filter.reward_to is None:
+            low = self.passed
         self.filter = replace(self.filter, reward_from=low, reward_to=high)
 
     def next_error_filter(self) -> None:
         """All, those with an error, those without."""
         following = {None: True, True: False, False: None}
         self.filter = replace(self.filter, failed=following[self.filter.failed])
+
+    def only(self, column: Choosable, value: str | None) -> None:
+        """Only rollouts with this value in a column; all for None."""
+        if column == "stop_condition":
+            self.filter = replace(self.filter, stop_condition=value)
+        elif column == "environment":
+            self.filter = replace(self.filter, environment=value)
+        else:
+            self.filter = replace(self.filter, part=value)
 
     def toggle_group(self, number: int) -> None:
         """Only the group of this rollout, or all groups again."""
@@ -117,6 +133,13 @@ class Listing:
         if self.search is not None and self.filter.numbers is None:
             numbers = frozenset(self.search.found)
         self.filter = replace(self.filter, numbers=numbers)
+
+    def start_again(self) -> None:
+        """Forget everything that numbers stand in: after the store's generation has grown they are void."""
+        self.search = self.totals = None
+        self.filter = replace(self.filter, group=None, numbers=None)
+        self.heads = self.store.heads()
+        self.number = self.heads[0].number if len(self.heads) else None
 
     def clear(self) -> None:
         self.filter, self.sort = Filter(), Sort()
@@ -146,8 +169,3 @@ class Listing:
             ("m", f"found: {self.search.text}" if chosen.numbers is not None and self.search is not None else ""),
         ]
         return [(key, text) for key, text in shown if text]
-
-
-def _below(reward: float) -> float:
-    """The largest number below `reward`: the store's bounds are inclusive."""
-    return math.nextafter(reward, -math.inf)

@@ -8,7 +8,12 @@ from hypothesis import strategies as st
 from whet.evals.viewer.widgets.cells import rollout_columns
 from whet.evals.viewer.widgets.columns import Column, layout
 
-COLUMNS = [Column("a", "a", 4), Column("b", "b", 6, rank=2), Column("c", "c", 5, stretch=True), Column("d", "d", 3, rank=1)]
+COLUMNS = [
+    Column("a", "a", 4),
+    Column("b", "b", 6, rank=2),
+    Column("c", "c", 5, stretch=True),
+    Column("d", "d", 3, rank=1),
+]
 
 
 def test_where_there_is_room_one_column_takes_it() -> None:

@@ -42,7 +42,12 @@ def test_markup_is_text_like_any_other() -> None:
 
 
 def test_lines_break_between_words_and_keep_their_indentation() -> None:
-    assert [made.text for made in wrapped("one two three\n    four five", 9)] == ["one two", "three", "    four", "five"]
+    assert [made.text for made in wrapped("one two three\n    four five", 9)] == [
+        "one two",
+        "three",
+        "    four",
+        "five",
+    ]
 
 
 def test_a_word_longer_than_the_window_is_broken_inside() -> None:

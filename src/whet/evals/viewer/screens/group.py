@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 from textual.app import ComposeResult
@@ -133,7 +134,7 @@ y x     copy this rollout, export it or the list
         for side, number_of in zip(sides, shown, strict=True):
             side.set_class(number_of == self.listing.number, "chosen")
             side.query_one(Bar).show(self._head(number_of))
-            side.query_one(Document).show(lambda width, number_of=number_of: self._lines(number_of, width))
+            side.query_one(Document).show(partial(self._lines, number_of))
             if number_of == self.listing.number:
                 side.query_one(Document).focus()
         self.show_status()

@@ -51,7 +51,7 @@ y x     copy this rollout, export it or the list
         Binding("right", "step(1)", "after"),
         Binding("tab", "piece(1)", "next piece"),
         Binding("shift+tab", "piece(-1)", "piece before", show=False),
-        Binding("enter", "toggle", "open/fold"),
+        Binding("enter", "fold", "open/fold"),
         Binding("r", "reasoning", "reasoning"),
         Binding("a", "whole", "show all"),
         Binding("i", "details", "details"),
@@ -208,7 +208,7 @@ y x     copy this rollout, export it or the list
             self.conversation.show()
             self.conversation.reveal(self.layout_now.starts[self._current])
 
-    def action_toggle(self) -> None:
+    def action_fold(self) -> None:
         self._toggle(self._current)
 
     def on_document_acted(self, event: Document.Acted) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
 from whet.evals.viewer.heads import SortColumn
-from whet.evals.viewer.listing import Listing
+from whet.evals.viewer.listing import Choosable, Listing
 from whet.evals.viewer.screens.ask import Choose
 from whet.evals.viewer.screens.base import LAST_KEYS
 from whet.evals.viewer.screens.searching import SearchingScreen
@@ -22,8 +21,7 @@ from whet.evals.viewer.widgets.rows import Cell, Rows
 
 TICK = 0.2  # seconds between two looks at how far the index is
 
-Chosen = Literal["stop_condition", "environment", "part"]
-QUESTIONS: dict[Chosen, str] = {
+QUESTIONS: dict[Choosable, str] = {
     "stop_condition": "Only rollouts that stopped by",
     "environment": "Only rollouts of",
     "part": "Only rollouts of",
@@ -134,13 +132,18 @@ y x     copy this rollout, export it or the list
         before, now = self.listing.progress, self.listing.store.poll()
         self.listing.progress = now
         if now.generation != before.generation:
-            self.stop_search()
-            self.listing.search = None
-            self.listing.number = None
-            self.say("the file was replaced: it is read from its beginning again")
+            self._start_again()
         if now.generation != before.generation or now.rollouts != before.rollouts:
             self.reload()
         self.show_status()
+
+    def _start_again(self) -> None:
+        """The file was replaced or cut, so what is known of it is void: back to this screen, and to its beginning."""
+        while self.app.screen is not self:
+            self.app.pop_screen()
+        self.stop_search()
+        self.listing.start_again()
+        self.say("the file was replaced: it is read from its beginning")
 
     def reload(self) -> None:
         """Ask for the list again, aside; while an answer is awaited, once more is enough however often it is asked."""
@@ -164,7 +167,9 @@ y x     copy this rollout, export it or the list
         rows = self.query_one(Rows)
         if environments != self._environments:
             self._environments = environments
-            self._columns = rollout_columns(training=self.listing.store.source.kind == "training", environments=environments)
+            self._columns = rollout_columns(
+                training=self.listing.store.source.kind == "training", environments=environments
+            )
             rows.set_columns(self._columns)
             self.refresh_bindings()
         rows.empty = "No rollout fits the filter; c shows all again." if self.listing.narrowed else "No rollout yet."
@@ -265,14 +270,14 @@ y x     copy this rollout, export it or the list
         self.listing.clear()
         self.reload()
 
-    def action_pick(self, column: Chosen) -> None:
+    def action_pick(self, column: Choosable) -> None:
         counts = self.listing.store.counts(column)
         values = [None, *counts]
         now = getattr(self.listing.filter, column)
 
         def pick(answer: int | None) -> None:
             if answer is not None:
-                self.listing.filter = replace(self.listing.filter, **{column: values[answer]})
+                self.listing.only(column, values[answer])
                 self.reload()
 
         answers = [("all", ""), *((value or "(none)", f"{count:,}") for value, count in counts.items())]

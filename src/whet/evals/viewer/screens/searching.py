@@ -7,9 +7,11 @@ from typing import ClassVar
 
 from textual.binding import BindingType
 
+from whet.errors import WhetError
 from whet.evals.viewer.listing import Listing, Search
 from whet.evals.viewer.screens.ask import Ask
 from whet.evals.viewer.screens.base import ViewerScreen
+from whet.evals.viewer.screens.saving import copy_rollout, export_rollouts
 from whet.evals.viewer.widgets.lines import Line, line
 
 
@@ -53,7 +55,14 @@ class SearchingScreen(ViewerScreen):
         within = self.listing.heads.numbers if self.listing.narrowed else None
         pieces = self.listing.store.search(search.text, within)
         first = True
-        while not search.cancelled and (piece := await asyncio.to_thread(next, pieces, None)) is not None:
+        while not search.cancelled:
+            try:
+                piece = await asyncio.to_thread(next, pieces, None)
+            except WhetError as error:  # the file was changed meanwhile
+                self.say(str(error), wrong=True)
+                break
+            if piece is None:
+                break
             search.take(piece.numbers, piece.done, piece.total)
             screen = self.app.screen
             if isinstance(screen, SearchingScreen):
@@ -107,7 +116,7 @@ class SearchingScreen(ViewerScreen):
             self.viewer.open_tokens(self.listing)
 
     def action_copy(self) -> None:
-        self.viewer.copy_rollout(self.listing)
+        self.run_worker(copy_rollout(self, self.listing), group="copy")
 
     def action_export(self) -> None:
-        self.viewer.export(self.listing)
+        self.run_worker(export_rollouts(self, self.listing), group="export")

@@ -39,7 +39,7 @@ def rollout_columns(*, training: bool, environments: int) -> list[Column]:
         Column("reward", "reward", 7, right=True),
         Column("bar", "", BAR, rank=8),
         Column("advantage", "advant.", 7, rank=2, right=True),
-        Column("question", "question", 14, stretch=True),
+        Column("question", "question", 14, stretch=True, both_ends=True),
         Column("stop", "stop condition", 17, rank=4),
         Column("error", "error", 12, rank=3),
         Column("turns", "turns", 5, rank=6, right=True),

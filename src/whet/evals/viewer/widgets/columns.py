@@ -18,6 +18,7 @@ class Column:
     rank: int = 0
     right: bool = False
     stretch: bool = False  # takes the room that is left; `width` is its least
+    both_ends: bool = False  # of a text that is too long, its beginning and its end are shown
 
 
 def layout(columns: Sequence[Column], width: int) -> list[tuple[Column, int]]:

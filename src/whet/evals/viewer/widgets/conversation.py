@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
+from whet.evals.viewer.calls import Call, tool_calls
 from whet.evals.viewer.widgets.lines import Line, line, wrapped
-from whet.messages import as_tool_call, readable_text
+from whet.messages import readable_text
 
 CUT = 24
 """Lines that a piece may have before it is cut,"""
@@ -96,27 +97,16 @@ def _pieces_of(message: Any, key: str, calls: dict[str, str]) -> Iterator[Piece]
     if reasoning:
         said = reasoning if isinstance(reasoning, str) else _json(reasoning)
         yield Piece(f"{key}.reasoning", "reasoning", said, "reasoning", folded=True)
-    asked = message.get("tool_calls")
-    for at, call in enumerate(asked if isinstance(asked, list) else () if asked is None else (asked,)):
-        yield _call(call, f"{key}.call{at}", calls)
+    for at, call in enumerate(tool_calls(message)):
+        calls[call.id] = call.name
+        yield Piece(f"{key}.call{at}", f"calls {call.name or '(no name)'}", arguments_text(call), "name")
 
 
-def _call(call: Any, key: str, calls: dict[str, str]) -> Piece:
-    try:
-        read = as_tool_call(call)
-    except (TypeError, ValueError, RecursionError):
-        return Piece(key, "a tool call that cannot be read", call if isinstance(call, str) else _json(call), "bad")
-    calls[str(read.id)] = str(read.name)
-    return Piece(key, f"calls {read.name}", arguments_text(read.arguments), "name")
-
-
-def arguments_text(arguments: object) -> str:
+def arguments_text(call: Call) -> str:
     """The arguments of a call, one a line; text of several lines keeps them, under its name."""
-    text = arguments if isinstance(arguments, str) else _json(arguments)
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return text
+    value = call.parsed
+    if isinstance(value, str):
+        return call.arguments
     if not isinstance(value, dict):
         return _json(value)
     lines = []

@@ -93,9 +93,18 @@ def matches(text: str, query: str) -> list[tuple[int, int]]:
     return [found.span() for found in re.finditer(re.escape(query), text, re.IGNORECASE)] if query else []
 
 
-def fitted(text: str, width: int, right: bool = False) -> str:
-    """`text` in exactly `width` cells: cut with an ellipsis, or filled with blanks."""
+def fitted(text: str, width: int, right: bool = False, both_ends: bool = False) -> str:
+    """`text` in exactly `width` cells: cut with an ellipsis, or filled with blanks.
+
+    With `both_ends` what is cut out is in the middle, and more is kept of the end: where the question of a prompt is.
+    """
     wide = len(text) if text.isascii() else cell_len(text)
+    if wide > width and both_ends and width >= 9:
+        start = fitted(text, width // 3)
+        end = text[-(width - width // 3) :]
+        while cell_len(end) > width - width // 3:
+            end = end[1:]
+        return start + end + " " * (width - width // 3 - cell_len(end))
     if wide > width:
         return text[: width - 1] + "…" if text.isascii() else set_cell_size(text, width - 1) + "…"
     blanks = " " * (width - wide)

@@ -183,7 +183,7 @@ class Rows(ScrollView, can_focus=True, inherit_bindings=False):
         segments = []
         for cell, (column, width) in zip(cells, self._layout, strict=True):
             text, name = cell if isinstance(cell, tuple) else (cell, "")
-            shown = fitted(plain(text, 4 * width), width, column.right)
+            shown = fitted(plain(text), width, column.right, column.both_ends)
             segments.append(Segment(shown, style if plain_colours or not name else style + STYLES[name]))
             segments.append(Segment(" " * GAP, style))
         return Strip(segments).adjust_cell_length(self._width, style)
