@@ -15,6 +15,7 @@ from pydantic import Field, field_validator, model_validator
 from whet.config import StrictModel, all_keys, apply_overrides, parse_overrides, read_toml, validate
 from whet.envs.sections import loader_arguments
 from whet.errors import ConfigError
+from whet.rl.buffer import BufferConfig
 from whet.rl.learner.config import LearnerConfig, LoraConfig, OptimizerConfig
 from whet.rl.losses.config import AlgorithmConfig
 from whet.rl.spellings import canonical
@@ -24,11 +25,6 @@ LATER = {
     "oversampling_factor": "asynchronous training",
     "max_off_policy_steps": "asynchronous training",
     "wandb": "Weights & Biases",
-    "buffer.online_difficulty_filtering": "difficulty pools",
-    "buffer.easy_threshold": "difficulty pools",
-    "buffer.hard_threshold": "difficulty pools",
-    "buffer.easy_fraction": "difficulty pools",
-    "buffer.hard_fraction": "difficulty pools",
     "sampling.temp_scheduler": "a temperature schedule",
     "sampling.enable_thinking": "switching thinking off",
     "sampling.extra_body": "extra fields for remote engines",
@@ -44,7 +40,6 @@ LATER = {
     "num_gpus": "several GPUs",
     "tensor_parallel_size": "vLLM",
     "pipeline_parallel_size": "vLLM",
-    "use_difficulty_filtering": "difficulty pools",
 }
 """Keys of the planned config that this version cannot honour, and what they belong to. Refused rather than ignored."""
 
@@ -109,14 +104,6 @@ class EnvConfig(StrictModel):
     @property
     def label(self) -> str:
         return self.name or Path(self.id).name
-
-
-class BufferConfig(StrictModel):
-    """`[buffer]`: which groups are worth a place in a batch."""
-
-    difficulty_threshold: float = Field(
-        0.0, ge=0, description="Groups whose rewards have less variance are replaced; 0 keeps every group."
-    )
 
 
 class EvalConfig(StrictModel):
@@ -212,6 +199,11 @@ class RunConfig(StrictModel):
                 f"max_concurrent = {self.max_concurrent} is less than rollouts_per_example = "
                 f"{self.rollouts_per_example}: a group could never run whole"
             )
+        ratios = self.buffer.env_ratios
+        if ratios and len(ratios) != len(self.env):
+            raise ValueError(f"buffer.env_ratios has {len(ratios)} shares for {len(self.env)} [[env]]: one for each")
+        if ratios and any(env.weight != 1 for env in self.env):
+            raise ValueError("buffer.env_ratios and the weight of an [[env]] say the same thing: drop one of the two")
         for environments, where in ((self.env, "[[env]]"), (self.eval.env, "[[eval.env]]")):
             labels = [env.label for env in environments]
             if twice := {label for label in labels if labels.count(label) > 1}:
@@ -223,6 +215,11 @@ class RunConfig(StrictModel):
     @property
     def groups_per_batch(self) -> int:
         return self.batch_size // self.rollouts_per_example
+
+    @property
+    def env_weights(self) -> tuple[float, ...]:
+        """Shares of the environments, in their order."""
+        return self.buffer.env_ratios or tuple(env.weight for env in self.env)
 
     @property
     def directory(self) -> Path:

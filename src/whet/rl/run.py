@@ -21,7 +21,7 @@ from whet.errors import DatasetError, WhetError
 from whet.files import replace_directory
 from whet.inference.loading import Policy, load_policy
 from whet.rl.config import EnvConfig, RunConfig
-from whet.rl.curriculum import Curriculum, MixedCurriculum, Pool
+from whet.rl.curriculum import Curriculum, Pool
 from whet.rl.dispatcher import Dispatcher, TrainingEnv
 from whet.rl.evaluation import Evaluation
 from whet.rl.handover import weights_directory
@@ -182,10 +182,10 @@ class _Run:
 
     def _curriculum(self) -> Curriculum:
         pools = [
-            Pool(env.name, len(env.rows), config.weight)
-            for env, config in zip(self.environments, self.config.env, strict=True)
+            Pool(env.name, len(env.rows), weight)
+            for env, weight in zip(self.environments, self.config.env_weights, strict=True)
         ]
-        return MixedCurriculum(pools, seed=self.config.seed)
+        return self.config.buffer.make_curriculum(pools, self.config.seed)
 
     def _plan(self, first_step: int) -> RunPlan:
         return RunPlan(

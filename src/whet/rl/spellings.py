@@ -14,6 +14,7 @@ SPELLINGS: dict[str, str] = {
     "lora_rank": "lora.rank",
     "lora_alpha": "lora.alpha",
     "difficulty_threshold": "buffer.difficulty_threshold",
+    "use_difficulty_filtering": "buffer.online_difficulty_filtering",
 }
 
 

@@ -1,0 +1,156 @@
+"""Groups ahead of the learner: how many, which make a batch, and which are too old."""
+
+import random
+from collections import Counter
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from whet.errors import RewardError, TrainingError
+from whet.rl.backlog import Backlog, Lead
+from whet.rl.curriculum import MixedCurriculum, Pool, Task
+from whet.rl.group import Group
+from whet.rl.judge import Judge
+from whet.types import State
+
+
+def group(
+    place: int, task: Task, *, version: int = 0, rewards: tuple[float, ...] = (0, 1), failed: bool = False
+) -> Group:
+    trajectory = [{"tokens": {"policy_version": [[version, 3], [version + 1, 2]]}}]
+    states = [State(reward=reward, error=None, trajectory=trajectory) for reward in rewards]
+    if failed:
+        states[0]["error"] = RewardError("no")
+    return Group(place, task, f"env{task.environment}", states)
+
+
+@pytest.mark.parametrize(
+    ("level", "oversampling", "places"),
+    [(0, 1.0, [4, 8, 12]), (1, 1.0, [8, 12, 16]), (2, 1.0, [12, 16, 20]), (1, 1.5, [10, 14, 18]), (0, 1.1, [5, 9, 13])],
+)
+def test_places_open_as_far_ahead_as_the_level_and_oversampling_allow(
+    level: int, oversampling: float, places: list[int]
+) -> None:
+    lead = Lead(4, max_async_level=level, oversampling_factor=oversampling)
+    assert [lead.places(version) for version in range(3)] == places
+
+
+def test_a_batch_takes_the_finished_groups_that_were_drawn_first_and_waits_for_nobody_who_is_late() -> None:
+    backlog = Backlog(Lead(2))
+    tasks = [Task(number, 0, number, 0) for number in range(4)]
+    places = [backlog.open(0) for _ in tasks]
+    for late_last in (2, 1):
+        assert backlog.add(group(places[late_last], tasks[late_last]), version=0)
+    taken = backlog.take()
+    assert taken is not None
+    assert [found.id for found in taken.groups] == [1, 2]
+    assert backlog.take() is None
+    assert backlog.missing == 2
+    assert backlog.add(group(places[0], tasks[0]), version=1)
+    assert backlog.add(group(places[3], tasks[3]), version=1)
+    taken = backlog.take()
+    assert taken is not None
+    assert [found.id for found in taken.groups] == [0, 3]
+
+
+def test_a_batch_waits_for_the_environments_of_its_share() -> None:
+    backlog = Backlog(Lead(2))
+    for number, environment in enumerate([0, 1, 0, 1]):
+        place = backlog.open(environment)
+        if environment == 0:
+            backlog.add(group(place, Task(number, 0, number, 0)), version=0)
+    assert backlog.ready == 2
+    assert backlog.missing == 1
+    assert backlog.take() is None
+
+
+@given(
+    st.lists(st.floats(0.1, 5), min_size=1, max_size=4),
+    st.integers(1, 5),
+    st.integers(0, 2),
+    st.integers(0, 9999),
+)
+def test_whatever_finishes_first_every_window_of_batches_has_the_mix(
+    weights: list[float], size: int, level: int, seed: int
+) -> None:
+    pools = [Pool(f"env{index}", 50, weight) for index, weight in enumerate(weights)]
+    curriculum, backlog = (
+        MixedCurriculum(pools, seed=0),
+        Backlog(Lead(size, max_async_level=level, oversampling_factor=1.5)),
+    )
+    chance = random.Random(seed)
+    flying: list[Group] = []
+    trained: list[Group] = []
+    version = 0
+    while version < 12:
+        while backlog.opened < backlog.lead.places(version):
+            task = curriculum.next_task()
+            flying.append(group(backlog.open(task.environment), task, version=version))
+        landed = flying.pop(chance.randrange(len(flying)))
+        if chance.random() < 0.2:  # turned away: another task of the same environment
+            again = curriculum.next_of(landed.task.environment)
+            flying.append(group(landed.slot, again, version=version))
+        else:
+            assert backlog.add(landed, version)
+        if (taken := backlog.take()) is not None:
+            assert len(taken.groups) == size
+            trained += taken.groups
+            version += 1
+    assert len({found.id for found in trained}) == len(trained)
+    total = sum(map(Fraction, weights))
+    batches = [
+        Counter(found.task.environment for found in trained[at : at + size]) for at in range(0, len(trained), size)
+    ]
+    for first in range(len(batches)):
+        window: Counter[int] = Counter()
+        for count, batch in enumerate(batches[first:], start=1):
+            window += batch
+            for index, weight in enumerate(weights):
+                # From the start within one group; a window is the difference of two such counts.
+                assert abs(window[index] - count * size * Fraction(weight) / total) < (1 if first == 0 else 2)
+
+
+def test_a_group_older_than_allowed_is_turned_away_or_taken_out_again() -> None:
+    backlog = Backlog(Lead(1, max_off_policy_steps=2))
+    first, second = backlog.open(0), backlog.open(0)
+    assert not backlog.add(group(first, Task(0, 0, 0, 0), version=1), version=4)
+    assert backlog.add(group(second, Task(1, 0, 1, 0), version=1), version=3)
+    assert backlog.expire(version=3) == []
+    (old,) = backlog.expire(version=4)
+    assert (old.id, old.slot) == (1, second)
+    assert backlog.ready == 0
+    assert backlog.judge.tally.rejected == {"too old": 2}
+
+
+def test_groups_whose_rewards_are_alike_are_replaced_and_the_best_fills_the_place_in_the_end() -> None:
+    backlog = Backlog(Lead(1), Judge(min_variance=0.1, max_attempts=2))
+    place = backlog.open(0)
+    assert not backlog.add(group(place, Task(0, 0, 0, 0), rewards=(0.2, 0.4)), version=0)
+    assert backlog.add(group(place, Task(1, 0, 1, 0), rewards=(1, 1)), version=0)
+    taken = backlog.take()
+    assert taken is not None
+    assert [found.id for found in taken.groups] == [0]
+    assert taken.tally.rejected == {"too little variance": 2}
+
+
+def test_nothing_but_errors_stops_the_run() -> None:
+    backlog = Backlog(Lead(1), Judge(max_attempts=2))
+    place = backlog.open(0)
+    assert not backlog.add(group(place, Task(0, 0, 0, 0), failed=True), version=0)
+    with pytest.raises(TrainingError, match="env0: 2 groups in a row"):
+        backlog.add(group(place, Task(1, 0, 1, 0), failed=True), version=0)
+
+
+def test_what_was_turned_away_is_counted_with_the_next_batch_and_then_forgotten() -> None:
+    backlog = Backlog(Lead(1))
+    first, second = backlog.open(0), backlog.open(0)
+    backlog.add(group(first, Task(0, 0, 0, 0), failed=True), version=0)
+    backlog.add(group(first, Task(1, 0, 1, 0)), version=0)
+    backlog.add(group(second, Task(2, 0, 2, 0)), version=0)
+    one, two = backlog.take(), backlog.take()
+    assert one is not None
+    assert two is not None
+    assert (one.tally.errored_rollouts, one.tally.replaced) == (1, 1)
+    assert (two.tally.errored_rollouts, two.tally.replaced) == (0, 0)
