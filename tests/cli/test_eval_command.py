@@ -199,7 +199,10 @@ def test_an_interrupted_session_says_how_to_go_on_and_ends_with_130(
     captured = capsys.readouterr()
     assert captured.out == ""
     assert "7 of 15 rollouts" in captured.err
-    assert "--resume=outputs/evals/x" in captured.err
+    assert captured.err.endswith("and --resume=outputs/evals/x\n")
+    room.error = EvaluationsInterrupted(2, [Unfinished("arithmetic", 7, 15, Path("outputs/evals/x"), alone=False)])
+    assert main(["eval", "run", "reverse-text", "arithmetic"]) == 130
+    assert capsys.readouterr().err.endswith("and --resume\n")
 
 
 def test_an_environment_that_is_not_installed_is_one_line(room: Room, capsys: pytest.CaptureFixture[str]) -> None:

@@ -43,6 +43,7 @@ class Unfinished:
     saved: int  # rollouts that are on the disk
     rollouts: int
     directory: Path | None  # None: nothing was saved
+    alone: bool = True  # the only evaluation of its session
 
 
 class EvaluationsInterrupted(Exception):
@@ -60,9 +61,11 @@ class EvaluationsInterrupted(Exception):
 def _how_to_go_on(one: Unfinished) -> str:
     if one.directory is None:
         return f"interrupted: {one.environment}, of which nothing was to be saved"
+    # Of several, one command goes on with all: each finds its own directory.
+    option = f"--resume={one.directory}" if one.alone else "--resume"
     return (
         f"interrupted: {one.saved} of {one.rollouts} rollouts of {one.environment} are saved in {one.directory}; "
-        f"go on with the same command and --resume={one.directory}"
+        f"go on with the same command and {option}"
     )
 
 
@@ -182,7 +185,13 @@ class _Session:
 
     def unfinished(self) -> list[Unfinished]:
         return [
-            Unfinished(evaluation.config.environment, evaluation.saved, evaluation.rollouts, evaluation.directory)
+            Unfinished(
+                evaluation.config.environment,
+                evaluation.saved,
+                evaluation.rollouts,
+                evaluation.directory,
+                alone=len(self._evaluations) == 1,
+            )
             for evaluation in self._evaluations
             if not evaluation.complete
         ]

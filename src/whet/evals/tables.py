@@ -18,16 +18,21 @@ RIGHT = {"reward", "95 % interval", "pass@k", "rollouts", "errors", "tokens", "s
 
 
 def print_table(summaries: Sequence[EvalSummary], console: Console | None = None) -> None:
-    """The evaluations of one session, what a sweep varied in columns of its own; then each verdict's advice."""
+    """The evaluations of one session, numbered, what a sweep varied in columns of its own.
+
+    Below, by their numbers, what to change for training, and where each is saved.
+    """
     console = console or Console(highlight=False)
-    _print_rows([summary_cells(summary) for summary in summaries], console)
-    for summary in summaries:
-        for line in summary.readiness.advice:
-            name = " ".join(filter(None, [safe_text(summary.environment, 60), varied_text(summary.varied)]))
-            console.print(Text.assemble((name, "bold"), f": {line}"), soft_wrap=True)
-    for summary in summaries:
-        if summary.results is not None:
-            console.print(Text.assemble(("saved      ", "bold"), str(summary.results)), soft_wrap=True)
+    _print_rows([{"": str(number), **summary_cells(one)} for number, one in enumerate(summaries, start=1)], console)
+    advice: dict[str, list[str]] = {}
+    for number, one in enumerate(summaries, start=1):
+        for line in one.readiness.advice:
+            advice.setdefault(line, []).append(str(number))
+    for line, numbers in advice.items():
+        console.print(Text.assemble((f"{', '.join(numbers)}: ", "bold"), line), soft_wrap=True)
+    for number, one in enumerate(summaries, start=1):
+        if one.results is not None:
+            console.print(Text.assemble(("saved  ", "bold"), f"{number}: {one.results}"), soft_wrap=True)
 
 
 def summary_cells(summary: EvalSummary) -> dict[str, str]:
