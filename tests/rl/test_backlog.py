@@ -78,7 +78,7 @@ def test_whatever_finishes_first_every_window_of_batches_has_the_mix(
     pools = [Pool(f"env{index}", 50, weight) for index, weight in enumerate(weights)]
     curriculum, backlog = (
         MixedCurriculum(pools, seed=0),
-        Backlog(Lead(size, max_async_level=level, oversampling_factor=1.5)),
+        Backlog(Lead(size, max_async_level=level, oversampling_factor=1.5, max_off_policy_steps=99)),
     )
     chance = random.Random(seed)
     flying: list[Group] = []
