@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ def _beside(name: str) -> Any:
     return module
 
 
-_terminals, _warm = _beside("terminals"), _beside("warm")
+_pages, _terminals, _warm = map(_beside, ("pages", "terminals", "warm"))
 
 
 @pytest.fixture
@@ -43,3 +43,15 @@ def warm(warm_server: Any) -> Iterator[Any]:
     """`whet` in processes that start at once: `warm.start("train", "run", config)`; see `warm.py`."""
     yield warm_server
     warm_server.clean()
+
+
+@pytest.fixture
+def read_page() -> Callable[[Path], Any]:
+    """An HTML file as a browser would read it: tags, texts, and `check()`; see `pages.py`."""
+    return _pages.Page
+
+
+@pytest.fixture
+def hostile() -> tuple[str, str]:
+    """What a model might say to break out of a page, and how the page shows it."""
+    return _pages.HOSTILE, _pages.HARMLESS

@@ -1,6 +1,6 @@
 // Hovering over a chart shows the values at the nearest step. Text is only ever set as text.
 "use strict";
-for (const svg of document.querySelectorAll("svg.chart")) {
+for (const svg of document.querySelectorAll("svg[data-chart]")) {
   const { plot, series } = JSON.parse(svg.dataset.chart);
   const figure = svg.parentElement;
   const line = document.createElementNS("http://www.w3.org/2000/svg", "line");

@@ -101,11 +101,14 @@ class Chart:
         low, high = min(ys), max(ys)
         if self.unit_range:
             low, high = min(low, 0.0), max(high, 1.0)
-        return _axis(min(xs), max(xs), 8, whole=True), _axis(low, high, 5)
+        return axis(min(xs), max(xs), 8, whole=True), axis(low, high, 5)
 
 
-def _axis(low: float, high: float, ticks: int, *, whole: bool = False) -> Axis:
-    """`whole`: only whole numbers are marked, and the range is left as it is; otherwise it is rounded outwards."""
+def axis(low: float, high: float, ticks: int, *, whole: bool = False) -> Axis:
+    """An axis from `low` to `high` with about so many ticks.
+
+    `whole`: only whole numbers are marked, and the range is left as it is; otherwise it is rounded outwards.
+    """
     if low == high:
         margin = abs(low) * 0.1 or 1.0
         low, high = low - margin, high + margin

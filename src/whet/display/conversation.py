@@ -1,8 +1,8 @@
-"""One rollout on a page: who said what, each message cut to a length."""
+"""One rollout on a page: who said what, with reasoning and tool calls. Long messages and conversations are cut."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from whet.display.html import Html, join, tag
@@ -11,36 +11,48 @@ from whet.messages import content_text
 
 MOST_TEXT = 4000
 """Characters of one message that are shown."""
+MOST_MESSAGES = 40
+"""Messages of one prompt or completion that are shown: the first and the last."""
 
 
 def expected_html(row: Mapping[str, Any]) -> Html:
     """The right answer of the task, where its row has one."""
     answer = row.get("answer")
-    return join(tag("p", "expected", class_="role"), tag("pre", _cut(str(answer)))) if answer else join()
+    return join(tag("p", "expected", class_="role"), tag("pre", cut(str(answer)))) if answer else join()
 
 
 def messages_html(value: Any) -> Html:
     """The messages of a row's `prompt` or `completion`, or the text of a completion that is none."""
     if isinstance(value, str):
-        return tag("div", tag("pre", _cut(value)), class_="other")
-    return join(*_each_message(value or ()))
+        return tag("div", tag("pre", cut(value)), class_="other")
+    messages = [message for message in value or () if isinstance(message, Mapping)]
+    if len(messages) <= MOST_MESSAGES:
+        return join(*map(_message, messages))
+    half = MOST_MESSAGES // 2
+    hidden = tag("p", f"… {len(messages) - 2 * half:,} more messages …", class_="note")
+    return join(*map(_message, messages[:half]), hidden, *map(_message, messages[-half:]))
 
 
-def _each_message(messages: Iterable[Any]) -> Iterable[Html]:
-    for message in messages:
-        if not isinstance(message, Mapping):
-            continue
-        role = str(message.get("role", ""))
-        calls = "".join(f"\n{call_text(call)}" for call in message.get("tool_calls") or ())
-        thought = message.get("reasoning_content")
-        said = content_text(message.get("content")) + calls
-        yield tag(
-            "div",
-            tag("p", {"assistant": "model"}.get(role, role), class_="role"),
-            tag("pre", _cut(f"(thinking) {thought}\n{said}" if thought else said).strip("\n")),
-            class_="assistant" if role == "assistant" else "other",
-        )
+def _message(message: Mapping[str, Any]) -> Html:
+    role = str(message.get("role", ""))
+    name = {"assistant": "model"}.get(role, role)
+    return tag(
+        "div", tag("p", name, class_="role"), *_parts(message), class_="assistant" if role == "assistant" else "other"
+    )
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]}… ({len(text) - MOST_TEXT:,} more characters)"
+def _parts(message: Mapping[str, Any]) -> Iterator[Html]:
+    thought = message.get("reasoning_content")
+    if thought:
+        yield tag("pre", cut(f"(thinking) {thought}").strip("\n"), class_="thought")
+    calls = message.get("tool_calls") or ()
+    said = content_text(message.get("content")).strip("\n")
+    if said or not calls:
+        yield tag("pre", cut(said))
+    for call in calls:
+        yield tag("pre", cut(call_text(call)), class_="call")
+
+
+def cut(text: str, most: int = MOST_TEXT) -> str:
+    """The beginning of `text`, and how much there is more."""
+    return text if len(text) <= most else f"{text[:most]}… ({len(text) - most:,} more characters)"

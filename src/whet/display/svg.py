@@ -39,10 +39,10 @@ def svg_chart(chart: Chart, width: int, height: int) -> Html:
         parts.append(_path(map(place, smoothed(series.points)), f"line {colour}"))
         if len(series.points) == 1:
             x, y = place(series.points[0])
-            parts.append(tag("circle", cx=_n(x), cy=_n(y), r=2, class_=f"dot {colour}"))
+            parts.append(tag("circle", cx=place_text(x), cy=place_text(y), r=2, class_=f"dot {colour}"))
         for mark in series.marks:
             x, y = place(mark)
-            parts.append(tag("circle", cx=_n(x), cy=_n(y), r=4.5, class_=f"mark {colour}"))
+            parts.append(tag("circle", cx=place_text(x), cy=place_text(y), r=4.5, class_=f"mark {colour}"))
     plot = {
         "left": left,
         "top": top,
@@ -64,19 +64,25 @@ def svg_chart(chart: Chart, width: int, height: int) -> Html:
 
 
 def _grid(x_axis: Axis, y_axis: Axis, left: int, top: int, width: int, height: int) -> list[Html]:
-    parts = []
-    for tick in y_axis.ticks:
-        y = _n(top + (1 - y_axis.share(tick)) * height)
-        parts.append(tag("line", x1=left, x2=left + width, y1=y, y2=y, class_="grid"))
-        parts.append(tag("text", y_axis.label(tick), x=left - 6, y=y, dy="0.32em", class_="axis end"))
+    parts = y_lines(y_axis, left, top, width, height)
     for tick in x_axis.ticks:
-        x = _n(left + x_axis.share(tick) * width)
+        x = place_text(left + x_axis.share(tick) * width)
         parts.append(tag("text", f"{tick:g}", x=x, y=top + height + 15, class_="axis middle"))
     return parts
 
 
+def y_lines(y_axis: Axis, left: int, top: int, width: int, height: int) -> list[Html]:
+    """Lines across a plot at the ticks of its y axis, with their labels."""
+    parts = []
+    for tick in y_axis.ticks:
+        y = place_text(top + (1 - y_axis.share(tick)) * height)
+        parts.append(tag("line", x1=left, x2=left + width, y1=y, y2=y, class_="grid"))
+        parts.append(tag("text", y_axis.label(tick), x=left - 6, y=y, dy="0.32em", class_="axis end"))
+    return parts
+
+
 def _path(points: Iterable[Point], class_: str) -> Html:
-    places = [f"{_n(x)},{_n(y)}" for x, y in points]
+    places = [f"{place_text(x)},{place_text(y)}" for x, y in points]
     return tag("path", d="M" + "L".join(places), class_=class_) if len(places) > 1 else join()
 
 
@@ -84,5 +90,6 @@ def _hover(name: str, points: Sequence[Point]) -> dict[str, object]:
     return {"name": name, "x": [round(x, 1) for x, _ in points], "y": [float(f"{y:.4g}") for _, y in points]}
 
 
-def _n(value: float) -> str:
+def place_text(value: float) -> str:
+    """A coordinate, as short as a screen needs it."""
     return f"{value:.1f}".removesuffix(".0")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import re
 from collections.abc import Callable
-from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -18,70 +16,25 @@ from whet.rl.report.data import read_run
 from whet.rl.report.samples import pair_up, trained_samples
 
 BuildRun = Callable[..., Path]
-HOSTILE = "</pre></script><script>alert(1)</script><img src=x onerror=alert(2)>\"'\x1b[2J\u202e\ud800&amp;"
+ReadPage = Callable[[Path], Any]
 
 
-class Page(HTMLParser):
-    """What a browser would find in a page."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.scripts: list[str] = []
-        self.styles: list[str] = []
-        self.texts: list[str] = []
-        self._inside = ""
-        self.feed(path.read_text(encoding="utf-8"))
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        self._inside = tag
-
-    def handle_data(self, data: str) -> None:
-        {"script": self.scripts, "style": self.styles}.get(self._inside, self.texts).append(data)
-
-    def handle_endtag(self, tag: str) -> None:
-        self._inside = ""
-
-    def named(self, tag: str) -> list[dict[str, str | None]]:
-        return [attributes for name, attributes in self.tags if name == tag]
-
-    @property
-    def text(self) -> str:
-        return " ".join(" ".join(self.texts).split())
+def test_the_page_needs_nothing_but_itself(build_run: BuildRun, read_page: ReadPage) -> None:
+    read_page(write_report(build_run())).check()
 
 
-def test_the_page_needs_nothing_but_itself(build_run: BuildRun) -> None:
-    page = Page(write_report(build_run()))
-    for tag, attributes in page.tags:
-        assert tag not in ("link", "img", "iframe", "object", "embed", "base")
-        assert not {"src", "href", "srcset", "data", "action"} & attributes.keys()
-    assert "url(" not in "".join(page.styles)
-    assert "@import" not in "".join(page.styles)
-
-
-def test_a_hostile_model_changes_the_text_of_the_page_and_nothing_else(build_run: BuildRun) -> None:
-    page = Page(write_report(build_run(extra=HOSTILE)))
-    assert len(page.named("script")) == 1
-    assert not page.named("img")
-    assert not any(key.startswith("on") for _, attributes in page.tags for key in attributes)
-    shown = "</pre></script><script>alert(1)</script><img src=x onerror=alert(2)>\"'\ufffd[2J\ufffd\ufffd&amp;"
+def test_a_hostile_model_changes_the_text_of_the_page_and_nothing_else(
+    build_run: BuildRun, read_page: ReadPage, hostile: tuple[str, str]
+) -> None:
+    said, shown = hostile
+    page = read_page(write_report(build_run(extra=said)))
+    page.check()
     assert shown in page.text
 
 
-def test_only_the_page_s_own_script_and_style_may_run(build_run: BuildRun) -> None:
-    page = Page(write_report(build_run(extra=HOSTILE)))
-    (policy,) = [meta["content"] or "" for meta in page.named("meta") if "http-equiv" in meta]
-    allowed = dict(re.findall(r"(script|style)-src 'sha256-([^']+)'", policy))
-    for kind, text in (("script", page.scripts[0]), ("style", page.styles[0])):
-        assert allowed[kind] == base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-    assert "default-src 'none'" in policy
-    assert "unsafe" not in policy
-
-
-def test_every_environment_has_its_curve_and_its_numbers(build_run: BuildRun) -> None:
+def test_every_environment_has_its_curve_and_its_numbers(build_run: BuildRun, read_page: ReadPage) -> None:
     directory = build_run()
-    page = Page(write_report(directory))
+    page = read_page(write_report(directory))
     charts = {svg["aria-label"]: svg["data-chart"] or "" for svg in page.named("svg")}
     assert '"name":"reverse-text"' in charts["Reward"]
     assert '"name":"shout"' in charts["Reward"]
@@ -94,8 +47,10 @@ def test_every_environment_has_its_curve_and_its_numbers(build_run: BuildRun) ->
             assert f"{score.reward:.3f}" in page.text
 
 
-def test_the_same_task_is_shown_before_and_after_with_reward_and_advantage(build_run: BuildRun) -> None:
-    page = Page(write_report(build_run()))
+def test_the_same_task_is_shown_before_and_after_with_reward_and_advantage(
+    build_run: BuildRun, read_page: ReadPage
+) -> None:
+    page = read_page(write_report(build_run()))
     assert "reverse-text, task" in page.text
     assert "the largest gain" in page.text
     assert re.search(r"before reward \d\.\d{3}, advantage [+-]\d\.\d{3}", page.text)
@@ -112,21 +67,23 @@ def test_the_picture_beside_it_is_a_png_of_the_curve(build_run: BuildRun) -> Non
     assert {(0, 114, 178), (213, 94, 0)} <= colours  # both environments' lines
 
 
-def test_a_run_that_was_stopped_before_its_first_step_still_has_a_report(build_run: BuildRun) -> None:
+def test_a_run_that_was_stopped_before_its_first_step_still_has_a_report(
+    build_run: BuildRun, read_page: ReadPage
+) -> None:
     directory = build_run()
     for path in ("metrics.jsonl", "evals.jsonl"):
         (directory / path).unlink()
     for path in (directory / "rollouts").iterdir():
         path.unlink()
-    assert "No step has been trained yet." in Page(write_report(directory)).text
+    assert "No step has been trained yet." in read_page(write_report(directory)).text
 
 
-def test_a_run_in_the_middle_has_a_report_without_its_end(build_run: BuildRun) -> None:
+def test_a_run_in_the_middle_has_a_report_without_its_end(build_run: BuildRun, read_page: ReadPage) -> None:
     directory = build_run()
     (directory / "rollouts" / "eval_after.jsonl").unlink()
     lines = (directory / "evals.jsonl").read_text().splitlines(keepends=True)
     (directory / "evals.jsonl").write_text("".join(lines[:4]))
-    text = Page(write_report(directory)).text
+    text = read_page(write_report(directory)).text
     assert "Held-out tasks, before and after" in text
     assert "The same held-out task" not in text
 

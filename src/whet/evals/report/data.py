@@ -1,0 +1,157 @@
+"""What a report is made of: one pass over an evaluation's rows, in memory that grows by a few numbers a rollout.
+
+Which rollouts are shown is chosen here: the best, the worst, some at random (with a fixed seed, so that the same
+evaluation gives the same report) and the first of each kind of failure.
+"""
+
+from __future__ import annotations
+
+import random
+from array import array
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from whet.evals.stored import sampling_text
+from whet.evals.streaming import stream_rows
+from whet.evals.summary import EvalSummary, SummaryBuilder
+from whet.evals.viewer.entries import question_of
+from whet.rollouts.results import load_metadata
+from whet.types import RolloutOutput
+
+BEST, RANDOM = 3, 5
+"""Rollouts shown of the best, of the worst, and at random."""
+KINDS = 10
+"""Kinds of failure that are shown with an example."""
+QUESTION = 160
+"""Characters of a task's question that are kept."""
+
+
+class Task:
+    """One task and its rollouts."""
+
+    __slots__ = ("errors", "example_id", "question", "rewards")
+
+    def __init__(self, example_id: Any, question: str) -> None:
+        self.example_id, self.question = example_id, question
+        self.rewards = array("d")
+        self.errors = 0
+
+
+@dataclass(slots=True)
+class ReportData:
+    """An evaluation, as its directory tells it."""
+
+    metadata: dict[str, Any]
+    summary: EvalSummary
+    tasks: list[Task]
+    rewards: array[float]
+    seconds: array[float]
+    output_tokens: array[float]
+    best: list[RolloutOutput]
+    worst: list[RolloutOutput]
+    at_random: list[RolloutOutput]
+    failures: dict[str, RolloutOutput]  # by kind
+
+    @property
+    def planned(self) -> int:
+        """Rollouts there should be; those there are where nobody said."""
+        examples = self.metadata.get("num_examples")
+        per_example = self.metadata.get("rollouts_per_example") or 1
+        return int(examples) * int(per_example) if examples else self.summary.rollouts
+
+
+def read_report(directory: Path) -> ReportData:
+    """Everything the page shows. Raises `RunError` for a row that cannot be read."""
+    return collect(load_metadata(directory) or {}, stream_rows(directory), directory)
+
+
+def collect(metadata: dict[str, Any], rows: Iterable[RolloutOutput], directory: Path | None = None) -> ReportData:
+    """The report's data of `rows`, in any order."""
+    sampling = metadata.get("sampling_args") or {}
+    config = metadata.get("config")
+    summary = SummaryBuilder(
+        environment=str(metadata.get("env_id") or "?"),
+        model=str(metadata.get("model") or "?"),
+        sampling=sampling_text(sampling),
+        rollouts_per_example=int(metadata.get("rollouts_per_example") or 1),
+        pass_threshold=float(metadata.get("pass_threshold") or 0.5),
+        greedy=sampling.get("temperature") == 0,
+        varied=config.get("varied") if isinstance(config, Mapping) else None,
+    )
+    tasks: dict[Any, Task] = {}
+    shown = _Shown()
+    rewards, seconds, tokens = array("d"), array("d"), array("d")
+    for row in rows:
+        summary.add(row)
+        shown.offer(row)
+        task = tasks.get(row["example_id"])
+        if task is None:
+            task = tasks[row["example_id"]] = Task(row["example_id"], question_of(row, QUESTION))
+        if row.get("error") is None:
+            task.rewards.append(row["reward"])
+            rewards.append(row["reward"])
+        else:
+            task.errors += 1
+        if (time := ((row.get("timing") or {}).get("generation") or {}).get("duration")) is not None:
+            seconds.append(time)
+        if (output := (row.get("token_usage") or {}).get("output_tokens")) is not None:
+            tokens.append(output)
+    return ReportData(
+        metadata=metadata,
+        summary=summary.summary(seconds=float(metadata.get("time") or 0.0), results=directory),
+        tasks=list(tasks.values()),
+        rewards=rewards,
+        seconds=seconds,
+        output_tokens=tokens,
+        best=shown.best,
+        worst=shown.worst_that_are_not_best(),
+        at_random=shown.at_random,
+        failures=shown.failures,
+    )
+
+
+@dataclass(slots=True)
+class _Shown:
+    """The rollouts that will be shown, among those seen so far."""
+
+    best: list[RolloutOutput] = field(default_factory=list)
+    worst: list[RolloutOutput] = field(default_factory=list)
+    at_random: list[RolloutOutput] = field(default_factory=list)
+    failures: dict[str, RolloutOutput] = field(default_factory=dict)
+    _scored: int = 0
+    _rng: random.Random = field(default_factory=lambda: random.Random(0))
+
+    def offer(self, row: RolloutOutput) -> None:
+        error = row.get("error")
+        if error is not None:
+            kind = str(error.get("error"))
+            if len(self.failures) < KINDS:
+                self.failures.setdefault(kind, row)
+            return
+        _keep_best(self.best, row, lambda one: -float(one["reward"]))
+        _keep_best(self.worst, row, lambda one: float(one["reward"]))
+        self._scored += 1
+        if len(self.at_random) < RANDOM:  # reservoir sampling: every row has the same chance
+            self.at_random.append(row)
+        elif (place := self._rng.randrange(self._scored)) < RANDOM:
+            self.at_random[place] = row
+
+    def worst_that_are_not_best(self) -> list[RolloutOutput]:
+        return [row for row in self.worst if not any(row is other for other in self.best)]
+
+
+def _keep_best(kept: list[RolloutOutput], row: RolloutOutput, key: Callable[[RolloutOutput], float]) -> None:
+    """Put `row` among the `BEST` with the lowest keys, one of a task, the earlier one first where keys are equal."""
+    value = key(row)
+    if len(kept) == BEST and value >= key(kept[-1]):
+        return
+    same = next((place for place, one in enumerate(kept) if one["example_id"] == row["example_id"]), None)
+    if same is not None:
+        if value >= key(kept[same]):
+            return
+        del kept[same]
+    kept.append(row)
+    kept.sort(key=key)  # stable
+    del kept[BEST:]
