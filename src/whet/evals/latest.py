@@ -8,7 +8,7 @@ from typing import Any
 
 from whet.errors import RunError
 from whet.evals.config import EvalConfig
-from whet.evals.run import results_directory
+from whet.evals.naming import results_directory
 from whet.rollouts.results import METADATA, load_metadata
 
 OWN = ("env_args", "extra_env_kwargs", "max_tokens", "temperature", "sampling_args", "seed", "shuffle", "dtype")

@@ -1,4 +1,4 @@
-"""`whet eval run` without its command line: an environment on disk, a real HTTP endpoint, results on disk."""
+"""`run_evals`: an environment on disk, a real HTTP endpoint, results on disk."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ from whet.cli.output import print_json
 from whet.clients.scripted import ScriptedClient
 from whet.errors import EnvironmentLoadError, WhetError
 from whet.evals.config import EvalConfig
-from whet.evals.run import results_directory, run_eval
+from whet.evals.naming import results_directory
+from whet.evals.observer import Unwatched
+from whet.evals.session import run_evals
+from whet.evals.summary import EvalSummary
 from whet.evals.view import print_summary
 from whet.types import SamplingArgs
 
@@ -115,6 +118,11 @@ def config(tmp_path: Path, say_number: Path, endpoint: Endpoint) -> EvalConfig:
     )
 
 
+def run_eval(config: EvalConfig) -> EvalSummary:
+    (summary,) = run_evals([config], Unwatched())
+    return summary
+
+
 def changed(config: EvalConfig, **fields: Any) -> EvalConfig:
     return EvalConfig(**{**config.model_dump(), **fields})
 
@@ -194,12 +202,6 @@ def test_a_key_that_is_refused_ends_the_run_and_keeps_what_was_paid_for(config: 
     assert [json.loads(line)["example_id"] for line in results.read_text().splitlines()] == [0, 1]
 
 
-def test_progress_counts_every_rollout(config: EvalConfig) -> None:
-    seen: list[tuple[int, int]] = []
-    run_eval(config, on_progress=lambda done, total: seen.append((done, total)))
-    assert seen == [(done, 6) for done in range(1, 7)]
-
-
 def test_an_environment_that_is_not_there_is_one_clear_error(config: EvalConfig) -> None:
     with pytest.raises(EnvironmentLoadError, match="no-such-environment"):
         run_eval(changed(config, environment="no-such-environment"))
@@ -269,7 +271,7 @@ def test_a_model_run_here_samples_at_temperature_1_from_fixed_seeds_and_is_close
 
 
 def test_evaluating_an_endpoint_needs_neither_torch_nor_numpy() -> None:
-    program = "import sys, whet.evals.run, whet.evals.view; sys.exit(bool({'torch', 'numpy'} & sys.modules.keys()))"
+    program = "import sys, whet.evals.session, whet.evals.view; sys.exit(bool({'torch', 'numpy'} & sys.modules.keys()))"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
