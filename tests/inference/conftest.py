@@ -17,6 +17,8 @@ from transformers import (
     Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
 )
 
 SIZES: dict[str, Any] = {
@@ -49,6 +51,9 @@ def build(kind: str, seed: int = 0) -> Any:
         model = LlamaForCausalLM(LlamaConfig(**SIZES, attention_bias=True, mlp_bias=True))
     elif kind == "llama3-rope":
         model = LlamaForCausalLM(LlamaConfig(**SIZES, rope_parameters=LLAMA3_ROPE))
+    elif kind == "qwen3-moe":
+        experts = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "norm_topk_prob": True}
+        model = Qwen3MoeForCausalLM(Qwen3MoeConfig(**SIZES, **experts, head_dim=32, mlp_only_layers=[1]))
     elif kind == "mistral":
         model = MistralForCausalLM(MistralConfig(**SIZES, sliding_window=None))
     else:

@@ -53,7 +53,7 @@ def test_llama3_frequencies_are_those_of_transformers() -> None:
 @pytest.mark.parametrize(
     ("change", "name"),
     [
-        ({"model_type": "qwen3_moe"}, "qwen3_moe"),
+        ({"model_type": "mixtral"}, "mixtral"),
         ({"model_type": "gemma3_text"}, "gemma3_text"),
         ({"use_sliding_window": True, "sliding_window": 64}, "sliding-window"),
         ({"model_type": "mistral", "sliding_window": 4096}, "sliding-window"),

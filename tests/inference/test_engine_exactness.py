@@ -37,7 +37,7 @@ def worst(reference: Reference, model: Any, requests: list[SampleRequest], sampl
     )
 
 
-@pytest.mark.parametrize("kind", ["qwen3", "qwen2", "llama", "llama3-rope", "mistral"])
+@pytest.mark.parametrize("kind", ["qwen3", "qwen3-moe", "qwen2", "llama", "llama3-rope", "mistral"])
 def test_mixed_requests_agree_with_a_plain_forward(reference: Reference, checkpoints: Checkpoints, kind: str) -> None:
     directory, model = checkpoints(kind)
     engine = engine_of(directory, max_rows=12)

@@ -1,8 +1,9 @@
 """What the embedded engine needs to know of a checkpoint: a small frozen description, read from its `config.json`.
 
-Supported are dense decoders of the Llama family (`llama`, `qwen2`, `qwen3`, and `mistral` without a sliding window).
-Anything this engine would compute wrongly (mixtures of experts, sliding windows, quantised weights, other rotary
-scalings) is refused by name here, before a weight is read. Nothing here imports torch or transformers.
+Supported are decoders of the Llama family (`llama`, `qwen2`, `qwen3`, its mixture of experts `qwen3_moe`, and `mistral`
+without a sliding window). Anything this engine would compute wrongly (sliding windows, quantised weights, other rotary
+scalings, other mixtures of experts) is refused by name here, before a weight is read. Nothing here imports torch or
+transformers.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 
 from whet.errors import ModelLoadError
 
-SUPPORTED = ("llama", "mistral", "qwen2", "qwen3")
+SUPPORTED = ("llama", "mistral", "qwen2", "qwen3", "qwen3_moe")
 _ROPE_TYPES = ("default", "linear", "llama3")
 
 
@@ -31,8 +32,19 @@ class RopeScaling:
 
 
 @dataclass(frozen=True, slots=True)
+class Experts:
+    """A mixture of experts in place of the feed-forward part of some layers."""
+
+    count: int
+    per_token: int
+    intermediate_size: int  # of one expert
+    normalised: bool  # the weights of the chosen experts add up to 1
+    layers: frozenset[int]  # which layers have experts; the others are dense
+
+
+@dataclass(frozen=True, slots=True)
 class Architecture:
-    """Sizes and switches of one dense decoder."""
+    """Sizes and switches of one decoder."""
 
     model_type: str
     vocab_size: int
@@ -51,6 +63,7 @@ class Architecture:
     output_bias: bool
     mlp_bias: bool
     tied_embeddings: bool
+    experts: Experts | None = None
 
     @property
     def kv_values_per_token(self) -> int:
@@ -120,11 +133,12 @@ def parse_architecture(config: dict[str, Any], *, where: str) -> Architecture:
             rope_theta=theta,
             rope_scaling=scaling,
             max_context=int(config["max_position_embeddings"]),
-            qk_norm=model_type == "qwen3",
+            qk_norm=model_type in ("qwen3", "qwen3_moe"),
             qkv_bias=model_type == "qwen2" or bool(config.get("attention_bias", False)),
             output_bias=model_type != "qwen2" and bool(config.get("attention_bias", False)),
             mlp_bias=bool(config.get("mlp_bias", False)),
             tied_embeddings=bool(config.get("tie_word_embeddings", False)),
+            experts=_experts(config) if model_type == "qwen3_moe" else None,
         )
     except KeyError as missing:
         raise ModelLoadError(f"{where} lacks the key {missing}; fetch or export the model again") from None
@@ -132,11 +146,27 @@ def parse_architecture(config: dict[str, Any], *, where: str) -> Architecture:
         raise ModelLoadError(f"{where} has a value that is not a number where one is needed ({error})") from None
 
 
+def _experts(config: dict[str, Any]) -> Experts | None:
+    """Older configs say `num_experts`, those of transformers 5 `num_local_experts`."""
+    count = int(config["num_experts"] if "num_experts" in config else config["num_local_experts"])
+    step, dense = int(config.get("decoder_sparse_step", 1)), set(config.get("mlp_only_layers") or [])
+    layers = frozenset(i for i in range(int(config["num_hidden_layers"])) if i not in dense and (i + 1) % step == 0)
+    if not count or not layers:
+        return None
+    return Experts(
+        count=count,
+        per_token=int(config["num_experts_per_tok"]),
+        intermediate_size=int(config["moe_intermediate_size"]),
+        normalised=bool(config.get("norm_topk_prob", False)),
+        layers=layers,
+    )
+
+
 def _refuse_unsupported(config: dict[str, Any], where: str) -> None:
     model_type = config.get("model_type")
     if model_type not in SUPPORTED:
         raise ModelLoadError(
-            f"{where}: the embedded engine does not run models of type {model_type!r}. It runs dense "
+            f"{where}: the embedded engine does not run models of type {model_type!r}. It runs "
             f"{', '.join(SUPPORTED)} checkpoints; for others use a vLLM server."
         )
     reasons = []
@@ -150,7 +180,7 @@ def _refuse_unsupported(config: dict[str, Any], where: str) -> None:
     if reasons:
         raise ModelLoadError(
             f"{where}: this {model_type} model has {' and '.join(reasons)}, which the embedded engine does not run. "
-            "It runs dense, unquantised models with full attention and SiLU; for others use a vLLM server."
+            "It runs unquantised models with full attention and SiLU; for others use a vLLM server."
         )
 
 

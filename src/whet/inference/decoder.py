@@ -18,6 +18,7 @@ from whet.inference.adapter_rows import AdapterRows
 from whet.inference.adapters import DOWN, GATE_UP, OUTPUT, QKV
 from whet.inference.architecture import Architecture
 from whet.inference.cache import KVCache
+from whet.inference.moe import mix_experts, route
 from whet.inference.weights import LayerWeights, PackedWeights
 
 _SCORES_PER_CHUNK = 1 << 24
@@ -64,7 +65,7 @@ class Decoder:
             attended = torch.bmm(scores.softmax(-1), values[:rows].view(rows * kv_heads, -1, dim)[:, :width])
             attended = attended.view(rows, heads * dim)
             x = _project(attended, layer.output, layer.output_bias, adapters, (i, OUTPUT), residual=x)
-            x = self._feed_forward(x, i, adapters)
+            x = self._feed_forward(x, i, adapters, slots, positions_B)
         return self._logits(x)
 
     def prefill(
@@ -110,6 +111,7 @@ class Decoder:
             cache.keys[i][slot_PT, :, :, flat] = qk[:, heads:]
             cache.values[i][slot_PT, :, flat] = qkv[:, heads + kv_heads :]
             if i == last:
+                cache.record(i, slot_PT, flat, -1)
                 return
             keys = cache.keys[i][..., :width].index_select(0, slots_P)
             values = cache.values[i][:, :, :width].index_select(0, slots_P)
@@ -119,7 +121,7 @@ class Decoder:
             attended = torch.matmul(weights, values).view(rows, heads, length, dim).transpose(1, 2)
             attended = attended.reshape(-1, heads * dim)
             x = _project(attended, layer.output, layer.output_bias, adapters, (i, OUTPUT), residual=x)
-            x = self._feed_forward(x, i, adapters)
+            x = self._feed_forward(x, i, adapters, slot_PT, flat)
 
     def _rotate(self, qk: Tensor, layer: LayerWeights, cos: Tensor, sin: Tensor) -> Tensor:
         """Query-key norm and rotary embedding of `[N, heads + kv_heads, D]`, in float32."""
@@ -128,8 +130,17 @@ class Decoder:
             qk = (qk * _inverse_length(qk, self.arch.norm_eps)).mul_(layer.qk_gain)
         return qk.roll(self.arch.head_dim // 2, -1).mul_(sin).addcmul_(qk, cos).to(self.cache.keys.dtype)
 
-    def _feed_forward(self, x: Tensor, i: int, adapters: AdapterRows | None) -> Tensor:
+    def _feed_forward(
+        self, x: Tensor, i: int, adapters: AdapterRows | None, slots: Tensor, positions: Tensor
+    ) -> Tensor:
+        """`slots` and `positions` say which tokens these are, for the record of their experts."""
         layer, normal = self.weights.layers[i], _normalise(x, self.arch.norm_eps)
+        if layer.router is not None:
+            experts = self.arch.experts
+            assert experts is not None
+            chosen, weights = route(torch.mm(normal, layer.router), experts.per_token, normalise=experts.normalised)
+            self.cache.record(i, slots, positions, chosen)
+            return x.add_(mix_experts(normal, chosen, weights, layer.gate_up, layer.down))
         gate, up = _project(normal, layer.gate_up, layer.gate_up_bias, adapters, (i, GATE_UP)).chunk(2, dim=-1)
         inner = F.silu(gate).mul_(up)
         return _project(inner, layer.down, layer.down_bias, adapters, (i, DOWN), residual=x)

@@ -66,7 +66,7 @@ class EngineStats:
 
 
 class EmbeddedEngine:
-    """An `Engine` over one dense checkpoint on the CPU or one CUDA device. See `loading.load_policy` to make one."""
+    """An `Engine` over one checkpoint on the CPU or one CUDA device. See `loading.load_policy` to make one."""
 
     def __init__(
         self,
@@ -78,8 +78,12 @@ class EmbeddedEngine:
         limits: EngineLimits | None = None,
         decode_text: TextDecoder | None = None,
         seed: int | None = None,
+        record_experts: bool = False,
     ) -> None:
-        """`decode_text` is needed for stop strings only; `seed` fixes the draws of requests that bring none."""
+        """`decode_text` is needed for stop strings only; `seed` fixes the draws of requests that bring none.
+
+        With `record_experts` samples of a mixture of experts say which experts their tokens went to.
+        """
         limits = limits or EngineLimits()
         self.arch, self.dtype, self.device = arch, dtype, torch.device(device)
         self.max_context = min(limits.max_context or arch.max_context, arch.max_context)
@@ -93,7 +97,8 @@ class EmbeddedEngine:
         kv_bytes = limits.kv_bytes or _device_memory(self.device) // 4
         self._token_budget = kv_bytes // KVCache.bytes_per_token(arch, dtype)
         self._scheduler = Scheduler(max_rows=limits.max_rows, token_budget=self._token_budget)
-        self._cache = KVCache(arch, dtype=dtype, device=self.device)
+        self._records_experts = record_experts and arch.experts is not None
+        self._cache = KVCache(arch, dtype=dtype, device=self.device, record_experts=record_experts)
         self._rows = Rows(self.device, arch.vocab_size)
         weights = pack(named, arch, dtype=dtype, device=self.device)
         self._decoder = Decoder(arch, weights, self._cache, max_context=self.max_context)
@@ -116,10 +121,19 @@ class EmbeddedEngine:
         limits: EngineLimits | None = None,
         decode_text: TextDecoder | None = None,
         seed: int | None = None,
+        record_experts: bool = False,
     ) -> EmbeddedEngine:
         """From a `transformers` checkpoint. Raises `ModelLoadError` for what is missing, torn or unsupported."""
-        arch, named = read_architecture(directory), read_checkpoint(directory)
-        return cls(arch, named, dtype=dtype, device=device, limits=limits, decode_text=decode_text, seed=seed)
+        return cls(
+            read_architecture(directory),
+            read_checkpoint(directory),
+            dtype=dtype,
+            device=device,
+            limits=limits,
+            decode_text=decode_text,
+            seed=seed,
+            record_experts=record_experts,
+        )
 
     async def sample(self, request: SampleRequest, *, on_tokens: OnTokens | None = None) -> Sample:
         self._check(request)
@@ -345,6 +359,9 @@ class EmbeddedEngine:
         params, prompt = job.request.params, job.request.prompt_ids
         end = self._next_position(job)
         ids, logprobs = self._rows.drawn(slot, len(prompt), end)
+        experts = None
+        if self._records_experts:
+            experts = self._cache.experts[:, slot, : end - 1].transpose(0, 1).contiguous().cpu().numpy()
         by_string = job in self._watchers and self._watchers[job].stopped
         stopped = by_string or ids[-1] in params.stop_token_ids
         self._scheduler.finish(job, prompt + ids[:-1])
@@ -356,7 +373,7 @@ class EmbeddedEngine:
                 ModelError(f"the weights of policy version {job.marks[-1][0]} give logits that are not finite")
             )
             return
-        job.waiter.set_result(Sample(ids, logprobs, job.versions(end), "stop" if stopped else "length"))
+        job.waiter.set_result(Sample(ids, logprobs, job.versions(end), "stop" if stopped else "length", experts))
 
     def _next_position(self, job: Job) -> int:
         """Where the next token that `job` draws will stand."""
@@ -382,7 +399,9 @@ class EmbeddedEngine:
             self._row_adapters = None
             return
         slots = self._scheduler.slots[: self._scheduler.rows]
-        self._row_adapters = self._adapter_rows([slot.job.adapter if slot.job else any_adapter for slot in slots])
+        rows = self._adapter_rows([slot.job.adapter if slot.job else any_adapter for slot in slots])
+        assert rows is not None
+        self._row_adapters = rows.stacked(self._row_adapters)
 
     def _adapter_rows(self, adapters: Sequence[LoadedAdapter | None]) -> AdapterRows | None:
         packed: list[PackedAdapter | None] = [None if adapter is None else adapter.packed for adapter in adapters]

@@ -39,6 +39,7 @@ def load_policy(
     max_rows: int = 256,
     kv_bytes: int | None = None,
     seed: int | None = None,
+    record_experts: bool = False,
 ) -> Policy:
     """Load `whet/tiny`, a local directory or a Hugging Face id into the embedded engine.
 
@@ -52,6 +53,7 @@ def load_policy(
         max_rows: rollouts decoded together.
         kv_bytes: memory of the KV cache; default: a quarter of the device's.
         seed: fixes the draws of requests that bring no seed.
+        record_experts: samples of a mixture of experts say which experts their tokens went to.
 
     Raises `ModelLoadError` for files that are missing, torn or of an unsupported architecture, in one line.
     """
@@ -96,6 +98,7 @@ def load_policy(
         limits=limits,
         decode_text=renderer.decode,
         seed=seed,
+        record_experts=record_experts,
     )
     client = PolicyClient(engine, renderer, max_context=engine.max_context)
     return Policy(path=path, engine=engine, tokenizer=tokenizer, renderer=renderer, client=client)

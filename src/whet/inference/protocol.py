@@ -9,7 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 FinishReason = Literal["stop", "length"]
 OnTokens = Callable[[list[int]], None]
@@ -52,12 +56,15 @@ class Sample:
 
     `logprobs[i]` is log softmax(logits / temperature)[ids[i]] (temperature 1 when greedy), before top-p, top-k and
     min-p cut anything off: the quantity a learner recomputes. `versions` counts add up to `len(ids)`.
+    `experts`, from an engine that was asked to record them for a mixture of experts, are those that each token of
+    prompt and ids but the last went to in each layer, [tokens, layers, experts a token]; -1 where it went to none.
     """
 
     ids: list[int]
     logprobs: list[float]
     versions: list[VersionRun]
     finish_reason: FinishReason
+    experts: NDArray[np.int16] | None = None
 
 
 @dataclass(frozen=True, slots=True)

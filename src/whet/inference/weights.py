@@ -35,10 +35,11 @@ class LayerWeights:
     qk_gain: Tensor | None  # [heads + kv_heads, D], float32; None without qk-norm
     output: Tensor  # [Q, H]
     output_bias: Tensor | None
-    gate_up: Tensor  # [H, 2I], post-attention norm folded in
+    gate_up: Tensor  # [H, 2I], post-attention norm folded in; [E, H, 2I] of E experts
     gate_up_bias: Tensor | None
-    down: Tensor  # [I, H]
+    down: Tensor  # [I, H]; [E, I, H] of E experts
     down_bias: Tensor | None
+    router: Tensor | None = None  # [H, E], post-attention norm folded in; None in a dense layer
 
 
 @dataclass(slots=True)
@@ -95,6 +96,10 @@ def pack(named: Mapping[str, Tensor], arch: Architecture, *, dtype: torch.dtype,
     def matrix(weight: Tensor) -> Tensor:
         return weight.t().contiguous().to(dtype)
 
+    def gated(at: str, size: int, gain: Tensor) -> tuple[Tensor, Tensor]:
+        gate_up = torch.cat([take(f"{at}{half}.weight", size, hidden) for half in ("gate_proj", "up_proj")])
+        return matrix(gate_up * gain), matrix(take(f"{at}down_proj.weight", hidden, size))
+
     hidden, inner, dim = arch.hidden_size, arch.intermediate_size, arch.head_dim
     queries, keys = arch.num_heads * dim, arch.num_kv_heads * dim
     scale = dim**-0.5
@@ -116,9 +121,18 @@ def pack(named: Mapping[str, Tensor], arch: Architecture, *, dtype: torch.dtype,
             ]
             qk_gain = torch.cat([gain.expand(heads, dim) for gain, heads in gains]) * dim**0.5
             qk_gain[: arch.num_heads] *= scale
-        halves = ("gate_proj", "up_proj")
-        gate_up = torch.cat([take(f"{mlp}{half}.weight", inner, hidden) for half in halves])
-        gate_up_bias = torch.cat([take(f"{mlp}{half}.bias", inner) for half in halves]) if arch.mlp_bias else None
+        router: Tensor | None = None
+        if (experts := arch.experts) is not None and i in experts.layers:
+            router = matrix(take(f"{mlp}gate.weight", experts.count, hidden) * post_gain)
+            each = [
+                gated(f"{mlp}experts.{expert}.", experts.intermediate_size, post_gain)
+                for expert in range(experts.count)
+            ]
+            gate_up, down = (torch.stack(matrices) for matrices in zip(*each, strict=True))
+        else:
+            gate_up, down = gated(mlp, inner, post_gain)
+        biases = ("gate_proj.bias", "up_proj.bias")
+        gate_up_bias = torch.cat([take(f"{mlp}{bias}", inner) for bias in biases]) if arch.mlp_bias else None
         layers.append(
             LayerWeights(
                 qkv=matrix(qkv * input_gain * query_scale.unsqueeze(1)),
@@ -126,10 +140,11 @@ def pack(named: Mapping[str, Tensor], arch: Architecture, *, dtype: torch.dtype,
                 qk_gain=qk_gain,
                 output=matrix(take(f"{at}o_proj.weight", hidden, queries)),
                 output_bias=take(f"{at}o_proj.bias", hidden).to(dtype) if arch.output_bias else None,
-                gate_up=matrix(gate_up * post_gain),
+                gate_up=gate_up,
                 gate_up_bias=None if gate_up_bias is None else gate_up_bias.to(dtype),
-                down=matrix(take(f"{mlp}down_proj.weight", hidden, inner)),
+                down=down,
                 down_bias=take(f"{mlp}down_proj.bias", hidden).to(dtype) if arch.mlp_bias else None,
+                router=router,
             )
         )
     embedding = take("model.embed_tokens.weight", arch.vocab_size, hidden).to(dtype).contiguous()
