@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 from pydantic import Field
 
-from whet.gateway.wire import Body, RequestError, TurnRequest, event, given, read_body, read_messages
+from whet.clients.deltas import Delta
+from whet.gateway.wire import AnswerId, Body, RequestError, TurnRequest, event, given, read_body, read_messages
 from whet.types import Response, Tool, ToolCall
 
 STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
@@ -74,7 +74,7 @@ def read_request(body: Any) -> TurnRequest:
 
 def write_answer(request: TurnRequest, response: Response) -> dict[str, Any]:
     return {
-        **_head(request, response),
+        **_head(request, response.id),
         "content": _blocks(response),
         "stop_reason": STOP_REASONS[response.message.finish_reason or "stop"],
         "stop_sequence": None,
@@ -82,16 +82,63 @@ def write_answer(request: TurnRequest, response: Response) -> dict[str, Any]:
     }
 
 
-def write_events(request: TurnRequest, response: Response) -> Iterator[str]:
-    usage = _usage(response)
-    start = {**_head(request, response), "content": [], "stop_reason": None, "stop_sequence": None}
-    yield _event("message_start", message={**start, "usage": {**usage, "output_tokens": 0}})
-    for index, block in enumerate(_blocks(response)):
-        for name, fields in _block_events(block):
-            yield _event(name, index=index, **fields)
-    reason = STOP_REASONS[response.message.finish_reason or "stop"]
-    yield _event("message_delta", delta={"stop_reason": reason, "stop_sequence": None}, usage=usage)
-    yield _event("message_stop")
+def write_stream(request: TurnRequest, answer: AnswerId) -> _Events:
+    return _Events(request, answer)
+
+
+class _Events:
+    """A message block by block, in the order in which the blocks begin."""
+
+    def __init__(self, request: TurnRequest, answer: AnswerId) -> None:
+        self._head = _head(request, answer.id)
+        self._kind: str | None = None  # of the block that is open
+        self._index = -1
+
+    def begin(self, prompt_tokens: int | None) -> str:
+        usage = {"input_tokens": prompt_tokens or 0, "output_tokens": 0}
+        empty: dict[str, Any] = {"content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
+        return _event("message_start", message={**self._head, **empty})
+
+    def add(self, delta: Delta) -> str:
+        said = ""
+        if delta.reasoning:
+            said += self._open("thinking", {"type": "thinking", "thinking": "", "signature": ""})
+            said += self._delta({"type": "thinking_delta", "thinking": delta.reasoning})
+        if delta.content:
+            said += self._open("text", {"type": "text", "text": ""})
+            said += self._delta({"type": "text_delta", "text": delta.content})
+        for call in delta.tool_calls:
+            said += self._close()
+            said += self._open("tool_use", {"type": "tool_use", "id": call.id, "name": call.name, "input": {}})
+            written = json.dumps(_input(call.arguments), ensure_ascii=False)
+            said += self._delta({"type": "input_json_delta", "partial_json": written})
+        return said
+
+    def finish(self, response: Response) -> str:
+        reason = STOP_REASONS[response.message.finish_reason or "stop"]
+        delta = {"stop_reason": reason, "stop_sequence": None}
+        return self._close() + _event("message_delta", delta=delta, usage=_usage(response)) + _event("message_stop")
+
+    def fail(self, error: RequestError) -> str:
+        return event(write_error(error), "error")
+
+    def _open(self, kind: str, empty: dict[str, Any]) -> str:
+        if kind == self._kind:
+            return ""
+        closed = self._close()
+        self._kind, self._index = kind, self._index + 1
+        return closed + _event("content_block_start", index=self._index, content_block=empty)
+
+    def _delta(self, delta: dict[str, Any]) -> str:
+        return _event("content_block_delta", index=self._index, delta=delta)
+
+    def _close(self) -> str:
+        if self._kind is None:
+            return ""
+        # A thought ends with its signature, which nobody checks here.
+        signed = self._delta({"type": "signature_delta", "signature": ""}) if self._kind == "thinking" else ""
+        self._kind = None
+        return signed + _event("content_block_stop", index=self._index)
 
 
 def write_error(error: RequestError) -> dict[str, Any]:
@@ -190,8 +237,8 @@ def _tools(asked: MessagesBody) -> list[Tool] | None:
     return made or None
 
 
-def _head(request: TurnRequest, response: Response) -> dict[str, Any]:
-    return {"id": f"msg_{response.id}", "type": "message", "role": "assistant", "model": request.model}
+def _head(request: TurnRequest, answer_id: str) -> dict[str, Any]:
+    return {"id": f"msg_{answer_id}", "type": "message", "role": "assistant", "model": request.model}
 
 
 def _usage(response: Response) -> dict[str, int]:
@@ -222,21 +269,6 @@ def _input(arguments: str) -> Any:
     except (ValueError, RecursionError):
         return {"arguments": arguments}
     return value if isinstance(value, dict) else {"arguments": arguments}
-
-
-def _block_events(block: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    empty: dict[str, Any]
-    if block["type"] == "text":
-        empty, delta = {"type": "text", "text": ""}, {"type": "text_delta", "text": block["text"]}
-    elif block["type"] == "thinking":
-        empty = {"type": "thinking", "thinking": "", "signature": ""}
-        delta = {"type": "thinking_delta", "thinking": block["thinking"]}
-    else:
-        empty = {**block, "input": {}}  # filled in by the deltas
-        delta = {"type": "input_json_delta", "partial_json": json.dumps(block["input"], ensure_ascii=False)}
-    yield "content_block_start", {"content_block": empty}
-    yield "content_block_delta", {"delta": delta}
-    yield "content_block_stop", {}
 
 
 def _event(name: str, **fields: Any) -> str:

@@ -5,8 +5,7 @@
     /v1/models  /health  /metrics
     /v1/load_lora_adapter  /v1/unload_lora_adapter                          adapters, as vLLM has it
 
-A request whose client has gone is cancelled. A streamed answer is sent once the turn is complete: until then it can
-still be an error with a status of its own.
+A request whose client has gone is cancelled. A streamed answer begins with the first token; see `streams.py`.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ import logging
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 from starlette.applications import Starlette
@@ -27,12 +27,14 @@ from starlette.responses import Response as HttpResponse
 from starlette.routing import Route
 
 from whet.clients.client import Client
+from whet.clients.deltas import OnDelta
 from whet.errors import ConfigError, EndpointDownError, EndpointError, Error, OverlongPromptError, WhetError
 from whet.gateway import anthropic_messages, openai_chat, openai_completions, openai_responses
 from whet.gateway.adapters import Adapters
-from whet.gateway.metrics import GatewayMetrics
+from whet.gateway.metrics import GatewayMetrics, Outcome
 from whet.gateway.sessions import Sessions
-from whet.gateway.wire import Interface, RequestError, TurnRequest
+from whet.gateway.streams import EventStream, client_gone
+from whet.gateway.wire import AnswerId, Interface, RequestError, TurnRequest
 from whet.rollouts.pace import Pace
 from whet.types import Response
 
@@ -45,7 +47,7 @@ INTERFACES: dict[str, Interface] = {
     "/v1/messages": anthropic_messages,
 }
 AnyClient = Client[Any, Any, Any, Any]
-Answer = Callable[[TurnRequest], Awaitable[Response]]
+Answer = Callable[[TurnRequest, OnDelta | None], Awaitable[Response]]
 logger = logging.getLogger(__name__)
 
 
@@ -83,7 +85,8 @@ class Gateway:
 
     def _endpoint(self, path: str, interface: Interface) -> Callable[[Request], Awaitable[HttpResponse]]:
         async def endpoint(request: Request) -> HttpResponse:
-            with self.metrics.request(path) as outcome:
+            with ExitStack() as closing:
+                outcome = closing.enter_context(self.metrics.request(path))
                 await self._turn_of_the_loop()
                 try:
                     response = await self._turn(request, interface)
@@ -92,9 +95,23 @@ class Gateway:
                 except ClientDisconnect:
                     response = HttpResponse(status_code=499)  # nobody reads it
                 outcome.status = response.status_code
+                if isinstance(response, EventStream):
+                    response.on_end = self._ending(response, outcome, closing.pop_all())
                 return response
 
         return endpoint
+
+    def _ending(self, stream: EventStream, outcome: Outcome, closing: ExitStack) -> Callable[[], None]:
+        """What is noted when a stream is over."""
+
+        def end() -> None:
+            if isinstance(stream.outcome, Response):
+                self.metrics.tokens(stream.outcome)
+            else:
+                outcome.status = 499 if stream.outcome is None else stream.outcome.status
+            closing.close()
+
+        return end
 
     async def _turn_of_the_loop(self) -> None:
         """First come, first served: hundreds of requests at once would otherwise be answered in waves."""
@@ -106,11 +123,15 @@ class Gateway:
     async def _turn(self, request: Request, interface: Interface) -> HttpResponse:
         answer = self._answer_for(request)
         turn = interface.read_request(await _read_json(request))
-        response = await _unless_gone(request, _translated(answer, turn))
-        response["id"] = uuid.uuid4().hex
-        self.metrics.tokens(response)
+        name = uuid.uuid4().hex
         if turn.stream:
-            return HttpResponse("".join(interface.write_events(turn, response)), media_type="text/event-stream")
+            writer = interface.write_stream(turn, AnswerId(name, int(time.time())))
+            stream = EventStream(request, lambda on_delta: _translated(answer, turn, on_delta), writer)
+            await stream.begun()
+            return stream
+        response = await _unless_gone(request, _translated(answer, turn))
+        response["id"] = name
+        self.metrics.tokens(response)
         return _json(interface.write_answer(turn, response))
 
     def _answer_for(self, request: Request) -> Answer:
@@ -125,7 +146,7 @@ class Gateway:
         if self._api_key is not None and not (key and hmac.compare_digest(key.encode(), self._api_key.encode())):
             raise RequestError("the API key is missing or wrong", status=401)
 
-    async def _serve(self, turn: TurnRequest) -> Response:
+    async def _serve(self, turn: TurnRequest, on_delta: OnDelta | None) -> Response:
         client = self.models.get(turn.model)
         if client is None:
             known = ", ".join(self.models) or "none"
@@ -135,7 +156,8 @@ class Gateway:
                 param="model",
                 code="model_not_found",
             )
-        return await client.get_response(turn.messages, turn.model, turn.sampling_args, turn.tools)
+        listening: dict[str, Any] = {} if on_delta is None else {"on_delta": on_delta}
+        return await client.get_response(turn.messages, turn.model, turn.sampling_args, turn.tools, **listening)
 
     async def _load_adapter(self, request: Request) -> HttpResponse:
         return await self._change_adapters(request, lambda adapters: adapters.load_by_request)
@@ -170,10 +192,10 @@ class Gateway:
         return _json({"object": "list", "data": data})
 
 
-async def _translated(answer: Answer, turn: TurnRequest) -> Response:
+async def _translated(answer: Answer, turn: TurnRequest, on_delta: OnDelta | None = None) -> Response:
     """The answer; what whet raises is an error of the request, or of what stands behind us."""
     try:
-        return await answer(turn)
+        return await answer(turn, on_delta)
     except RequestError:
         raise
     except OverlongPromptError as error:
@@ -203,7 +225,7 @@ async def _unless_gone(request: Request, work: Awaitable[Response]) -> Response:
             gone = True
             task.cancel()
 
-    watching = asyncio.ensure_future(_gone(request))
+    watching = asyncio.ensure_future(client_gone(request))
     watching.add_done_callback(leave)
     try:
         return await work
@@ -214,11 +236,6 @@ async def _unless_gone(request: Request, work: Awaitable[Response]) -> Response:
     finally:
         watching.remove_done_callback(leave)
         watching.cancel()
-
-
-async def _gone(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 async def _read_json(request: Request) -> Any:

@@ -6,17 +6,14 @@ named by its id, so that a trainer on the other side sees exactly what was sampl
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from pydantic import Field
 
-from whet.gateway.wire import Body, RequestError, TurnRequest, event, given, read_body, read_messages
+from whet.clients.deltas import Delta
+from whet.gateway.openai_sampling import SamplingBody, refuse_several, usage_of
+from whet.gateway.wire import AnswerId, Body, RequestError, TurnRequest, event, read_body, read_messages
 from whet.types import Response, Tool, ToolCall
-
-
-class StreamOptions(Body):
-    include_usage: bool = False
 
 
 class FunctionSpec(Body):
@@ -30,25 +27,13 @@ class ToolSpec(Body):
     function: FunctionSpec
 
 
-class ChatBody(Body):
-    model: str
+class ChatBody(SamplingBody):
     messages: list[Any]
     tools: list[ToolSpec] | None = None
     tool_choice: Any = None
     response_format: dict[str, Any] | None = None
-    n: int | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    max_tokens: int | None = Field(None, ge=1)
     max_completion_tokens: int | None = Field(None, ge=1)
-    temperature: float | None = Field(None, ge=0, le=100, allow_inf_nan=False)
-    top_p: float | None = Field(None, ge=0, le=1)
-    top_k: int | None = Field(None, ge=-1)
-    min_p: float | None = Field(None, ge=0, le=1)
-    stop: str | list[str] | None = None
-    seed: int | None = None
     logprobs: bool | None = None
-    return_token_ids: bool | None = None
 
 
 def read_request(body: Any) -> TurnRequest:
@@ -60,17 +45,9 @@ def read_request(body: Any) -> TurnRequest:
         model=chat.model,
         messages=read_messages(chat.messages, "messages"),
         tools=chosen_tools(chat.tools, chat.tool_choice),
-        sampling_args=given(
-            max_tokens=chat.max_completion_tokens or chat.max_tokens,
-            temperature=chat.temperature,
-            top_p=chat.top_p,
-            top_k=chat.top_k,
-            min_p=chat.min_p,
-            stop=chat.stop or None,
-            seed=chat.seed,
-        ),
+        sampling_args=chat.sampling_args(chat.max_completion_tokens or chat.max_tokens),
         stream=bool(chat.stream),
-        stream_usage=chat.stream_options is not None and chat.stream_options.include_usage,
+        stream_usage=chat.wants_usage,
         token_ids=bool(chat.return_token_ids),
         logprobs=bool(chat.logprobs),
     )
@@ -84,37 +61,58 @@ def write_answer(request: TurnRequest, response: Response) -> dict[str, Any]:
     if message.tool_calls:
         said["tool_calls"] = [_call(call) for call in message.tool_calls]
     choice: dict[str, Any] = {"index": 0, "message": said, "finish_reason": message.finish_reason or "stop"}
-    answer = {**_head(request, response, "chat.completion"), "choices": [choice], "usage": usage_of(response)}
-    tokens = message.tokens
+    head = _head(request, AnswerId(response.id, response.created), "chat.completion")
+    answer = {**head, "choices": [choice], "usage": usage_of(response)}
     choice["logprobs"] = None
-    if tokens is not None and request.logprobs:
-        pairs = zip(tokens.completion_ids, tokens.completion_logprobs, strict=True)
-        entries = [{"token": f"token_id:{i}", "logprob": p, "bytes": None, "top_logprobs": []} for i, p in pairs]
-        choice["logprobs"] = {"content": entries, "refusal": None}
-    if tokens is not None and request.token_ids:
-        choice["token_ids"] = tokens.completion_ids
-        answer["prompt_token_ids"] = tokens.prompt_ids
+    answer |= _tokens(request, response, choice)
     return answer
 
 
-def write_events(request: TurnRequest, response: Response) -> Iterator[str]:
-    head = _head(request, response, "chat.completion.chunk")
-    message = response.message
+def write_stream(request: TurnRequest, answer: AnswerId) -> _Chunks:
+    return _Chunks(request, answer)
 
-    def chunk(delta: dict[str, Any], finish_reason: str | None = None) -> str:
-        return event({**head, "choices": [{"index": 0, "delta": delta, "finish_reason": finish_reason}]})
 
-    yield chunk({"role": "assistant", "content": ""})
-    if message.reasoning_content:
-        yield chunk({"reasoning_content": message.reasoning_content})
-    if message.content:
-        yield chunk({"content": message.content})
-    for index, call in enumerate(message.tool_calls or ()):
-        yield chunk({"tool_calls": [{"index": index, **_call(call)}]})
-    yield chunk({}, message.finish_reason or "stop")
-    if request.stream_usage:
-        yield event({**head, "choices": [], "usage": usage_of(response)})
-    yield event("[DONE]")
+class _Chunks:
+    """A chat completion in chunks. Token ids and logprobs, where they are asked for, come with the last choice."""
+
+    def __init__(self, request: TurnRequest, answer: AnswerId) -> None:
+        self._request, self._head = request, _head(request, answer, "chat.completion.chunk")
+        if request.stream_usage:
+            self._head["usage"] = None
+        self._calls = 0
+
+    def begin(self, prompt_tokens: int | None) -> str:
+        return self._chunk({"role": "assistant", "content": ""})
+
+    def add(self, delta: Delta) -> str:
+        chunks = []
+        if delta.reasoning:
+            chunks.append({"reasoning_content": delta.reasoning})
+        if delta.content:
+            chunks.append({"content": delta.content})
+        for call in delta.tool_calls:
+            named = {"name": call.name, "arguments": ""}
+            chunks.append(self._call({"id": call.id, "type": "function", "function": named}))
+            chunks.append(self._call({"function": {"arguments": call.arguments}}))
+            self._calls += 1
+        return "".join(map(self._chunk, chunks))
+
+    def finish(self, response: Response) -> str:
+        choice: dict[str, Any] = {"index": 0, "delta": {}, "finish_reason": response.message.finish_reason or "stop"}
+        more = _tokens(self._request, response, choice)
+        last = event({**self._head, "choices": [choice], **more})
+        if self._request.stream_usage:
+            last += event({**self._head, "choices": [], "usage": usage_of(response)})
+        return last + event("[DONE]")
+
+    def fail(self, error: RequestError) -> str:
+        return event(write_error(error))
+
+    def _call(self, part: dict[str, Any]) -> dict[str, Any]:
+        return {"tool_calls": [{"index": self._calls, **part}]}
+
+    def _chunk(self, delta: dict[str, Any]) -> str:
+        return event({**self._head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
 
 
 def write_error(error: RequestError) -> dict[str, Any]:
@@ -127,11 +125,6 @@ def kind_of(error: RequestError) -> str:
         return "server_error"
     named = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
     return named.get(error.status, "invalid_request_error")
-
-
-def refuse_several(n: int | None) -> None:
-    if n not in (None, 1):
-        raise RequestError("n: one answer a request is possible here; ask several times", param="n")
 
 
 def chosen_tools(tools: list[ToolSpec] | None, choice: Any) -> list[Tool] | None:
@@ -150,19 +143,21 @@ def chosen_tools(tools: list[ToolSpec] | None, choice: Any) -> list[Tool] | None
     return made or None
 
 
-def usage_of(response: Response) -> dict[str, Any]:
-    usage = response.usage
-    if usage is None:
-        return {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
-    return {
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "total_tokens": usage.total_tokens,
-    }
+def _head(request: TurnRequest, answer: AnswerId, kind: str) -> dict[str, Any]:
+    return {"id": f"chatcmpl-{answer.id}", "object": kind, "created": answer.created, "model": request.model}
 
 
-def _head(request: TurnRequest, response: Response, kind: str) -> dict[str, Any]:
-    return {"id": f"chatcmpl-{response.id}", "object": kind, "created": response.created, "model": request.model}
+def _tokens(request: TurnRequest, response: Response, choice: dict[str, Any]) -> dict[str, Any]:
+    """Puts the sampled tokens into `choice`, as far as they are asked for; what goes beside the choices."""
+    tokens = response.message.tokens
+    if tokens is not None and request.logprobs:
+        pairs = zip(tokens.completion_ids, tokens.completion_logprobs, strict=True)
+        entries = [{"token": f"token_id:{i}", "logprob": p, "bytes": None, "top_logprobs": []} for i, p in pairs]
+        choice["logprobs"] = {"content": entries, "refusal": None}
+    if tokens is None or not request.token_ids:
+        return {}
+    choice["token_ids"] = tokens.completion_ids
+    return {"prompt_token_ids": tokens.prompt_ids}
 
 
 def _call(call: ToolCall) -> dict[str, Any]:

@@ -1,16 +1,20 @@
-"""`/v1/responses`, as OpenAI's API reference has it, without its store: a request brings the conversation whole."""
+"""`/v1/responses`, as OpenAI's API reference has it, without its store: a request brings the conversation whole.
+
+Here requests are read; answers are written in `openai_responses_answer.py`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from pydantic import Field
 
 from whet.gateway.openai_chat import chosen_tools
 from whet.gateway.openai_chat import write_error as write_error
-from whet.gateway.wire import Body, RequestError, TurnRequest, event, given, read_body, read_messages
-from whet.types import Response, ToolCall
+from whet.gateway.openai_responses_answer import write_answer as write_answer
+from whet.gateway.openai_responses_answer import write_stream as write_stream
+from whet.gateway.wire import Body, RequestError, TurnRequest, given, read_body, read_messages
+from whet.types import ToolCall
 
 
 class ToolSpec(Body):
@@ -57,61 +61,6 @@ def read_request(body: Any) -> TurnRequest:
         sampling_args=given(max_tokens=asked.max_output_tokens, temperature=asked.temperature, top_p=asked.top_p),
         stream=bool(asked.stream),
     )
-
-
-def write_answer(request: TurnRequest, response: Response) -> dict[str, Any]:
-    truncated = response.message.is_truncated
-    return {
-        **_head(request, response),
-        "status": "incomplete" if truncated else "completed",
-        "incomplete_details": {"reason": "max_output_tokens"} if truncated else None,
-        "output": _output(response),
-        "usage": _usage(response),
-    }
-
-
-def write_events(request: TurnRequest, response: Response) -> Iterator[str]:
-    number = 0
-
-    def send(kind: str, /, **fields: Any) -> str:
-        nonlocal number
-        text = event({"type": kind, "sequence_number": number, **fields}, kind)
-        number += 1
-        return text
-
-    begun = {
-        **_head(request, response),
-        "status": "in_progress",
-        "incomplete_details": None,
-        "output": [],
-        "usage": None,
-    }
-    yield send("response.created", response=begun)
-    yield send("response.in_progress", response=begun)
-    for index, item in enumerate(_output(response)):
-        place = {"output_index": index, "item_id": item["id"]}
-        yield send("response.output_item.added", output_index=index, item={**item, **_EMPTY[item["type"]]})
-        if item["type"] == "message":
-            part = item["content"][0]
-            place["content_index"] = 0
-            yield send("response.content_part.added", **place, part={**part, "text": ""})
-            yield send("response.output_text.delta", **place, delta=part["text"], logprobs=[])
-            yield send("response.output_text.done", **place, text=part["text"], logprobs=[])
-            yield send("response.content_part.done", **place, part=part)
-        elif item["type"] == "function_call":
-            yield send("response.function_call_arguments.delta", **place, delta=item["arguments"])
-            done = {"name": item["name"], "arguments": item["arguments"]}
-            yield send("response.function_call_arguments.done", **place, **done)
-        yield send("response.output_item.done", output_index=index, item=item)
-    answer = write_answer(request, response)
-    yield send("response.incomplete" if response.message.is_truncated else "response.completed", response=answer)
-
-
-_EMPTY: dict[str, dict[str, Any]] = {
-    "message": {"status": "in_progress", "content": []},
-    "function_call": {"status": "in_progress", "arguments": ""},
-    "reasoning": {"summary": []},
-}
 
 
 def _conversation(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -185,50 +134,3 @@ def _nested(tool: ToolSpec, index: int) -> Any:
         raise RequestError(f"tools.{index}.name should be a string", param=f"tools.{index}.name")
     function = FunctionSpec(name=tool.name or "-", description=tool.description, parameters=tool.parameters)
     return ChatTool(type=tool.type, function=function)
-
-
-def _head(request: TurnRequest, response: Response) -> dict[str, Any]:
-    """What the official client insists on finding, with the values that hold here."""
-    return {
-        "id": f"resp_{response.id}",
-        "object": "response",
-        "created_at": response.created,
-        "model": request.model,
-        "error": None,
-        "instructions": None,
-        "metadata": {},
-        "parallel_tool_calls": True,
-        "store": False,
-        "temperature": request.sampling_args.get("temperature"),
-        "tool_choice": "auto",
-        "tools": [],
-        "top_p": request.sampling_args.get("top_p"),
-    }
-
-
-def _output(response: Response) -> list[dict[str, Any]]:
-    message, items = response.message, list[dict[str, Any]]()
-    status = "incomplete" if message.is_truncated else "completed"
-    if message.reasoning_content:
-        summary = [{"type": "summary_text", "text": message.reasoning_content}]
-        items.append({"type": "reasoning", "id": f"rs_{response.id}", "summary": summary})
-    if message.content or not message.tool_calls:
-        part: dict[str, Any] = {"type": "output_text", "text": message.content or "", "annotations": [], "logprobs": []}
-        head = {"type": "message", "id": f"msg_{response.id}", "role": "assistant", "status": status}
-        items.append({**head, "content": [part]})
-    for number, call in enumerate(message.tool_calls or ()):
-        head = {"type": "function_call", "id": f"fc_{response.id}_{number}", "status": status}
-        items.append({**head, "call_id": call.id, "name": call.name, "arguments": call.arguments})
-    return items
-
-
-def _usage(response: Response) -> dict[str, Any]:
-    usage = response.usage
-    read, written = (usage.prompt_tokens, usage.completion_tokens) if usage else (0, 0)
-    return {
-        "input_tokens": read,
-        "input_tokens_details": {"cached_tokens": 0},
-        "output_tokens": written,
-        "output_tokens_details": {"reasoning_tokens": 0},
-        "total_tokens": read + written,
-    }

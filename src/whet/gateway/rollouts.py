@@ -19,6 +19,7 @@ from collections.abc import Iterator
 
 import uvicorn
 
+from whet.clients.deltas import OnDelta, Told
 from whet.errors import EnvError
 from whet.gateway.app import Gateway
 from whet.gateway.echoes import with_reasoning
@@ -43,8 +44,8 @@ class RolloutSession:
     def admits(self, given: str | None) -> bool:
         return is_secret(given, self.secret)
 
-    async def answer(self, request: TurnRequest) -> Response:
-        """The rollout's next turn. Raises `RequestError` where there is none any more."""
+    async def answer(self, request: TurnRequest, on_delta: OnDelta | None = None) -> Response:
+        """The rollout's next turn, told in one piece. Raises `RequestError` where there is none any more."""
         try:
             prompt = with_reasoning(request.messages, self._rollout.state)
             response = await self._rollout.respond(prompt, request.tools or [])
@@ -55,6 +56,8 @@ class RolloutSession:
             if task is not None and task.cancelling():
                 raise
             raise RequestError("the rollout is over", status=403, code="rollout_over") from None
+        if on_delta is not None:
+            on_delta(Told().rest(response.message))
         return copy.copy(response)  # the answer gets an id of its own; what was recorded stays as it is
 
     async def close(self) -> State:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from whet.clients.client import Client
+from whet.clients.deltas import OnDelta
 from whet.envs.steps import completion_messages, step_tokens
 from whet.gateway.echoes import with_reasoning
 from whet.gateway.wire import RequestError, TurnRequest
@@ -54,12 +55,18 @@ class Session:
     def admits(self, given: str | None) -> bool:
         return is_secret(given, self.secret)
 
-    async def answer(self, request: TurnRequest) -> Response:
-        """The model's turn, recorded. Raises `RequestError` where the session is over."""
+    async def answer(self, request: TurnRequest, on_delta: OnDelta | None = None) -> Response:
+        """The model's turn, recorded, and told to `on_delta`. Raises `RequestError` where the session is over."""
         self._check()
         prompt = with_reasoning(request.messages, self.state)
+        listening: dict[str, Any] = {} if on_delta is None else {"on_delta": on_delta}
         response: Response = await self.client.get_response(
-            prompt, self.model, {**request.sampling_args, **self.sampling_args}, request.tools, state=self.state
+            prompt,
+            self.model,
+            {**request.sampling_args, **self.sampling_args},
+            request.tools,
+            state=self.state,
+            **listening,
         )
         self.state["usage"].add_response(response)
         tokens = step_tokens(response, None)
@@ -124,7 +131,7 @@ class Answering(Protocol):
 
     def admits(self, given: str | None) -> bool: ...
 
-    async def answer(self, request: TurnRequest) -> Response: ...
+    async def answer(self, request: TurnRequest, on_delta: OnDelta | None = None) -> Response: ...
 
     async def close(self) -> State: ...
 

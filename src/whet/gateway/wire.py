@@ -1,18 +1,19 @@
 """What every interface of the gateway is translated to and from: a `TurnRequest` and whet's own `Response`.
 
-An interface is four pure functions: read a request, write an answer, write it as a stream of events, write an error.
-They live in a file each; nothing here or there does I/O.
+An interface is four pure functions: read a request, write an answer, write an error, and make the writer of a stream
+of events. They live in a file each; nothing here or there does I/O.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from whet.clients.deltas import Delta
 from whet.messages import normalize_messages
 from whet.types import Messages, Response, SamplingArgs, Tool
 
@@ -39,6 +40,32 @@ class TurnRequest:
     logprobs: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class AnswerId:
+    """What is known of an answer before it begins."""
+
+    id: str
+    created: int
+
+
+class EventWriter(Protocol):
+    """Writes one streamed answer as server-sent events, ready to be sent."""
+
+    def begin(self, prompt_tokens: int | None) -> str:
+        """The stream's head; `prompt_tokens` where they are known."""
+        ...
+
+    def add(self, delta: Delta) -> str: ...
+
+    def finish(self, response: Response) -> str:
+        """What comes after the last delta."""
+        ...
+
+    def fail(self, error: RequestError) -> str:
+        """The interface's word for an error after the beginning; nothing comes after it."""
+        ...
+
+
 class Interface(Protocol):
     """One way to speak to the gateway; a module with these four functions."""
 
@@ -48,9 +75,7 @@ class Interface(Protocol):
 
     def write_answer(self, request: TurnRequest, response: Response) -> dict[str, Any]: ...
 
-    def write_events(self, request: TurnRequest, response: Response) -> Iterator[str]:
-        """The answer as server-sent events, ready to be sent."""
-        ...
+    def write_stream(self, request: TurnRequest, answer: AnswerId) -> EventWriter: ...
 
     def write_error(self, error: RequestError) -> dict[str, Any]: ...
 

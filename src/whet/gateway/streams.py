@@ -1,0 +1,129 @@
+"""A streamed answer: between the deltas of a model and a client that may read slowly, stall, or go away.
+
+    model ── on_delta ──▶ pending, bounded ──▶ written, each piece within `WRITE_S` ──▶ client
+      ▲                        │ too much is pending, a piece is not taken in time, the client is gone
+      └──────── cancelled ◀────┘
+
+The answer is begun when the first delta is there: until then an error still has an HTTP status of its own. After that
+it is the interface's error event. What is recorded of a turn is the model's, whatever the client read of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from whet.clients.deltas import Delta, OnDelta, Told
+from whet.errors import ModelError
+from whet.gateway.wire import EventWriter, RequestError
+from whet.types import Response
+
+WRITE_S = 30.0  # for a client to take what is written to it
+MOST_PENDING = 1 << 20  # characters
+
+
+class EventStream(StreamingResponse):
+    """The answer of `work` as server-sent events. Await `begun()`, then use it as the response."""
+
+    def __init__(self, request: Request, work: Callable[[OnDelta], Awaitable[Response]], writer: EventWriter) -> None:
+        super().__init__((), media_type="text/event-stream", headers={"cache-control": "no-cache"})
+        self.outcome: Response | RequestError | None = None  # None: the client has not taken it all
+        self.on_end: Callable[[], object] = lambda: None
+        self._request, self._writer = request, writer
+        self._told, self._pending, self._size = Told(), list[Delta](), 0
+        self._news = asyncio.Event()
+        self._work = asyncio.ensure_future(work(self._hear))
+        self._gone = asyncio.ensure_future(client_gone(request))
+        for task in (self._work, self._gone):
+            task.add_done_callback(lambda _: self._news.set())
+
+    async def begun(self) -> None:
+        """Once the answer has begun. Raises `RequestError` where it failed before, and `ClientDisconnect`."""
+        try:
+            await self._news.wait()
+            if self._gone.done():
+                raise ClientDisconnect
+            if self._work.done() and not self._pending:
+                self._work.result()
+        except BaseException:
+            await self._end()
+            raise
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            await self._write(send, self._writer.begin(self._prompt_tokens()))
+            while not self._work.done() or self._pending:
+                self._news.clear()
+                if self._pending:
+                    await self._write(send, self._taken())
+                elif not self._gone.done():
+                    await self._news.wait()
+                if self._gone.done():
+                    return
+            last, outcome = self._last()
+            await self._write(send, last)
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            self.outcome = outcome
+        except TimeoutError:
+            return  # the server closes the connection
+        finally:
+            await self._end()
+
+    def _hear(self, delta: Delta) -> None:
+        if self._size > MOST_PENDING:
+            raise RequestError("the client reads too slowly", status=408)
+        self._told.add(delta)
+        self._pending.append(delta)
+        self._size += len(delta.reasoning) + len(delta.content)
+        self._news.set()
+
+    def _prompt_tokens(self) -> int | None:
+        """Told with the first delta, or by an answer that is there already."""
+        told = self._pending[0].prompt_tokens if self._pending else None
+        if told is None and self._work.done() and self._work.exception() is None:
+            usage = self._work.result().usage
+            return usage.prompt_tokens if usage is not None else None
+        return told
+
+    def _taken(self) -> str:
+        pending, self._pending, self._size = self._pending, [], 0
+        return "".join(self._writer.add(delta) for delta in pending if delta)
+
+    def _last(self) -> tuple[str, Response | RequestError]:
+        """What ends the stream, once `work` is done: the rest of the answer, or what went wrong."""
+        try:
+            response = self._work.result()
+            rest = self._told.rest(response.message)
+            return self._writer.add(rest) + self._writer.finish(response), response
+        except RequestError as error:
+            return self._writer.fail(error), error
+        except ModelError as error:
+            failed = RequestError(f"the model failed: {error}", status=502)
+            return self._writer.fail(failed), failed
+
+    async def _write(self, send: Send, text: str) -> None:
+        if text:
+            async with asyncio.timeout(WRITE_S):
+                await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
+
+    async def _end(self) -> None:
+        """Nobody waits for the model any more, and nothing for the client."""
+        self._gone.cancel()
+        self._work.cancel()
+        try:
+            await asyncio.wait([self._work])
+            if not self._work.cancelled():
+                self._work.exception()  # seen: a client that left is not told of it
+        finally:
+            self.on_end()
+
+
+async def client_gone(request: Request) -> None:
+    """Once the client has gone away."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
