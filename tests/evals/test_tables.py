@@ -44,31 +44,44 @@ def test_each_evaluation_is_a_line_with_what_was_varied_in_a_column() -> None:
     lines = printed(
         print_table,
         [
-            summary([0.0, 1.0, 1.0, 1.0], varied={"temperature": 0.5, "model": "m"}),
-            summary([1.0, None, 1.0, 1.0], varied={"temperature": 1.0, "model": "m"}),
+            summary([0.0, 1.0, 1.0, 1.0], varied={"temperature": 0.5, "args.level": 2}),
+            summary([1.0, None, 1.0, 1.0], varied={"temperature": 1.0, "args.level": 2}, environment="words"),
         ],
     )
-    assert lines[0].split() == [
-        *["environment", "model", "temperature", "reward", "95", "%", "interval", "pass@k", "errors", "tokens"],
-        *["seconds", "cost", "readiness"],
+    assert lines[0] == "evaluated  model m"
+    assert lines[1].split() == [
+        *["environment", "temperature", "level", "reward", "pass@k", "errors", "tokens", "seconds", "cost"],
+        "readiness",
     ]
-    first, second = (line.split() for line in lines[1:3])
-    assert first[:5] == ["1", "sums", "m", "0.5", "0.750"]
-    assert first[5:] == ["0.000", "to", "1.000", "@2", "1.000", "0/4", "20", "2.0", "$1.0000", "easy"]
-    assert second[0:5] == ["2", "sums", "m", "1", "1.000"]
+    first, second = (line.split() for line in lines[2:4])
+    assert first[:5] == ["1", "sums", "0.5", "2", "0.750"]
+    assert first[5:] == ["(0.000", "to", "1.000)", "@2", "1.000", "0/4", "20", "2.0", "$1.0000", "easy"]
+    assert second[0:5] == ["2", "words", "1", "2", "1.000"]
     assert second[-6:] == ["1/4", "20", "2.0", "$1.0000", "too", "easy"]
 
 
-def test_advice_that_several_share_is_said_once_and_each_directory_is_named() -> None:
+def test_what_all_have_in_common_stands_above_and_shared_advice_is_said_once() -> None:
     lines = printed(print_table, [summary([1.0, 1.0]), summary([1.0, 1.0], results=None)])
-    shared = [line for line in lines if line.startswith("1, 2: ")]
-    assert shared[0] == "1, 2: Little is left to learn: make the tasks harder (-a), or the reward stricter."
-    assert lines[-1] == "saved  1: out/x"
+    assert lines[0] == "evaluated  environment sums, model m"
+    shared = [line for line in lines if line.startswith("1, 2 ")]
+    assert shared[0] == "1, 2       Little is left to learn: make the tasks harder (-a), or the reward stricter."
+    assert lines[-1] == "saved      1: out/x"
 
 
 def test_an_evaluation_in_which_everything_failed_has_no_reward() -> None:
-    line = printed(print_table, [summary([None, None]), summary([1.0, 1.0])])[1]
-    assert line.split() == ["1", "sums", "m", "2/2", "20", "2.0", "$0.5000", "unknown"]
+    line = printed(print_table, [summary([None, None]), summary([1.0, 1.0])])[2]
+    assert line.split() == ["1", "2/2", "20", "2.0", "$0.5000", "unknown"]
+
+
+def test_a_terminal_folds_what_is_read_and_not_what_is_copied() -> None:
+    file = io.StringIO()
+    console = Console(file=file, width=60, highlight=False, force_terminal=True, color_system=None)
+    results = Path("outputs/evals/a-very-long-name-of-an-environment/0123456789abcdef")
+    print_table([summary([1.0, 1.0], results=results)], console)
+    lines = file.getvalue().splitlines()
+    advice = next(number for number, line in enumerate(lines) if line.startswith("1          Little"))
+    assert lines[advice + 1].startswith(" " * 11 + "(-a), or")
+    assert lines[-1] == f"saved      1: {results}"
 
 
 def test_one_evaluation_is_told_in_full_with_percentiles_and_what_no_parser_could_read() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,38 +14,57 @@ from whet.evals.stored import StoredHead
 from whet.evals.summary import EvalSummary
 from whet.terminal import duration, safe_text
 
-RIGHT = {"reward", "95 % interval", "pass@k", "rollouts", "errors", "tokens", "seconds", "cost"}
+RIGHT = {"pass@k", "rollouts", "errors", "tokens", "seconds", "cost"}
 """Columns of numbers."""
+
+LABEL = 11
+"""Characters of a line's label."""
 
 
 def print_table(summaries: Sequence[EvalSummary], console: Console | None = None) -> None:
     """The evaluations of one session, numbered, what a sweep varied in columns of its own.
 
-    Below, by their numbers, what to change for training, and where each is saved.
+    What all have in common stands above. Below, by their numbers, what to change for training, and where each is saved.
     """
     console = console or Console(highlight=False)
-    _print_rows([{"": str(number), **summary_cells(one)} for number, one in enumerate(summaries, start=1)], console)
+    rows = [summary_cells(summary) for summary in summaries]
+    common = [name for name in ("environment", "model") if len({row[name] for row in rows}) == 1]
+    if common:
+        print_fact("evaluated", ", ".join(f"{name} {rows[0][name]}" for name in common), console)
+        rows = [{name: value for name, value in row.items() if name not in common} for row in rows]
+    _print_rows([{"": str(number), **row} for number, row in enumerate(rows, start=1)], console)
     advice: dict[str, list[str]] = {}
-    for number, one in enumerate(summaries, start=1):
-        for line in one.readiness.advice:
+    for number, summary in enumerate(summaries, start=1):
+        for line in summary.readiness.advice:
             advice.setdefault(line, []).append(str(number))
     for line, numbers in advice.items():
-        console.print(Text.assemble((f"{', '.join(numbers)}: ", "bold"), line), soft_wrap=True)
-    for number, one in enumerate(summaries, start=1):
-        if one.results is not None:
-            console.print(Text.assemble(("saved  ", "bold"), f"{number}: {one.results}"), soft_wrap=True)
+        print_fact(", ".join(numbers), line, console)
+    for number, summary in enumerate(summaries, start=1):
+        if summary.results is not None:
+            print_fact("saved", f"{number}: {summary.results}", console, fold=False)
+
+
+def print_fact(label: str, text: str, console: Console, *, fold: bool = True) -> None:
+    """A line with a label; in a terminal it is folded beside the label, unless it is there to be copied."""
+    if fold and console.is_terminal:
+        room = max(20, console.width - LABEL)
+        text = f"\n{' ' * LABEL}".join(textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False))
+    console.print(Text.assemble((f"{label:<{LABEL}}", "bold"), text), soft_wrap=True)
 
 
 def summary_cells(summary: EvalSummary) -> dict[str, str]:
     """One evaluation by column. What is unknown is empty."""
-    varied = {name: value for name, value in summary.varied.items() if name not in ("environment", "model")}
+    varied = {
+        name.removeprefix("args."): value
+        for name, value in summary.varied.items()
+        if name not in ("environment", "model")
+    }
     largest = max(summary.pass_at_k, key=int, default=None)
     return {
         "environment": safe_text(summary.environment, 40),
         "model": safe_text(summary.model, 40),
         **{safe_text(name, 30): _value(value) for name, value in varied.items()},
-        "reward": "" if summary.reward is None else f"{summary.reward.mean:.3f}",
-        "95 % interval": _interval(summary.reward),
+        "reward": _reward(summary.reward),
         "pass@k": "" if largest is None else f"@{largest} {summary.pass_at_k[largest]:.3f}",
         "errors": f"{summary.errors}/{summary.rollouts}",
         "tokens": "" if summary.output_tokens is None else f"{summary.output_tokens:,.0f}",
@@ -60,7 +80,7 @@ def print_heads(heads: Sequence[StoredHead], console: Console | None = None) -> 
     _print_rows([_head_cells(head) for head in heads], console)
     for head in heads:
         if head.resume is not None:
-            console.print(Text.assemble(("go on      ", "bold"), safe_text(head.resume, 4000)), soft_wrap=True)
+            print_fact("go on", safe_text(head.resume, 4000), console, fold=False)
 
 
 def varied_text(varied: Mapping[str, Any]) -> str:
@@ -103,8 +123,10 @@ def _print_rows(rows: Sequence[Mapping[str, str]], console: Console) -> None:
         console.print(Text("  ".join(padded).rstrip(), "bold" if place == 0 else ""), soft_wrap=True)
 
 
-def _interval(reward: Estimate | None) -> str:
-    return "" if reward is None or reward.low is None else f"{reward.low:.3f} to {reward.high:.3f}"
+def _reward(reward: Estimate | None) -> str:
+    if reward is None:
+        return ""
+    return f"{reward.mean:.3f}" + ("" if reward.low is None else f" ({reward.low:.3f} to {reward.high:.3f})")
 
 
 def _value(value: Any) -> str:

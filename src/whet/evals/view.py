@@ -13,7 +13,7 @@ from whet.evals.compare import Comparison
 from whet.evals.readiness import Readiness
 from whet.evals.statistics import Estimate, Percentiles
 from whet.evals.summary import EvalSummary
-from whet.evals.tables import print_table, seconds_text, varied_text
+from whet.evals.tables import LABEL, print_fact, print_table, seconds_text, varied_text
 from whet.terminal import safe_text
 
 
@@ -33,7 +33,7 @@ def print_summary(summary: EvalSummary, console: Console | None = None) -> None:
         reward = number(row.get("reward"), 2)
         console.print(sample_panel(row, f"{name}, task {row['example_id']}: reward {reward}", width, 8))
     for label, text in summary_lines(summary):
-        console.print(Text.assemble((f"{label:<11}", "bold"), text), soft_wrap=True)
+        print_fact(label, text, console, fold=label != "saved")
 
 
 def summary_lines(summary: EvalSummary) -> list[tuple[str, str]]:
@@ -84,14 +84,14 @@ def print_comparison(comparison: Comparison, before: str, after: str, top: int, 
     if comparison.only_before or comparison.only_after:
         lines.append(("left out", f"{comparison.only_before} tasks only in A, {comparison.only_after} only in B"))
     for label, text in lines:
-        console.print(Text.assemble((f"{label:<11}", "bold"), text), soft_wrap=True)
+        print_fact(label, text, console)
     losses = [change for change in comparison.changes if change.difference < 0][:top]
     gains = [change for change in reversed(comparison.changes) if change.difference > 0][:top]
     for title, changes in (("worse", losses), ("better", gains)):
         for number_of, change in enumerate(changes):
             rewards = f"{change.before:.2f} -> {change.after:.2f}  task {safe_text(change.example_id, 20)}: "
             label = title if number_of == 0 else ""
-            console.print(Text.assemble((f"{label:<11}", "bold"), rewards, safe_text(change.question, 80)))
+            console.print(Text.assemble((f"{label:<{LABEL}}", "bold"), rewards, safe_text(change.question, 80)))
 
 
 def _reward(reward: Estimate | None) -> str:
