@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from whet.display.conversation import cut, expected_html, messages_html
@@ -30,8 +30,7 @@ def page(data: ReportData) -> str:
         _head(data),
         _readiness(data.summary.readiness),
         _distributions(data),
-        _scores(data.summary),
-        _effort(data.summary),
+        tag("div", *_scores(data.summary), *_effort(data.summary), class_="tables"),
         _failures(data),
         _samples("Best rollouts", data.best),
         _samples("Worst rollouts", data.worst),
@@ -119,19 +118,18 @@ def _distributions(data: ReportData) -> Html:
     return join(tag("h2", "Distributions"), tag("div", *figures, class_="charts")) if figures else join()
 
 
-def _scores(summary: EvalSummary) -> Html:
-    parts = []
+def _scores(summary: EvalSummary) -> Iterator[Html]:
     if summary.metrics:
         rows = [(name, [number(value)]) for name, value in summary.metrics.items()]
-        parts += [tag("h2", "Metrics"), _table(("metric", "mean"), rows)]
+        yield tag("div", tag("h2", "Metrics"), _table(("metric", "mean"), rows))
     if summary.pass_at_k:
         rows = [(k, [number(value), number(summary.pass_all_k[k])]) for k, value in summary.pass_at_k.items()]
         note = f"Passed: a reward of at least {summary.pass_threshold:g}. Over tasks without failed rollouts, unbiased."
-        parts += [tag("h2", "Passes"), _table(("k", "pass@k", "pass^k"), rows), tag("p", note, class_="note")]
-    return join(*parts)
+        table = _table(("k", "pass@k", "pass^k"), rows)
+        yield tag("div", tag("h2", "Passes"), table, tag("p", note, class_="note"))
 
 
-def _effort(summary: EvalSummary) -> Html:
+def _effort(summary: EvalSummary) -> Iterator[Html]:
     quantities: list[tuple[str, Percentiles | None, str]] = [
         ("seconds", summary.rollout_seconds, ",.2f"),
         ("tokens in", summary.input_token_percentiles, ",.0f"),
@@ -142,16 +140,15 @@ def _effort(summary: EvalSummary) -> Html:
         for name, found, form in quantities
         if found is not None
     ]
-    if not rows:
-        return join()
-    heads = ("a rollout", "half within", "90 % within", "99 % within")
-    return join(tag("h2", "Time and tokens"), _table(heads, rows))
+    if rows:
+        heads = ("a rollout", "half within", "90 % within", "99 % within")
+        yield tag("div", tag("h2", "Time and tokens"), _table(heads, rows))
 
 
 def _table(heads: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]]) -> Html:
     head = tag("thead", tag("tr", *(tag("th", name) for name in heads)))
     body = tag("tbody", *(tag("tr", tag("td", name), *(tag("td", cell) for cell in cells)) for name, cells in rows))
-    return tag("div", tag("table", head, body, class_="narrow"), class_="scroll")
+    return tag("div", tag("table", head, body), class_="scroll")
 
 
 def _failures(data: ReportData) -> Html:
@@ -169,10 +166,11 @@ def _failures(data: ReportData) -> Html:
 
 
 def _samples(title: str, rows: Sequence[RolloutOutput]) -> Html:
-    return join(tag("h2", title), *(_sample(row) for row in rows)) if rows else join()
+    shown = [_sample(row, shown=place == 0) for place, row in enumerate(rows)]
+    return join(tag("h2", title), *shown) if rows else join()
 
 
-def _sample(row: RolloutOutput, kind: str | None = None) -> Html:
+def _sample(row: RolloutOutput, kind: str | None = None, shown: bool = False) -> Html:
     error = row.get("error") or {}
     facts = [kind or f"reward {number(row.get('reward'))}"]
     facts += [f"{name} {number(value)}" for name, value in sorted(row["metrics"].items()) if isinstance(value, float)]
@@ -189,6 +187,7 @@ def _sample(row: RolloutOutput, kind: str | None = None) -> Html:
         messages_html(row.get("completion")),
         expected_html(row),
         class_="sample",
+        open="" if shown else None,
     )
 
 
