@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -43,7 +42,6 @@ NAMES = ("environment", "error", "stop_condition")
 QUESTION_LENGTH = 160
 NAME_LENGTH = 120
 UNKNOWN = math.nan
-_SPACE = re.compile(r"\s+")
 
 
 class Entry(NamedTuple):
@@ -75,8 +73,8 @@ def read_entry(line: bytes) -> Entry:
     return entry_of(row)
 
 
-def entry_of(row: Mapping[str, Any]) -> Entry:
-    """The entry of a row."""
+def entry_of(row: dict[str, Any]) -> Entry:
+    """The entry of a row, as it was parsed."""
     name = _name(row.get("environment"))
     example_id = _example_id(row.get("example_id"))
     input_tokens, output_tokens = _tokens(row)
@@ -91,7 +89,7 @@ def entry_of(row: Mapping[str, Any]) -> Entry:
         advantage=_number(row.get("advantage")),
         input_tokens=input_tokens,
         output_tokens=output_tokens,
-        duration=_number(_mapping(row.get("timing")).get("total")),
+        duration=_number(_field(row.get("timing"), "total")),
         example=_number(example_id),
         example_id=example_id,
         group=json.dumps([name, example_id if group is None else str(group), group is None]),
@@ -105,23 +103,23 @@ def group_key(part: str, group: str) -> int:
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
 
 
-def question_of(row: Mapping[str, Any], length: int) -> str:
+def question_of(row: dict[str, Any], length: int) -> str:
     """The first words of what was asked: of the last message of the prompt that the model did not write, on a line."""
     prompt = row.get("prompt")
     if isinstance(prompt, list):
-        asked = [message for message in prompt if isinstance(message, Mapping) and message.get("role") != "assistant"]
+        asked = [message for message in prompt if isinstance(message, dict) and message.get("role") != "assistant"]
         users = [message for message in asked if message.get("role") == "user"]
         prompt = readable_text((users or asked)[-1].get("content")) if asked else ""
     return _words(prompt, length) if isinstance(prompt, str) else ""
 
 
 def _words(text: str, length: int) -> str:
-    return _whole(_SPACE.sub(" ", text[: 4 * length]).strip()[:length])
+    return _whole(" ".join(text[: 2 * length].split())[:length])
 
 
 def _whole(text: str) -> str:
     """Text that can be stored: half characters replaced."""
-    return text.encode("utf-8", "replace").decode()
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def _name(value: Any) -> str:
@@ -131,11 +129,11 @@ def _name(value: Any) -> str:
 def _error(value: Any) -> str:
     if value is None:
         return ""
-    return _name(_mapping(value).get("error") if isinstance(value, Mapping) else value) or "Error"
+    return _name(value.get("error") if isinstance(value, dict) else value) or "Error"
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
+def _field(value: Any, name: str) -> Any:
+    return value.get(name) if isinstance(value, dict) else None
 
 
 def _number(value: Any) -> float:
@@ -153,25 +151,25 @@ def _example_id(value: Any) -> int | str | None:
     return _name(value) if isinstance(value, str) else value
 
 
-def _turns(row: Mapping[str, Any]) -> int:
+def _turns(row: dict[str, Any]) -> int:
     turns = row.get("turns")
     if isinstance(turns, list):
         return len(turns)
-    counted = _number(_mapping(row.get("metrics")).get("num_turns"))
+    counted = _number(_field(row.get("metrics"), "num_turns"))
     if 0 <= counted < 2**32:
         return int(counted)
     completion = row.get("completion")
     if not isinstance(completion, list):
         return int(isinstance(completion, str))
-    return sum(_mapping(message).get("role") == "assistant" for message in completion)
+    return sum(_field(message, "role") == "assistant" for message in completion)
 
 
-def _tokens(row: Mapping[str, Any]) -> tuple[float, float]:
+def _tokens(row: dict[str, Any]) -> tuple[float, float]:
     usage = row.get("token_usage")
-    if isinstance(usage, Mapping):
+    if isinstance(usage, dict):
         return _number(usage.get("input_tokens")), _number(usage.get("output_tokens"))
     turns = row.get("turns")
-    known = [turn for turn in turns if isinstance(turn, Mapping)] if isinstance(turns, list) else []
+    known = [turn for turn in turns if isinstance(turn, dict)] if isinstance(turns, list) else []
     if not known:
         return UNKNOWN, UNKNOWN
     starts = [start for turn in known if isinstance(start := turn.get("prompt_start"), int)]

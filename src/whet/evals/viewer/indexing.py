@@ -19,7 +19,7 @@ import time
 import zlib
 from array import array
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +157,10 @@ class Indexer:
         for group in groups:
             places.append(self._places[group])
             self._places[group] += 1
-        columns: dict[str, Iterable[Any]] = {
+        told: dict[str, Sequence[Any]] = dict(zip(Entry._fields, zip(*entries, strict=True), strict=True))
+        damaged = [problem != "" for problem in told["problem"]]
+        columns: dict[str, Sequence[Any]] = {
+            **{name: values for name, values in told.items() if name in NUMBERS},
             "file": [file] * len(lines),
             "line": [line.number for line in lines],
             "offset": [line.offset for line in lines],
@@ -165,15 +168,14 @@ class Indexer:
             "checksum": [zlib.crc32(line.content or b"") for line in lines],
             "group": groups,
             "place": places,
-            "damaged": [entry.problem != "" for entry in entries],
+            "damaged": damaged,
         }
-        for name in NUMBERS.keys() - columns.keys() - set(NAMES):
-            columns[name] = [getattr(entry, name) for entry in entries]
+        names = {name: columns.pop(name) for name in NAMES}
         return Chunk(
             columns={name: array(NUMBERS[name], values) for name, values in columns.items()},
-            names={name: [getattr(entry, name) for entry in entries] for name in NAMES},
-            texts=[(entry.example_id, entry.question, entry.problem) for entry in entries],
-            damaged=sum(entry.problem != "" for entry in entries),
+            names=names,
+            texts=list(zip(told["example_id"], told["question"], told["problem"], strict=True)),
+            damaged=sum(damaged),
         )
 
 

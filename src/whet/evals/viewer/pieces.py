@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -48,19 +48,20 @@ class PieceReader:
         An object that ends the file of `size` bytes, without a newline, is a whole line: no shorter text could be one.
         """
         data = read_at(file, mark.position, limit)
-        end = data.rfind(b"\n") + 1
-        if end == 0:
+        if b"\n" not in data:
             newline = find_newline(file, max(mark.position + len(data), self._no_newline_before))
             if newline is None:
                 self._no_newline_before = size
                 return self._last(file, mark, size)
-            end = newline + 1 - mark.position
-            if end > TOO_LONG:
-                line = Line(mark.position, mark.newlines + 1, end - 1, None)
+            whole = newline + 1 - mark.position
+            if whole > TOO_LONG:
+                line = Line(mark.position, mark.newlines + 1, whole - 1, None)
                 return self._found([line], Mark(newline + 1, mark.newlines + 1))
-            data = read_at(file, mark.position, end)
-        newlines = mark.newlines + data.count(b"\n", 0, end)
-        return self._found(list(_split(data[: end - 1], mark)), Mark(mark.position + end, newlines))
+            data = read_at(file, mark.position, whole)
+        contents = data.split(b"\n")
+        rest = contents.pop()
+        end = Mark(mark.position + len(data) - len(rest), mark.newlines + len(contents))
+        return self._found(list(_lines(contents, mark)), end)
 
     def _found(self, lines: list[Line], end: Mark) -> Piece:
         self.torn = False
@@ -76,12 +77,12 @@ class PieceReader:
         except ValueError:
             self._no_row_with_size = size
             return None
-        return self._found(list(_split(data, mark)), Mark(mark.position + len(data), mark.newlines, ended=False))
+        return self._found(list(_lines([data], mark)), Mark(mark.position + len(data), mark.newlines, ended=False))
 
 
-def _split(data: bytes, start: Mark) -> Iterator[Line]:
+def _lines(contents: Sequence[bytes], start: Mark) -> Iterator[Line]:
     offset = start.position
-    for number, content in enumerate(data.split(b"\n"), start=start.newlines + 1):
+    for number, content in enumerate(contents, start=start.newlines + 1):
         if content and not content.isspace():
             yield Line(offset, number, len(content), content)
         offset += len(content) + 1

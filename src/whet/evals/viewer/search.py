@@ -16,8 +16,9 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from whet.errors import RunError
 from whet.evals.viewer.calls import tool_calls
@@ -26,13 +27,11 @@ from whet.messages import readable_text
 
 PIECE = 1 << 20
 """Bytes looked through between two reports."""
-GAP = 64 << 10
-"""Bytes between two lines that are read rather than skipped."""
 ENOUGH = 3
 """Characters of plain ASCII that are looked for rather than others: fewer would be everywhere."""
 _ODD = frozenset('"\\/\x7f')
 """Printable or not, written in more than one way by usual writers of JSON."""
-_ESCAPED_ASCII = tuple(b"\\u00%d" % digit for digit in range(2, 8))
+_ESCAPED_ASCII = re.compile(rb"\\u00[2-7]")
 """In a line with one of these, plain ASCII may be written as escapes; it is always parsed."""
 
 
@@ -56,33 +55,28 @@ class Query:
         self._pattern = re.compile("".join(f"[{''.join(map(re.escape, sorted(forms)))}]" for forms in cases))
         self._needles = list(_needles(cases))
 
-    def candidates(self, piece: bytes, starts: Sequence[int], ends: Sequence[int]) -> list[int]:
-        """Which of the lines of a piece have to be parsed; a line that the text is in is never left out."""
+    def places(self, piece: bytes) -> Iterator[Callable[[int], int]]:
+        """Searches of a piece of a file that together stop in every line the text is in, and in few others.
+
+        Each gives the first place from a position on, -1 where there is none.
+        """
         low = piece.lower()  # ASCII letters only, so also the digits of escapes
         escapes = b"\\u" in low
         ascii_only = low.isascii()
-        needles = [
-            needle
-            for needle in self._needles
-            if (escapes or b"\\" not in needle) and (needle.isascii() or not ascii_only)
-        ]
-        if escapes and b"\\u00" in low:
-            needles += _ESCAPED_ASCII
-        found: set[int] = set()
-        for needle in needles:
-            at = low.find(needle)
-            while at >= 0:
-                line = bisect_right(starts, at) - 1
-                if at < ends[line]:
-                    found.add(line)
-                if line + 1 == len(starts):
-                    break
-                at = low.find(needle, starts[line + 1])
-        return sorted(found)
+        for needle in self._needles:
+            if (escapes or b"\\" not in needle) and (needle.isascii() or not ascii_only):
+                yield partial(low.find, needle)
+        if escapes:
+            yield partial(_escaped_ascii, low)
 
     def is_in(self, row: Mapping[str, Any]) -> bool:
         """Whether the text stands in the messages of a row, its answer or its error."""
         return any(self._pattern.search(text) is not None for text in texts_of(row))
+
+
+def _escaped_ascii(piece: bytes, position: int) -> int:
+    match = _ESCAPED_ASCII.search(piece, position)
+    return -1 if match is None else match.start()
 
 
 def _cases(character: str) -> frozenset[str]:
@@ -138,51 +132,68 @@ def _strings(value: Any) -> Iterator[str]:
             yield from _strings(item)
 
 
-def search(
-    query: Query,
-    numbers: Sequence[int],
-    columns: Mapping[str, Sequence[int]],
-    paths: Mapping[int, Path],
-) -> Iterator[Found]:
-    """Look through the rollouts with these numbers, given in order; `columns`: file, offset, size and damaged of all.
+class Lines(NamedTuple):
+    """Where the lines of rollouts are, by the numbers of these."""
+
+    file: Sequence[int]
+    offset: Sequence[int]
+    size: Sequence[int]
+    damaged: Sequence[int]
+
+
+def search(query: Query, numbers: Sequence[int], lines: Lines, paths: Mapping[int, Path]) -> Iterator[Found]:
+    """Look through the rollouts with these numbers, given in ascending order.
 
     Yields the same `Found`, grown, after each piece. Raises `RunError` where a file is no longer as it was indexed.
     """
-    sizes = columns["size"]
-    found = Found(total=sum(sizes[number] for number in numbers))
-    for piece in _pieces(numbers, columns):
+    found = Found(total=sum(map(lines.size.__getitem__, numbers)))
+    for piece in _pieces(numbers, lines):
         first, last = piece[0], piece[-1]
-        path = paths[columns["file"][first]]
-        begin, end = columns["offset"][first], columns["offset"][last] + sizes[last]
-        if end - begin > TOO_LONG:
-            found.skipped += 1  # a piece by itself
-        else:
+        begin, end = lines.offset[first], lines.offset[last] + lines.size[last]
+        path = paths[lines.file[first]]
+        if end - begin <= TOO_LONG:  # else it is one line, and damaged
             data = _read(path, begin, end - begin)
-            starts = [columns["offset"][number] - begin for number in piece]
-            ends = [start + sizes[number] for start, number in zip(starts, piece, strict=True)]
-            for line in query.candidates(data, starts, ends):
-                if _matches(query, data[starts[line] : ends[line]], path, columns["damaged"][piece[line]] != 0):
-                    found.numbers.append(piece[line])
-            found.skipped += sum(columns["damaged"][number] for number in piece)
-        found.done += sum(sizes[number] for number in piece)
+            for number in _candidates(query, data, piece, lines.offset):
+                start = lines.offset[number] - begin
+                line = data[start : start + lines.size[number]]
+                if _matches(query, line, path, damaged=lines.damaged[number] != 0):
+                    found.numbers.append(number)
+        found.skipped += sum(lines.damaged[first : last + 1])
+        found.done += sum(lines.size[first : last + 1])
         yield found
 
 
-def _pieces(numbers: Sequence[int], columns: Mapping[str, Sequence[int]]) -> Iterator[list[int]]:
-    """The numbers in pieces: lines of one file, near to each other, together about `PIECE` bytes."""
-    file, offset, size = columns["file"], columns["offset"], columns["size"]
-    piece: list[int] = []
-    for number in numbers:
-        if piece:
-            last, begin = piece[-1], offset[piece[0]]
-            end = offset[last] + size[last]
-            near = file[number] == file[last] and 0 <= offset[number] - end <= GAP
-            if not near or offset[number] + size[number] - begin > PIECE:
-                yield piece
-                piece = []
-        piece.append(number)
-    if piece:
-        yield piece
+def _pieces(numbers: Sequence[int], lines: Lines) -> Iterator[range]:
+    """The numbers in pieces: consecutive lines of one file, together at most `PIECE` bytes, or one longer line."""
+
+    def run_of(item: tuple[int, int]) -> tuple[int, int]:
+        place, number = item
+        return number - place, lines.file[number]
+
+    for _, items in itertools.groupby(enumerate(numbers), run_of):
+        run = [number for _, number in items]
+        first, stop = run[0], run[-1] + 1
+        while first < stop:
+            limit = lines.offset[first] + PIECE
+            after = bisect_right(lines.offset, limit, first + 1, stop)
+            if after - 1 > first and lines.offset[after - 1] + lines.size[after - 1] > limit:
+                after -= 1
+            yield range(first, after)
+            first = after
+
+
+def _candidates(query: Query, data: bytes, piece: range, offset: Sequence[int]) -> list[int]:
+    """The rollouts of a piece that have to be parsed."""
+    begin = offset[piece[0]]
+    found: set[int] = set()
+    for next_place in query.places(data):
+        number, at = piece[0], next_place(0)
+        while at >= 0:
+            number = bisect_right(offset, begin + at, number, piece.stop) - 1
+            found.add(number)
+            number += 1
+            at = -1 if number == piece.stop else next_place(offset[number] - begin)
+    return sorted(found)
 
 
 def _read(path: Path, offset: int, size: int) -> bytes:
@@ -196,7 +207,7 @@ def _read(path: Path, offset: int, size: int) -> bytes:
     return data
 
 
-def _matches(query: Query, line: bytes, path: Path, damaged: bool) -> bool:
+def _matches(query: Query, line: bytes, path: Path, *, damaged: bool) -> bool:
     try:
         return query.is_in(parse_row(line, cut=False))
     except ValueError:

@@ -11,7 +11,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from whet.config import read_toml
 from whet.errors import RunError, WhetError
 from whet.evals.viewer.layout import SUFFIX
 from whet.rollouts.results import METADATA, RESULTS, load_metadata
@@ -113,6 +112,8 @@ def _evaluation(directory: Path, path: Path, rollouts: Path) -> Source:
 
 
 def _run(directory: Path, path: Path, rollouts: Path) -> Source:
+    from whet.config import read_toml  # brings pydantic, which looking at an evaluation does not need
+
     config: dict[str, Any] = {}
     status: Any = None
     note = None

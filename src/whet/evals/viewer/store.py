@@ -33,7 +33,7 @@ from whet.evals.viewer.indexing import Indexer
 from whet.evals.viewer.layout import Layout, order_of
 from whet.evals.viewer.lines import opened, parse_row, read_at
 from whet.evals.viewer.location import open_index
-from whet.evals.viewer.search import Found, Query, search
+from whet.evals.viewer.search import Found, Lines, Query, search
 from whet.evals.viewer.sources import Source, source_at
 
 IN_MEMORY = 8 << 20
@@ -257,9 +257,9 @@ class Store:
         """
         with self._lock:
             numbers = range(self._columns.count) if within is None else sorted(within)
-            columns = {name: self._columns[name] for name in ("file", "offset", "size", "damaged")}
+            lines = Lines(*(self._columns[name] for name in Lines._fields))
             paths = {number: self._layout.file(state.part) for number, state in self._columns.files.items()}
-        return search(Query(text), numbers, columns, paths)
+        return search(Query(text), numbers, lines, paths)
 
     def close(self) -> None:
         """Stop indexing; what is done is kept."""
