@@ -13,11 +13,15 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from whet.errors import ModelError, ModelLoadError
+from whet.inference.adapter_rows import AdapterRows
+from whet.inference.adapters import Factors, PackedAdapter
 from whet.inference.embedded import EmbeddedEngine, EngineLimits
 from whet.inference.protocol import Sample, SampleRequest, SamplingParams, VersionRun, WeightUpdate
 
@@ -388,3 +392,39 @@ def test_a_directory_without_an_adapter_is_named(checkpoints: Checkpoints, tmp_p
     for name in (None, "mine"):
         with pytest.raises(ModelLoadError, match=f"{tmp_path / 'none'} is not an adapter directory"):
             loaded(engine, name, tmp_path / "none")
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=24), st.integers(1, 3), st.booleans())
+def test_whatever_the_batch_each_row_gets_what_its_own_adapter_makes_of_it(
+    owners: list[int], length: int, many_steps: bool
+) -> None:
+    generator = torch.Generator().manual_seed(len(owners))
+
+    def random(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    def factors(rank: int) -> Factors | None:
+        return Factors(random(6, rank), random(rank, 5)) if rank else None
+
+    adapters = [PackedAdapter([(factors(rank), None)]) for rank in (2, 3, 0, 1)]
+    packed = [adapters[owner] if owner < 4 else None for owner in owners]
+    rows = AdapterRows.of(packed, torch.device("cpu"))
+    y, x = random(len(owners) * length, 5), random(len(owners) * length, 6)
+    expected = y.clone()
+    for row, adapter in enumerate(packed):
+        own = adapter and adapter.layers[0][0]
+        if own:
+            tokens = slice(row * length, (row + 1) * length)
+            expected[tokens] += x[tokens] @ own.down @ own.up
+    assert (rows is None) == all(adapter is None for adapter in packed)
+    if rows is not None:
+        rows = rows.over(length)
+        rows = rows.for_many_steps(rows.for_many_steps(None)) if many_steps else rows
+        rows.add(y, x, 0, 1)
+        rows.add(y, x, 0, 0)
+    torch.testing.assert_close(y, expected)
+    without = [
+        i for row, adapter in enumerate(packed) if adapter is None for i in range(row * length, (row + 1) * length)
+    ]
+    assert torch.equal(y[without], expected[without])

@@ -401,7 +401,7 @@ class EmbeddedEngine:
         slots = self._scheduler.slots[: self._scheduler.rows]
         rows = self._adapter_rows([slot.job.adapter if slot.job else any_adapter for slot in slots])
         assert rows is not None
-        self._row_adapters = rows.stacked(self._row_adapters)
+        self._row_adapters = rows.for_many_steps(self._row_adapters)
 
     def _adapter_rows(self, adapters: Sequence[LoadedAdapter | None]) -> AdapterRows | None:
         packed: list[PackedAdapter | None] = [None if adapter is None else adapter.packed for adapter in adapters]

@@ -1,0 +1,182 @@
+"""One engine with adapters beside its base: memory against an engine for each, and speed of mixed batches.
+
+    python benchmarks/adapters.py [--repetitions 5] [--json]
+
+Memory: resident bytes of a process with one engine and 8 adapters of rank 16 on all projections, and of one with 8
+engines that have them merged, each after a request to every adapter. Speed: tokens a second in processor time, one
+thread, of the same requests to the base alone, spread over 4 adapters, all to one adapter, and to a merged one; the
+sides alternate, and each ratio is to the base of the same round. Shapes: that of whet/tiny, and one 30 times as large.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from whet.inference.embedded import EmbeddedEngine
+from whet.inference.protocol import SampleRequest, SamplingParams, WeightUpdate
+
+RANK, HELD, MIXED = 16, 8, 4
+NAMES = [f"adapter{number}" for number in range(HELD)]
+PROMPT, NEW_TOKENS = 48, 32
+TINY: dict[str, Any] = {
+    "vocab_size": 512,
+    "hidden_size": 128,
+    "intermediate_size": 384,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "head_dim": 32,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 1024,
+    "tie_word_embeddings": True,
+}
+LARGER: dict[str, Any] = {
+    **TINY,
+    "vocab_size": 4096,
+    "hidden_size": 512,
+    "intermediate_size": 1536,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 8,
+    "head_dim": 64,
+    "num_key_value_heads": 4,
+}
+SHAPES = {"tiny": TINY, "larger": LARGER}
+
+
+def make(directory: Path, shape: dict[str, Any]) -> None:
+    """A random model in `model` and its adapters in folders of their names."""
+    torch.manual_seed(0)
+    model = Qwen3ForCausalLM(Qwen3Config(**shape))
+    model.save_pretrained(directory / "model")
+    config = LoraConfig(r=RANK, target_modules="all-linear", init_lora_weights=False)
+    adapted = get_peft_model(model, config, adapter_name=NAMES[0])
+    for name in NAMES[1:]:
+        adapted.add_adapter(name, config)
+    adapted.save_pretrained(directory, selected_adapters=NAMES)
+
+
+def load(engine: EmbeddedEngine, directory: Path, name: str | None) -> None:
+    asyncio.run(engine.load_weights(WeightUpdate(0, directory, kind="adapter", adapter=name)))
+
+
+def requests_to(names: list[str | None], rows: int, new_tokens: int) -> list[SampleRequest]:
+    rng = random.Random(0)
+    return [
+        SampleRequest(
+            [rng.randrange(512) for _ in range(PROMPT)],
+            SamplingParams(max_tokens=new_tokens, seed=row),
+            adapter=names[row % len(names)],
+        )
+        for row in range(rows)
+    ]
+
+
+def answer(engine: EmbeddedEngine, requests: list[SampleRequest]) -> int:
+    async def all_of_them() -> int:
+        samples = await asyncio.gather(*(engine.sample(request) for request in requests))
+        return sum(len(sample.ids) for sample in samples)
+
+    return asyncio.run(all_of_them())
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+def hold(directory: Path, side: str) -> None:
+    """In a process of its own: print how much memory the engines of one side take."""
+    torch.set_num_threads(1)
+    before = resident_bytes()
+    if side == "one engine":
+        engine = EmbeddedEngine.from_directory(directory / "model")
+        for name in NAMES:
+            load(engine, directory / name, name)
+        answer(engine, requests_to([*NAMES], HELD, 4))
+        print(resident_bytes() - before)
+    else:
+        names: list[str | None] = [None] if side == "base" else [*NAMES]
+        engines = [EmbeddedEngine.from_directory(directory / "model") for _ in names]
+        for name, engine in zip(names, engines, strict=True):
+            if name is not None:
+                load(engine, directory / name, None)
+            answer(engine, requests_to([None], 1, 4))
+        print(resident_bytes() - before)
+
+
+def memory(directory: Path) -> dict[str, float]:
+    found = {}
+    for side in ("base", "one engine", "an engine each"):
+        command = [sys.executable, __file__, "--hold", str(directory), side]
+        printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        found[side] = round(int(printed.split()[-1]) / 2**20)
+    adapter = (directory / NAMES[0] / "adapter_model.safetensors").stat().st_size
+    model = (directory / "model" / "model.safetensors").stat().st_size
+    return {**found, "the adapter's file": round(adapter / 2**20, 1), "the model's file": round(model / 2**20, 1)}
+
+
+def speed(directory: Path, rows: int, repetitions: int) -> dict[str, Any]:
+    beside, merged = (EmbeddedEngine.from_directory(directory / "model") for _ in range(2))
+    for name in NAMES[:MIXED]:
+        load(beside, directory / name, name)
+    load(merged, directory / NAMES[0], None)
+    sides: dict[str, Callable[[], int]] = {
+        "base": lambda: answer(beside, requests_to([None], rows, NEW_TOKENS)),
+        "four adapters": lambda: answer(beside, requests_to([*NAMES[:MIXED]], rows, NEW_TOKENS)),
+        "one adapter": lambda: answer(beside, requests_to([NAMES[0]], rows, NEW_TOKENS)),
+        "merged": lambda: answer(merged, requests_to([None], rows, NEW_TOKENS)),
+    }
+    speeds: dict[str, list[float]] = {side: [] for side in sides}
+    for repetition in range(repetitions + 1):
+        for side, run in sides.items():
+            started = time.process_time()
+            count = run()
+            if repetition:  # the first is warm-up
+                speeds[side].append(count / (time.process_time() - started))
+    found: dict[str, Any] = {"rows": rows, "base, tokens/s": round(statistics.median(speeds["base"]))}
+    for side in list(sides)[1:]:
+        ratios = [ours / base for ours, base in zip(speeds[side], speeds["base"], strict=True)]
+        found[side] = [round(figure, 2) for figure in (statistics.median(ratios), min(ratios), max(ratios))]
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--repetitions", type=int, default=5, help="rounds measured, after one of warm-up")
+    parser.add_argument("--json", action="store_true", help="the JSON line only, without the table")
+    parser.add_argument("--hold", nargs=2, metavar=("DIRECTORY", "SIDE"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.hold:
+        hold(Path(options.hold[0]), options.hold[1])
+        return
+    torch.set_num_threads(1)
+    result: dict[str, Any] = {"benchmark": "adapters"}
+    for shape, sizes in SHAPES.items():
+        with tempfile.TemporaryDirectory() as name:
+            make(Path(name), sizes)
+            result[shape] = {
+                "memory, MiB": memory(Path(name)),
+                "speed": [speed(Path(name), rows, options.repetitions) for rows in (4, 32, 128)],
+            }
+        if not options.json:
+            print(f"\n{shape}: resident MiB {result[shape]['memory, MiB']}")
+            for row in result[shape]["speed"]:
+                print("  ", ", ".join(f"{key} {value}" for key, value in row.items()))
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
