@@ -189,6 +189,11 @@ class Evaluation:
         return row
 
     @property
+    def begun(self) -> bool:
+        """Whether there is a directory that can be gone on with."""
+        return self._log is not None
+
+    @property
     def saved(self) -> int:
         """Rollouts that are on the disk."""
         return 0 if self._log is None else self.kept + self._log.saved

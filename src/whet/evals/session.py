@@ -21,11 +21,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from whet.errors import RunError
 from whet.evals.config import EvalConfig
 from whet.evals.environments import Environments
 from whet.evals.evaluation import Evaluation
 from whet.evals.model import Models, endpoint_of
 from whet.evals.observer import EvalObserver
+from whet.evals.report import write_report
 from whet.evals.summary import EvalSummary
 from whet.evals.workers.in_process import InProcess
 from whet.evals.workers.jobs import Finished, Job, Runner
@@ -37,36 +39,41 @@ KEPT_AT_ONCE = 64  # rows of before that are counted between two looks at what e
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """An evaluation that was interrupted."""
+    """An evaluation that did not come to its end."""
 
     environment: str
+    model: str
     saved: int  # rollouts that are on the disk
     rollouts: int
-    directory: Path | None  # None: nothing was saved
-    alone: bool = True  # the only evaluation of its session
+    directory: Path | None  # None: it had not begun, or nothing was to be saved
 
 
 class EvaluationsInterrupted(Exception):
-    """Ctrl-C or SIGTERM ended a session. What had finished is saved, and can be gone on with."""
+    """Ctrl-C or SIGTERM ended a session. Its text says what is saved and how to go on."""
 
-    def __init__(self, signal_number: int, unfinished: Sequence[Unfinished]) -> None:
+    def __init__(self, signal_number: int, unfinished: Sequence[Unfinished], evaluations: int) -> None:
         self.signal_number, self.unfinished = signal_number, list(unfinished)
-        super().__init__("\n".join(map(_how_to_go_on, self.unfinished)) or "interrupted")
+        super().__init__("\n".join(["interrupted", *how_to_go_on(unfinished, evaluations)]))
 
     @property
     def exit_code(self) -> int:
         return 128 + self.signal_number
 
 
-def _how_to_go_on(one: Unfinished) -> str:
-    if one.directory is None:
-        return f"interrupted: {one.environment}, of which nothing was to be saved"
-    # Of several, one command goes on with all: each finds its own directory.
-    option = f"--resume={one.directory}" if one.alone else "--resume"
-    return (
-        f"interrupted: {one.saved} of {one.rollouts} rollouts of {one.environment} are saved in {one.directory}; "
-        f"go on with the same command and {option}"
-    )
+def how_to_go_on(unfinished: Sequence[Unfinished], evaluations: int) -> list[str]:
+    """What is saved of a session of so many evaluations, and what to do, a line each; none where nothing is saved."""
+    begun = [one for one in unfinished if one.directory is not None]
+    if not begun:
+        return []
+    lines = []
+    for one in unfinished:
+        name = f"{one.environment} with {one.model}"
+        if one.directory is None:
+            lines.append(f"{name} had not begun")
+        else:
+            lines.append(f"{one.saved} of {one.rollouts} rollouts of {name} are saved in {one.directory}")
+    which = f"={begun[0].directory}" if evaluations == 1 else ""  # of several, each finds its own
+    return [*lines, f"go on with the same command and --resume{which}"]
 
 
 def run_evals(configs: Sequence[EvalConfig], observer: EvalObserver) -> list[EvalSummary]:
@@ -98,7 +105,7 @@ async def _run(session: _Session, environments: Environments, observer: EvalObse
         except asyncio.CancelledError:
             if not stopped:
                 raise
-            raise EvaluationsInterrupted(stopped[0], session.unfinished()) from None
+            raise EvaluationsInterrupted(stopped[0], session.unfinished(), session.evaluations) from None
         finally:
             await environments.close()
 
@@ -126,8 +133,14 @@ class _Session:
                 await runner.drain()
                 await asyncio.gather(*self._ending)
             return [self._summaries[evaluation.number] for evaluation in self._evaluations]
-        finally:
+        except Exception:
             await self._save_the_rest()
+            for line in how_to_go_on(self.unfinished(), self.evaluations):
+                self._observer.note(line)
+            raise
+        except asyncio.CancelledError:
+            await self._save_the_rest()
+            raise
 
     def _make_runner(self) -> InProcess | WorkerPool:
         """This process, or as many workers as the evaluations need or were given."""
@@ -169,8 +182,18 @@ class _Session:
         assert self._runner is not None
         summary = await evaluation.end("finished")
         self._summaries[evaluation.number] = summary
+        await self._report(evaluation)
         self._observer.finish(evaluation.number, summary)
         await self._runner.end(evaluation.number)
+
+    async def _report(self, evaluation: Evaluation) -> None:
+        """`report.html` beside the rows. What is saved is worth more than the page, so a failure is only told."""
+        if evaluation.directory is None:
+            return
+        try:
+            await asyncio.to_thread(write_report, evaluation.directory)
+        except (OSError, RunError) as error:
+            self._observer.note(f"no report: {error}")
 
     async def _save_the_rest(self) -> None:
         """What did not come to its end keeps what it has, and says so; whatever went wrong, all of them."""
@@ -183,14 +206,18 @@ class _Session:
             except Exception as error:  # what ended the session is what is told; this is told beside it
                 self._observer.note(f"{evaluation.directory}: {error}")
 
+    @property
+    def evaluations(self) -> int:
+        return len(self._evaluations)
+
     def unfinished(self) -> list[Unfinished]:
         return [
             Unfinished(
-                evaluation.config.environment,
-                evaluation.saved,
-                evaluation.rollouts,
-                evaluation.directory,
-                alone=len(self._evaluations) == 1,
+                environment=evaluation.config.environment,
+                model=evaluation.config.model,
+                saved=evaluation.saved,
+                rollouts=evaluation.rollouts,
+                directory=evaluation.directory if evaluation.begun else None,
             )
             for evaluation in self._evaluations
             if not evaluation.complete

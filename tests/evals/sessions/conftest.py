@@ -1,4 +1,4 @@
-"""An environment on disk whose rollouts can be made to fail, to wait and to kill, and a scripted model of this process."""
+"""An environment on disk whose rollouts can be made to fail, wait and kill, and a scripted model of this process."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from whet.types import RolloutOutput
 ENVIRONMENT = '''
 import asyncio
 import os
+import time
 from pathlib import Path
 
 import whet
@@ -41,6 +42,12 @@ class Tasks(whet.SingleTurnEnv):
         if self.ordered("fail", task):
             raise whet.InfraError("as ordered")
 
+    @whet.cleanup
+    async def wait_at_the_end(self, state):
+        if self.ordered("wait_at_the_end", state["answer"]):
+            (self.orders / "waiting_at_the_end").touch()
+            await asyncio.sleep(3600)
+
     def ordered(self, what, task):
         file = self.orders / what
         return file.exists() and task in file.read_text().split()
@@ -55,6 +62,9 @@ def share(completions):
 
 
 def load_environment(orders, tasks=3, together=False):
+    hang = Path(orders) / "hang_but_in"
+    if hang.exists() and hang.read_text() != str(os.getpid()):
+        time.sleep(3600)
     rows = [{"question": f"say {number}", "answer": str(number)} for number in range(tasks)]
     env = Tasks(eval_dataset=rows, rubric=whet.Rubric(funcs=[right, share] if together else [right]))
     env.orders = Path(orders)

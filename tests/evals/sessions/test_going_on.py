@@ -140,7 +140,7 @@ def test_a_changed_environment_is_refused(done: Any) -> None:
     source = done.environment.read_text()
     done.environment.write_text(source + "# changed\n")
     try:
-        with pytest.raises(RunError, match="environment_source: was '[0-9a-f]+', is '[0-9a-f]+'"):
+        with pytest.raises(RunError, match=r"environment_source: was '[0-9a-f]+', is '[0-9a-f]+'"):
             done.run(done.config(resume=done.directory()))
     finally:
         done.environment.write_text(source)

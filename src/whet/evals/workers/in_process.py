@@ -14,7 +14,6 @@ from whet.rollouts.limits import Places
 from whet.rollouts.pace import Pace, paced
 
 MANY = 1024  # rollouts in flight from which on the garbage collector keeps everybody waiting
-BEGUN_AT_ONCE = 16  # jobs, between two looks at who else wants to run
 
 
 class InProcess:
@@ -35,7 +34,6 @@ class InProcess:
         self._failure: BaseException | None = None
         self._paces = pace
         self._pace: Pace | None = None
-        self._begun = 0
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> InProcess:
@@ -57,10 +55,9 @@ class InProcess:
         task = asyncio.get_running_loop().create_task(self._run(job, client))
         self._tasks.add(task)
         task.add_done_callback(self._ended)
-        self._begun += 1
-        if self._begun % BEGUN_AT_ONCE == 0:
-            pace = self._pace
-            await (pace.turn() if pace is not None and pace.spent() else asyncio.sleep(0))
+        pace = self._pace
+        # It takes its place before the next one asks for one.
+        await (pace.turn() if pace is not None and pace.spent() else asyncio.sleep(0))
 
     async def drain(self) -> None:
         while self._tasks and self._failure is None:
