@@ -94,6 +94,11 @@ def test_a_mistyped_command_line_is_one_line_and_exit_code_two(
     [
         ["train", "run"],
         ["eval", "run"],
+        ["eval", "list"],
+        ["eval", "show"],
+        ["eval", "compare"],
+        ["eval", "report"],
+        ["eval", "export"],
         ["env", "init"],
         ["env", "check"],
         ["env", "install"],

@@ -87,6 +87,19 @@ def test_the_commands_list_show_and_compare(saved, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["worse"] == 3
 
 
+def test_the_commands_report_and_export_write_beside_the_results(saved, capsys):
+    directory = saved("a", right)
+    assert main(["eval", "report", str(directory), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"report": str(directory / "report.html")}
+    assert (directory / "report.html").read_text().startswith("<!doctype html>")
+    assert main(["eval", "show", str(directory)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"report     {directory / 'report.html'}"
+    assert main(["eval", "export", str(directory), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"rollouts": 8, "saved": str(directory / "results.csv")}
+    assert main(["eval", "export", str(directory), "--format", "xls"]) == 2
+    assert "is not known; it is one of csv, parquet, hf" in capsys.readouterr().err
+
+
 def test_a_directory_without_an_evaluation_is_one_line(tmp_path, capsys):
     assert main(["eval", "show", str(tmp_path)]) == 2
     assert capsys.readouterr().err.count("\n") == 1

@@ -89,7 +89,7 @@ def test_one_evaluation_is_told_in_full_with_percentiles_and_what_no_parser_coul
     assert "varied     temperature=0.5" in lines
     assert "unread     the parser found no answer in 25% of the rollouts" in lines
     assert "tokens     3 in, 20 out a rollout (out: median 20, 90 % 20, 99 % 20)" in lines
-    assert "time       a rollout: median 0.5 s, 90 % 0.5 s, 99 % 0.5 s" in lines
+    assert "time       a rollout: median 500 ms, 90 % 500 ms, 99 % 500 ms" in lines
 
 
 def test_names_from_environments_are_harmless() -> None:

@@ -23,6 +23,8 @@ app = typer.Typer(rich_markup_mode=None)
 app.command("list")(eval_stored.list_evaluations)
 app.command("show")(eval_stored.show)
 app.command("compare")(eval_stored.compare_evaluations)
+app.command("report")(eval_stored.report)
+app.command("export")(eval_stored.export)
 
 DEFAULTS = EvalConfig(environment="-")
 """Every field but the environment has a default, which is its option's."""

@@ -1,4 +1,4 @@
-"""`whet eval list`, `show` and `compare`: evaluations that were saved."""
+"""`whet eval list`, `show`, `compare`, `report` and `export`: evaluations that were saved."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from whet.cli.output import JsonOption, print_json
+from whet.cli.output import JsonOption, print_json, print_result
 from whet.evals.config import EvalConfig
 
 OUTPUT_DIRECTORY: Path = EvalConfig.model_fields["output_directory"].default
@@ -73,10 +73,55 @@ def compare_evaluations(
     from whet.evals.stored import open_stored
 
     first, second = open_stored(before), open_stored(after)
-    comparison = compare(first.rows, second.rows)
+    comparison = compare(first.rows(), second.rows())
     if json_output:
         print_json(comparison)
         return
     from whet.evals.view import print_comparison
 
     print_comparison(comparison, f"{first.name} ({before})", f"{second.name} ({after})", top)
+
+
+def report(
+    path: Annotated[Path, typer.Argument(help="Directory of an evaluation, or its results file.")],
+    json_output: JsonOption = False,
+) -> None:
+    """Write report.html into an evaluation's directory: distributions, readiness, failures, samples, every task.
+
+    An evaluation that ended has one already; this writes it again, or for one that did not end.
+
+    \b
+    Examples:
+      whet eval report outputs/evals/reverse-text--whet--tiny/1f2e3d4c
+    """
+    from whet.evals.report import write_report
+
+    print_result({"report": str(write_report(path))}, json_output)
+
+
+def export(
+    path: Annotated[Path, typer.Argument(help="Directory of an evaluation, or its results file.")],
+    format: Annotated[
+        str,
+        typer.Option("--format", "-f", help="csv, parquet, or hf (for datasets.load_from_disk).", metavar="FORMAT"),
+    ] = "csv",
+    to: Annotated[
+        Path | None, typer.Option("--to", help="File or, for hf, directory to write; beside the results if absent.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there already.")] = False,
+    json_output: JsonOption = False,
+) -> None:
+    """Write an evaluation's rollouts as one table: CSV, Parquet, or a Hugging Face dataset.
+
+    Parquet and datasets need: pip install 'whet[datasets]'. In CSV, text that a spreadsheet would run as a formula
+    begins with a ' there.
+
+    \b
+    Examples:
+      whet eval export outputs/evals/reverse-text--whet--tiny/1f2e3d4c
+      whet eval export outputs/evals/reverse-text--whet--tiny/1f2e3d4c --format parquet --to rollouts.parquet
+    """
+    from whet.evals.export import export as write
+
+    exported = write(path, format, to, overwrite=overwrite)
+    print_result({"rollouts": exported.rollouts, "saved": str(exported.path)}, json_output)

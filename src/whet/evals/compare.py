@@ -8,11 +8,11 @@ Source: E. Miller, "Adding Error Bars to Evals" (arXiv:2411.00640), paired diffe
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from whet.errors import RunError
@@ -58,19 +58,32 @@ class Comparison:
         return "B is worse" if high < 0 else "no difference that these tasks could show"
 
 
-def compare(before: Sequence[RolloutOutput], after: Sequence[RolloutOutput]) -> Comparison:
+@dataclass(slots=True)
+class _Task:
+    """A task on one side: what was asked, and the rewards of its rollouts."""
+
+    prompt: bytes  # a digest: two sides may be millions of rollouts
+    question: str
+    rewards: list[float] = field(default_factory=list)
+
+    @property
+    def mean(self) -> float:
+        return math.fsum(self.rewards) / len(self.rewards)
+
+
+def compare(before: Iterable[RolloutOutput], after: Iterable[RolloutOutput]) -> Comparison:
     """Rows of A and of B. Raises `RunError` where they have no task in common, or one id means two tasks."""
     first, second = _by_task(before), _by_task(after)
     shared = [task for task in first if task in second]
     changes = []
     for task in shared:
-        mine, other = _question(first[task][0]), _question(second[task][0])
-        if _prompt(first[task][0]) != _prompt(second[task][0]):
+        mine, other = first[task], second[task]
+        if mine.prompt != other.prompt:
             raise RunError(
-                f"task {task} is not the same on both sides: {mine[:80]!r} and {other[:80]!r}. "
+                f"task {task} is not the same on both sides: {mine.question[:80]!r} and {other.question[:80]!r}. "
                 "Compare evaluations of one environment with the same arguments."
             )
-        changes.append(Change(task, _mean(first[task]), _mean(second[task]), mine))
+        changes.append(Change(task, mine.mean, other.mean, mine.question))
     if not changes:
         raise RunError("the two evaluations have no task in common that did not fail.")
     changes.sort(key=lambda change: change.difference)
@@ -99,21 +112,20 @@ def paired_difference(differences: Sequence[float]) -> Estimate:
     return Estimate(mean, mean - reach, mean + reach)
 
 
-def _by_task(rows: Sequence[RolloutOutput]) -> dict[Any, list[RolloutOutput]]:
-    """The rows that were scored, by task."""
-    tasks: dict[Any, list[RolloutOutput]] = defaultdict(list)
+def _by_task(rows: Iterable[RolloutOutput]) -> dict[Any, _Task]:
+    """The tasks whose rollouts were scored."""
+    tasks: dict[Any, _Task] = {}
     for row in rows:
         if row.get("error") is None and row.get("reward") is not None:
-            tasks[row["example_id"]].append(row)
+            task = tasks.get(row["example_id"])
+            if task is None:
+                task = tasks[row["example_id"]] = _Task(_digest(row.get("prompt")), _question(row))
+            task.rewards.append(float(row["reward"]))
     return tasks
 
 
-def _mean(rows: Sequence[RolloutOutput]) -> float:
-    return math.fsum(float(row["reward"]) for row in rows) / len(rows)
-
-
-def _prompt(row: RolloutOutput) -> str:
-    return json.dumps(row.get("prompt"), sort_keys=True)
+def _digest(prompt: Any) -> bytes:
+    return hashlib.sha256(json.dumps(prompt, sort_keys=True).encode()).digest()
 
 
 def _question(row: RolloutOutput) -> str:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from whet.errors import RunError
 from whet.evals.command import resume_command
+from whet.evals.streaming import find_results, stream_rows
 from whet.evals.summary import EvalSummary, summarize
-from whet.rollouts.results import METADATA, RESULTS, load_metadata, load_outputs
+from whet.rollouts.results import METADATA, RESULTS, load_metadata
 from whet.types import RolloutOutput
 
 DEFAULT_FOLDER = Path("outputs/evals")
@@ -19,21 +21,24 @@ DEFAULT_FOLDER = Path("outputs/evals")
 
 @dataclass(frozen=True, slots=True)
 class StoredEval:
-    """One evaluation: its directory, what `metadata.json` says, and its rows."""
+    """One evaluation: its directory, and what `metadata.json` says. Its rows are read when they are asked for."""
 
     directory: Path
     metadata: dict[str, Any]
-    rows: list[RolloutOutput]
 
     @property
     def name(self) -> str:
         return f"{self.metadata.get('env_id') or '?'} with {self.metadata.get('model') or '?'}"
 
+    def rows(self) -> Iterator[RolloutOutput]:
+        """Its rows, one at a time. Raises `RunError`, naming the line, for what is no row of a rollout."""
+        return stream_rows(self.directory)
+
     def summary(self) -> EvalSummary:
         """What `whet eval run` said at its end, computed again from the rows."""
         sampling = self.metadata.get("sampling_args") or {}
         return summarize(
-            self.rows,
+            self.rows(),
             environment=str(self.metadata.get("env_id") or "?"),
             model=str(self.metadata.get("model") or "?"),
             sampling=sampling_text(sampling),
@@ -68,13 +73,11 @@ class StoredHead:
 
 def open_stored(path: Path) -> StoredEval:
     """The evaluation in a directory, named by it or by its results file. Raises `RunError` where there is none."""
-    directory = path.parent if path.name in (RESULTS, METADATA) else path
-    if not (directory / RESULTS).exists():
-        raise RunError(f"{path}: there is no {RESULTS} here. `whet eval list` shows the evaluations there are.")
+    directory = find_results(path)
     metadata = load_metadata(directory)
     if metadata is None:
         raise RunError(f"{directory} has no {METADATA}: the evaluation did not end. Its rows are in {RESULTS}.")
-    return StoredEval(directory, metadata, load_outputs(directory))
+    return StoredEval(directory, metadata)
 
 
 def list_stored(folder: Path = DEFAULT_FOLDER) -> list[StoredHead]:

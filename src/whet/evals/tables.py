@@ -89,6 +89,8 @@ def varied_text(varied: Mapping[str, Any]) -> str:
 
 
 def seconds_text(seconds: float) -> str:
+    if seconds < 1:
+        return f"{1000 * seconds:.0f} ms"
     return f"{seconds:.1f} s" if seconds < 10 else duration(seconds)
 
 

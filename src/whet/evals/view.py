@@ -11,6 +11,7 @@ from whet.display.panel import sample_panel
 from whet.display.text import number
 from whet.evals.compare import Comparison
 from whet.evals.readiness import Readiness
+from whet.evals.report import REPORT
 from whet.evals.statistics import Estimate, Percentiles
 from whet.evals.summary import EvalSummary
 from whet.evals.tables import LABEL, print_fact, print_table, seconds_text, varied_text
@@ -33,7 +34,7 @@ def print_summary(summary: EvalSummary, console: Console | None = None) -> None:
         reward = number(row.get("reward"), 2)
         console.print(sample_panel(row, f"{name}, task {row['example_id']}: reward {reward}", width, 8))
     for label, text in summary_lines(summary):
-        print_fact(label, text, console, fold=label != "saved")
+        print_fact(label, text, console, fold=label not in ("saved", "report"))
 
 
 def summary_lines(summary: EvalSummary) -> list[tuple[str, str]]:
@@ -66,6 +67,8 @@ def summary_lines(summary: EvalSummary) -> list[tuple[str, str]]:
     lines += _readiness(summary.readiness)
     if summary.results is not None:
         lines.append(("saved", str(summary.results)))
+        if (report := summary.results / REPORT).is_file():
+            lines.append(("report", str(report)))
     return lines
 
 
