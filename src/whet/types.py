@@ -202,6 +202,9 @@ class TrajectoryStepTokens(TypedDict):
     overlong_prompt: bool
     is_truncated: bool
     policy_version: list[list[int]]
+    routed_experts: NotRequired[
+        Any
+    ]  # int16 [tokens but the last, layers, experts a token], from an engine that records
 
 
 class TrajectoryStep(TypedDict):

@@ -153,3 +153,23 @@ def test_a_demonstration_was_sampled_by_nobody():
     sequence = TokenSequence.demonstration([1, 2, 3], [False, True, True], rollout="d")
     assert sequence.versions.tolist() == [-1, -1, -1]
     assert len(sequence) == 3
+
+
+def routed(prompt_ids, completion_ids, first):
+    """A turn whose fed tokens went to experts `first`, `first` + 1, ... in one layer of one expert a token."""
+    fed = len(prompt_ids) + len(completion_ids) - 1
+    experts = np.arange(first, first + fed).reshape(fed, 1, 1)
+    return {"tokens": {**turn(prompt_ids, completion_ids)["tokens"], "routed_experts": experts}}
+
+
+def test_experts_of_earlier_turns_stay_and_later_turns_add_theirs():
+    steps = [routed([1, 2], [3, 4], 10), routed([1, 2, 3, 4, 5], [6], 20)]
+    (sequence,) = sequences_of(steps, temperature=1.0, rollout="r")
+    assert sequence.experts[:, 0, 0].tolist() == [10, 11, 12, 23, 24, -1]
+
+
+def test_experts_of_another_number_of_tokens_are_refused():
+    step = routed([1, 2], [3], 0)
+    step["tokens"]["routed_experts"] = np.zeros((3, 1, 1), np.int16)
+    with pytest.raises(TrainingError, match="2 tokens were fed to the model but 3 values in routed_experts"):
+        sequences_of([step], temperature=1.0, rollout="r")

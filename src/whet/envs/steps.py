@@ -36,6 +36,8 @@ def step_tokens(response: Response, max_seq_len: int | None = None) -> Trajector
         is_truncated=False,
         policy_version=tokens.get("policy_version") or [],
     )
+    if "routed_experts" in tokens:
+        step["routed_experts"] = tokens["routed_experts"]
     if max_seq_len is None or len(prompt_ids) + len(completion_ids) <= max_seq_len:
         return step
     kept = max(0, max_seq_len - len(prompt_ids))
@@ -47,6 +49,8 @@ def step_tokens(response: Response, max_seq_len: int | None = None) -> Trajector
     step["completion_mask"] = step["completion_mask"][:kept]
     step["completion_logprobs"] = step["completion_logprobs"][:kept]
     step["policy_version"] = _first(step["policy_version"], kept)
+    if "routed_experts" in step:
+        step["routed_experts"] = step["routed_experts"][: max_seq_len - 1]
     return step
 
 

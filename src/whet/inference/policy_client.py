@@ -14,7 +14,7 @@ from whet.clients.client import Client
 from whet.clients.deltas import Delta, OnDelta, Told
 from whet.errors import OverlongPromptError
 from whet.inference.graph import MessageGraph
-from whet.inference.protocol import Engine, SampleRequest
+from whet.inference.protocol import Engine, Sample, SampleRequest
 from whet.inference.rendering import ChatRenderer, is_plain_text
 from whet.inference.sampling_args import read_sampling_args
 from whet.inference.stops import cut_at_stop
@@ -133,6 +133,7 @@ class PolicyClient(Client[Engine, Any, Any, Any]):
                 completion_ids=sample.ids,
                 completion_logprobs=sample.logprobs,
                 policy_version=[[run.version, run.count] for run in sample.versions],
+                **_routed_experts(sample),
             ),
         )
         if told is not None:
@@ -165,3 +166,7 @@ class PolicyClient(Client[Engine, Any, Any, Any]):
         tokens, length = found
         ids = tokens["prompt_ids"], tokens["completion_ids"]
         return self.renderer.extend(*ids, prompt[:length], prompt[length:], tools, enable_thinking=thinking)
+
+
+def _routed_experts(sample: Sample) -> dict[str, Any]:
+    return {} if sample.experts is None else {"routed_experts": sample.experts}

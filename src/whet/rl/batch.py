@@ -27,6 +27,7 @@ class PackedBatch:
     cu_seqlens: NDArray[np.int32]  # B + 1
     temperatures: NDArray[np.float32]  # B; what logits were divided by when sampling
     rollouts: tuple[str, ...]  # B; who a sequence belongs to, for messages to people
+    experts: NDArray[np.int16] | None = None  # T x layers x experts a token; as in `TokenSequence`, None where none has
 
     @property
     def sequences(self) -> int:
@@ -69,4 +70,19 @@ def pack(sequences: Sequence[TokenSequence], advantages: Sequence[ArrayLike] | N
         cu_seqlens=np.cumsum([0, *map(len, sequences)], dtype=np.int32),
         temperatures=np.asarray([sequence.temperature for sequence in sequences], np.float32),
         rollouts=tuple(sequence.rollout for sequence in sequences),
+        experts=_experts(sequences),
+    )
+
+
+def _experts(sequences: Sequence[TokenSequence]) -> NDArray[np.int16] | None:
+    shapes = {sequence.experts.shape[1:] for sequence in sequences if sequence.experts is not None}
+    if not shapes:
+        return None
+    assert len(shapes) == 1, "one model sampled the batch"
+    unknown = shapes.pop()
+    return np.concatenate(
+        [
+            np.full((len(sequence), *unknown), -1, np.int16) if sequence.experts is None else sequence.experts
+            for sequence in sequences
+        ]
     )

@@ -17,7 +17,7 @@ from typing import cast
 from whet.env_files import load_env_files
 from whet.envs.environment import Environment
 from whet.envs.loading import load_environment
-from whet.errors import DatasetError, WhetError
+from whet.errors import ConfigError, DatasetError, WhetError
 from whet.files import replace_directory
 from whet.inference.loading import Policy, load_policy
 from whet.rl.config import EnvConfig, RunConfig
@@ -53,7 +53,14 @@ def run_training(config: RunConfig, *, resume: bool = False, json_output: bool =
 
     threads = config.deployment.torch_threads()
     loss_fn(config.algorithm.loss)  # one given by import path is found before anything is made
-    policy = load_policy(config.model, dtype=config.inference.dtype, threads=threads)
+    policy = load_policy(
+        config.model,
+        dtype=config.inference.dtype,
+        threads=threads,
+        record_experts=config.algorithm.router_replay,
+    )
+    if config.algorithm.router_replay and policy.engine.arch.experts is None:
+        raise ConfigError(f"[algorithm] router_replay would have no effect: {config.model} has no experts")
     with ExitStack() as stack:
         scratch = stack.enter_context(weights_directory())
         learner = make_learner(

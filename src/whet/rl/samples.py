@@ -39,6 +39,7 @@ class TokenSequence:
     versions: NDArray[np.int32]  # policy version that sampled the token; -1 where not sampled or not known
     temperature: float = 1.0
     rollout: str = ""  # who it belongs to, for messages to people
+    experts: NDArray[np.int16] | None = None  # T x layers x experts a token: where the sampler sent it; -1 = not known
 
     @classmethod
     def demonstration(cls, ids: Sequence[int], trained: Sequence[bool], *, rollout: str = "") -> Self:
@@ -81,6 +82,7 @@ class _Turn:
     sampled: list[bool]
     logprobs: list[float]
     versions: list[int]
+    experts: NDArray[np.int16] | None  # of all of its tokens but the last
 
 
 @dataclass(slots=True)
@@ -89,6 +91,7 @@ class _Branch:
     trained: list[bool] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
+    experts: list[NDArray[np.int16]] = field(default_factory=list)
 
     def extended_by(self, prompt_ids: list[int]) -> bool:
         return prompt_ids[: len(self.ids)] == self.ids
@@ -99,6 +102,9 @@ class _Branch:
         self.trained += [False] * len(new_ids) + turn.sampled
         self.logprobs += [0.0] * len(new_ids) + turn.logprobs
         self.versions += [UNKNOWN_VERSION] * len(new_ids) + turn.versions
+        if turn.experts is not None:
+            # What an earlier turn was sampled with stays; a later one may have computed it again with other weights.
+            self.experts.append(turn.experts[sum(map(len, self.experts)) :])
 
     def sequence(self, temperature: float, rollout: str) -> TokenSequence:
         return TokenSequence(
@@ -108,7 +114,14 @@ class _Branch:
             versions=np.asarray(self.versions, np.int32),
             temperature=temperature,
             rollout=rollout,
+            experts=self._experts(),
         )
+
+    def _experts(self) -> NDArray[np.int16] | None:
+        if not self.experts:
+            return None
+        known = np.concatenate(self.experts)
+        return np.concatenate([known, np.full((len(self.ids) - len(known), *known.shape[1:]), -1, np.int16)])
 
 
 def _extended(branches: Sequence[_Branch], prompt_ids: list[int]) -> _Branch | None:
@@ -138,10 +151,14 @@ def _read_turn(tokens: Any, where: str) -> _Turn:
     for name, values in (("completion_mask", sampled), ("completion_logprobs", logprobs), ("policy_version", versions)):
         if len(values) != length:
             raise TrainingError(f"{where}: {length} sampled ids but {len(values)} values in {name}.")
+    experts = tokens.get("routed_experts")
+    if experts is not None and len(experts) != (fed := len(prompt_ids) + length - 1):
+        raise TrainingError(f"{where}: {fed} tokens were fed to the model but {len(experts)} values in routed_experts.")
     return _Turn(
         prompt_ids=prompt_ids,
         completion_ids=completion_ids,
         sampled=sampled,
         logprobs=[float(value) if mark else 0.0 for value, mark in zip(logprobs, sampled, strict=True)],
         versions=[value if mark else UNKNOWN_VERSION for value, mark in zip(versions, sampled, strict=True)],
+        experts=experts,
     )

@@ -3,7 +3,8 @@
 Every parameter stays where `transformers` put it and every projection is called as a module, so PEFT's layers, names
 and checkpoints work unchanged. What is ours is the order of work: tokens stay flat, a prompt shared by a group is
 computed once, attention folds the query heads of a key-value head into one product, and the last layer runs only
-where a token is trained. Written for dense Qwen3- and Llama-style decoders; attention dropout is not applied.
+where a token is trained. Written for Qwen3- and Llama-style decoders, with or without experts; attention dropout is
+not applied.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from whet.rl.learner import moe
 from whet.rl.learner.kernels import pad, rms_norm, rotate, unpad
 from whet.rl.learner.layout import Layout, Rectangle
 
@@ -25,18 +27,21 @@ EAGER_KEYS = 1024
 """Up to so many keys, plain matrix products beat torch's fused attention in the backward pass on CPU."""
 
 
-def hidden_states(model: nn.Module, ids_T: Tensor, layout: Layout, *, recompute: bool = False) -> Tensor:
+def hidden_states(
+    model: nn.Module, ids_T: Tensor, layout: Layout, *, experts_TLK: Tensor | None = None, recompute: bool = False
+) -> Tensor:
     """Final hidden states [N, hidden] of a layout's predictors; `model` is the decoder without its output head.
 
-    With `recompute` only the input of each layer is kept, and the layer computed again when its gradient is (activation
+    `experts_TLK` are those that each token is to go to in each of L layers, -1 where the router chooses. With
+    `recompute` only the input of each layer is kept, and the layer computed again when its gradient is (activation
     checkpointing: Chen et al. 2016, arXiv:1604.06174); the random numbers of dropout are the same both times.
     """
     modules: Any = model
     x_TD = modules.embed_tokens(ids_T)
-    plan = _plan(modules, layout, x_TD)
+    plan = _plan(modules, layout, x_TD, experts_TLK)
     last = len(modules.layers) - 1
     for number, layer in enumerate(modules.layers):
-        run = partial(_layer, layer, plan=plan, is_last=number == last)
+        run = partial(_layer, layer, plan=plan, number=number, is_last=number == last)
         x_TD = checkpoint(run, x_TD, use_reentrant=False) if recompute and torch.is_grad_enabled() else run(x_TD)
     return _rms_norm(modules.norm, x_TD)
 
@@ -66,9 +71,10 @@ class _Plan:
     predictors: Tensor
     cos: Tensor
     sin: Tensor
+    experts_TLK: Tensor | None
 
 
-def _plan(modules: Any, layout: Layout, like: Tensor) -> _Plan:
+def _plan(modules: Any, layout: Layout, like: Tensor, experts_TLK: Tensor | None) -> _Plan:
     device = like.device
     longest_prefix, longest_row = layout.prefixes.slots.shape[1], layout.rows.slots.shape[1]
     row_bias = _causal(longest_row)
@@ -86,6 +92,7 @@ def _plan(modules: Any, layout: Layout, like: Tensor) -> _Plan:
         predictors=torch.from_numpy(layout.predictors).to(device),
         cos=cos[0].chunk(2, dim=-1)[0].unsqueeze(1),
         sin=sin[0].chunk(2, dim=-1)[0].unsqueeze(1),
+        experts_TLK=experts_TLK,
     )
 
 
@@ -108,17 +115,22 @@ def _mask(length: int) -> Tensor:
     return torch.full((length, length), MASKED).triu_(1)
 
 
-def _layer(layer: Any, x_TD: Tensor, *, plan: _Plan, is_last: bool) -> Tensor:
+def _layer(layer: Any, x_TD: Tensor, *, plan: _Plan, number: int, is_last: bool) -> Tensor:
     # Nobody reads what the last layer would make of prefix tokens and other prompt tokens: there they only
     # supply keys and values.
     first_query = plan.prefix_tokens if is_last else 0
     mixed_TD = _attention(layer.self_attn, _rms_norm(layer.input_layernorm, x_TD), plan, first_query)
+    replayed_TK = None if plan.experts_TLK is None else plan.experts_TLK[:, number]
     if is_last:
         mixed_TD = mixed_TD.index_select(0, plan.predictors)
-        x_TD = x_TD.index_select(0, plan.predictors + plan.prefix_tokens)
+        predictors = plan.predictors + plan.prefix_tokens
+        x_TD = x_TD.index_select(0, predictors)
+        replayed_TK = None if replayed_TK is None else replayed_TK.index_select(0, predictors)
     x_TD = x_TD + layer.self_attn.o_proj(mixed_TD)
     mlp = layer.mlp
     normed_TD = _rms_norm(layer.post_attention_layernorm, x_TD)
+    if hasattr(mlp, "experts"):
+        return x_TD + moe.feed_forward(mlp, normed_TD, replayed_TK)
     out_TD: Tensor = x_TD + mlp.down_proj(mlp.act_fn(mlp.gate_proj(normed_TD)) * mlp.up_proj(normed_TD))
     return out_TD
 

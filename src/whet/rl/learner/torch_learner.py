@@ -182,7 +182,10 @@ class TorchLearner:
         """log p and entropy of a micro-batch's N targets under `model`."""
         with torch.autocast(self._device.type, self._autocast, enabled=self._autocast is not None):
             ids_T = self._tensor(batch.ids[layout.tokens]).long()
-            hidden_ND = hidden_states(model.model, ids_T, layout, recompute=self._checkpointing)
+            experts_TLK = None if batch.experts is None else self._tensor(batch.experts[layout.tokens])
+            hidden_ND = hidden_states(
+                model.model, ids_T, layout, experts_TLK=experts_TLK, recompute=self._checkpointing
+            )
             return token_logprobs(
                 hidden_ND,
                 model.lm_head.weight,

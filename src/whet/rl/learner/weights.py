@@ -21,6 +21,7 @@ from transformers import PreTrainedModel
 
 from whet.errors import RunError
 from whet.inference.protocol import WeightUpdate
+from whet.rl.learner.moe import as_checkpoint
 
 KEPT_PUBLICATIONS = 2
 """The newest, and the one before it, which an engine may still be reading."""
@@ -75,7 +76,7 @@ class FullWeights:
 
     def publish(self, directory: Path, version: int) -> WeightUpdate:
         path = directory / f"weights-{version:08d}.safetensors"
-        write_aside(path, lambda aside: write_tensors(aside, self._tensors(self._publish_dtype)))
+        write_aside(path, lambda aside: write_tensors(aside, as_checkpoint(self._tensors(self._publish_dtype))))
         forget_older(directory, "weights-*.safetensors")
         return WeightUpdate(version=version, path=path, kind="model")
 
@@ -104,7 +105,7 @@ def write_model(directory: Path, model: PreTrainedModel, tensors: dict[str, Tens
     config.save_pretrained(directory)
     if model.generation_config is not None:
         model.generation_config.save_pretrained(directory)
-    write_tensors(directory / "model.safetensors", tensors)
+    write_tensors(directory / "model.safetensors", as_checkpoint(tensors))
     copy_tokenizer(source, directory)
 
 

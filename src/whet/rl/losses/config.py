@@ -115,6 +115,9 @@ class AlgorithmConfig(LossConfig):
         "none",
         description="Less the mean, over the deviation, of the group, the batch, or all rewards of the run so far.",
     )
+    router_replay: bool = Field(
+        False, description="Of a mixture of experts: the learner sends tokens to the experts that the sampler chose."
+    )
     mask_truncated: bool = Field(
         False, description="Rollouts cut off by max_tokens carry no loss; their rewards still count in the baseline."
     )

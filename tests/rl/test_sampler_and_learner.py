@@ -1,0 +1,140 @@
+"""Sampler and learner are one policy: a dense model and a mixture of experts through whole runs of real steps."""
+
+import asyncio
+import json
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3MoeConfig
+
+from whet.errors import ConfigError
+from whet.inference.embedded import EmbeddedEngine
+from whet.inference.protocol import SampleRequest, SamplingParams
+from whet.models.tokenizer import build_tokenizer
+from whet.rl.batch import pack
+from whet.rl.config import RunConfig
+from whet.rl.learner import moe
+from whet.rl.learner.config import OptimizerConfig
+from whet.rl.learner.make import make_learner
+from whet.rl.learner.protocol import OptimParams
+from whet.rl.losses.config import LossConfig
+from whet.rl.run import run_training
+from whet.rl.samples import sequences_of
+
+SIZES = {
+    "vocab_size": 512,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 256,
+    "initializer_range": 0.2,
+}
+EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": True}
+CONFIGS = {"dense": Qwen3Config(**SIZES), "experts": Qwen3MoeConfig(**SIZES, **EXPERTS)}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    found = {}
+    for kind, config in CONFIGS.items():
+        torch.manual_seed(0)
+        tokenizer = build_tokenizer()
+        found[kind] = tmp_path_factory.mktemp(kind)
+        AutoModelForCausalLM.from_config(config).save_pretrained(found[kind])
+        tokenizer.save_pretrained(found[kind])
+    return found
+
+
+@pytest.fixture
+def run(tmp_path):
+    def run(model, **algorithm):
+        config = RunConfig.model_validate(
+            {
+                "name": "r",
+                "model": str(model),
+                "max_steps": 2,
+                "batch_size": 8,
+                "rollouts_per_example": 4,
+                "learning_rate": 1e-3,
+                "runs_directory": tmp_path,
+                "sampling": {"max_tokens": 12},
+                "algorithm": algorithm,
+                "env": [{"id": "reverse-text"}],
+                "eval": {"before": False, "after": False},
+                "deployment": {"threads": 1},
+            }
+        )
+        assert run_training(config, json_output=True).state == "finished"
+        lines = (tmp_path / "r" / "metrics.jsonl").read_text().splitlines()
+        return tmp_path / "r", [json.loads(line) for line in lines]
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("model", "algorithm"),
+    [("whet/tiny", {}), ("dense", {}), ("experts", {}), ("experts", {"router_replay": True})],
+    ids=["whet/tiny", "dense", "experts", "experts, replayed"],
+)
+def test_sampler_and_learner_agree_to_rounding_before_and_after_an_update(run, models, model, algorithm):
+    directory, metrics = run(models.get(model, model), **algorithm)
+    assert len(metrics) == 2
+    assert all(abs(line["policy/kl"]) < 1e-6 for line in metrics)
+    assert all(line["policy/clip_frac"] == 0 for line in metrics)
+    AutoModelForCausalLM.from_pretrained(directory / "model")
+
+
+def test_replay_is_refused_for_a_model_without_experts(run):
+    with pytest.raises(ConfigError, match="whet/tiny has no experts"):
+        run("whet/tiny", router_replay=True)
+
+
+def test_with_replay_the_learner_takes_the_samplers_experts_however_far_its_weights_have_moved(
+    models, tmp_path, monkeypatch
+):
+    engine = EmbeddedEngine.from_directory(models["experts"], record_experts=True)
+    prompt = list(range(50, 70))
+    sample = asyncio.run(engine.sample(SampleRequest(prompt, SamplingParams(max_tokens=24, seed=1))))
+    tokens = {
+        "prompt_ids": prompt,
+        "completion_ids": sample.ids,
+        "completion_mask": [1] * len(sample.ids),
+        "completion_logprobs": sample.logprobs,
+        "routed_experts": sample.experts,
+    }
+    replayed = pack(sequences_of([{"tokens": tokens}], temperature=1.0, rollout="r"))
+    tokens.pop("routed_experts")
+    free = pack(sequences_of([{"tokens": tokens}], temperature=1.0, rollout="r"))
+    learner = make_learner(
+        models["experts"],
+        optimizer=OptimizerConfig(),
+        lora=None,
+        max_steps=9,
+        seed=0,
+        publish_directory=tmp_path,
+        threads=1,
+    )
+    chosen = []
+    mix = moe.mix_experts
+    monkeypatch.setattr(moe, "mix_experts", lambda x, which, *rest: chosen.append(which) or mix(x, which, *rest))
+
+    def experts(batch):
+        chosen.clear()
+        learner.token_logprobs(batch)
+        return [np.sort(which.numpy()) for which in chosen]
+
+    recorded = np.sort(sample.experts)
+    expected = [recorded[:, 0], recorded[len(prompt) - 1 :, 1]]  # the last layer runs where a token is predicted
+    assert all(np.array_equal(f, e) for f, e in zip(experts(free), expected, strict=True))
+    for _ in range(4):
+        learner.forward_backward(free, LossConfig(loss="cross_entropy"))
+        learner.optim_step(OptimParams(learning_rate=0.05, denominator=free.trained_tokens))
+    assert not all(np.array_equal(f, e) for f, e in zip(experts(free), expected, strict=True))
+    assert all(np.array_equal(f, e) for f, e in zip(experts(replayed), expected, strict=True))
