@@ -202,9 +202,7 @@ class TrajectoryStepTokens(TypedDict):
     overlong_prompt: bool
     is_truncated: bool
     policy_version: list[list[int]]
-    routed_experts: NotRequired[
-        Any
-    ]  # int16 [tokens but the last, layers, experts a token], from an engine that records
+    routed_experts: NotRequired[Any]  # int16 [tokens but the last, layers, experts a token], where recorded
 
 
 class TrajectoryStep(TypedDict):
