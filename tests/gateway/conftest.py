@@ -30,6 +30,12 @@ class Model(ScriptedClient):
 
 
 @pytest.fixture
+def running():
+    """`running(gateway)`: the address at which it answers, while the `with` lasts."""
+    return _running.running
+
+
+@pytest.fixture
 def model():
     return Model()
 

@@ -20,6 +20,9 @@ from whet.errors import ConfigError
 if TYPE_CHECKING:
     from whet.gateway.app import Gateway
 
+UNREAD_MS = 60_000
+"""How long what was sent may stay unread before the connection is closed."""
+
 
 class ServeConfig(StrictModel):
     """`whet serve MODEL`. Each description is the option's `--help`."""
@@ -90,6 +93,8 @@ def listen(host: str, port: int) -> socket.socket:
     )
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # connections have it from here: who reads nothing is cut off
+            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_MS)
         listening.bind((host, port))
         listening.listen(2048)
         return listening

@@ -44,13 +44,16 @@ class Futures:
 
     def __init__(self, answers: AnswerFormat, tokenizer: Any) -> None:
         self._answers, self._tokenizer = answers, tokenizer
-        self.added = frozenset(tokenizer.added_tokens_decoder)
+        added = tokenizer.added_tokens_decoder
+        # Other added tokens are phrases or reserved: text like any other.
+        self._marks = _ids_in([vars(answers.package), *_parser_of(answers.package)]) & added.keys() - answers.stops
+        self.marks = self._marks | {token for token, meant in added.items() if meant.special}
         vocabulary = tokenizer.get_vocab()
         texts = [*_TEXT_MARKERS, *_MORE_TEXT_MARKERS.get(answers.name, ())]
         if answers.name == "default":  # there special tokens are cut out of the text, also where it only spells them
             self.text_markers = tuple(dict.fromkeys((*texts, *tokenizer.all_special_tokens)))
         else:
-            self.text_markers = tuple(text for text in texts if vocabulary.get(text) not in self.added)
+            self.text_markers = tuple(text for text in texts if vocabulary.get(text) not in added)
         self._known: dict[tuple[bool, tuple[str | int, ...]], Field | None] = {}
         self._x, self._y, self._z = (self.encode(letter) for letter in "xyz")
         # Where a tokenizer falls back to single bytes, one that is no character may take those around it along.
@@ -109,19 +112,27 @@ class Futures:
     @cached_property
     def _markers(self) -> list[list[int]]:
         """Whatever the format's parser may react to."""
-        package = self._answers.package
-        held = [*vars(package).values(), *vars(getattr(package, "_tool_parser", None) or _Nothing()).values()]
-        ids = {value for value in held if isinstance(value, int) and value in self.added}
-        texts = [*self.text_markers, *(text for text in _TEXT_MARKERS if text not in self.text_markers)]
-        found = [[token] for token in sorted(ids - self._answers.stops)] + [self.encode(text) for text in texts]
+        texts = dict.fromkeys((*self.text_markers, *_TEXT_MARKERS))
+        found = [[token] for token in sorted(self._marks)] + [self.encode(text) for text in texts]
         return [ids for number, ids in enumerate(found) if ids not in found[:number]]
 
     def _ids_of(self, marker: str | int) -> list[int]:
         return [marker] if isinstance(marker, int) else self.encode(marker)
 
 
-class _Nothing:
-    pass
+def _parser_of(package: Any) -> list[Any]:
+    """The parts of a package's renderer for templates it does not know."""
+    parts = (getattr(package, name, None) for name in ("_tool_parser", "_reasoning_parser"))
+    return [vars(part) for part in parts if part is not None]
+
+
+def _ids_in(value: Any) -> set[int]:
+    """Numbers anywhere in plain containers."""
+    if isinstance(value, dict):
+        return _ids_in(list(value.values()))
+    if isinstance(value, list | tuple | set | frozenset):
+        return set().union(*(_ids_in(item) for item in value))
+    return {value} if isinstance(value, int) and not isinstance(value, bool) else set()
 
 
 class TextSoFar:
@@ -198,7 +209,7 @@ class AnswerReader:
 
     def _take(self, token: int) -> None:
         self._ids.append(token)
-        if token in self._futures.added:
+        if token in self._futures.marks:
             self._mark(self._since, token)
             self._look()
             return
