@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+from collections import Counter
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,7 +14,7 @@ pytest.importorskip("starlette")
 from whet import ScriptedClient
 from whet.gateway.app import INTERFACES, Gateway
 
-EXAMPLES = int(os.environ.get("WHET_FUZZ_EXAMPLES", "150"))  # of each interface
+EXAMPLES = int(os.environ.get("WHET_FUZZ_EXAMPLES", "80"))  # of each interface and test
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
@@ -23,7 +24,7 @@ FIELDS = (
     "model messages role content type text tools tool_calls tool_call_id function name arguments "
     "parameters input prompt system instructions max_tokens max_output_tokens temperature top_p "
     "stop stream n tool_choice response_format image_url source id call_id output summary "
-    "tool_use_id input_schema stop_sequences seed logprobs"
+    "tool_use_id input_schema stop_sequences seed logprobs stream_options include_usage"
 )
 KEYS = st.sampled_from(FIELDS.split())
 VALUES = JSON | st.sampled_from(
@@ -35,6 +36,37 @@ NESTED = st.recursive(
     max_leaves=16,
 )
 BODIES = st.dictionaries(KEYS, NESTED, max_size=8).map(lambda body: {"model": "scripted", "max_tokens": 5, **body})
+VALID = {
+    "model": "scripted",
+    "max_tokens": 5,
+    "prompt": "x",
+    "input": "x",
+    "messages": [{"role": "user", "content": [{"type": "text", "text": "x"}]}],
+    "tools": [{"type": "function", "name": "f", "function": {"name": "f"}}],
+    "stream": True,
+    "stream_options": {"include_usage": True},
+    "temperature": 1,
+}
+"""Right for every interface that reads these fields; others are left alone."""
+CHANGES = st.dictionaries(st.sampled_from(sorted([*VALID, *FIELDS.split()])), NESTED, min_size=1, max_size=3)
+STATUSES: Counter[tuple[str, bool, int]] = Counter()  # by interface, whether it was a stream, and status
+
+
+GATEWAY = Gateway({"scripted": ScriptedClient(lambda prompt: "hello")})
+RUNNER = asyncio.Runner()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def said_how_many(request):
+    """A run at scale says what it did."""
+    with RUNNER:
+        yield
+    if "WHET_FUZZ_EXAMPLES" in os.environ:
+        manager = request.config.pluginmanager.getplugin("capturemanager")
+        with manager.global_and_fixture_disabled():
+            print(f"\n{sum(STATUSES.values())} requests")
+            for (path, streamed, status), count in sorted(STATUSES.items()):
+                print(f"  {path:22} {'stream' if streamed else 'whole':6} {status} {count:8}")
 
 
 async def post(gateway, path, payload):
@@ -58,15 +90,43 @@ async def post(gateway, path, payload):
     return sent[0]["status"], b"".join(message.get("body", b"") for message in sent[1:])
 
 
+LAST = {
+    "/v1/chat/completions": b"data: [DONE]",
+    "/v1/completions": b"data: [DONE]",
+    "/v1/responses": b"event: response.completed",
+    "/v1/messages": b"event: message_stop",
+}
+"""What the end of a stream begins with."""
+
+
 def check(path, payload):
-    gateway = Gateway({"scripted": ScriptedClient(lambda prompt: "hello")})
-    status, body = asyncio.run(post(gateway, path, payload))
+    status, body = RUNNER.run(post(GATEWAY, path, payload))
+    streamed = body.startswith((b"data:", b"event:"))
+    STATUSES[path, streamed, status] += 1
     assert status in (200, 400, 401, 404, 413)
-    if status != 200:
+    if streamed:
+        assert status == 200
+        assert body.strip().split(b"\n\n")[-1].startswith(LAST[path])
+    elif status != 200:
         error = json.loads(body)["error"]
         assert error["message"]
         assert error["type"]
         assert ("type" in json.loads(body)) == (path == "/v1/messages")
+    return status, streamed
+
+
+@pytest.mark.parametrize("path", INTERFACES)
+def test_a_request_that_is_right_is_streamed(path):
+    right = {**VALID, "tools": [{"name": "f"}]} if path == "/v1/messages" else VALID
+    assert check(path, json.dumps(right).encode()) == (200, True)
+
+
+@pytest.mark.parametrize("path", INTERFACES)
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(changes=CHANGES, left_out=st.sets(st.sampled_from(sorted(VALID)), max_size=1))
+def test_a_request_that_is_nearly_right_is_answered_or_refused(path, changes, left_out):
+    body = {key: value for key, value in {**VALID, **changes}.items() if key not in left_out}
+    check(path, json.dumps(body).encode())
 
 
 @pytest.mark.parametrize("path", INTERFACES)
