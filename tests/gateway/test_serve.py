@@ -1,13 +1,14 @@
 """`whet serve`: whom it listens to, and the tiny model through it, right to the token."""
 
 import asyncio
+import socket
 
 import openai
 import pytest
 
 from whet.errors import ConfigError
 from whet.gateway.app import Gateway
-from whet.gateway.serve import ServeConfig, is_loopback, required_key
+from whet.gateway.serve import UNREAD_MS, ServeConfig, is_loopback, listen, required_key
 from whet.gateway.sessions import Session
 from whet.gateway.wire import TurnRequest
 from whet.inference.loading import load_policy
@@ -20,6 +21,14 @@ from whet.types import UserMessage
 )
 def test_which_addresses_are_of_this_machine_alone(host, loopback):
     assert is_loopback(host) is loopback
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="the system has no such limit")
+def test_a_connection_does_not_wait_for_ever_for_a_client_that_reads_nothing():
+    with listen("127.0.0.1", 0) as listening, socket.create_connection(listening.getsockname()):
+        accepted, _ = listening.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == UNREAD_MS
 
 
 def test_an_address_that_others_reach_needs_a_key(monkeypatch):
