@@ -40,10 +40,10 @@ def test_what_has_finished_is_saved_and_can_be_gone_on_with(
     first, second = interrupted.value.unfinished
     assert interrupted.value.exit_code == 128 + number
     assert (first.saved, second.saved, second.directory) == (len(room.rows()), 0, None)
-    assert first.saved == 4
+    assert first.saved == 4 if workers == 1 else 2 <= first.saved <= 4  # some were on their way from a worker
     assert room.metadata()["state"] == "interrupted"
     said = str(interrupted.value)
-    assert f"4 of 10 rollouts of {room.environment} with whet/tiny are saved in {first.directory}" in said
+    assert f"{first.saved} of 10 rollouts of {room.environment} with whet/tiny are saved in {first.directory}" in said
     assert f"{room.environment} with whet/tiny had not begun" in said
     assert said.endswith("go on with the same command and --resume")
     model.script = say
