@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -13,6 +14,7 @@ pytest.importorskip("prometheus_client")
 import whet
 from whet.errors import ConfigError, SandboxUnavailableError
 from whet.sandboxes import bubblewrap_host
+from whet.sandboxes.bubblewrap_command import PATH
 
 _spec = importlib.util.spec_from_file_location("commands", Path(__file__).parent / "commands.py")
 _commands = importlib.util.module_from_spec(_spec)
@@ -73,6 +75,52 @@ print(json.loads(answer.partition(b"\\r\\n\\r\\n")[2])["content"][0]["text"])
 """
     (state,) = roll(env_of(raw), ["well said"])
     assert (state["program"]["stdout"], len(state["trajectory"])) == ("well said\n", 1)
+
+
+ASKED = '{"model": "any", "max_tokens": 5, "messages": [{"role": "user", "content": "hi"}]}'
+KNOW_NO_PROXY = {
+    "python3": f"""
+import http.client, json, os
+from urllib.parse import urlsplit
+base = urlsplit(os.environ["OPENAI_BASE_URL"])
+wire = http.client.HTTPConnection(base.hostname, base.port)
+for turn in range(2):
+    headers = {{"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}}
+    wire.request("POST", base.path + "/chat/completions", {ASKED!r}, headers)
+    print(json.load(wire.getresponse())["choices"][0]["message"]["content"])
+""",
+    "curl": f"""
+for turn in 1 2; do
+    curl -sS --noproxy '*' "$ANTHROPIC_BASE_URL/v1/messages" -H "x-api-key: $ANTHROPIC_API_KEY" -d '{ASKED}' |
+        python3 -c 'import json, sys; print(json.load(sys.stdin)["content"][0]["text"])'
+done
+""",
+    "node": f"""
+const http = require("http")
+const headers = {{Authorization: "Bearer " + process.env.OPENAI_API_KEY}}
+const ask = () => new Promise(done => {{
+    const url = process.env.OPENAI_BASE_URL + "/chat/completions"
+    const request = http.request(url, {{method: "POST", headers, agent: false}}, async response => {{
+        let text = ""
+        for await (const part of response) text += part
+        console.log(JSON.parse(text).choices[0].message.content)
+        done()
+    }})
+    request.end({ASKED!r})
+}})
+ask().then(ask)
+""",
+}
+
+
+@pytest.mark.parametrize("program", KNOW_NO_PROXY)
+def test_a_program_that_knows_no_proxy_reaches_its_model_too(program) -> None:
+    if shutil.which(program, path=PATH) is None:
+        pytest.skip(f"{program} is not on this machine")
+    command = ["sh" if program == "curl" else program, "agent.py"]
+    (state,) = roll(env_of(KNOW_NO_PROXY[program], command=command), ["well", "said"])
+    assert state["error"] is None, state["error"]
+    assert (state["program"]["stdout"], len(state["trajectory"])) == ("well\nsaid\n", 2), state["program"]["stderr"]
 
 
 def test_values_of_the_task_are_arguments_files_and_variables() -> None:

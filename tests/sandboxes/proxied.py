@@ -73,6 +73,7 @@ async def place(
     closes: bool = True,
     connections: int = 4,
     max_bytes: int = 1 << 20,
+    origin: str | None = None,
     **times: float,
 ) -> AsyncIterator[Place]:
     server = Server(answer, closes)
@@ -81,7 +82,8 @@ async def place(
         allowed = AllowList.parse([entry.format(port=port) for entry in entries])
         listener = socket.create_server(("127.0.0.1", 0))
         door = listener.getsockname()[1]
-        served = AllowListProxy("box", listener, Dialer(allowed, lookup), connections, max_bytes, **times)
+        dialer = Dialer(allowed, lookup, None if origin is None else origin.format(port=port))
+        served = AllowListProxy("box", listener, dialer, connections, max_bytes, **times)
         try:
             yield Place(server, port, served, door)
         finally:

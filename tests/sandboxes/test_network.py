@@ -49,6 +49,13 @@ def test_an_entry_covers_what_it_names_and_nothing_more(entry: str, host: str, p
     assert allows(entry, host, port) is expected
 
 
+@pytest.mark.parametrize("entry", ["127.0.0.1", "web.test:80", "a=127.0.0.1:80", "http://127.0.0.1:80", "*:80", ""])
+def test_an_origin_is_an_address_and_a_port(entry: str) -> None:
+    with pytest.raises(ConfigError, match=r"origin='.*' should be an address and a port, as in '127.0.0.1:8080'"):
+        SandboxSpec(origin=entry)
+    assert SandboxSpec(origin="[::1]:80").has_network
+
+
 @pytest.mark.parametrize(
     ("entry", "what"),
     [

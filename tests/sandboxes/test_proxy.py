@@ -31,6 +31,59 @@ def test_a_page_of_an_allowed_host_comes_back() -> None:
     run(script)
 
 
+ORIGIN: dict[str, Any] = {"entries": (), "origin": "127.0.0.1:{port}"}
+
+
+@pytest.mark.parametrize(
+    "target", ["/a?b=c", "http://127.0.0.1:3128/a?b=c", "http://localhost:3128/a?b=c", "//host.test/a?b=c"]
+)
+def test_a_request_to_the_proxy_itself_goes_to_the_origin(target: str) -> None:
+    async def script(there: Place) -> None:
+        answer = await there.say(f"GET {target} HTTP/1.1\r\nHost: 127.0.0.1:3128\r\nX-Api-Key: k\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+        path = target.removeprefix("http://127.0.0.1:3128").removeprefix("http://localhost:3128")
+        heard = there.server.heard[0].lower()
+        assert heard.startswith(f"get {path} http/1.1\r\n".encode())
+        assert b"x-api-key: k\r\n" in heard
+        assert (there.proxy.use.requests, there.proxy.use.refused) == (1, 0)
+
+    run(script, **ORIGIN)
+
+
+@pytest.mark.parametrize(
+    "target", ["http://web.test:{port}/", "http://127.0.0.1:{port}/", "http://127.0.0.1:3129/", "http://localhost/"]
+)
+def test_an_origin_opens_nothing_but_itself(target: str) -> None:
+    async def script(there: Place) -> None:
+        answer = await there.say(f"GET {target.format(port=there.port)} HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 403 Forbidden\r\n")
+        assert answer.endswith(b"It may reach: http://127.0.0.1:3128.\n")
+        assert there.server.heard == []
+
+    run(script, **ORIGIN)
+
+
+def test_without_an_origin_a_request_to_the_proxy_itself_is_told_what_it_is() -> None:
+    async def script(there: Place) -> None:
+        answer = await there.say("GET / HTTP/1.1\r\nHost: 127.0.0.1:3128\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert b"this is a proxy" in answer
+
+    run(script)
+
+
+def test_an_answer_of_the_origin_arrives_as_it_is_written() -> None:
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nfirst\r\n"
+
+    async def script(there: Place) -> None:
+        reader, writer = await there.connect()
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert b"first" in await reader.readuntil(b"first\r\n")  # the server has not ended its answer
+        writer.close()
+
+    run(script, head, closes=False, **ORIGIN)
+
+
 def test_a_body_goes_through_by_length_and_in_chunks() -> None:
     async def script(there: Place) -> None:
         head = f"POST {there.url}/ HTTP/1.1\r\nHost: x\r\n"

@@ -122,7 +122,7 @@ class BubblewrapSandbox(SandboxBase):
         self._guest: _Guest | None = None
         self._proxy: AllowListProxy | None = None
         self._allowed = AllowList.parse(spec.network)
-        self._variables = proxy_variables(self._allowed) if spec.network else {}
+        self._variables = proxy_variables(self._allowed) if spec.has_network else {}
         self._names = itertools.count(1)
         self._counted: tuple[int, int] | None = None  # once its group is about to go
         self._statuses: dict[str, asyncio.Future[int]] = {}
@@ -172,7 +172,7 @@ class BubblewrapSandbox(SandboxBase):
 
     def _serve(self, listener: socket.socket) -> None:
         spec = self.spec
-        dialer = Dialer(self._allowed)
+        dialer = Dialer(self._allowed, origin=spec.origin)
         self._proxy = AllowListProxy(
             self.id, listener, dialer, spec.network_connections, spec.network_bytes, idle_s=spec.network_idle_s
         )

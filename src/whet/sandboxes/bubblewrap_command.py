@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from whet.sandboxes.network import AllowList
+from whet.sandboxes.network import PROXY_HOST, PROXY_PORT, AllowList
 from whet.sandboxes.protocol import SandboxSpec
 
 HOME = "/home/user"
@@ -16,7 +16,6 @@ GUEST = "/run/whet/guest.py"
 UID = 1000
 SHM_BYTES = 64 << 20
 RESERVED_BYTES = 128 << 20  # of a sandbox's memory, that files cannot take
-PROXY_PORT = 3128  # inside, where nothing else listens yet
 PATH = "/usr/local/bin:/usr/bin:/bin"
 
 # Without these, programs do not find their libraries, certificates or alternatives; none of them holds a secret.
@@ -124,7 +123,7 @@ def arguments(spec: SandboxSpec, layout: Layout, fds: Descriptors, host: Feature
     args += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", HOME]
     args += ["--info-fd", str(fds.info), "--block-fd", str(fds.block)]
     args += ["--seccomp", str(fds.seccomp)] if fds.seccomp is not None else []
-    proxy = [str(PROXY_PORT)] if spec.network else []
+    proxy = [str(PROXY_PORT)] if spec.has_network else []
     return [*args, "--", layout.python, "-I", "-S", "-B", GUEST, str(fds.channel), *proxy]
 
 
@@ -138,7 +137,7 @@ def environment(layout: Layout, extra: dict[str, str]) -> dict[str, str]:
 
 def proxy_variables(allowed: AllowList) -> dict[str, str]:
     """What most programs read to find a proxy. Servers inside the sandbox itself are reached without it."""
-    url = f"http://127.0.0.1:{PROXY_PORT}"
+    url = f"http://{PROXY_HOST}:{PROXY_PORT}"
     named = {rule.host for rule in allowed.rules}
     inside = ",".join(host for host in ("localhost", "127.0.0.1", "::1") if host not in named)
     variables = {"HTTP_PROXY": url, "HTTPS_PROXY": url, "ALL_PROXY": url, "NO_PROXY": inside}

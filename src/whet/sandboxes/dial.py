@@ -2,7 +2,7 @@
 
 A name is resolved here, on the host; every address it leads to is judged, one bad one refuses the request, and the
 connection is made to an address that was judged, not to the name again: a name server that changes its answer
-(DNS rebinding) gains nothing.
+(DNS rebinding) gains nothing. The proxy's own address inside stands for the sandbox's origin, where it has one.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from whet.sandboxes.network import Address, AllowList, Rule, address_problem
+from whet.sandboxes.network import PROXY_HOST, PROXY_PORT, Address, AllowList, Rule, address_problem, parse_origin
 from whet.sandboxes.proxy_http import CHUNK
 
 CONNECT_S = 15.0  # for a name to resolve, and for each address to answer
+_OWN = {(PROXY_HOST, PROXY_PORT), ("localhost", PROXY_PORT)}
 LOOKUPS = 2  # of a sandbox at once, on threads of its own: slow name servers hold up nobody else
 
 
@@ -47,18 +48,33 @@ def is_own_address(address: Address) -> bool:
 class Dialer:
     """Opens connections for one sandbox."""
 
-    def __init__(self, allowed: AllowList, lookup: Callable[[str, int], list[str]] = lookup) -> None:
-        self.allowed = allowed
+    def __init__(
+        self, allowed: AllowList, lookup: Callable[[str, int], list[str]] = lookup, origin: str | None = None
+    ) -> None:
+        self._allowed = allowed
+        self._origin = None if origin is None else parse_origin(origin)
         self._lookup = lookup
         self._threads = ThreadPoolExecutor(LOOKUPS, thread_name_prefix="whet-lookup")
+
+    @property
+    def has_origin(self) -> bool:
+        return self._origin is not None
+
+    def describe(self) -> str:
+        """What may be reached, for whoever was refused something else."""
+        own = [] if self._origin is None else [f"http://{PROXY_HOST}:{PROXY_PORT}"]
+        return ", ".join([*own, *(rule.text for rule in self._allowed.rules)])
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def connect(self, host: str, port: int) -> tuple[Rule, asyncio.StreamReader, asyncio.StreamWriter]:
         """Raises RefusedError, OSError when there is no such name or nobody answers, TimeoutError."""
-        rule = self.allowed.rule_for(host, port)
-        if rule is None:
+        if self._origin is not None and (host, port) in _OWN:
+            rule, port = self._origin
+        elif (found := self._allowed.rule_for(host, port)) is not None:
+            rule = found
+        else:
             raise RefusedError(f"this sandbox may not reach {host}, port {port}")
         failure: OSError = OSError("its name leads to no address")
         for address in [rule.address] if rule.address is not None else await self._addresses(host, port):

@@ -68,10 +68,11 @@ class DockerBackend:
 
     async def create(self, spec: SandboxSpec) -> DockerSandbox:
         """A running container. Raises SandboxError with what the engine said when it does not start."""
-        if spec.network:
+        if spec.has_network:
+            what = f"network={list(spec.network)!r}" if spec.network else f"origin={spec.origin!r}"
             raise ConfigError(
-                f"sandbox: network={list(spec.network)!r} cannot be kept to in a container, whose network whet's "
-                "proxy does not reach. Leave network empty, or use the bubblewrap backend."
+                f"sandbox: {what} cannot be kept to in a container, whose network whet's proxy does not reach. "
+                f"Leave {what.partition('=')[0]} empty, or use the bubblewrap backend."
             )
         if not self._checked:
             await self.check()

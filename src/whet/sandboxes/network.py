@@ -8,6 +8,9 @@ An entry names hosts, and never more than it says:
     10.0.0.5:3128         this address and port; the only way to reach an address that is not public
     mirror.test=10.0.0.5:3128   a name that the operator gives to this address and port; nobody else is asked
 
+Apart from the list there may be an *origin*, one address and port that is reached at the proxy's own address inside,
+by programs that know nothing of proxies.
+
 A name without an address of its own is resolved on the host and must lead to public addresses only, whatever the
 name server says: see `address_problem`.
 """
@@ -24,6 +27,7 @@ from whet.errors import ConfigError
 
 PORTS = frozenset({80, 443})
 KEPT = 100  # refusals of a sandbox
+PROXY_HOST, PROXY_PORT = "127.0.0.1", 3128  # inside, where nothing else listens yet
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _NAME = re.compile(r"(?=.{1,253}\Z)[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)*\Z")
@@ -73,8 +77,14 @@ class AllowList:
         found = [rule for rule in self.rules if rule.covers(host, port)]
         return min(found, key=lambda rule: rule.address is None, default=None)
 
-    def describe(self) -> str:
-        return ", ".join(rule.text for rule in self.rules)
+
+def parse_origin(entry: str) -> tuple[Rule, int]:
+    """The address that an origin names, as a rule, and its port. Raises ConfigError."""
+    text, port = split_port(entry) or ("", None)
+    address = _address(canonical_host(text) or "")
+    if address is None or port is None:
+        raise ConfigError(f"sandbox: origin={entry!r} should be an address and a port, as in '127.0.0.1:8080'.")
+    return Rule(entry, str(address), frozenset({port}), address), port
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,10 @@ from types import MappingProxyType
 from typing import Literal, Protocol
 
 from whet.errors import ConfigError
-from whet.sandboxes.network import AllowList, NetworkUse
+from whet.sandboxes.network import PROXY_HOST, PROXY_PORT, AllowList, NetworkUse, parse_origin
 
+ORIGIN_URL = f"http://{PROXY_HOST}:{PROXY_PORT}"
+"""Where code in a sandbox with an `origin` reaches it, whether it knows of proxies or not."""
 Command = str | Sequence[str]  # a string is run by `sh -c`, a sequence as it is
 Limit = Literal["time", "output", "memory", "processes", "cpu_time", "file_size", "lifetime"]
 
@@ -41,6 +43,7 @@ class SandboxSpec:
     idle_s: float = 600.0  # closed after so long without a running command
     lifetime_s: float = 3600.0  # closed so long after its creation, whatever runs
     network: Sequence[str] = ()  # hosts that may be reached, through a proxy: see `network`; none without
+    origin: str | None = None  # address and port that http://127.0.0.1:3128 inside leads to
     network_connections: int = 16  # at once; further ones wait
     network_bytes: int = 1 * GIB  # to and from servers together
     network_idle_s: float = 60.0  # without a byte either way before a connection is ended
@@ -59,6 +62,13 @@ class SandboxSpec:
             if not inside.startswith("/") or ":" in inside:
                 raise ConfigError(f"sandbox: read_only={inside!r} should be an absolute path without a colon.")
         AllowList.parse(self.network)
+        if self.origin is not None:
+            parse_origin(self.origin)
+
+    @property
+    def has_network(self) -> bool:
+        """Whether anything outside can be reached."""
+        return bool(self.network) or self.origin is not None
 
     def _positive(self, name: str) -> None:
         if not getattr(self, name) > 0:

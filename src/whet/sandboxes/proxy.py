@@ -3,7 +3,8 @@
 The sandbox keeps its empty network namespace. Its process 1 opens a listening socket on the loopback address in there,
 before any code runs, and hands it to the host; connections that the code makes to it are accepted here. Nothing of
 the proxy is inside, and no other way leads out. Plain HTTP is parsed and written anew; a tunnel (CONNECT) has to begin
-with TLS for the very host it asked for, unless the operator named an address. What was refused is kept in `NetworkUse`
+with TLS for the very host it asked for, unless the operator named an address. Where the sandbox has an origin, a
+request that is not made to a proxy at all goes there. What was refused is kept in `NetworkUse`
 and logged. Bounds: connections at once, for the sandbox and for the process; bytes; time without a byte.
 """
 
@@ -132,13 +133,11 @@ class AllowListProxy:
             if not isinstance(request, h11.Request):
                 return  # connected and said nothing
             wanted = request.target[:200].decode("ascii", "replace")
-            target = target_of(request)
+            target = target_of(request, self._dialer.has_origin)
             await self._carry_out(client, request, target)
         except RefusedError as error:
             self._note(wanted, str(error))
-            await self._answer(
-                client, HTTPStatus.FORBIDDEN, f"{error}. It may reach: {self._dialer.allowed.describe()}"
-            )
+            await self._answer(client, HTTPStatus.FORBIDDEN, f"{error}. It may reach: {self._dialer.describe()}")
         except BadRequestError as error:
             self._note(wanted, str(error))
             await self._answer(client, HTTPStatus.BAD_REQUEST, str(error))

@@ -15,11 +15,12 @@ from dataclasses import dataclass
 
 import h11
 
-from whet.sandboxes.network import canonical_host, split_port
+from whet.sandboxes.network import PROXY_HOST, PROXY_PORT, canonical_host, split_port
 
 HEAD_BYTES = 16 * 1024
 CHUNK = 64 * 1024
 _ABSOLUTE = re.compile(r"http://(?P<authority>[^/?#\\@]+)(?P<path>(?:[/?][^#\\]*)?)\Z", re.IGNORECASE)
+_PATH = re.compile(r"/[^#\\]*\Z")
 _OWN_HEADERS = {
     b"connection",
     b"keep-alive",
@@ -101,19 +102,24 @@ class Side:
             await self.writer.drain()
 
 
-def target_of(request: h11.Request) -> Target:
-    """Raises BadRequestError for a request that is not one to a proxy or that could be read in two ways."""
+def target_of(request: h11.Request, has_origin: bool = False) -> Target:
+    """Raises BadRequestError for a request that is not one to a proxy or that could be read in two ways.
+
+    With an origin, a request as to any server is one to the proxy's own address, which stands for it.
+    """
     text = request.target.decode("ascii", "replace")
     if request.method == b"CONNECT":
         return _target(text, None, None)
     if text.lower().startswith("https://"):
         raise BadRequestError("https goes through a tunnel: CONNECT host:443")
-    match = _ABSOLUTE.match(text)
-    if match is None:
-        raise BadRequestError("this is a proxy: ask for http://host/path, or CONNECT host:port")
     names = [name for name, _ in request.headers]
     if b"content-length" in names and b"transfer-encoding" in names:
         raise BadRequestError("it has a length and chunks at once")
+    if has_origin and _PATH.match(text):
+        return Target(PROXY_HOST, PROXY_PORT, text)
+    match = _ABSOLUTE.match(text)
+    if match is None:
+        raise BadRequestError("this is a proxy: ask for http://host/path, or CONNECT host:port")
     path = match["path"]
     return _target(match["authority"], 80, path if path.startswith("/") else f"/{path}")
 

@@ -63,10 +63,11 @@ class SubprocessBackend:
 
     async def create(self, spec: SandboxSpec) -> SubprocessSandbox:
         """A folder and nothing more."""
-        if spec.network:
+        if spec.has_network:
+            what = f"network={list(spec.network)!r}" if spec.network else f"origin={spec.origin!r}"
             raise ConfigError(
-                f"sandbox: network={list(spec.network)!r} cannot be kept to by the subprocess backend, which is no "
-                "boundary: code in it reaches whatever you reach. Leave network empty, or use the bubblewrap backend."
+                f"sandbox: {what} cannot be kept to by the subprocess backend, which is no boundary: code in it "
+                f"reaches whatever you reach. Leave {what.partition('=')[0]} empty, or use the bubblewrap backend."
             )
         for inside, folder in spec.read_only.items():
             if inside != folder:

@@ -33,6 +33,7 @@ class CreateSandboxRequest(BaseModel):
     timeout_minutes: float = Field(60, gt=0, description="The sandbox is closed so long after its creation.")
     environment_vars: dict[str, str] | None = Field(None, description="Environment variables of every command.")
     network: list[str] = Field([], description="Hosts that may be reached; none by default.")
+    origin: str | None = Field(None, description="Address and port that http://127.0.0.1:3128 inside leads to.")
     network_idle_s: float = Field(60, gt=0, description="Seconds without a byte before a connection is ended.")
     read_only: dict[str, str] = Field({}, description="Absolute path inside: folder of the host shown there.")
     team_id: str | None = Field(None, description="Of a hosted service; without meaning here.")
@@ -72,6 +73,7 @@ def spec_of(request: CreateSandboxRequest, timeout_s: float, output_bytes: int) 
         idle_s=lifetime_s,
         lifetime_s=lifetime_s,
         network=tuple(request.network),
+        origin=request.origin,
         network_idle_s=request.network_idle_s,
         env=dict(request.environment_vars or {}),
         read_only=dict(request.read_only),

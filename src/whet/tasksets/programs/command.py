@@ -4,8 +4,9 @@
                                                              │    ▲
                                                   a request ─┘    └─ the answer: one turn of the rollout
 
-The command finds its model in OPENAI_BASE_URL and OPENAI_API_KEY, ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY, and its
-prompt in the JSON file that WHET_TASK names. What it did is in `state["program"]`, its files in `state["artifacts"]`.
+The command finds its model in OPENAI_BASE_URL and OPENAI_API_KEY, ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY, at a port
+of the sandbox's own loopback, and its prompt in the JSON file that WHET_TASK names. What it did is in
+`state["program"]`, its files in `state["artifacts"]`.
 
 Whose failure it is: a command that fails before its model has answered once has not failed because of the model, so
 its rollout is errored. From the first answer on, failing is a way to attempt the task, and is scored.
@@ -27,7 +28,7 @@ from whet.calls import CallSpec, describe, resolve
 from whet.config import StrictModel
 from whet.errors import ConfigError, EnvError, Error, WhetError
 from whet.rollouts.limits import to_the_end
-from whet.sandboxes.protocol import MIB, Command, ExecResult, Sandbox
+from whet.sandboxes.protocol import MIB, ORIGIN_URL, Command, ExecResult, Sandbox
 from whet.tasksets.config import Config, SandboxConfig
 from whet.tasksets.programs.opening import Opening, SessionGateway, make_gateway
 from whet.tasksets.programs.session import Session
@@ -37,7 +38,6 @@ from whet.tasksets.task import Task
 from whet.tasksets.tools.bindings import at_path
 from whet.tasksets.tools.sandboxes import SandboxOwner, ToolSandbox
 
-MODEL_HOST = "model.internal"  # inside; it leads to the session's port of the host's loopback and nowhere else
 TASK_FILE = "whet-task.json"
 OUTPUT_BYTES = 8 * MIB  # of a command; one that writes more is ended
 TAIL_CHARS = 16_000  # kept of each of its streams
@@ -110,8 +110,8 @@ class CommandProgram:
 
     @contextlib.asynccontextmanager
     async def _sandbox(self, opening: Opening) -> AsyncIterator[ToolSandbox]:
-        allowed = [f"{MODEL_HOST}=127.0.0.1:{opening.port}"] if self._sandboxes.is_boundary else []
-        made = await self._sandboxes.make(allowed)
+        # Sandboxes without a boundary are on the host's loopback already.
+        made = await self._sandboxes.make(f"127.0.0.1:{opening.port}" if self._sandboxes.is_boundary else None)
         try:
             yield made
         finally:
@@ -187,8 +187,8 @@ class CommandProgram:
         return self._sandboxes.config.workdir
 
     def _model_variables(self, opening: Opening) -> dict[str, str]:
-        host = MODEL_HOST if self._sandboxes.is_boundary else "127.0.0.1"
-        base = f"http://{host}:{opening.port}{opening.path}"
+        origin = ORIGIN_URL if self._sandboxes.is_boundary else f"http://127.0.0.1:{opening.port}"
+        base = f"{origin}{opening.path}"
         return {
             "OPENAI_BASE_URL": f"{base}/v1",
             "OPENAI_API_KEY": opening.key,

@@ -10,7 +10,7 @@ unless hosts are named.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -105,16 +105,16 @@ class SandboxOwner:
             network=config.network,
         )
 
-    async def make(self, network: Sequence[str] = ()) -> ToolSandbox:
-        """A new sandbox; `network` are hosts that it may reach besides those of its config.
+    async def make(self, origin: str | None = None) -> ToolSandbox:
+        """A new sandbox; `origin` is an address and port that it reaches besides the hosts of its config.
 
-        A connection to them may be as long without a byte as the sandbox lives: a model may think for long.
+        A connection may then be as long without a byte as the sandbox lives: a model may think for long.
         """
         if self._client is None:
             self._client = SandboxClient(timeout_s=self._timeout)
         client, request = self._client, self._request()
-        if network:
-            request.network = [*request.network, *network]
+        if origin is not None:
+            request.origin = origin
             request.network_idle_s = request.timeout_minutes * 60
         if self._requirements:
             folder = str(await self._packages(client, request))
