@@ -20,7 +20,7 @@ def suggested_name(store: Store, number: int | None, form: Form) -> str:
     """A name for the file, of letters that every file system takes; `number` is None for a list."""
     source = store.source
     words = [Path(source.path).stem, "rollouts" if number is None else f"rollout-{number + 1}"]
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(words)).strip("-.") + f".{form}"
+    return re.sub(r"[^A-Za-z0-9._]+", "-", "-".join(words)).strip("-.") + f".{form}"
 
 
 def save(

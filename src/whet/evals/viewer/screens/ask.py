@@ -29,7 +29,7 @@ class Ask(ModalScreen[str | None]):
     Ask { align: center bottom; background: $background 30%; }
     Ask Vertical { height: auto; background: $panel; }
     Ask Bar { background: $panel; }
-    Ask Input { border: none; height: 1; padding: 0 1; }
+    Ask Input { padding: 0 1; }
     """
 
     def __init__(self, title: str, value: str = "") -> None:
@@ -40,7 +40,7 @@ class Ask(ModalScreen[str | None]):
     def compose(self) -> ComposeResult:
         with Vertical():
             yield Bar([line((f" {self._title}", "bold"))])
-            yield Input(self._value, select_on_focus=False)
+            yield Input(self._value, select_on_focus=False, compact=True)
             yield Keys()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:

@@ -181,12 +181,11 @@ y x     copy this rollout, export it or the list
             parts += ["  ", (head.environment, "name")]
         if head.part:
             parts.append(f"  step {part_name(head)}" if head.part.startswith("step") else f"  {part_name(head)}")
-        parts.append(f"  {len(self.numbers)} rollouts")
+        count = self.columns
+        window = f"{self._first + 1}-{self._first + count} of " if count < len(self.numbers) else ""
+        parts.append(f"  {window}{len(self.numbers)} rollouts")
         if mean is not None:
             parts.append(f", reward {mean:.3f} from {min(rewards):.3f} to {max(rewards):.3f}")
-        count = self.columns
-        if count < len(self.numbers):
-            parts.append((f"  {self._first + 1}-{self._first + count} in the window", "middling"))
         self.query_one("#where", Bar).show([line(*parts), line((f" {head.question}", "dim"))])
 
     # What a person asks for.

@@ -143,6 +143,7 @@ y x     copy this rollout, export it or the list
             self.app.pop_screen()
         self.stop_search()
         self.listing.start_again()
+        self.query_one(Rows).show(len(self.listing.heads), 0)
         self.say("the file was replaced: it is read from its beginning")
 
     def reload(self) -> None:

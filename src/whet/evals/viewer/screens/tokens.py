@@ -64,6 +64,7 @@ Rollouts of training have tokens. Those of an evaluation do not: their model is 
         super().__init__(listing)
         self._decode: Decode | None = None
         self._note = ""
+        self._without_text = ""  # why tokens have no text
         self._loaded = False
 
     def compose(self) -> ComposeResult:
@@ -101,7 +102,7 @@ Rollouts of training have tokens. Those of an evaluation do not: their model is 
         try:
             self._decode = await asyncio.to_thread(load_decode, self.listing.store.source)
         except WhetError as error:
-            self.say(f"tokens are shown as numbers: {error}", wrong=True)
+            self._without_text = f"tokens are shown as numbers: {error}"
 
     def show_status(self) -> None:
         if self.listing.number is None:
@@ -114,7 +115,10 @@ Rollouts of training have tokens. Those of an evaluation do not: their model is 
         if head.advantage is not None:
             parts += ["  advantage ", (signed(head.advantage), signed_style(head.advantage))]
         note = self._note or text.view.note or ""
-        self.query_one("#where", Bar).show([line(*parts), line((f" {note}", "middling")) if note else self._legend()])
+        lines = [line(*parts), line((f" {note}", "middling")) if note else self._legend()]
+        if self._without_text:
+            lines.append(line((f" {self._without_text}", "middling")))
+        self.query_one("#where", Bar).show(lines)
 
     def _legend(self) -> Line:
         text = self.query_one(TokenText)

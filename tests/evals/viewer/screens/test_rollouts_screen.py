@@ -1,0 +1,242 @@
+"""The table of a run's rollouts: narrowed, sorted, searched, growing."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from whet.rollouts.results import RESULTS, ResultsFile
+
+Fixture = Callable[..., Any]
+
+
+@pytest.fixture
+def mixed(evaluation: Fixture, rollout: Fixture, failed: dict[str, Any]) -> Path:
+    """Five rollouts of three tasks; two passed, one has an error."""
+    rows = [rollout(0, 1.0), rollout(0, 0.0), rollout(1, 0.25), rollout(1, 0.75, stop_condition="max_tokens")]
+    path: Path = evaluation([*rows, rollout(2, None, "", **failed)])
+    return path
+
+
+def rewards(text: str) -> list[str]:
+    """The rewards of the table, from top to bottom."""
+    words = (line.split() for line in text.split("\n") if re.search(r"question \d", line))
+    return [next((word for word in line if word.count(".") == 1 and len(word) == 5), "none") for line in words]
+
+
+def test_a_run_opens_with_its_rollouts_and_what_they_come_to(mixed: Path, drive: Fixture) -> None:
+    async def steps(driver: Any) -> None:
+        text = await driver.sees("5 rollouts, reward 0.500, 1 failed")
+        assert "arithmetic with whet/tiny" in text
+        assert rewards(text) == ["1.000", "0.000", "0.250", "0.750", "none"]
+        assert "ModelError" in driver.line("question 2")
+
+    drive(mixed, steps)
+
+
+def test_one_key_sorts_by_reward_once_more_turns_round_and_once_more_takes_it_away(mixed: Path, drive: Fixture) -> None:
+    async def steps(driver: Any) -> None:
+        await driver.sees("5 rollouts, reward")
+        await driver.type("R")
+        assert rewards(await driver.sees("sorted by reward ↓")) == ["1.000", "0.750", "0.250", "0.000", "none"]
+        await driver.type("R")
+        assert rewards(await driver.sees("sorted by reward ↑")) == ["0.000", "0.250", "0.750", "1.000", "none"]
+        await driver.type("R")
+        assert rewards(await driver.sees("5 rollouts", without="sorted")) == [
+            "1.000",
+            "0.000",
+            "0.250",
+            "0.750",
+            "none",
+        ]
+
+    drive(mixed, steps)
+
+
+def test_a_click_on_a_title_sorts_by_it(mixed: Path, drive: Fixture) -> None:
+    async def steps(driver: Any) -> None:
+        await driver.sees("5 rollouts, reward")
+        await driver.pilot.click("Rows", offset=(driver.line("nth").index("reward") + 2, 0))
+        await driver.sees("sorted by reward ↓", "reward↓")
+
+    drive(mixed, steps)
+
+
+def test_single_keys_narrow_by_reward_and_by_error(mixed: Path, drive: Fixture) -> None:
+    async def steps(driver: Any) -> None:
+        await driver.sees("5 rollouts, reward")
+        await driver.type("r")
+        assert rewards(await driver.sees("r reward >= 0.5", "2 of 5 rollouts")) == ["1.000", "0.750"]
+        await driver.type("r")
+        assert rewards(await driver.sees("r reward < 0.5", "2 of 5 rollouts")) == ["0.000", "0.250"]
+        await driver.type("r", "e")
+        await driver.sees("e with an error", "1 of 5 rollouts")
+        await driver.type("e")
+        await driver.sees("e without error", "4 of 5 rollouts")
+        await driver.type("c")
+        await driver.sees("5 rollouts", without="of 5")
+
+    drive(mixed, steps)
+
+
+def test_a_stop_condition_is_chosen_from_those_there_are(mixed: Path, drive: Fixture) -> None:
+    async def steps(driver: Any) -> None:
+        await driver.sees("5 rollouts, reward")
+        await driver.type("s")
+        text = await driver.sees("Only rollouts that stopped by", "max_turns_reached", "has_error")
+        digit = re.search(r"(\d) max_tokens", text)
+        assert digit is not None
+        await driver.type(digit[1])
+        assert rewards(await driver.sees("s stop: max_tokens", "1 of 5 rollouts")) == ["0.750"]
+
+    drive(mixed, steps)
+
+
+def test_one_group_by_itself(mixed: Path, drive: Fixture) -> None:
+    async def steps(driver: Any) -> None:
+        await driver.sees("5 rollouts, reward")
+        await driver.type("down", "down", "o")
+        assert rewards(await driver.sees("o one group", "2 of 5 rollouts")) == ["0.250", "0.750"]
+
+    drive(mixed, steps)
+
+
+def test_a_search_finds_marks_and_goes_from_one_to_the_next(
+    evaluation: Fixture, rollout: Fixture, drive: Fixture
+) -> None:
+    path = evaluation([rollout(task, 0.0, "The Needle is here" if task in (3, 7) else "hay") for task in range(9)])
+
+    async def steps(driver: Any) -> None:
+        await driver.sees("9 rollouts, reward")
+        await driver.type("slash", *"needle", "enter")
+        await driver.sees("/needle in 2 rollouts", without="searching")
+        assert driver.line("question 3").startswith("•")
+        assert driver.app.screen.listing.number == 3
+        await driver.type("n")
+        assert driver.app.screen.listing.number == 7
+        await driver.type("N")
+        assert driver.app.screen.listing.number == 3
+        await driver.type("m")
+        await driver.sees("m found: needle", "2 of 9 rollouts")
+
+    drive(path, steps)
+
+
+def test_escape_stops_a_search_and_keeps_what_it_found(evaluation: Fixture, rollout: Fixture, drive: Fixture) -> None:
+    # Two lines that are far apart, so that the search reports between them.
+    path = evaluation([rollout(0, 0.0, "needle"), rollout(1, 0.0, "x" * 3_000_000), rollout(2, 0.0, "needle")])
+
+    async def steps(driver: Any) -> None:
+        await driver.sees("3 rollouts, reward")
+        listing = driver.app.screen.listing
+        pieces = listing.store.search("needle")
+
+        def one_at_a_time(text: str, within: object) -> Any:
+            yield next(pieces)
+            listing.search.cancelled or driver.app.call_from_thread(driver.app.screen.action_stop_or_back)
+            yield next(pieces)
+
+        listing.store.search = one_at_a_time
+        await driver.type("slash", *"needle", "enter")
+        await driver.sees("/needle in 1 rollouts  stopped")
+
+    drive(path, steps)
+
+
+def test_rollouts_that_are_written_meanwhile_appear(evaluation: Fixture, rollout: Fixture, drive: Fixture) -> None:
+    path = evaluation([rollout(0, 1.0)])
+
+    async def steps(driver: Any) -> None:
+        await driver.sees("1 rollouts")
+        ResultsFile(path).append([rollout(1, 0.0)])
+        await driver.sees("2 rollouts, reward 0.500", "question 1")
+        with (path / RESULTS).open("a") as file:
+            file.write(json.dumps(rollout(2, 0.5))[:40])  # half a line: a row that is being written
+        await driver.pilot.pause()
+        assert "3 rollouts" not in driver.text()
+
+    drive(path, steps)
+
+
+def test_a_file_that_is_replaced_is_read_from_its_beginning(
+    evaluation: Fixture, rollout: Fixture, drive: Fixture
+) -> None:
+    path = evaluation([rollout(task, 1.0) for task in range(5)])
+
+    async def steps(driver: Any) -> None:
+        await driver.sees("5 rollouts, reward")
+        await driver.type("end", "enter")
+        await driver.sees("rollout 5 of 5")
+        (path / RESULTS).write_text(json.dumps(rollout(8, 0.25)) + "\n")
+        await driver.sees("1 rollouts, reward 0.250", "question 8")
+
+    drive(path, steps)
+
+
+def test_a_line_that_is_no_rollout_is_listed_as_such(evaluation: Fixture, rollout: Fixture, drive: Fixture) -> None:
+    path = evaluation([rollout(0, 1.0)])
+    with (path / RESULTS).open("a") as file:
+        file.write("{not json\n" + json.dumps(rollout(1, 0.0)) + "\n")
+
+    async def steps(driver: Any) -> None:
+        await driver.sees("3 rollouts", "1 lines are no rollouts")
+        await driver.type("down", "enter")
+        await driver.sees("rollout 2 of 3", f"{RESULTS}, line 2")
+
+    drive(path, steps)
+
+
+def test_training_rollouts_are_listed_by_step_with_their_advantages(
+    training: Fixture, trained: Fixture, drive: Fixture
+) -> None:
+    run = training(
+        [
+            [trained("0", 1.0, 0.5, [85, 66]), trained("0", 0.0, -0.5, [85, 67])],
+            [trained("1", 0.5, 0.25, [85, 66])],
+        ]
+    )
+
+    async def steps(driver: Any) -> None:
+        await driver.sees("3 rollouts", "reverse-text with whet/tiny", "advant.", "-0.50")
+        await driver.type("p")
+        await driver.sees("step_000001", "step_000002")
+        await driver.type("3")
+        await driver.sees("1 of 3 rollouts", "part: step_000002", "+0.25", without="-0.50")
+        await driver.type("c", "A")
+        await driver.sees("sorted by advantage ↓")
+
+    drive(run, steps)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (60, 20)])
+def test_a_small_window_shows_rows_and_every_key(mixed: Path, drive: Fixture, size: tuple[int, int]) -> None:
+    async def steps(driver: Any) -> None:
+        text = await driver.sees("5 rollouts, reward")
+        assert rewards(text) == ["1.000", "0.000", "0.250", "0.750", "none"]
+        keys = "\n".join(text.split("\n")[-6:])
+        assert [name for name in ("open", "search", "reward", "errors", "stop", "clear") if name not in keys] == []
+        assert [name for name in ("group", "tokens", "copy", "export", "help", "quit") if name not in keys] == []
+
+    drive(mixed, steps, size=size)
+
+
+def test_only_the_rows_in_the_window_are_read_of_a_long_list(
+    evaluation: Fixture, rollout: Fixture, drive: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = evaluation([rollout(task, 0.5) for task in range(3000)])
+
+    async def steps(driver: Any) -> None:
+        await driver.sees("3,000 rollouts, reward")
+        store, asked = driver.app.screen.listing.store, []
+        head = type(store).head
+        monkeypatch.setattr(type(store), "head", lambda self, number: asked.append(number) or head(self, number))
+        await driver.type("end")
+        await driver.sees("question 2999")
+        assert set(asked) <= set(range(2950, 3000))
+
+    drive(path, steps)
