@@ -5,7 +5,7 @@ from collections import Counter
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from whet.errors import RewardError, TrainingError
@@ -66,6 +66,7 @@ def test_a_batch_waits_for_the_environments_of_its_share() -> None:
     assert backlog.take() is None
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.floats(0.1, 5), min_size=1, max_size=4),
     st.integers(1, 5),

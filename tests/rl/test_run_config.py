@@ -46,8 +46,22 @@ def test_a_key_of_a_feature_to_come_is_refused_and_not_ignored(load, key: str) -
     assert "not in this version" in refused(load, MINIMAL, f"--{key}", "1")
 
 
-def test_asynchronous_training_is_refused_by_name(load) -> None:
-    assert "max_async_level = 0" in refused(load, MINIMAL, "--max_async_level", "1")
+def test_what_only_asynchronous_training_heeds_is_refused_for_synchronous_training(load) -> None:
+    assert "no effect while max_async_level = 0" in refused(load, MINIMAL, "--oversampling_factor", "1.5")
+    assert "no effect while max_async_level = 0" in refused(load, MINIMAL, "--max_off_policy_steps", "2")
+    config = load(MINIMAL, "--max_async_level", "1", "--oversampling_factor", "1.5", "--max_off_policy_steps", "2")
+    assert (config.asynchronous, config.oversampling_factor, config.max_off_policy_steps) == (True, 1.5, 2)
+
+
+def test_rollouts_may_not_be_too_old_before_they_are_begun(load) -> None:
+    options = ("--max_async_level", "3", "--max_off_policy_steps", "2")
+    assert "most rollouts would be too old" in refused(load, MINIMAL, *options)
+
+
+def test_engine_and_learner_share_the_threads_when_both_compute_at_once(load) -> None:
+    assert load(MINIMAL, "--deployment.threads", "3").threads() == (3, 3)
+    assert load(MINIMAL, "--deployment.threads", "3", "--max_async_level", "1").threads() == (1, 2)
+    assert load(MINIMAL, "--deployment.threads", "1", "--max_async_level", "1").threads() == (1, 1)
 
 
 def test_other_spellings_mean_the_same(load) -> None:

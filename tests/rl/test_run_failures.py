@@ -126,7 +126,7 @@ def test_weights_that_blow_up_stop_the_run_and_the_good_checkpoint_stays(config,
 
 
 @pytest.mark.parametrize(
-    ("bytes_allowed", "named"), [(1_500, "rollouts"), (2_000_000, "weights"), (5_000_000, "checkpoint")]
+    ("bytes_allowed", "named"), [(3_000, "rollouts"), (2_000_000, "weights"), (5_000_000, "checkpoint")]
 )
 def test_a_disk_that_takes_no_more_fails_with_the_file_and_resumes(
     config, warm, tmp_path: Path, bytes_allowed: int, named: str

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from whet.config import StrictModel, all_keys, apply_overrides, parse_overrides, read_toml, validate
 from whet.envs.sections import loader_arguments
@@ -22,8 +22,6 @@ from whet.rl.spellings import canonical
 
 LATER = {
     "workers_per_env": "worker processes for environments",
-    "oversampling_factor": "asynchronous training",
-    "max_off_policy_steps": "asynchronous training",
     "wandb": "Weights & Biases",
     "sampling.temp_scheduler": "a temperature schedule",
     "sampling.enable_thinking": "switching thinking off",
@@ -158,7 +156,15 @@ class RunConfig(StrictModel):
     batch_size: int = Field(128, ge=1, description="Rollouts per optimiser step.")
     rollouts_per_example: int = Field(8, ge=1, description="Group size: rollouts of one task.")
     learning_rate: float = Field(1e-5, gt=0, description="Peak learning rate.")
-    max_async_level: Literal[0] = Field(0, description="Versions the sampler may be behind; 0 is synchronous.")
+    max_async_level: int = Field(
+        0, ge=0, description="Policy versions that sampling may begin ahead of the learner; 0 is synchronous."
+    )
+    oversampling_factor: float = Field(
+        1.0, ge=1, description="Groups in flight, as a multiple of a batch: the part above 1 is begun ahead."
+    )
+    max_off_policy_steps: int = Field(
+        8, ge=0, description="Rollouts begun more policy versions ago than this are cancelled and replaced."
+    )
     max_concurrent: int = Field(512, ge=1, description="Rollouts in flight at once.")
     seed: int = Field(0, ge=0, description="Seed of everything random.")
     env_file: tuple[Path, ...] = Field((), description="Files of KEY=VALUE lines for environments; never saved.")
@@ -178,13 +184,6 @@ class RunConfig(StrictModel):
     inference: InferenceConfig = Field(default_factory=InferenceConfig, description="The engine that samples.")
     deployment: DeploymentConfig = Field(default_factory=DeploymentConfig, description="What of the machine to use.")
 
-    @field_validator("max_async_level", mode="before")
-    @classmethod
-    def _synchronous(cls, value: Any) -> Any:
-        if isinstance(value, int) and value > 0:
-            raise ValueError("asynchronous training is not in this version; set max_async_level = 0")
-        return value
-
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.batch_size % self.rollouts_per_example:
@@ -198,6 +197,15 @@ class RunConfig(StrictModel):
             raise ValueError(
                 f"max_concurrent = {self.max_concurrent} is less than rollouts_per_example = "
                 f"{self.rollouts_per_example}: a group could never run whole"
+            )
+        if not self.asynchronous:
+            for key in ("oversampling_factor", "max_off_policy_steps"):
+                if getattr(self, key) != type(self).model_fields[key].default:
+                    raise ValueError(f"{key} has no effect while max_async_level = 0: training is synchronous")
+        elif self.max_off_policy_steps < self.max_async_level:
+            raise ValueError(
+                f"max_off_policy_steps = {self.max_off_policy_steps} is less than max_async_level = "
+                f"{self.max_async_level}: most rollouts would be too old before they are trained"
             )
         ratios = self.buffer.env_ratios
         if ratios and len(ratios) != len(self.env):
@@ -215,6 +223,18 @@ class RunConfig(StrictModel):
     @property
     def groups_per_batch(self) -> int:
         return self.batch_size // self.rollouts_per_example
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether rollouts go on while the learner computes."""
+        return self.max_async_level > 0
+
+    def threads(self) -> tuple[int, int]:
+        """Torch threads of engine and learner: the same ones in turn, or a part each where both compute at once."""
+        threads = self.deployment.torch_threads()
+        if not self.asynchronous:
+            return threads, threads
+        return max(1, threads // 2), max(1, threads - threads // 2)
 
     @property
     def env_weights(self) -> tuple[float, ...]:

@@ -25,14 +25,22 @@ POLICY_NAMES = {"clipped": "clip_frac", "kl_reference": "kl_ref"}
 class Timings:
     """Seconds of one step, by what was waited for."""
 
-    generate: float
+    step: float
+    wait_batch: float  # the learner for rollouts
+    wait_policy: float  # rollouts for the learner: nothing was in flight
     train: float
     weight_sync: float
     score: float
 
     @property
-    def step(self) -> float:
-        return self.generate + self.train + self.weight_sync
+    def generate(self) -> float:
+        """While rollouts were in flight."""
+        return max(0.0, self.step - self.wait_policy)
+
+    @property
+    def overlap(self) -> float:
+        """1 where the longer of sampling and learning hides the other; its share of the step where they take turns."""
+        return min(1.0, max(self.generate, self.train) / self.step)
 
 
 def step_metrics(
@@ -71,6 +79,9 @@ def step_metrics(
         "time/score": timings.score,
         "time/train": timings.train,
         "time/weight_sync": timings.weight_sync,
+        "time/wait_batch": timings.wait_batch,
+        "time/wait_policy": timings.wait_policy,
+        "perf/overlap": timings.overlap,
         "perf/tokens_per_s": float(trained.sum()) / timings.step,
     }
 

@@ -1,9 +1,12 @@
 """The training loop: generate, learn, publish, evaluate, save. Read this first.
 
-One step of the synchronous loop, in which the sampler always holds the learner's weights:
+One step, in which everything but the source is the same whether rollouts run beside the learner or in turn with it:
 
-    curriculum ─tasks─▶ dispatcher ─groups─▶ collector ─exactly one batch─▶ assemble (rewards, advantages, packing)
+    source ─exactly one batch─▶ assemble (rewards, advantages, packing)
         ─▶ learner.forward_backward ─▶ learner.optim_step ─▶ learner.publish ─▶ engine.load_weights
+
+    synchronous    dispatcher.py: a batch is sampled by the weights that learn from it, then nothing is in flight
+    asynchronous   stream.py: rollouts go on while the learner computes, in a process of its own
 
 Nothing here computes on tensors or formats output: each line calls the room that does. The order of the writes at the
 end of a step is what makes a run safe to kill: rollouts, then metrics, then the ledger, then (every so often) a
@@ -16,23 +19,33 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
-from whet.inference.protocol import Engine
-from whet.rl.assembly import assemble
+from whet.inference.protocol import Engine, WeightUpdate
+from whet.rl.assembly import Assembled, assemble
 from whet.rl.config import RunConfig
-from whet.rl.dispatcher import Dispatcher
-from whet.rl.group import Batch
-from whet.rl.learner.protocol import Learner, OptimParams
+from whet.rl.learner.protocol import Learner, LossOutput, OptimOutput, OptimParams
 from whet.rl.metrics import Timings, step_metrics
 from whet.rl.monitors.protocol import EvalReport, Monitor, StepReport
 from whet.rl.records import Records
 from whet.rl.shaping import RewardShaper
+from whet.rl.source import Source
 
 T = TypeVar("T")
 
 Evaluate = Callable[[str, int, int], Awaitable[EvalReport]]
 """(moment, step, policy version) -> scores on held-out tasks."""
+
+
+class Beside(Protocol):
+    """How blocking work of the learner is done: `inline`, or in a thread while the event loop goes on."""
+
+    def __call__(self, work: Callable[[], T], /) -> Awaitable[T]: ...
+
+
+async def inline(work: Callable[[], T]) -> T:
+    """At once; the event loop waits. What a learner in this process needs to be repeatable."""
+    return work()
 
 
 class StopRequested(Exception):
@@ -44,13 +57,14 @@ class Orchestrator:
     """Drives one run from `first_step` to `config.max_steps`."""
 
     config: RunConfig
-    dispatcher: Dispatcher
+    source: Source
     engine: Engine
     learner: Learner
     evaluate: Evaluate
     records: Records
     monitor: Monitor
     shaper: RewardShaper
+    beside: Beside = inline
     stop: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def run(self, first_step: int) -> int:
@@ -63,55 +77,54 @@ class Orchestrator:
                 await self._step(step + 1)
                 step += 1
                 if step % self.config.checkpointing.save_every_n_steps == 0:
-                    self._save(step)
+                    await self._save(step)
         except StopRequested:
-            self._save(step)
+            await self._save(step)
             raise
-        self._save(step)
+        await self._save(step)
         if self.config.eval.after:
             await self._evaluate("after", step)
         return step
 
     async def _step(self, step: int) -> None:
-        """One optimiser step. It happens whole, or (when `stop` is set while generating) not at all."""
+        """One optimiser step. It happens whole, or (when `stop` is set before its batch is there) not at all."""
+        self.source.waits()
         started = time.perf_counter()
-        collected = await self._generate()
-        generated = time.perf_counter()
-
-        groups = collected.groups
-        assembled = assemble(groups, self.config.algorithm, self.shaper, temperature=self.config.sampling.temperature)
-        self.monitor.phase("train", 0, 1)
-        loss = self.learner.forward_backward(assembled.batch, self.config.algorithm)
-        optim = self.learner.optim_step(
-            OptimParams(
-                learning_rate=self.config.learning_rate,
-                denominator=loss.tokens,
-                max_grad_norm=self.config.optimizer.max_grad_norm or None,
-            )
+        batch = await self._unless_stopped(
+            self.source.batch(lambda done, total: self.monitor.phase("generate", done, total))
         )
+        received = time.perf_counter()
+
+        assembled = assemble(
+            batch.groups, self.config.algorithm, self.shaper, temperature=self.config.sampling.temperature
+        )
+        self.monitor.phase("train", 0, 1)
+        loss, optim, update = await self.beside(lambda: self._learn(assembled))
         learned = time.perf_counter()
-        await self.engine.load_weights(self.learner.publish())
+        await self.engine.load_weights(update)
         published = time.perf_counter()
+        self.source.advance(update.version)
 
         timings = Timings(
-            generate=generated - started,
-            train=learned - generated,
+            step=published - started,
+            wait_batch=received - started,
+            wait_policy=self.source.waits().for_policy,
+            train=learned - received,
             weight_sync=published - learned,
-            score=sum(state["timing"].scoring.duration for group in groups for state in group.states),
+            score=sum(state["timing"].scoring.duration for group in batch.groups for state in group.states),
         )
-        metrics = step_metrics(collected, assembled, loss, optim, timings)
-        sample = self.records.step(step, groups, assembled.advantages, metrics)
+        metrics = step_metrics(batch, assembled, loss, optim, timings)
+        sample = self.records.step(step, batch.groups, assembled.advantages, metrics)
         self.monitor.step(StepReport(step, metrics, sample))
 
-    async def _generate(self) -> Batch:
-        """A full batch of groups. An abandoned step gives its tasks back to the curriculum."""
-        before = self.dispatcher.curriculum.state_dict()
-        progress = lambda done, total: self.monitor.phase("generate", done, total)  # noqa: E731
-        try:
-            return await self._unless_stopped(self.dispatcher.collect(progress))
-        except StopRequested:
-            self.dispatcher.curriculum.load_state_dict(before)
-            raise
+    def _learn(self, assembled: Assembled) -> tuple[LossOutput, OptimOutput, WeightUpdate]:
+        loss = self.learner.forward_backward(assembled.batch, self.config.algorithm)
+        params = OptimParams(
+            learning_rate=self.config.learning_rate,
+            denominator=loss.tokens,
+            max_grad_norm=self.config.optimizer.max_grad_norm or None,
+        )
+        return loss, self.learner.optim_step(params), self.learner.publish()
 
     def _evaluation_is_due(self, step: int) -> bool:
         """Asked before the step after `step`; so a run that was stopped while it evaluated does it when it resumes."""
@@ -124,10 +137,10 @@ class Orchestrator:
         self.records.evaluation(report)
         self.monitor.evaluation(report)
 
-    def _save(self, step: int) -> None:
+    async def _save(self, step: int) -> None:
         """A checkpoint of `step`; nothing when there is one already or nothing was learned."""
-        state = {**self.dispatcher.curriculum.state_dict(), **self.shaper.state_dict()}
-        if step > 0 and self.records.save(step, self.learner, state):
+        state = {**self.source.state_dict(), **self.shaper.state_dict()}
+        if step > 0 and await self.beside(lambda: self.records.save(step, self.learner, state)):
             self.monitor.note(f"checkpoint of step {step} written")
 
     async def _unless_stopped(self, work: Awaitable[T]) -> T:

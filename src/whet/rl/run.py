@@ -20,23 +20,31 @@ from whet.envs.loading import load_environment
 from whet.errors import ConfigError, DatasetError, WhetError
 from whet.files import replace_directory
 from whet.inference.loading import Policy, load_policy
+from whet.rl.backlog import Backlog, Lead
 from whet.rl.config import EnvConfig, RunConfig
 from whet.rl.curriculum import Curriculum, Pool
-from whet.rl.dispatcher import Dispatcher, TrainingEnv
+from whet.rl.dispatcher import Dispatcher
 from whet.rl.evaluation import Evaluation
 from whet.rl.handover import weights_directory
+from whet.rl.judge import Judge
 from whet.rl.learner.make import make_learner
+from whet.rl.learner.process import ProcessLearner
 from whet.rl.learner.torch_learner import TorchLearner
 from whet.rl.losses.registry import loss_fn
 from whet.rl.monitors import Monitor, console_and_others
 from whet.rl.monitors.protocol import Outcome, RunPlan
-from whet.rl.orchestrator import Orchestrator, StopRequested
+from whet.rl.orchestrator import Orchestrator, StopRequested, inline
 from whet.rl.records import Records
 from whet.rl.report import write_report
 from whet.rl.run_directory import RunDirectory
+from whet.rl.runner import GroupRunner, TrainingEnv
 from whet.rl.shaping import RewardShaper
+from whet.rl.source import Source
 from whet.rl.status import Status
+from whet.rl.stream import Stream
 from whet.types import RolloutInput
+
+AnyLearner = TorchLearner | ProcessLearner
 
 
 def run_training(config: RunConfig, *, resume: bool = False, json_output: bool = False) -> Outcome:
@@ -51,25 +59,26 @@ def run_training(config: RunConfig, *, resume: bool = False, json_output: bool =
     directory = RunDirectory(config.directory)
     directory.check(config, resume=resume)
 
-    threads = config.deployment.torch_threads()
+    engine_threads, learner_threads = config.threads()
     loss_fn(config.algorithm.loss)  # one given by import path is found before anything is made
     policy = load_policy(
         config.model,
         dtype=config.inference.dtype,
-        threads=threads,
+        threads=engine_threads,
         record_experts=config.algorithm.router_replay,
     )
     if config.algorithm.router_replay and policy.engine.arch.experts is None:
         raise ConfigError(f"[algorithm] router_replay would have no effect: {config.model} has no experts")
     with ExitStack() as stack:
         scratch = stack.enter_context(weights_directory())
-        learner = make_learner(
+        make = ProcessLearner if config.asynchronous else make_learner
+        learner: AnyLearner = make(
             policy.path,
             optimizer=config.optimizer,
             lora=config.lora,
             max_steps=config.max_steps,
             seed=config.seed,
-            threads=threads,
+            threads=learner_threads,
             publish_directory=scratch,
             dtype=config.learner.dtype,
             token_budget=config.learner.micro_batch_tokens,
@@ -101,7 +110,7 @@ class _Run:
     environments: list[TrainingEnv]
     held_out: list[tuple[str, Environment]]
     policy: Policy
-    learner: TorchLearner
+    learner: AnyLearner
     monitor: Monitor
 
     def execute(self) -> Outcome:
@@ -109,15 +118,15 @@ class _Run:
         step = 0
         try:
             records = Records(self.directory, keep_checkpoints=self.config.checkpointing.keep_n_checkpoints)
-            curriculum, shaper = self._curriculum(), RewardShaper(self.config.algorithm)
+            source, shaper = self._source(), RewardShaper(self.config.algorithm)
             step, state, passed_over = records.rewind(self.learner)
             if state:
-                curriculum.load_state_dict(state)
+                source.load_state_dict(state, step)
                 shaper.load_state_dict(state)
             self.monitor.start(self._plan(step + 1))
             for line in passed_over:
                 self.monitor.note(f"checkpoint passed over: {line}")
-            outcome = self._train(step, records, curriculum, shaper)
+            outcome = self._train(step, records, source, shaper)
         except BaseException as error:
             failure = _explain(error, self.directory)
             if failure is None:
@@ -134,9 +143,9 @@ class _Run:
         self.monitor.close(outcome)
         return outcome
 
-    def _train(self, step: int, records: Records, curriculum: Curriculum, shaper: RewardShaper) -> Outcome:
+    def _train(self, step: int, records: Records, source: Source, shaper: RewardShaper) -> Outcome:
         try:
-            last = asyncio.run(self._orchestrate(step, records, curriculum, shaper))
+            last = asyncio.run(self._orchestrate(step, records, source, shaper))
         except StopRequested:
             return Outcome(
                 "interrupted",
@@ -155,29 +164,18 @@ class _Run:
             next_command=f"whet eval run {self.config.env[0].id} -m {weights}",
         )
 
-    async def _orchestrate(self, step: int, records: Records, curriculum: Curriculum, shaper: RewardShaper) -> int:
+    async def _orchestrate(self, step: int, records: Records, source: Source, shaper: RewardShaper) -> int:
         config = self.config
-        dispatcher = Dispatcher(
-            environments=self.environments,
-            curriculum=curriculum,
-            client=self.policy.client,
-            model=config.model,
-            sampling_args=config.sampling.args(),
-            rollouts_per_example=config.rollouts_per_example,
-            groups_per_batch=config.groups_per_batch,
-            min_variance=config.buffer.difficulty_threshold,
-            max_concurrent=config.max_concurrent,
-            seed=config.seed,
-        )
         orchestrator = Orchestrator(
             config=config,
-            dispatcher=dispatcher,
+            source=source,
             engine=self.policy.engine,
             learner=self.learner,
             evaluate=Evaluation(config, self.held_out, self.policy.client, self.monitor),
             records=records,
             monitor=self.monitor,
             shaper=shaper,
+            beside=asyncio.to_thread if config.asynchronous else inline,
         )
         with _stop_on_signals(orchestrator.stop):
             try:
@@ -185,7 +183,28 @@ class _Run:
                     await self.policy.engine.load_weights(self.learner.publish())
                 return await orchestrator.run(step + 1)
             finally:
+                await source.close()
                 await self.policy.engine.close()
+
+    def _source(self) -> Source:
+        """Where batches come from: one after the other, or all the time."""
+        config = self.config
+        runner = GroupRunner(
+            environments=self.environments,
+            client=self.policy.client,
+            model=config.model,
+            sampling_args=config.sampling.args(),
+            rollouts_per_example=config.rollouts_per_example,
+            max_concurrent=config.max_concurrent,
+            seed=config.seed,
+        )
+        min_variance = config.buffer.difficulty_threshold
+        if not config.asynchronous:
+            return Dispatcher(runner, self._curriculum(), config.groups_per_batch, min_variance)
+        lead = Lead(
+            config.groups_per_batch, config.max_async_level, config.oversampling_factor, config.max_off_policy_steps
+        )
+        return Stream(runner, self._curriculum(), Backlog(lead, Judge(min_variance)))
 
     def _curriculum(self) -> Curriculum:
         pools = [

@@ -1,0 +1,118 @@
+"""`ProcessLearner`: a `Learner` in a process of its own, so that it computes while others sample.
+
+A process pool of one worker from the standard library holds a `TorchLearner` and answers one call at a time; batches go
+there as arrays, weights come back as files in shared memory. Calls block: the asynchronous loop makes them from a
+thread. The process ends with its parent, however that ends, and leaves Ctrl-C to it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import connection, get_context, parent_process
+from pathlib import Path
+from typing import Any, TypeVar
+
+from whet.errors import TrainingError
+from whet.inference.protocol import WeightUpdate
+from whet.rl.batch import PackedBatch
+from whet.rl.learner.protocol import LossOutput, OptimOutput, OptimParams
+from whet.rl.losses import LossConfig
+
+T = TypeVar("T")
+_learner: Any = None
+"""The learner of this process, where this is the worker."""
+
+
+class ProcessLearner:
+    """See `whet.rl.learner.protocol.Learner`."""
+
+    def __init__(self, model: Path, **options: Any) -> None:
+        """Start the process and load the model there; `options` are those of `make_learner`.
+
+        Raises what `make_learner` raises, and `TrainingError` where the process does not live to tell.
+        """
+        self._pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_begin)
+        facts = self._run(_make, model, options)
+        self.pid: int = facts["pid"]
+        self.version: int = facts["version"]
+        self.parameters: int = facts["parameters"]
+        self.trained_parameters: int = facts["trained_parameters"]
+
+    def forward_backward(self, batch: PackedBatch, loss: LossConfig) -> LossOutput:
+        output: LossOutput = self._call("forward_backward", batch, loss)
+        return output
+
+    def optim_step(self, params: OptimParams) -> OptimOutput:
+        output: OptimOutput = self._call("optim_step", params)
+        self.version = output.version
+        return output
+
+    def publish(self) -> WeightUpdate:
+        update: WeightUpdate = self._call("publish")
+        return update
+
+    def save(self, directory: Path) -> None:
+        self._call("save", directory)
+
+    def load(self, directory: Path) -> None:
+        self._call("load", directory)
+        self.version = self._run(_version)
+
+    def export(self, directory: Path) -> None:
+        self._call("export", directory)
+
+    def export_merged(self, directory: Path) -> None:
+        self._call("export_merged", directory)
+
+    def close(self) -> None:
+        """End the process, also in the middle of a step."""
+        for process in list((self._pool._processes or {}).values()):
+            process.kill()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _call(self, method: str, *arguments: Any) -> Any:
+        return self._run(_answer, method, arguments)
+
+    def _run(self, function: Callable[..., T], *arguments: Any) -> T:
+        try:
+            return self._pool.submit(function, *arguments).result()
+        except BrokenProcessPool:
+            raise TrainingError(
+                "the learner's process ended without a word: it was killed, most often for its memory. "
+                "Continue with --resume; a smaller learner.micro_batch_tokens or activation checkpointing needs less."
+            ) from None
+
+
+def _begin() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
+    parent = parent_process()
+    assert parent is not None
+
+    def end_with_parent() -> None:
+        connection.wait([parent.sentinel])
+        os._exit(0)
+
+    threading.Thread(target=end_with_parent, name="whet parent watch", daemon=True).start()
+
+
+def _make(model: Path, options: Mapping[str, Any]) -> dict[str, int]:
+    from whet.rl.learner.make import make_learner
+
+    global _learner
+    _learner = make_learner(model, **options)
+    facts = ("version", "parameters", "trained_parameters")
+    return {"pid": os.getpid(), **{name: getattr(_learner, name) for name in facts}}
+
+
+def _answer(method: str, arguments: tuple[Any, ...]) -> Any:
+    return getattr(_learner, method)(*arguments)
+
+
+def _version() -> int:
+    version: int = _learner.version
+    return version

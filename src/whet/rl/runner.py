@@ -1,0 +1,89 @@
+"""One group of rollouts for training, from a task to a scored group.
+
+Every rollout gets a seed of its own, made from the run's seed, the number of its group and its place in the group, so
+what is sampled never depends on which rollout finished first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from whet.clients.client import Client
+from whet.envs.environment import Environment
+from whet.rl.curriculum import Task
+from whet.rl.group import Group
+from whet.rollouts.groups import run_group
+from whet.types import RolloutInput, SamplingArgs
+
+OnBegin = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingEnv:
+    """An environment with the name its metrics carry and the rows it trains on."""
+
+    name: str
+    env: Environment
+    rows: list[RolloutInput]
+
+
+def rollout_seed(seed: int, group: int, index: int) -> int:
+    """A seed in [0, 2**63) that depends on the run's seed and a rollout's place in the run, and on nothing else."""
+    digest = hashlib.blake2b(f"{seed}/{group}/{index}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+@dataclass(slots=True)
+class GroupRunner:
+    """Attempts tasks. `max_concurrent` rollouts are in flight at once, whatever their groups."""
+
+    environments: list[TrainingEnv]
+    client: Client[Any, Any, Any, Any]
+    model: str
+    sampling_args: SamplingArgs
+    rollouts_per_example: int
+    max_concurrent: int
+    seed: int
+    _limit: asyncio.Semaphore = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._limit = asyncio.Semaphore(self.max_concurrent)
+
+    async def run(self, slot: int, task: Task, on_begin: OnBegin | None = None) -> Group:
+        """The group of `task`, scored, for the place `slot`; `on_begin` is told when its first rollout begins.
+
+        Cancelling it cancels its rollouts.
+        """
+        source = self.environments[task.environment]
+        places = range(self.rollouts_per_example)
+        states = await run_group(
+            source.env,
+            [source.rows[task.index] for _ in places],
+            self.client,
+            self.model,
+            [{**self.sampling_args, "seed": rollout_seed(self.seed, task.number, place)} for place in places],
+            limit=self._limit if on_begin is None else _Begin(self._limit, on_begin),
+            trajectory_ids=[f"{task.number}-{place}" for place in places],
+        )
+        return Group(slot, task, source.name, states, source.env.rubric.sets_advantages_of(states))
+
+
+@dataclass(slots=True)
+class _Begin:
+    """A limit that says when the first place under it was taken."""
+
+    limit: asyncio.Semaphore
+    on_begin: OnBegin | None
+
+    async def __aenter__(self) -> None:
+        await self.limit.acquire()
+        if self.on_begin is not None:
+            told, self.on_begin = self.on_begin, None
+            told()
+
+    async def __aexit__(self, *_: object) -> None:
+        self.limit.release()

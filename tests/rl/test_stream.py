@@ -1,0 +1,200 @@
+"""Groups in flight beside the learner: replaced, cancelled, counted, remembered. Groups land when the test says so."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from whet.errors import RewardError, TrainingError
+from whet.rl.backlog import Backlog, Lead
+from whet.rl.curriculum import MixedCurriculum, Pool, Task
+from whet.rl.group import Batch, Group
+from whet.rl.judge import Judge
+from whet.rl.runner import OnBegin
+from whet.rl.stream import Stream
+from whet.types import State
+
+
+@dataclass
+class Runway:
+    """A runner whose groups end when `land` is called. Rollouts of the first `places` groups have begun."""
+
+    rollouts_per_example: int = 2
+    places: int = 99
+    flying: dict[int, tuple[int, Task, asyncio.Future[Group]]] = field(default_factory=dict)
+    cancelled: list[int] = field(default_factory=list)
+
+    async def run(self, slot: int, task: Task, on_begin: OnBegin | None = None) -> Group:
+        if len(self.flying) < self.places and on_begin is not None:
+            on_begin()
+        future: asyncio.Future[Group] = asyncio.get_running_loop().create_future()
+        self.flying[task.number] = (slot, task, future)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            self.cancelled.append(task.number)
+            raise
+        finally:
+            del self.flying[task.number]
+
+    async def land(self, number: int, *, version: int = 0, failed: bool = False) -> None:
+        await turns()
+        slot, task, future = self.flying[number]
+        trajectory = [{"tokens": {"policy_version": [[version, 1]]}}]
+        states = [State(reward=reward, error=None, trajectory=trajectory) for reward in (0.0, 1.0)]
+        if failed:
+            states[0]["error"] = RewardError("no")
+        future.set_result(Group(slot, task, "env", states))
+        await turns()
+
+
+async def turns() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def flown(body: Callable[[Stream, Runway], Awaitable[None]], *, runway: Runway | None = None, **lead: Any) -> None:
+    """Run a test's body with a stream of batches of two groups."""
+    runway = runway or Runway()
+    curriculum = MixedCurriculum([Pool("env", 100)], seed=0)
+    made: Any = runway
+    stream = Stream(made, curriculum, Backlog(Lead(2, **lead), Judge(max_attempts=2)))
+
+    async def whole() -> None:
+        try:
+            await body(stream, runway)
+        finally:
+            await stream.close()
+        assert runway.flying == {}, "closing leaves nothing in flight"
+
+    asyncio.run(whole())
+
+
+async def batch(stream: Stream) -> Batch:
+    return await asyncio.wait_for(stream.batch(lambda *_: None), timeout=30)
+
+
+def test_groups_of_the_next_batch_are_in_flight_while_the_learner_has_this_one() -> None:
+    async def body(stream: Stream, runway: Runway) -> None:
+        taking = asyncio.create_task(batch(stream))
+        await runway.land(0)
+        await runway.land(1)
+        assert [group.id for group in (await taking).groups] == [0, 1]
+        assert sorted(runway.flying) == [2, 3]
+        stream.advance(1)
+        await turns()
+        assert sorted(runway.flying) == [2, 3, 4, 5]
+
+    flown(body)
+
+
+def test_what_lands_while_the_learner_computes_is_there_when_it_asks() -> None:
+    async def body(stream: Stream, runway: Runway) -> None:
+        taking = asyncio.create_task(batch(stream))
+        for number in (3, 1, 0, 2):
+            await runway.land(number)
+        assert [group.id for group in (await taking).groups] == [1, 3]
+        assert [group.id for group in (await batch(stream)).groups] == [0, 2]
+
+    flown(body)
+
+
+def test_a_group_with_an_error_is_replaced_at_once_even_while_nobody_asks() -> None:
+    async def body(stream: Stream, runway: Runway) -> None:
+        stream.advance(0)
+        await runway.land(0, failed=True)
+        assert sorted(runway.flying) == [1, 2, 3, 4]
+        await runway.land(4)
+        await runway.land(1)
+        taken = await batch(stream)
+        assert [group.id for group in taken.groups] == [1, 4]
+        assert taken.tally.errored_rollouts == 1
+
+    flown(body)
+
+
+def test_nothing_but_errors_is_told_to_whoever_asks_for_a_batch() -> None:
+    async def body(stream: Stream, runway: Runway) -> None:
+        stream.advance(0)
+        await runway.land(0, failed=True)
+        await runway.land(4, failed=True)
+        with pytest.raises(TrainingError, match="2 groups in a row"):
+            await batch(stream)
+
+    flown(body)
+
+
+def test_groups_that_began_too_long_ago_are_cancelled_and_replaced() -> None:
+    async def body(stream: Stream, runway: Runway) -> None:
+        stream.advance(0)
+        await turns()
+        stream.advance(1)
+        await turns()
+        assert runway.cancelled == []
+        assert sorted(runway.flying) == [0, 1, 2, 3, 4, 5]
+        stream.advance(2)
+        await turns()
+        assert sorted(runway.cancelled) == [0, 1, 2, 3]
+        assert sorted(runway.flying) == [4, 5, 6, 7, 8, 9, 10, 11]
+        assert stream.backlog.judge.tally.cancelled_rollouts == 8
+
+    flown(body, max_off_policy_steps=1)
+
+
+def test_a_group_that_has_only_waited_for_a_place_is_not_too_old() -> None:
+    async def body(stream: Stream, runway: Runway) -> None:
+        stream.advance(0)
+        await turns()
+        stream.advance(5)
+        await turns()
+        assert sorted(runway.cancelled) == [0]
+
+    flown(body, runway=Runway(places=1), max_off_policy_steps=1)
+
+
+def test_a_checkpoint_holds_what_was_drawn_and_not_trained_and_it_comes_first_after_a_resume() -> None:
+    saved: dict[str, Any] = {}
+
+    async def body(stream: Stream, runway: Runway) -> None:
+        taking = asyncio.create_task(batch(stream))
+        for number in (0, 2, 3):
+            await runway.land(number)
+        assert [group.id for group in (await taking).groups] == [0, 2]
+        stream.advance(1)
+        await turns()
+        assert sorted(runway.flying) == [1, 4, 5]
+        saved.update(stream.state_dict())
+
+    async def resumed(stream: Stream, runway: Runway) -> None:
+        stream.load_state_dict(saved, 1)
+        taking = asyncio.create_task(batch(stream))
+        await turns()
+        assert sorted(runway.flying) == [1, 3, 4, 5]  # 3 had landed, and was not trained
+        for number in (4, 1):
+            await runway.land(number)
+        assert [group.id for group in (await taking).groups] == [1, 4]
+        stream.advance(2)
+        await turns()
+        assert sorted(runway.flying) == [3, 5, 6, 7]
+
+    flown(body)
+    flown(resumed)
+
+
+def test_time_without_anything_in_flight_is_counted_as_waiting_for_the_policy() -> None:
+    async def body(stream: Stream, runway: Runway) -> None:
+        taking = asyncio.create_task(batch(stream))
+        await turns()
+        stream.waits()
+        assert stream.waits().for_policy == 0
+        for number in range(4):
+            await runway.land(number)
+        await taking
+        assert stream.waits().for_policy > 0
+        stream.advance(1)
+        stream.waits()
+        assert stream.waits().for_policy == 0
+
+    flown(body)
