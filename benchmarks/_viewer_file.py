@@ -12,7 +12,7 @@ from whet.rollouts.results import METADATA, RESULTS
 ROLLOUTS_PER_EXAMPLE = 8
 RARE = "sesquipedalian"  # in one rollout of a thousand
 FOREIGN = "Überprüfung"  # in one of a hundred, sometimes in lower case
-_SYLLABLES = tuple("ka-lo-mi-ren-tu-sha-vel-or-an-is-the-de-con-pro-ta-lin-ger-su".split("-"))
+_SYLLABLES = ("ka", "lo", "mi", "ren", "tu", "sha", "vel", "or", "an", "is", "the", "de", "con", "pro", "ta", "lin")
 _FOREIGN_TEXTS = ("Die Überprüfung ergibt 12.", "überprüfung der Zwischenergebnisse 😀", "答案是十二。", "Ответ: 12.")
 _ERRORS = ("ModelError", "ToolCallError", "SandboxError")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -95,7 +95,7 @@ def list_stored(folder: Path = DEFAULT_FOLDER) -> list[StoredHead]:
 def _head(directory: Path, metadata: dict[str, Any]) -> StoredHead:
     reward = metadata.get("avg_reward")
     rollouts = int(metadata.get("num_examples") or 0) * int(metadata.get("rollouts_per_example") or 1)
-    state = _state(directory, metadata)
+    state = state_of(directory, metadata)
     done = rollouts if state == "finished" else min(rollouts, _count_rows(directory / RESULTS))
     errors = metadata.get("num_errors")
     return StoredHead(
@@ -113,7 +113,7 @@ def _head(directory: Path, metadata: dict[str, Any]) -> StoredHead:
     )
 
 
-def _state(directory: Path, metadata: dict[str, Any]) -> State:
+def state_of(directory: Path, metadata: Mapping[str, Any]) -> State:
     """What became of it. One that was killed still says that it runs; the lock on its directory knows better."""
     if metadata.get("state", "finished") == "finished":
         return "finished"

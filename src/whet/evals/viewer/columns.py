@@ -6,15 +6,16 @@ A column of 200,000 numbers takes 0.2 to 1.6 MB; Python sorts it in some 60 ms.
 from __future__ import annotations
 
 import itertools
+import math
 from array import array
 from bisect import bisect_right
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
 from whet.evals.viewer.entries import NUMBERS
-from whet.evals.viewer.heads import Filter, Head, Sort
-from whet.evals.viewer.index import FileState, Index
+from whet.evals.viewer.heads import Filter, Head, Sort, Totals
+from whet.evals.viewer.index import FileState, Index, Stamp
 from whet.evals.viewer.layout import order_of
 
 TEXTS_KEPT = 256
@@ -22,17 +23,21 @@ TEXTS_KEPT = 256
 
 
 class Columns:
-    """What an index holds, as of the last `refresh`. Whoever uses it from several threads brings a lock."""
+    """What an index holds, as of the last `refresh`, which comes first and belongs into the same `Index.reading`.
+
+    Whoever uses it from several threads brings a lock.
+    """
 
     def __init__(self, index: Index) -> None:
         self._index = index
-        self.refresh()
+        self._stamp: Stamp | None = None
 
     def refresh(self) -> None:
         """Take in what came into the index."""
-        generation = self._index.generation
-        if generation != getattr(self, "generation", None):
-            self.generation = generation
+        stamp = self._index.stamp()
+        if stamp == self._stamp:
+            return
+        if self._stamp is None or stamp.generation != self._stamp.generation:
             self._arrays: dict[str, tuple[int, array[Any]]] = {}
             self._texts: OrderedDict[int, list[list[Any]]] = OrderedDict()
             self._names: dict[int, str] = {}
@@ -44,6 +49,13 @@ class Columns:
             self._starts.append(self._starts[-1] + count)
             self.damaged += damaged
         self.files: dict[int, FileState] = dict(self._index.files().values())
+        self._stamp = stamp
+
+    @property
+    def generation(self) -> int:
+        """Grows when the numbers of rollouts given before are void."""
+        assert self._stamp is not None
+        return self._stamp.generation
 
     @property
     def count(self) -> int:
@@ -75,9 +87,12 @@ class Columns:
         return texts[number - self._starts[place]]
 
     def head(self, number: int, environment: str) -> Head:
-        """The head of a rollout; `environment` where its row names none."""
+        """The head of a rollout; `environment` where its row names none.
+
+        For a number that is void since a file was replaced, one that says so: somebody may be looking at the old list.
+        """
         if not 0 <= number < self.count:
-            raise IndexError(f"there are {self.count} rollouts; {number} is none of them")
+            return Head(number, problem="no longer there: the file was changed")
         example_id, question, problem = self.texts(number)
         file = self.files[self["file"][number]]
         return Head(
@@ -156,6 +171,30 @@ class Columns:
         )
         known.sort(key=values.__getitem__, reverse=sort.descending)
         return known + unknown
+
+    def totals(self, numbers: Sequence[int]) -> Totals:
+        """Of rollouts by their numbers."""
+        rewards, errors, damaged, truncated = (self[name] for name in ("reward", "error", "damaged", "truncated"))
+        scored = [reward for number in numbers if not errors[number] and (reward := rewards[number]) == reward]
+        return Totals(
+            rollouts=len(numbers),
+            mean_reward=math.fsum(scored) / len(scored) if scored else None,
+            failed=sum(1 for number in numbers if errors[number] or damaged[number]),
+            truncated=sum(map(truncated.__getitem__, numbers)),
+        )
+
+    def counts_of_names(self, column: str, default: str) -> dict[str, int]:
+        """How often each name of a column is there, `default` for none, most frequent first."""
+        ids = itertools.compress(self[column], map((0).__eq__, self["damaged"]))
+        named: Counter[str] = Counter()
+        for number, count in Counter(ids).items():
+            named[self.name(number) or default] += count
+        return {name: count for name, count in named.most_common() if name}
+
+    def counts_of_parts(self) -> dict[str, int]:
+        """How many rollouts each file has, in the order of the files."""
+        parts = {self.files[file].part: count for file, count in Counter(self["file"]).items()}
+        return {part: parts[part] for part in sorted(parts, key=order_of)}
 
     def _in_order_of_files(self, numbers: Sequence[int]) -> Sequence[int]:
         """Files of a run may have been indexed in another order than they were written in."""

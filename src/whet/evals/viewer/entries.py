@@ -60,6 +60,7 @@ class Entry(NamedTuple):
     example: float = UNKNOWN
     example_id: int | str | None = None
     group: str = ""  # what the rollouts of a group have in common, inside their file
+    place: int = -1  # which rollout of its group it says to be; -1 where it does not
     question: str = ""
     problem: str = ""  # why the line is no rollout
 
@@ -93,6 +94,7 @@ def entry_of(row: dict[str, Any]) -> Entry:
         example=_number(example_id),
         example_id=example_id,
         group=json.dumps([name, example_id if group is None else str(group), group is None]),
+        place=_place(row.get("rollout")),
         question=question_of(row, QUESTION_LENGTH),
     )
 
@@ -149,6 +151,10 @@ def _example_id(value: Any) -> int | str | None:
     if isinstance(value, bool) or not isinstance(value, int | str | None):
         value = json.dumps(value)
     return _name(value) if isinstance(value, str) else value
+
+
+def _place(value: Any) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**32 else -1
 
 
 def _turns(row: dict[str, Any]) -> int:

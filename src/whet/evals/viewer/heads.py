@@ -32,25 +32,25 @@ class Head:
     """One rollout in a list. What a row does not say is None; text is as it was written, not made harmless."""
 
     number: int  # of the rollout in its store, from 0
-    part: str  # "" in an evaluation; in a run the file's name: step_000012, eval_before
-    line: int  # in its file, from 1
-    size: int  # bytes of the line
-    environment: str
-    example_id: int | str | None
-    group: int  # equal for all rollouts of a group: a key, not a number for people
-    place: int  # in its group, from 0
-    reward: float | None
-    advantage: float | None
-    error: str | None  # class of the error
-    stop_condition: str | None
-    truncated: bool
-    input_tokens: float | None
-    output_tokens: float | None
-    turns: int
-    duration: float | None  # seconds
-    step: int | None  # of training; None in an evaluation of its own
-    question: str  # first words, on one line
-    problem: str | None  # why the line is no rollout; all else is then empty
+    part: str = ""  # "" in an evaluation; in a run the file's name: step_000012, eval_before
+    line: int = 0  # in its file, from 1
+    size: int = 0  # bytes of the line
+    environment: str = ""
+    example_id: int | str | None = None
+    group: int = 0  # equal for all rollouts of a group: a key, not a number for people
+    place: int = 0  # which rollout of its group, from 0
+    reward: float | None = None
+    advantage: float | None = None
+    error: str | None = None  # class of the error
+    stop_condition: str | None = None
+    truncated: bool = False
+    input_tokens: float | None = None
+    output_tokens: float | None = None
+    turns: int = 0
+    duration: float | None = None  # seconds
+    step: int | None = None  # of training; None in an evaluation of its own
+    question: str = ""  # first words, on one line
+    problem: str | None = None  # why there is no rollout to be shown; all else is then empty
 
 
 @dataclass(frozen=True, slots=True)

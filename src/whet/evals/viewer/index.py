@@ -31,15 +31,22 @@ APPLICATION = 0x77686574  # "whet": the file is ours to throw away
 VERSION = 1
 BUSY_SECONDS = 30.0
 _TABLES = """
-CREATE TABLE meta (name TEXT PRIMARY KEY, value);
+CREATE TABLE stamp (generation INTEGER, changes INTEGER);
 CREATE TABLE files (id INTEGER PRIMARY KEY, part TEXT UNIQUE, step INTEGER, position INTEGER, newlines INTEGER,
     ended INTEGER, size INTEGER, modified INTEGER, inode INTEGER, fingerprint TEXT);
 CREATE TABLE chunks (id INTEGER PRIMARY KEY AUTOINCREMENT, count INTEGER, damaged INTEGER);
 CREATE TABLE columns (name TEXT, chunk INTEGER, data BLOB, PRIMARY KEY (name, chunk));
 CREATE TABLE texts (chunk INTEGER PRIMARY KEY, data TEXT);
 CREATE TABLE names (id INTEGER PRIMARY KEY, name TEXT UNIQUE);
-INSERT INTO meta VALUES ('generation', 0);
+INSERT INTO stamp VALUES (0, 0);
 """
+
+
+class Stamp(NamedTuple):
+    """What an index holds, in two numbers."""
+
+    generation: int  # grows when everything is forgotten
+    changes: int
 
 
 class FileState(NamedTuple):
@@ -73,21 +80,22 @@ class Index:
         self._open()
 
     def _open(self) -> None:
-        """Raises `sqlite3.Error` where there can be no index here, `NotOursError` where something else is."""
+        """Raises `sqlite3.OperationalError` where there can be no index, `NotOursError` where something else is."""
         self._connection = _connect(self.path)
         try:
-            if self._pragma("application_id") == 0 and self._pragma("schema_version") == 0:
-                self._create()
-            elif self._pragma("application_id") != APPLICATION:
+            ours, tables = self._pragma("application_id") == APPLICATION, self._pragma("schema_version") > 0
+            if tables and not ours:
                 raise NotOursError(str(self.path))
-            elif self._pragma("user_version") != _version():
-                self._replace()
+            if tables and self._pragma("user_version") != _version():
+                self.replace()
+            elif not tables:
+                self._create()
         except sqlite3.DatabaseError as error:
             if isinstance(error, sqlite3.OperationalError) or self.path is None:
                 raise
             if not _made_by_sqlite(self.path):
                 raise NotOursError(str(self.path)) from None
-            self._replace()
+            self.replace()
 
     def _pragma(self, name: str) -> int:
         return int(self._connection.execute(f"PRAGMA {name}").fetchone()[0])
@@ -100,7 +108,8 @@ class Index:
                 self._connection.execute(f"PRAGMA application_id = {APPLICATION}")
                 self._connection.execute(f"PRAGMA user_version = {_version()}")
 
-    def _replace(self) -> None:
+    def replace(self) -> None:
+        """Begin anew with an empty file: this one is damaged."""
         assert self.path is not None
         self._connection.close()
         for suffix in ("", "-journal"):
@@ -110,6 +119,15 @@ class Index:
 
     def close(self) -> None:
         self._connection.close()
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """What is read inside belongs together, whoever writes meanwhile."""
+        self._connection.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._connection.execute("COMMIT")
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -123,9 +141,9 @@ class Index:
             raise
         self._connection.execute("COMMIT")
 
-    @property
-    def generation(self) -> int:
-        return int(self._connection.execute("SELECT value FROM meta WHERE name = 'generation'").fetchone()[0])
+    def stamp(self) -> Stamp:
+        """Another one after every change."""
+        return Stamp(*self._connection.execute("SELECT generation, changes FROM stamp").fetchone())
 
     def files(self) -> dict[str, tuple[int, FileState]]:
         """By part: the number of the file and its state, in the order in which they were first seen."""
@@ -160,19 +178,19 @@ class Index:
         row = self._connection.execute(query, (state.part,)).fetchone()
         if row is not None:
             self._connection.execute("DELETE FROM files WHERE id = ?", row)
+        self._connection.execute("UPDATE stamp SET changes = changes + 1")
         cursor = self._connection.execute(
             "INSERT INTO files VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (None if row is None else row[0], *state[:2], *state.mark, *state[3:]),
         )
         return int(cursor.lastrowid or 0)
 
-    def add(self, chunk: Chunk) -> int:
-        """Append a piece and return its number. Inside `writing`."""
+    def add(self, chunk: Chunk) -> None:
+        """Append a piece. Inside `writing`, after `set_file`."""
         cursor = self._connection.execute(
             "INSERT INTO chunks (count, damaged) VALUES (?, ?)", (len(chunk.texts), chunk.damaged)
         )
         number = cursor.lastrowid
-        assert number is not None
         columns = dict(chunk.columns)
         for column, names in chunk.names.items():
             columns[column] = array(NUMBERS[column], [self._name(name) for name in names])
@@ -180,7 +198,6 @@ class Index:
             "INSERT INTO columns VALUES (?, ?, ?)", [(name, number, data.tobytes()) for name, data in columns.items()]
         )
         self._connection.execute("INSERT INTO texts VALUES (?, ?)", (number, json.dumps(chunk.texts)))
-        return number
 
     def _name(self, name: str) -> int:
         if not name:
@@ -195,7 +212,7 @@ class Index:
         """Forget everything: numbers given before are void. Inside `writing`."""
         for table in ("files", "chunks", "columns", "texts"):
             self._connection.execute(f"DELETE FROM {table}")
-        self._connection.execute("UPDATE meta SET value = value + 1 WHERE name = 'generation'")
+        self._connection.execute("UPDATE stamp SET generation = generation + 1, changes = changes + 1")
 
 
 class NotOursError(Exception):
@@ -204,12 +221,9 @@ class NotOursError(Exception):
 
 def _connect(path: Path | None) -> sqlite3.Connection:
     # Autocommit: transactions are begun by hand. A lock of its own keeps the store's threads apart.
-    connection = sqlite3.connect(
+    return sqlite3.connect(
         ":memory:" if path is None else path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
     )
-    connection.execute("PRAGMA synchronous = NORMAL")
-    connection.execute("PRAGMA temp_store = MEMORY")
-    return connection
 
 
 def _version() -> int:

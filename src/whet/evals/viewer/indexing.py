@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Any
 
 from whet.evals.viewer.entries import NAMES, NUMBERS, Entry, group_key, read_entry
-from whet.evals.viewer.index import Chunk, FileState, Index
-from whet.evals.viewer.layout import Layout, Part
+from whet.evals.viewer.index import Chunk, FileState, Index, Stamp
+from whet.evals.viewer.layout import Layout, Part, part_of
 from whet.evals.viewer.lines import opened, read_at
-from whet.evals.viewer.pieces import Line, PieceReader
+from whet.evals.viewer.pieces import Line, Mark, PieceReader
 
 PIECE = 4 << 20
 """Bytes that a process of its own indexes at once."""
@@ -44,31 +44,40 @@ class Indexer:
         self.layout = layout
         self.index = index
         self.piece = piece
-        self._parts: dict[str, Part] = {}
+        self.parts: dict[str, Part] = {}
+        """The files as of the last `check`."""
+        self._states: dict[str, FileState] = {}
+        self._stamp: Stamp | None = None  # what the index looked like when `_states` was read
         self._same: dict[str, tuple[Part, FileState]] = {}  # compared already
         self._readers: dict[str, PieceReader] = {}
         self._places: Counter[int] = Counter()
-        self._places_of: tuple[int, int] | None = None  # generation and chunk that `_places` is right for
+        self._places_of: Stamp | None = None
 
     def check(self) -> None:
         """Look at the files again. Where one that is indexed is no longer the same, the index is emptied."""
-        self._parts = self.layout.parts()
-        generation = self.index.generation
+        self.parts = self.layout.parts()
+        self._refresh()
         if self._still_true():
             return
         with self.index.writing():
-            if self.index.generation == generation:  # else another process was faster
+            if self.index.stamp() == self._stamp:  # else another process was faster
                 self.index.clear()
         self._readers.clear()
+        self._refresh()
+
+    def _refresh(self) -> None:
+        stamp = self.index.stamp()
+        if stamp != self._stamp:
+            self._states = {name: state for name, (_, state) in self.index.files().items()}
+            self._stamp = stamp
 
     def _still_true(self) -> bool:
-        files = self.index.files()
-        chunks = len(self.index.counts())
-        rollouts = sum(count for _, count, _ in self.index.counts()) if chunks > MANY_CHUNKS else 0
-        if chunks > MANY_CHUNKS + 4 * len(files) and rollouts < FEW_IN_A_CHUNK * chunks:
+        counts = self.index.counts()
+        rollouts = sum(count for _, count, _ in counts) if len(counts) > MANY_CHUNKS else 0
+        if len(counts) > MANY_CHUNKS + 4 * len(self._states) and rollouts < FEW_IN_A_CHUNK * len(counts):
             return False  # indexed while somebody watched it grow; made anew, it is read faster
         return all(
-            name in self._parts and self._is_same(self._parts[name], state) for name, (_, state) in files.items()
+            name in self.parts and self._is_same(self.parts[name], state) for name, state in self._states.items()
         )
 
     def _is_same(self, part: Part, state: FileState) -> bool:
@@ -78,12 +87,13 @@ class Indexer:
         untouched = (part.size, part.modified) == (state.size, state.modified)
         if part.inode != state.inode and not untouched:
             return False
-        if part.size < state.mark.position or (part.size == state.mark.position and not untouched):
+        position, _, ended = state.mark
+        if part.size < position or (part.size == position and not untouched):
             return False
         try:
             with opened(part.path) as file:
-                goes_on = state.mark.ended or read_at(file, state.mark.position, 1) in (b"", b"\n")
-                same = goes_on and fingerprint(file, state.mark.position) == state.fingerprint
+                goes_on = ended or read_at(file, position, 1) in (b"", b"\n")
+                same = goes_on and fingerprint(file, position) == state.fingerprint
         except FileNotFoundError:
             return False
         if same:
@@ -98,64 +108,75 @@ class Indexer:
                 return True
         return False
 
+    @property
     def torn(self) -> int:
-        """Bytes after the last whole line of each file that is indexed to there."""
-        files = self.index.files()
+        """Bytes after the last whole line, of the files that are indexed to there."""
         return sum(
-            part.size - (files[name][1].mark.position if name in files else 0)
-            for name, part in self._parts.items()
-            if name in self._readers and self._readers[name].torn
+            self.parts[name].size - self._position(name)
+            for name, reader in self._readers.items()
+            if reader.torn and name in self.parts
         )
+
+    @property
+    def left(self) -> int:
+        """Bytes that are not indexed yet."""
+        return sum(max(0, part.size - self._position(name)) for name, part in self.parts.items())
+
+    def _position(self, part: str) -> int:
+        return self._states[part].mark.position if part in self._states else 0
 
     def _index_piece(self) -> bool:
         """Add the next piece of the first file that has one."""
-        generation = self.index.generation
-        files = self.index.files()
-        for name, part in self._parts.items():
-            _, before = files.get(name, (None, FileState(name, part.step)))
-            if part.size <= before.mark.position:
+        self._refresh()
+        for name, part in self.parts.items():
+            if part.size <= self._position(name):
                 continue
+            mark = self._states[name].mark if name in self._states else Mark()
+            reader = self._readers.setdefault(name, PieceReader())
             try:
                 with opened(part.path) as file:
-                    stat = os.fstat(file)
-                    if stat.st_ino & (2**63 - 1) != part.inode or stat.st_size < part.size:
-                        continue  # replaced since `check`, which will find out
-                    reader = self._readers.setdefault(name, PieceReader())
-                    piece = reader.next(file, before.mark, part.size, self.piece)
+                    now = part_of(name, part.path, os.fstat(file), part.step)  # before anything is read of it
+                    if now.inode != part.inode or now.size < part.size:
+                        continue  # replaced or cut since `check`, which will find out
+                    piece = reader.next(file, mark, now.size, self.piece)
                     if piece is None:
                         continue
                     sample = fingerprint(file, piece.end.position)
             except FileNotFoundError:
                 continue
-            after = FileState(name, part.step, piece.end, part.size, part.modified, part.inode, sample)
-            self._add(generation, before, after, piece.lines)
+            state = FileState(name, part.step, piece.end, now.size, now.modified, now.inode, sample)
+            self._add(state, piece.lines)
             return True
         return False
 
-    def _add(self, generation: int, before: FileState, after: FileState, lines: list[Line]) -> None:
+    def _add(self, state: FileState, lines: list[Line]) -> None:
         entries = [_entry(line) for line in lines]
         with self.index.writing():
-            _, now = self.index.files().get(before.part, (None, FileState(before.part, before.step)))
-            if self.index.generation != generation or now != before:
-                return  # another process was faster
-            file = self.index.set_file(after)
+            if self.index.stamp() != self._stamp:
+                return  # another process was faster: its piece may be this one
+            file = self.index.set_file(state)
             if entries:
                 self._count_places()
-                self._places_of = (generation, self.index.add(self._chunk(file, after.part, lines, entries)))
+                self.index.add(self._chunk(file, state.part, lines, entries))
+            stamp = self.index.stamp()
+        self._states[state.part] = state
+        self._stamp = self._places_of = stamp
 
     def _count_places(self) -> None:
-        """Know how many rollouts of each group there are, also where another process indexed them."""
-        counts = self.index.counts()
-        now = (self.index.generation, counts[-1][0] if counts else 0)
-        if self._places_of != now:
-            self._places = Counter(self.index.column("group", after=0, to=now[1]))
-            self._places_of = now
+        """Know how many rollouts of each group there are, also where another process indexed them.
+
+        Until the piece that counts them further is stored, they are not known.
+        """
+        if self._places_of is None or self._places_of != self._stamp:
+            counts = self.index.counts()
+            self._places = Counter(self.index.column("group", after=0, to=counts[-1][0] if counts else 0))
+        self._places_of = None
 
     def _chunk(self, file: int, part: str, lines: list[Line], entries: list[Entry]) -> Chunk:
         groups = [group_key(part, entry.group) for entry in entries]
         places = []
-        for group in groups:
-            places.append(self._places[group])
+        for group, entry in zip(groups, entries, strict=True):
+            places.append(self._places[group] if entry.place < 0 else entry.place)
             self._places[group] += 1
         told: dict[str, Sequence[Any]] = dict(zip(Entry._fields, zip(*entries, strict=True), strict=True))
         damaged = [problem != "" for problem in told["problem"]]

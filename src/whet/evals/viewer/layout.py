@@ -37,7 +37,7 @@ class Layout:
         """The files there are, by name, in the order in which they were written. A missing one is left out."""
         try:
             if not self.path.is_dir():
-                return {"": _part("", self.path, self.path.stat(), step_of(self.path.stem))}
+                return {"": part_of("", self.path, self.path.stat(), step_of(self.path.stem))}
             with os.scandir(self.path) as entries:
                 files = [
                     (entry.name.removesuffix(SUFFIX), Path(entry.path), entry.stat())
@@ -47,13 +47,14 @@ class Layout:
         except FileNotFoundError:
             return {}
         files.sort(key=lambda file: order_of(file[0]))
-        return {name: _part(name, path, stat, step_of(name)) for name, path, stat in files}
+        return {name: part_of(name, path, stat, step_of(name)) for name, path, stat in files}
 
     def file(self, part: str) -> Path:
         return self.path if part == "" else self.path / f"{part}{SUFFIX}"
 
 
-def _part(name: str, path: Path, stat: os.stat_result, step: int | None) -> Part:
+def part_of(name: str, path: Path, stat: os.stat_result, step: int | None) -> Part:
+    """A file as `stat` finds it."""
     # Some file systems number with 64 bits, SQLite with 63.
     return Part(name, path, step, stat.st_size, stat.st_mtime_ns, stat.st_ino & (2**63 - 1))
 

@@ -50,9 +50,9 @@ def read_at(descriptor: int, offset: int, size: int) -> bytes:
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def find_newline(descriptor: int, offset: int, block: int = 1 << 20) -> int | None:
-    """Where the next newline is; None where the file ends before."""
-    while piece := os.pread(descriptor, block, offset):
+def find_newline(descriptor: int, offset: int, end: int, block: int = 1 << 20) -> int | None:
+    """Where the next newline is, from `offset` on; None where there is none before `end`."""
+    while piece := os.pread(descriptor, min(block, max(0, end - offset)), offset):
         at = piece.find(b"\n")
         if at >= 0:
             return offset + at

@@ -45,11 +45,12 @@ class PieceReader:
     def next(self, file: int, mark: Mark, size: int, limit: int) -> Piece | None:
         """The whole lines from `mark` on, about `limit` bytes of them but at least one; None where there is none.
 
-        An object that ends the file of `size` bytes, without a newline, is a whole line: no shorter text could be one.
+        Of the file, only its first `size` bytes are looked at: it may have grown since. An object that ends them,
+        without a newline, is a whole line: no part of it would be an object.
         """
-        data = read_at(file, mark.position, limit)
+        data = read_at(file, mark.position, min(limit, size - mark.position))
         if b"\n" not in data:
-            newline = find_newline(file, max(mark.position + len(data), self._no_newline_before))
+            newline = find_newline(file, max(mark.position + len(data), self._no_newline_before), size)
             if newline is None:
                 self._no_newline_before = size
                 return self._last(file, mark, size)

@@ -30,7 +30,7 @@ class Source:
     environment: str = ""  # several are joined by ", "; "" where unknown
     model: str = ""
     date: str = ""  # when it ended or last wrote, as "2026-11-21T14:04:00" in local time
-    state: str = ""  # "finished"; of a run what status.json says; "unfinished" for an evaluation without metadata
+    state: str = ""  # of an evaluation finished, running or unfinished; of a run what its status.json says
     count: int | None = None  # rollouts, where that is known
     reward: float | None = None  # mean
     metadata: Mapping[str, Any] = field(default_factory=dict, repr=False)  # metadata.json, or config.toml
@@ -103,7 +103,7 @@ def _evaluation(directory: Path, path: Path, rollouts: Path) -> Source:
         environment=_text(told.get("env_id")),
         model=_text(told.get("model")),
         date=_text(told.get("date")) or _modified(rollouts),
-        state="unfinished" if metadata is None else "finished",
+        state="" if metadata is None else _state(directory, metadata),
         count=count or None,
         reward=_number(told.get("avg_reward")),
         metadata=told,
@@ -111,8 +111,16 @@ def _evaluation(directory: Path, path: Path, rollouts: Path) -> Source:
     )
 
 
+def _state(directory: Path, metadata: Mapping[str, Any]) -> str:
+    if metadata.get("state") == "finished":
+        return "finished"
+    from whet.evals.stored import state_of  # brings what runs evaluations, which most of them do not need
+
+    return state_of(directory, metadata)
+
+
 def _run(directory: Path, path: Path, rollouts: Path) -> Source:
-    from whet.config import read_toml  # brings pydantic, which looking at an evaluation does not need
+    from whet.config import read_toml  # brings pydantic, which an evaluation does not need
 
     config: dict[str, Any] = {}
     status: Any = None

@@ -19,8 +19,8 @@ import subprocess
 import sys
 import threading
 import zlib
-from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, overload
@@ -30,7 +30,7 @@ from whet.evals.viewer.columns import Columns
 from whet.evals.viewer.heads import Filter, Head, Progress, Sort, Totals
 from whet.evals.viewer.index import Index
 from whet.evals.viewer.indexing import Indexer
-from whet.evals.viewer.layout import Layout, order_of
+from whet.evals.viewer.layout import Layout
 from whet.evals.viewer.lines import opened, parse_row, read_at
 from whet.evals.viewer.location import open_index
 from whet.evals.viewer.search import Found, Lines, Query, search
@@ -53,8 +53,8 @@ def open_store(path: Path) -> Store:
 class Heads(Sequence[Head]):
     """A list of rollouts, by their numbers; heads are put together as they are asked for.
 
-    It stays as it is while the index grows; ask the store again for what came in. Once the store's generation has
-    grown, it is void: reading raises IndexError or shows other rollouts.
+    It stays as it is while the index grows; ask the store again for what came in. Once `Progress.generation` has
+    grown, its numbers are void.
     """
 
     def __init__(self, store: Store, numbers: Sequence[int]) -> None:
@@ -72,7 +72,7 @@ class Heads(Sequence[Head]):
     def __getitem__(self, index: slice) -> list[Head]: ...
     def __getitem__(self, index: int | slice) -> Head | list[Head]:
         if isinstance(index, slice):
-            return [self._store.head(number) for number in self.numbers[index]]
+            return self._store.heads_of(self.numbers[index])
         return self._store.head(self.numbers[index])
 
     def position(self, number: int) -> int | None:
@@ -93,46 +93,82 @@ class Store:
         self._layout = Layout(source.rollouts)
         self._lock = threading.RLock()
         self._process: subprocess.Popen[bytes] | None = None
+        self._aside = False
         self._failure: str | None = None
-        self._parts = self._layout.parts()
-        size = sum(part.size for part in self._parts.values())
+        size = sum(part.size for part in self._layout.parts().values())
         self._index = open_index(source.rollouts) if size > IN_MEMORY else Index(None)
+        try:
+            self._begin()
+        except sqlite3.OperationalError:  # no room, no lock: do without a file
+            self._index.close()
+            self._index = Index(None)
+            self._begin()
+        except sqlite3.DatabaseError:  # damaged
+            self._index.replace()
+            self._begin()
+
+    def _begin(self) -> None:
         self._indexer = Indexer(self._layout, self._index)
         self._columns = Columns(self._index)
-        self.poll(FIRST_SECONDS)
+        self._index_here(FIRST_SECONDS)
 
     def start(self) -> None:
-        """Index what is left in a process of its own, at low priority. Small files are read by `poll` instead."""
-        with self._lock:
-            left = self.poll(0)
-            path = self._index.path
-            if path is None or left.bytes_total - left.bytes_done <= IN_MEMORY or self._process is not None:
-                return
-            command = [sys.executable, "-m", "whet.evals.viewer.indexing", str(self._layout.path), str(path)]
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-            )
+        """From now on, index what is much in a process of its own, at low priority; what is little, `poll` does."""
+        self._aside = True
+        self.poll(0)
 
     def poll(self, seconds: float = 0.01) -> Progress:
         """How far the index is, after about `seconds` of work on it here; notices files that changed."""
         with self._lock:
             if self._failure is None and not self._runs_aside():
                 try:
-                    self._indexer.check()
-                    self._indexer.index_some(seconds)
+                    if not self._leave_aside():
+                        self._index_here(seconds)
                 except (OSError, sqlite3.Error) as error:
                     self._failure = f"{self._index.path or self._layout.path}: {error}"
-            return self._progress()
+            with self._reading() as columns:
+                return Progress(
+                    rollouts=columns.count,
+                    damaged=columns.damaged,
+                    bytes_done=sum(state.mark.position for state in columns.files.values()),
+                    bytes_total=sum(part.size for part in self._indexer.parts.values()),
+                    torn=self._indexer.torn,
+                    generation=columns.generation,
+                    failure=self._failure,
+                )
 
     def index_all(self) -> Progress:
-        """Index to the end, here and now."""
+        """Index to the end, here and now, or wait for the process that does it."""
         with self._lock:
-            progress = self.poll(float("inf"))
-            while self._runs_aside():
-                assert self._process is not None
+            while self._process is not None:
                 self._process.wait()
-                progress = self.poll(float("inf"))
-            return progress
+                self._runs_aside()
+            aside, self._aside = self._aside, False
+            try:
+                return self.poll(float("inf"))
+            finally:
+                self._aside = aside
+
+    def _index_here(self, seconds: float) -> None:
+        self._indexer.check()
+        self._indexer.index_some(seconds)
+
+    def _leave_aside(self) -> bool:
+        """Have a process of its own index what there is, if that is much."""
+        path = self._index.path
+        if not self._aside or path is None:
+            return False
+        self._indexer.check()
+        if self._indexer.left <= IN_MEMORY:
+            return False
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "whet.evals.viewer.indexing", str(self._layout.path), str(path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            start_new_session=True,  # what is typed to stop the viewer is not meant for it
+        )
+        return True
 
     def _runs_aside(self) -> bool:
         """Whether another process is indexing for this one; what it said when it failed."""
@@ -146,71 +182,57 @@ class Store:
             self._failure = f"indexing stopped: {reason or f'its process ended with {process.returncode}'}"
         return False
 
-    def _progress(self) -> Progress:
-        self._columns.refresh()
-        parts = self._layout.parts()
-        return Progress(
-            rollouts=self._columns.count,
-            damaged=self._columns.damaged,
-            bytes_done=sum(state.mark.position for state in self._columns.files.values()),
-            bytes_total=sum(part.size for part in parts.values()),
-            torn=self._indexer.torn(),
-            generation=self._columns.generation,
-            failure=self._failure,
-        )
+    @contextmanager
+    def _reading(self) -> Iterator[Columns]:
+        """The columns as they are now, for this thread alone."""
+        with self._lock:
+            try:
+                with self._index.reading():
+                    self._columns.refresh()
+                    yield self._columns
+            except sqlite3.Error as error:
+                raise self._cannot_read(error) from None
+
+    def _cannot_read(self, error: sqlite3.Error) -> RunError:
+        return RunError(f"{self._index.path}: the index cannot be used ({error}). Remove this file; it is made anew.")
 
     def heads(self, filter: Filter | None = None, sort: Sort | None = None) -> Heads:
         """The rollouts indexed so far that fit the filter, in order. No filter: all; no order: the files'."""
-        with self._lock:
-            environment = self.source.environment
-            numbers = self._columns.select(filter or Filter(), environment)
-            return Heads(self, self._columns.order(numbers, sort or Sort(), environment))
+        environment = self.source.environment
+        with self._reading() as columns:
+            numbers = columns.select(filter or Filter(), environment)
+            return Heads(self, columns.order(numbers, sort or Sort(), environment))
 
     def head(self, number: int) -> Head:
-        """One rollout of the list. Raises IndexError for a number that there is not."""
-        with self._lock:
-            return self._columns.head(number, self.source.environment)
+        """One rollout of the list."""
+        return self.heads_of([number])[0]
+
+    def heads_of(self, numbers: Sequence[int]) -> list[Head]:
+        """Several rollouts of the list. A number that there is not gives a head that says so."""
+        with self._reading() as columns:
+            return [columns.head(number, self.source.environment) for number in numbers]
 
     def totals(self, heads: Heads | None = None) -> Totals:
         """Of a list, or of everything."""
-        with self._lock:
-            columns = self._columns
-            numbers = range(columns.count) if heads is None else heads.numbers
-            rewards, errors, damaged, truncated = (
-                columns[name] for name in ("reward", "error", "damaged", "truncated")
-            )
-            failed = sum(1 for number in numbers if errors[number] or damaged[number])
-            scored = [reward for number in numbers if not errors[number] and (reward := rewards[number]) == reward]
-            return Totals(
-                rollouts=len(numbers),
-                mean_reward=sum(scored) / len(scored) if scored else None,
-                failed=failed,
-                truncated=sum(truncated[number] for number in numbers),
-            )
+        with self._reading() as columns:
+            return columns.totals(range(columns.count) if heads is None else heads.numbers)
 
     def counts(self, column: Literal["environment", "error", "stop_condition", "part"]) -> dict[str, int]:
         """The values there are to filter by, with their numbers of rollouts: most frequent first, parts in order."""
-        with self._lock:
-            columns = self._columns
+        with self._reading() as columns:
             if column == "part":
-                files = Counter(columns["file"])
-                parts = {columns.files[file].part: count for file, count in files.items()}
-                return {part: parts[part] for part in sorted(parts, key=order_of)}
-            damaged = columns["damaged"]
-            ids = Counter(value for value, bad in zip(columns[column], damaged, strict=False) if not bad)
-            default = self.source.environment if column == "environment" else ""
-            named: Counter[str] = Counter()
-            for number, count in ids.items():
-                named[columns.name(number) or default] += count
-            return {name: count for name, count in named.most_common() if name}
+                return columns.counts_of_parts()
+            return columns.counts_of_names(column, self.source.environment if column == "environment" else "")
 
     def group(self, number: int) -> list[int]:
         """All rollouts of the group this one belongs to, itself too, in order.
 
         A group: the rollouts of one task (of one step or evaluation, in a run).
         """
-        with self._lock:
-            return list(self._columns.select(Filter(group=self._columns["group"][number]), self.source.environment))
+        with self._reading() as columns:
+            if not 0 <= number < columns.count:
+                return []
+            return list(columns.select(Filter(group=columns["group"][number]), self.source.environment))
 
     def row(self, number: int) -> dict[str, Any]:
         """The rollout as it stands in the file.
@@ -219,7 +241,7 @@ class Store:
         `RunError` for a line that is no rollout, and where the file was changed since (`poll` then finds out).
         """
         problem = self.head(number).problem
-        where, line = self._line(number, 0 if problem else None)
+        where, line = self._line(number, limit=0 if problem else None)
         if problem:
             raise RunError(f"{where}: {problem}.")
         try:
@@ -233,33 +255,37 @@ class Store:
         return line.decode("utf-8", "replace")
 
     def _line(self, number: int, limit: int | None = None) -> tuple[str, bytes]:
-        with self._lock:
-            head = self.head(number)
-            offset, checksum = (self._columns[name][number] for name in ("offset", "checksum"))
-        path = self._layout.file(head.part)
+        with self._reading() as columns:
+            head = columns.head(number, self.source.environment)
+            if not head.line:
+                raise RunError(f"{self._layout.path}: rollout {number} is {head.problem}.")
+            offset, checksum = columns["offset"][number], columns["checksum"][number]
+            path = self._layout.file(columns.files[columns["file"][number]].part)
         where = f"{path}, line {head.line}"
-        changed = RunError(f"{where}: the file was changed since it was listed.")
+        size = head.size if limit is None else min(limit, head.size)
         try:
             with opened(path) as file:
-                line = read_at(file, offset, head.size if limit is None else min(limit, head.size))
+                line = read_at(file, offset, size)
         except FileNotFoundError:
-            raise changed from None
+            line = b""
         except OSError as error:
             raise RunError(f"{where}: {error.strerror}.") from None
-        if len(line) == head.size and zlib.crc32(line) != checksum:
-            raise changed
+        if len(line) < size or (size == head.size and zlib.crc32(line) != checksum):
+            raise RunError(f"{where}: the file was changed since it was listed.")
         return where, line
 
     def search(self, text: str, within: Sequence[int] | None = None) -> Iterator[Found]:
         """Rollouts in whose messages (reasoning and tool calls too), answer or error `text` stands, whatever its case.
 
-        Yields about every 20 ms of work. What is not indexed yet is not searched; `within`: only these numbers.
+        Yields every few milliseconds of work. What is not indexed yet is not searched; `within`: only these numbers.
+        Raises ValueError for an empty text, and while searching `RunError` where a file was changed.
         """
-        with self._lock:
-            numbers = range(self._columns.count) if within is None else sorted(within)
-            lines = Lines(*(self._columns[name] for name in Lines._fields))
-            paths = {number: self._layout.file(state.part) for number, state in self._columns.files.items()}
-        return search(Query(text), numbers, lines, paths)
+        query = Query(text)
+        with self._reading() as columns:
+            numbers = range(columns.count) if within is None else sorted(within)
+            lines = Lines(*(columns[name] for name in Lines._fields))
+            paths = {number: self._layout.file(state.part) for number, state in columns.files.items()}
+        return search(query, numbers, lines, paths)
 
     def close(self) -> None:
         """Stop indexing; what is done is kept."""
