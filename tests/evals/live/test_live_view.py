@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import pty
 import re
 import shlex
 import signal
@@ -10,6 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from rich.console import Console
+
+from whet.evals.live.view import LiveView
 
 Play = Callable[..., Any]
 COUNTED = re.compile(r"1/12.*s sample", re.DOTALL)
@@ -202,3 +207,21 @@ def test_no_key_is_read_where_the_input_is_something_else(play: Play) -> None:
     assert echoes(terminal)
     played.tell("close")
     assert terminal.wait() == 0
+
+
+def test_rollouts_are_drawn_no_more_often_than_the_clock_allows(player: Any, clock: Any) -> None:
+    master, slave = pty.openpty()
+    with open(slave, "w", encoding="utf-8") as file:
+        console = Console(file=file, force_terminal=True, width=80, height=24, highlight=False)
+        view = LiveView(console, None, clock)  # whose clock stands still
+        view.start([player.plan(examples=1000)])
+        for task in range(1000):
+            view.rollout(0, player.row(task, 1.0))
+        view.close()
+    drawn = b""
+    with contextlib.suppress(OSError), open(master, "rb", buffering=0) as screen:  # OSError: nothing more comes
+        while data := screen.read(4096):
+            drawn += data
+    # At the beginning and in the end, and once more as rich lets the place go.
+    assert drawn.count(b"arithmetic with") <= 3
+    assert b"1000/3000" in drawn
