@@ -155,6 +155,13 @@ def test_resume_without_a_path_takes_the_newest_of_the_environment_and_model_and
     assert notes == [f"resuming {newest}"]
 
 
+def test_one_with_the_same_settings_goes_before_a_newer_one_with_others() -> None:
+    mine = store("a", "2026-01-01T00:00:00", temperature=0.5)
+    newest = store("b", "2026-01-02T00:00:00", temperature=0.9)
+    assert plan_evals(["one"], {"resume": True, "temperature": 0.5})[0].resume == mine
+    assert plan_evals(["one"], {"resume": True})[0].resume == newest
+
+
 def test_with_nothing_to_resume_there_is_one_line() -> None:
     with pytest.raises(RunError, match=r"there is no evaluation of one with whet/tiny in outputs/evals") as caught:
         plan_evals(["one"], {"resume": True})

@@ -48,6 +48,14 @@ def test_the_results_file_names_the_evaluation_too(saved):
     assert open_stored(directory / "results.jsonl").directory == directory
 
 
+def test_a_folder_stands_for_the_only_evaluation_below_it(saved, tmp_path):
+    directory = saved("a/b", right)
+    assert open_stored(tmp_path / "a").directory == directory
+    saved("c", right)
+    with pytest.raises(RunError, match="there are 2 evaluations below it; name one of them"):
+        open_stored(tmp_path)
+
+
 def test_the_list_has_the_newest_first(saved, tmp_path):
     saved("a", right)
     saved("b", lambda prompt: "no")

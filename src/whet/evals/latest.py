@@ -16,17 +16,15 @@ OWN = ("env_args", "extra_env_kwargs", "max_tokens", "temperature", "sampling_ar
 
 
 def find_to_resume(configs: Sequence[EvalConfig]) -> list[Path | None]:
-    """For each config the directory to go on with; None where there is none.
+    """For each config the newest evaluation of its environment and model, with its settings; None where there is none.
 
-    One alone takes the newest of its environment and model, whatever its arguments: going on says what has changed.
-    Among several, which may differ in nothing but arguments, each takes only one with its own.
+    One alone takes the newest with other settings where none has its own: going on says what has changed.
     Raises `RunError` where none of them has any.
     """
     stored = [_stored(config) for config in configs]
-    if len(configs) > 1:
-        stored = [
-            [one for one in found if _is_of(config, one[1])] for config, found in zip(configs, stored, strict=True)
-        ]
+    own = [[one for one in found if _is_of(config, one[1])] for config, found in zip(configs, stored, strict=True)]
+    if len(configs) > 1 or any(own):
+        stored = own
     newest = [max(found, key=_date)[0] if found else None for found in stored]
     if configs and not any(newest):
         first = configs[0]

@@ -17,11 +17,19 @@ from whet.types import RolloutOutput
 
 
 def find_results(path: Path) -> Path:
-    """The directory of an evaluation, named by it or by its results file. Raises `RunError` where there is none."""
+    """The directory of an evaluation: named by itself or its results file, or the only one below a folder.
+
+    Raises `RunError` where there is none, or a choice.
+    """
     directory = path.parent if path.name in (RESULTS, METADATA) else path
-    if not (directory / RESULTS).is_file():
+    if (directory / RESULTS).is_file():
+        return directory
+    below = sorted(file.parent for file in directory.glob(f"**/{RESULTS}")) if directory.is_dir() else []
+    if not below:
         raise RunError(f"{path}: there is no {RESULTS} here. `whet eval list` shows the evaluations there are.")
-    return directory
+    if len(below) > 1:
+        raise RunError(f"{path}: there are {len(below)} evaluations below it; name one of them, such as {below[0]}.")
+    return below[0]
 
 
 def stream_rows(directory: Path) -> Iterator[RolloutOutput]:

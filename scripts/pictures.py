@@ -1,0 +1,126 @@
+"""Write docs/pictures: what a terminal shows of real evaluations of whet/tiny. Takes a minute, and needs no network.
+
+.venv/bin/python scripts/pictures.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import os
+import re
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from whet.evals.live.progress import SessionFacts, SessionProgress
+from whet.evals.live.views import footer, live_view
+from whet.evals.observer import PlannedEval
+from whet.evals.plan import plan_evals
+from whet.evals.session import run_evals
+from whet.evals.summary import EvalSummary
+from whet.evals.view import print_summaries
+from whet.evals.viewer.app import Viewer
+from whet.evals.viewer.store import open_store
+from whet.types import RolloutOutput
+
+ROOT = Path(__file__).parents[1]
+TARGET = ROOT / "docs" / "pictures"
+WIDTH, HEIGHT = 104, 30
+ABLATION = ROOT / "configs" / "eval" / "ablation.toml"
+FAR_FONT = re.compile(r',\s*url\("https://[^"]*"\) format\("[^"]*"\)')
+"""rich's pictures name a font on the web beside the local one; a page should not fetch it."""
+
+
+class OnTheWay:
+    """An observer that keeps what the live view shows once a third of the rollouts are there."""
+
+    def __init__(self) -> None:
+        self.progress: SessionProgress | None = None
+        self.facts: SessionFacts | None = None
+
+    def start(self, evaluations: Sequence[PlannedEval]) -> None:
+        self.progress = SessionProgress(evaluations, time.monotonic)
+
+    def rollout(self, evaluation: int, row: RolloutOutput) -> None:
+        assert self.progress is not None
+        self.progress.rollout(evaluation, row)
+        facts = self.progress.facts(evaluation)
+        if self.facts is None and facts.done * 3 >= facts.total:
+            self.facts = facts
+
+    def note(self, text: str) -> None: ...
+
+    def finish(self, evaluation: int, summary: EvalSummary) -> None:
+        assert self.progress is not None
+        self.progress.finish(evaluation)
+
+    def close(self) -> None: ...
+
+
+def main() -> None:
+    TARGET.mkdir(exist_ok=True)
+    with working_folder():
+        two = OnTheWay()
+        asked = {"num_examples": 100, "rollouts_per_example": 4, "max_concurrent": 16, "save": False}
+        run_evals(plan_evals(["arithmetic", "reverse-text"], asked), two)
+        assert two.facts is not None
+        console = recorder()
+        console.print(live_view(two.facts, "latest", WIDTH, HEIGHT, footer(True, True, False)))
+        save(console.export_svg(title="whet eval run arithmetic reverse-text -n 100 -r 4"), "eval-live")
+
+        one = run_evals(plan_evals(["arithmetic"], {"num_examples": 64, "rollouts_per_example": 4}), OnTheWay())
+        picture_of(one, "eval-summary", "whet eval run arithmetic -n 64 -r 4")
+        several = run_evals(plan_evals([str(ABLATION)], {"save": False}), OnTheWay())
+        picture_of(several, "eval-ablation", "whet eval run configs/eval/ablation.toml")
+
+        tools = run_evals(plan_evals(["calculator"], {"num_examples": 4, "rollouts_per_example": 4}), OnTheWay())
+        assert tools[0].results is not None
+        save(asyncio.run(screen_of_viewer(tools[0].results)), "eval-view")
+
+
+@contextlib.contextmanager
+def working_folder() -> Iterator[None]:
+    """Results are written to a folder that is thrown away, under the short paths that a reader would see."""
+    before = Path.cwd()
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        os.symlink(ROOT / "environments", "environments")
+        try:
+            yield
+        finally:
+            os.chdir(before)
+
+
+def recorder() -> Console:
+    return Console(record=True, width=WIDTH, file=io.StringIO(), highlight=False, force_terminal=True)
+
+
+def picture_of(summaries: Sequence[EvalSummary], name: str, command: str) -> None:
+    console = recorder()
+    print_summaries(summaries, console)
+    save(console.export_svg(title=command), name)
+
+
+async def screen_of_viewer(results: Path) -> str:
+    """A conversation in `whet view`, as Textual draws it."""
+    app = Viewer(open_store(results))
+    async with app.run_test(size=(WIDTH, HEIGHT)) as pilot:
+        await pilot.pause()
+        await pilot.press("enter")
+        await pilot.pause()
+        return app.export_screenshot(title="whet view")
+
+
+def save(svg: str, name: str) -> None:
+    path = TARGET / f"{name}.svg"
+    path.write_text(FAR_FONT.sub("", svg), encoding="utf-8")
+    print(path.relative_to(ROOT), f"{path.stat().st_size / 1024:.0f} KB")
+
+
+if __name__ == "__main__":
+    main()
