@@ -40,7 +40,7 @@ def test_the_environment_has_three_spellings(key: str, read: Any) -> None:
 def test_a_file_for_verifiers_is_read(read: Any) -> None:
     entry = read(
         '[[eval]]\nid = "a"\nendpoint_id = "mini"\nnum_workers = "auto"\nsave_results = true\nmax_tokens = 9\n'
-        'env_args = { level = 2 }\napi_base_url = "http://localhost:1/v1"\nstate_columns = ["turn"]\n'
+        'env_args = { level = 2 }\napi_base_url = "http://localhost:1/v1"\nstate_columns = "turn, timing"\n'
         "[eval.args]\nsize = 3\n[eval.sampling_args]\nenable_thinking = false\n"
     )[0]
     assert entry.layer == {
@@ -51,7 +51,7 @@ def test_a_file_for_verifiers_is_read(read: Any) -> None:
         "max_tokens": 9,
         "args": {"level": 2, "size": 3},
         "base_url": "http://localhost:1/v1",
-        "state_columns": ["turn"],
+        "state_columns": ["turn", "timing"],
         "sampling": {"enable_thinking": False},
     }
 

@@ -149,7 +149,7 @@ def _check_values(layer: Layer, source: str) -> None:
         if numeric and isinstance(value, bool):
             raise ConfigError(f"{source}: '{name}': should be a number (got {str(value).lower()}).")
     if isinstance(layer.get("state_columns"), str):
-        layer["state_columns"] = [layer["state_columns"]]
+        layer["state_columns"] = [name.strip() for name in layer["state_columns"].split(",")]
     if isinstance(layer.get("env_file"), str):
         layer["env_file"] = [layer["env_file"]]
     checked = {name: value for name, value in layer.items() if name in EvalConfig.model_fields}
