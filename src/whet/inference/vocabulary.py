@@ -35,7 +35,7 @@ class Vocabulary:
 
 
 def _tokenizer_file(model: str) -> Path:
-    if model == TINY or Path(model).expanduser().is_dir():
+    if model == TINY or (model and Path(model).expanduser().is_dir()):
         file = resolve_model(model) / "tokenizer.json"
         if not file.is_file():
             raise ModelLoadError(f"{file.parent} has no tokenizer.json")

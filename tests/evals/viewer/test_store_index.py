@@ -108,7 +108,7 @@ def change(path: Path, what: str, value: Any) -> None:
         os.truncate(path, int(path.stat().st_size * value))
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=70, deadline=None, derandomize=True)
 @given(start=TEXTS, changes=CHANGES, piece=st.integers(1, 64))
 def test_after_every_change_the_index_says_what_the_file_says(
     start: bytes, changes: list[tuple[str, Any]], piece: int

@@ -28,17 +28,17 @@ def export(row: Mapping[str, Any], format: Format) -> str:
 
 def markdown(row: Mapping[str, Any]) -> str:
     """Headings for what was asked and what the model did; facts as a list."""
-    blocks = ["# Rollout", "\n".join(f"- {name}: {_code(value)}" for name, value in _facts(row))]
-    for title, text in _parts(row):
+    blocks = ["# Rollout", "\n".join(f"- {name}: {_code(value)}" for name, value in _facts(row, _name))]
+    for title, text in _parts(row, _name):
         blocks += [f"## {title}", _fenced(text)]
-    return "\n\n".join(blocks) + "\n"
+    return "\n\n".join(filter(None, blocks)) + "\n"
 
 
 def plain(row: Mapping[str, Any]) -> str:
     """The same without marks: facts, then every message under its title."""
-    blocks = ["\n".join(f"{name}: {visible(value)}" for name, value in _facts(row))]
-    blocks += [f"--- {title} ---\n{visible(text, lines=True)}" for title, text in _parts(row)]
-    return "\n\n".join(blocks) + "\n"
+    blocks = ["\n".join(f"{name}: {visible(value)}" for name, value in _facts(row, visible))]
+    blocks += [f"--- {title} ---\n{visible(text, lines=True)}" for title, text in _parts(row, visible)]
+    return "\n\n".join(filter(None, blocks)) + "\n"
 
 
 def visible(text: str, *, lines: bool = False) -> str:
@@ -54,13 +54,13 @@ def _escape(character: str) -> str:
     return named or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}")
 
 
-def _facts(row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _facts(row: Mapping[str, Any], name_of: Callable[[str], str]) -> Iterator[tuple[str, str]]:
     for name in _FACTS:
         if row.get(name) is not None:
             yield name, _written(row[name])
     metrics = row.get("metrics")
     for name, value in metrics.items() if isinstance(metrics, Mapping) else ():
-        yield f"metric {visible(str(name))}", _written(value)
+        yield f"metric {name_of(str(name))}", _written(value)
     error = row.get("error")
     if error is not None:
         chain = error.get("error_chain_repr") if isinstance(error, Mapping) else None
@@ -71,7 +71,7 @@ def _written(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _parts(row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _parts(row: Mapping[str, Any], name_of: Callable[[str], str]) -> Iterator[tuple[str, str]]:
     """(title, text) of every message, its reasoning and its tool calls, in order."""
     for name in ("prompt", "completion"):
         messages = row.get(name)
@@ -79,11 +79,11 @@ def _parts(row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield name, messages
         for message in messages if isinstance(messages, list) else ():
             if isinstance(message, Mapping):
-                yield from _message(message)
+                yield from _message(message, name_of)
 
 
-def _message(message: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    role = visible(str(message.get("role") or "message"))
+def _message(message: Mapping[str, Any], name_of: Callable[[str], str]) -> Iterator[tuple[str, str]]:
+    role = name_of(str(message.get("role") or "message"))
     reasoning = message.get("reasoning_content")
     calls = list(tool_calls(message))
     text = readable_text(message.get("content"))
@@ -92,13 +92,18 @@ def _message(message: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if text or not (reasoning or calls):
         yield role, text
     for call in calls:
-        yield f"{role} calls {visible(call.name) or 'a tool'}", call.arguments
+        yield f"{role} calls {name_of(call.name or 'a tool')}", call.arguments
 
 
 def _fenced(text: str) -> str:
     longest = max(map(len, re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}text\n{visible(text, lines=True)}\n{fence}"
+
+
+def _name(text: str) -> str:
+    """A name in Markdown: as it is where it is a plain word."""
+    return text if re.fullmatch(r"[\w -]+", text) else _code(text)
 
 
 def _code(text: str) -> str:

@@ -27,7 +27,7 @@ from whet.evals.viewer.entries import NAMES, NUMBERS, Entry, group_key, read_ent
 from whet.evals.viewer.index import Chunk, FileState, Index, Stamp
 from whet.evals.viewer.layout import Layout, Part, part_of
 from whet.evals.viewer.lines import opened, read_at
-from whet.evals.viewer.pieces import Line, Mark, PieceReader
+from whet.evals.viewer.pieces import Line, Mark, next_piece
 
 PIECE = 4 << 20
 """Bytes that a process of its own indexes at once."""
@@ -49,7 +49,7 @@ class Indexer:
         self._states: dict[str, FileState] = {}
         self._stamp: Stamp | None = None  # what the index looked like when `_states` was read
         self._same: dict[str, tuple[Part, FileState]] = {}  # compared already
-        self._readers: dict[str, PieceReader] = {}
+        self._torn: dict[str, Part] = {}  # files that hold no whole line more, as they were then
         self._places: Counter[int] = Counter()
         self._places_of: Stamp | None = None
 
@@ -62,7 +62,6 @@ class Indexer:
         with self.index.writing():
             if self.index.stamp() == self._stamp:  # else another process was faster
                 self.index.clear()
-        self._readers.clear()
         self._refresh()
 
     def _refresh(self) -> None:
@@ -111,11 +110,7 @@ class Indexer:
     @property
     def torn(self) -> int:
         """Bytes after the last whole line, of the files that are indexed to there."""
-        return sum(
-            self.parts[name].size - self._position(name)
-            for name, reader in self._readers.items()
-            if reader.torn and name in self.parts
-        )
+        return sum(part.size - self._position(name) for name, part in self.parts.items() if name in self._torn)
 
     @property
     def left(self) -> int:
@@ -132,19 +127,22 @@ class Indexer:
             if part.size <= self._position(name):
                 continue
             mark = self._states[name].mark if name in self._states else Mark()
-            reader = self._readers.setdefault(name, PieceReader())
             try:
                 with opened(part.path) as file:
                     now = part_of(name, part.path, os.fstat(file), part.step)  # before anything is read of it
                     if now.inode != part.inode or now.size < part.size:
                         continue  # replaced or cut since `check`, which will find out
-                    piece = reader.next(file, mark, now.size, self.piece)
+                    if self._torn.get(name) == now:
+                        continue
+                    piece = next_piece(file, mark, now.size, self.piece)
                     if piece is None:
+                        self._torn[name] = now
                         continue
                     sample = fingerprint(file, piece.end.position)
             except FileNotFoundError:
                 continue
             state = FileState(name, part.step, piece.end, now.size, now.modified, now.inode, sample)
+            self._torn.pop(name, None)
             self._add(state, piece.lines)
             return True
         return False

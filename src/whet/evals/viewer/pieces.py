@@ -34,51 +34,38 @@ class Piece:
     end: Mark
 
 
-class PieceReader:
-    """Reads one file. Remembers what it need not look at again while nothing is added to the file."""
+def next_piece(file: int, mark: Mark, size: int, limit: int) -> Piece | None:
+    """The whole lines from `mark` on, about `limit` bytes of them but at least one; None where there is none.
 
-    def __init__(self) -> None:
-        self.torn = False  # whether what follows the last piece is no whole line yet
-        self._no_newline_before = 0
-        self._no_row_with_size = -1
+    Of the file, only its first `size` bytes are looked at: it may have grown since. An object that ends them, without
+    a newline, is a whole line: no part of it would be an object.
+    """
+    data = read_at(file, mark.position, min(limit, size - mark.position))
+    if b"\n" not in data:
+        newline = find_newline(file, mark.position + len(data), size)
+        if newline is None:
+            return _last(file, mark, size)
+        whole = newline + 1 - mark.position
+        if whole > TOO_LONG:
+            line = Line(mark.position, mark.newlines + 1, whole - 1, None)
+            return Piece([line], Mark(newline + 1, mark.newlines + 1))
+        data = read_at(file, mark.position, whole)
+    contents = data.split(b"\n")
+    rest = contents.pop()
+    end = Mark(mark.position + len(data) - len(rest), mark.newlines + len(contents))
+    return Piece(list(_lines(contents, mark)), end)
 
-    def next(self, file: int, mark: Mark, size: int, limit: int) -> Piece | None:
-        """The whole lines from `mark` on, about `limit` bytes of them but at least one; None where there is none.
 
-        Of the file, only its first `size` bytes are looked at: it may have grown since. An object that ends them,
-        without a newline, is a whole line: no part of it would be an object.
-        """
-        data = read_at(file, mark.position, min(limit, size - mark.position))
-        if b"\n" not in data:
-            newline = find_newline(file, max(mark.position + len(data), self._no_newline_before), size)
-            if newline is None:
-                self._no_newline_before = size
-                return self._last(file, mark, size)
-            whole = newline + 1 - mark.position
-            if whole > TOO_LONG:
-                line = Line(mark.position, mark.newlines + 1, whole - 1, None)
-                return self._found([line], Mark(newline + 1, mark.newlines + 1))
-            data = read_at(file, mark.position, whole)
-        contents = data.split(b"\n")
-        rest = contents.pop()
-        end = Mark(mark.position + len(data) - len(rest), mark.newlines + len(contents))
-        return self._found(list(_lines(contents, mark)), end)
-
-    def _found(self, lines: list[Line], end: Mark) -> Piece:
-        self.torn = False
-        return Piece(lines, end)
-
-    def _last(self, file: int, mark: Mark, size: int) -> Piece | None:
-        self.torn = True
-        if size - mark.position > LONG or size == self._no_row_with_size or not mark.ended:
-            return None
-        data = read_at(file, mark.position, size - mark.position)
-        try:
-            parse_row(data)
-        except ValueError:
-            self._no_row_with_size = size
-            return None
-        return self._found(list(_lines([data], mark)), Mark(mark.position + len(data), mark.newlines, ended=False))
+def _last(file: int, mark: Mark, size: int) -> Piece | None:
+    """The end of a file that has no newline, where it is a rollout all the same."""
+    if size - mark.position > LONG or not mark.ended:
+        return None
+    data = read_at(file, mark.position, size - mark.position)
+    try:
+        parse_row(data)
+    except ValueError:
+        return None
+    return Piece(list(_lines([data], mark)), Mark(mark.position + len(data), mark.newlines, ended=False))
 
 
 def _lines(contents: Sequence[bytes], start: Mark) -> Iterator[Line]:
