@@ -8,6 +8,7 @@ a pipe that is told the command's process id and, in the end, its exit status, a
 import gc
 import importlib
 import json
+import multiprocessing
 import os
 import resource
 import signal
@@ -86,6 +87,7 @@ if __name__ == "__main__":
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
     serve(connection)
+    multiprocessing.set_start_method("fork")  # a learner's process need not import everything again either
     from whet.cli.main import main
 
     sys.exit(main())

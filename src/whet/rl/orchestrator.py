@@ -72,6 +72,8 @@ class Orchestrator:
         step = first_step - 1
         try:
             while step < self.config.max_steps:
+                if self.stop.is_set():  # a batch may have been there before anybody could ask
+                    raise StopRequested
                 if self._evaluation_is_due(step):
                     await self._evaluate("during" if step else "before", step)
                 await self._step(step + 1)

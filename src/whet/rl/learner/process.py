@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import connection, get_context, parent_process
+from multiprocessing import connection, get_context, get_start_method, parent_process
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -36,7 +36,9 @@ class ProcessLearner:
 
         Raises what `make_learner` raises, and `TrainingError` where the process does not live to tell.
         """
-        self._pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_begin)
+        # A program may have chosen how its processes start; Python's own choice is not safe beside torch's threads.
+        context = get_context(get_start_method(allow_none=True) or "spawn")
+        self._pool = ProcessPoolExecutor(1, mp_context=context, initializer=_begin)
         facts = self._run(_make, model, options)
         self.pid: int = facts["pid"]
         self.version: int = facts["version"]

@@ -1,0 +1,180 @@
+"""Training while rollouts go on: real processes, real signals, the real tiny model.
+
+1. Every step trains exactly `batch_size` rollouts in whole groups; no group is trained twice.
+2. No token is older than `max_off_policy_steps`, and none is younger than the weights that learned from it.
+3. kill -9, then --resume: the ledger is whole, no group is trained twice, and what was in flight is not lost.
+4. When the run is killed its learner ends too; a learner that is killed ends the run with a word and can be resumed.
+5. Ctrl-C: a checkpoint, exit status 130, and nothing left running.
+"""
+
+import json
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from whet.files import read_lines
+from whet.rl.ledger import Ledger
+from whet.rl.rollout_log import read_rollouts
+
+CONFIG = """
+name = "run"
+model = "whet/tiny"
+max_steps = 6
+batch_size = 16
+rollouts_per_example = 4
+learning_rate = 3e-4
+max_async_level = 2
+max_off_policy_steps = 3
+oversampling_factor = 1.5
+[sampling]
+max_tokens = 24
+[[env]]
+id = "reverse-text"
+[[env]]
+id = "calculator"
+weight = 0.5
+[eval]
+num_examples = 2
+before = false
+after = false
+[checkpointing]
+save_every_n_steps = 2
+[deployment]
+threads = 1
+"""
+Start = Callable[..., Any]
+
+
+@pytest.fixture
+def start(warm: Any, tmp_path: Path) -> Start:
+    """Starts a run in this test's directory, in a process of its own."""
+    config = tmp_path / "config.toml"
+    config.write_text(CONFIG)
+    return lambda *arguments: warm.start("train", "run", config, "--runs_directory", tmp_path / "runs", *arguments)
+
+
+def finish(process: Any, expected: int = 0) -> str:
+    output: str = process.communicate(timeout=120)
+    assert process.returncode == expected, output
+    return output
+
+
+def after_step(process: Any, step: int, act: Callable[[], None]) -> None:
+    for line in process.stdout:
+        if line.startswith(f"step {step}/"):
+            act()
+            return
+    raise AssertionError(f"the run ended before step {step}")
+
+
+def children_of(pid: int) -> list[int]:
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            name_end = (text := stat.read_text()).rindex(")")
+        except (OSError, ValueError):
+            continue
+        if int(text[name_end + 2 :].split()[1]) == pid:
+            found.append(int(stat.parent.name))
+    return found
+
+
+def learner_of(pid: int) -> int:
+    """The child that holds the learner: the one with the most memory."""
+    return max(children_of(pid), key=lambda child: int(Path(f"/proc/{child}/statm").read_text().split()[1]))
+
+
+def gone(pid: int) -> bool:
+    for _ in range(500):
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
+                return True
+        except FileNotFoundError:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def check_whole(run: Path, steps: int) -> None:
+    """Contract 1 and 2, from what the run wrote."""
+    ledger = Ledger(run / "ledger.jsonl").steps
+    assert list(ledger) == list(range(1, steps + 1))
+    trained = [group for groups in ledger.values() for group in groups]
+    assert len(set(trained)) == len(trained)
+    for step in ledger:
+        rows = list(read_rollouts(run / "rollouts" / f"step_{step:06}.jsonl"))
+        assert Counter(row["group"] for row in rows) == dict.fromkeys(ledger[step], 4)
+        versions = {run_of[0] for row in rows for turn in row["turns"] for run_of in turn["policy_version"]}
+        assert max(versions) <= step - 1
+        assert step - 1 - min(versions) <= 3
+    metrics = list(read_lines(run / "metrics.jsonl"))
+    assert [row["step"] for row in metrics] == list(range(1, steps + 1))
+
+
+def test_a_run_trains_whole_batches_once_each_and_nothing_too_old(start: Start, tmp_path: Path) -> None:
+    finish(start())
+    run = tmp_path / "runs" / "run"
+    check_whole(run, 6)
+    assert any(row["staleness/max"] > 0 for row in read_lines(run / "metrics.jsonl"))
+    mix = Counter(row["environment"] for path in run.glob("rollouts/step_*") for row in read_lines(path))
+    assert mix == {"reverse-text": 64, "calculator": 32}
+
+
+def test_a_killed_run_ends_its_learner_and_goes_on_without_losing_or_repeating_a_group(
+    start: Start, tmp_path: Path
+) -> None:
+    process = start()
+    learner = 0
+
+    def kill() -> None:
+        nonlocal learner
+        learner = learner_of(process.pid)
+        process.send_signal(signal.SIGKILL)
+
+    after_step(process, 3, kill)
+    process.wait(timeout=60)
+    assert gone(learner)
+    finish(start("--resume"))
+    run = tmp_path / "runs" / "run"
+    check_whole(run, 6)
+    trained = sorted(int(group) for groups in Ledger(run / "ledger.jsonl").steps.values() for group in groups)
+    # Whoever was drawn is trained or still waits: 24 groups of the first 24 + (2 + 1.5) * 4 draws, and none is skipped
+    # for good but those in flight at the end.
+    state = json.loads((run / "checkpoints" / "step_6" / "curriculum.json").read_text())
+    assert sorted(trained + [task[0] for task in state["pending"]]) == list(range(len(trained) + len(state["pending"])))
+
+
+def test_a_learner_that_is_killed_ends_the_run_with_a_word_and_the_run_can_be_resumed(
+    start: Start, tmp_path: Path
+) -> None:
+    process = start()
+    after_step(process, 3, lambda: os.kill(learner_of(process.pid), signal.SIGKILL))
+    output = finish(process, expected=1)
+    assert "the learner's process ended" in output
+    assert "--resume" in output
+    finish(start("--resume"))
+    check_whole(tmp_path / "runs" / "run", 6)
+
+
+def test_ctrl_c_saves_and_leaves_nothing_running(start: Start, tmp_path: Path) -> None:
+    process = start()
+    learner = 0
+
+    def interrupt() -> None:
+        nonlocal learner
+        learner = learner_of(process.pid)
+        process.send_signal(signal.SIGINT)
+
+    after_step(process, 3, interrupt)
+    assert "--resume" in finish(process, expected=130)
+    assert gone(learner)
+    status = json.loads((tmp_path / "runs" / "run" / "status.json").read_text())
+    assert (tmp_path / "runs" / "run" / "checkpoints" / f"step_{status['step']}").is_dir()
+    finish(start("--resume"))
+    check_whole(tmp_path / "runs" / "run", 6)
