@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from whet.rl.learner.config import OptimizerConfig
 from whet.rl.learner.make import make_learner
 from whet.rl.learner.protocol import OptimParams
 from whet.rl.losses.config import LossConfig
+from whet.rl.metrics import without_clock
 from whet.rl.run import run_training
 from whet.rl.samples import sequences_of
 
@@ -54,7 +56,7 @@ def models(tmp_path_factory):
 
 @pytest.fixture
 def run(tmp_path):
-    def run(model, **algorithm):
+    def run(model, *, resume=False, sections=None, **algorithm):
         config = RunConfig.model_validate(
             {
                 "name": "r",
@@ -69,9 +71,11 @@ def run(tmp_path):
                 "env": [{"id": "reverse-text"}],
                 "eval": {"before": False, "after": False},
                 "deployment": {"threads": 1},
+                "checkpointing": {"save_every_n_steps": 1},
+                **(sections or {}),
             }
         )
-        assert run_training(config, json_output=True).state == "finished"
+        assert run_training(config, resume=resume, json_output=True).state == "finished"
         lines = (tmp_path / "r" / "metrics.jsonl").read_text().splitlines()
         return tmp_path / "r", [json.loads(line) for line in lines]
 
@@ -89,6 +93,43 @@ def test_sampler_and_learner_agree_to_rounding_before_and_after_an_update(run, m
     assert all(abs(line["policy/kl"]) < 1e-6 for line in metrics)
     assert all(line["policy/clip_frac"] == 0 for line in metrics)
     AutoModelForCausalLM.from_pretrained(directory / "model")
+
+
+def test_an_adapter_of_a_mixture_of_experts_is_sampled_as_it_was_learned(run, models):
+    lora = {"rank": 4, "target_modules": ["q_proj", "v_proj"], "merge": True}
+    directory, metrics = run(models["experts"], sections={"lora": lora, "learning_rate": 1e-2})
+    assert all(abs(line["policy/kl"]) < 1e-6 for line in metrics)
+    whole, base = (AutoModelForCausalLM.from_pretrained(path) for path in (directory / "model", models["experts"]))
+    moved = {name for name, p in whole.named_parameters() if not torch.equal(p, base.get_parameter(name))}
+    assert moved == {f"model.layers.{i}.self_attn.{part}.weight" for i in (0, 1) for part in ("q_proj", "v_proj")}
+
+
+EVERYTHING = {
+    "advantage": "rloo",
+    "loss": "ppo",
+    "kl_coef": 0.1,
+    "entropy_coef": 0.01,
+    "reward_clip": (0.0, 0.1),
+    "length_penalty": 0.2,
+    "length_penalty_full": 12,
+    "repetition_penalty": 0.1,
+    "repetition_ngram": 1,
+    "reward_norm": "running",
+}
+
+
+def test_with_everything_switched_on_a_resumed_run_is_bit_for_bit_the_uninterrupted_one(run, models):
+    """The reference and the running statistics are those of the first step, not those of the checkpoint."""
+    sections = {
+        "optimizer": {"type": "muon", "schedule": "cosine", "min_lr_ratio": 0.1, "max_grad_norm": 0},
+        "learner": {"micro_batch_tokens": 64, "activation_checkpointing": True},
+    }
+    directory, expected = run(models["dense"], sections=sections, **EVERYTHING)
+    assert expected[0]["policy/kl_ref"] == 0 < expected[1]["policy/kl_ref"]
+    assert {"reward/length_penalty", "reward/repetition_penalty", "reward/shaped_mean"} <= expected[0].keys()
+    shutil.rmtree(directory / "checkpoints" / "step_2")
+    _, resumed = run(models["dense"], resume=True, sections=sections, **EVERYTHING)
+    assert [without_clock(line) for line in resumed] == [without_clock(line) for line in expected]
 
 
 def test_replay_is_refused_for_a_model_without_experts(run):
