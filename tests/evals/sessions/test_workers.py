@@ -142,3 +142,19 @@ def test_a_worker_that_is_stuck_in_an_environment_ends_with_its_session() -> Non
     os.close(writing)
     assert stuck.wait(timeout=60) == -9
     stuck.stdout.close()
+
+
+def test_a_model_that_is_not_there_ends_the_session_before_a_rollout_asks_for_it(tmp_path: Path) -> None:
+    from whet.errors import ModelLoadError
+    from whet.evals.config import EvalConfig
+    from whet.evals.observer import Unwatched
+    from whet.evals.session import run_evals
+    from whet.rollouts.results import load_outputs
+
+    config = EvalConfig(environment="guess-number", model="./none", workers=2, output_directory=tmp_path)
+    before = children()
+    with pytest.raises(ModelLoadError, match="no model directory"):
+        run_evals([config], Unwatched())
+    (results,) = tmp_path.glob("*/*/results.jsonl")
+    assert load_outputs(results.parent) == []
+    assert children() == before

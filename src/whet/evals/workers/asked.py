@@ -27,6 +27,13 @@ class Asked:
         self._rollouts: dict[tuple[int, str], tuple[Client[Any, Any, Any, Any], State]] = {}
         self._releasing: set[asyncio.Task[None]] = set()
 
+    async def open(self, evaluation: int) -> None:
+        """Have the model of an evaluation ready: loading it is no part of the time of whichever rollout asks first.
+
+        Raises `WhetError` where it cannot be had.
+        """
+        await self._models.client(evaluation)
+
     def hear(self, child: Child, head: dict[str, Any], body: bytes) -> None:
         """A question, or that one needs no answer any more, or that a rollout is over."""
         loop = asyncio.get_running_loop()

@@ -80,6 +80,8 @@ class WorkerPool:
         await self.close()
 
     async def submit(self, job: Job) -> None:
+        if self._configs[job.evaluation].local:
+            await self._asked.open(job.evaluation)
         self._line.add(job)
         self._give_out()
         await self._until(lambda: not self._line)
