@@ -4,7 +4,9 @@
 
 Makes a file of that size in a temporary folder, and removes it afterwards. Each part is measured in a process of its
 own: `cold` opens it without an index, the file not in memory; `build` indexes it aside while it polls as the viewer
-does; `warm` opens it with the index, then lists, reads and searches. Memory is the peak of the process.
+does; `warm` opens it with the index, then lists, reads and searches; `screen` is the command on a pseudo-terminal,
+from its start to the first row on the screen and from a key to the screen that shows it, without and with the index.
+Memory is the peak of the process.
 """
 
 from __future__ import annotations
@@ -20,12 +22,13 @@ from typing import Any
 from _viewer_file import make_evaluation
 
 HERE = Path(__file__).parent
-PARTS = ("cold", "build", "warm")
+PARTS = ("cold", "build", "warm", "screen cold", "screen warm")
 
 
 def measure(part: str, results: Path) -> dict[str, float]:
+    side = "_viewer_screen.py" if part.startswith("screen") else "_viewer_side.py"
     done = subprocess.run(
-        [sys.executable, str(HERE / "_viewer_side.py"), part, str(results)], capture_output=True, text=True
+        [sys.executable, str(HERE / side), part.split()[-1], str(results)], capture_output=True, text=True
     )
     if done.returncode != 0:
         raise SystemExit(f"{part} failed:\n{done.stderr[-2000:]}")

@@ -110,8 +110,8 @@ def test_commands_that_a_guide_only_shows_are_commands_of_whet(page: Path) -> No
             continue
         for line in step.text.splitlines():
             if line.startswith("$ whet "):
-                group, command = shlex.split(line, comments=True)[2:4]
-                assert main([group, command, "--help"]) == 0, f"line {step.line}: {line}"
+                words = shlex.split(line, comments=True)[2:4]
+                assert main([*words, "--help"]) == 0, f"line {step.line}: {line}"
 
 
 def test_a_block_is_what_its_fence_says() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -20,6 +21,7 @@ from whet.evals.viewer.widgets.lines import Line, line
 from whet.evals.viewer.widgets.rows import Cell, Rows
 
 TICK = 0.2  # seconds between two looks at how far the index is
+REST = 10  # times as long as a list took, no new one is asked for because the file has grown
 
 QUESTIONS: dict[Choosable, str] = {
     "stop_condition": "Only rollouts that stopped by",
@@ -90,6 +92,8 @@ y x     copy this rollout, export it or the list
         self._environments = 1
         self._loading = False
         self._again = False
+        self._grown = False
+        self._rested = 0.0  # when the next list may be asked for because the file has grown
 
     def compose(self) -> ComposeResult:
         yield Bar(self._status())
@@ -133,7 +137,9 @@ y x     copy this rollout, export it or the list
         self.listing.progress = now
         if now.generation != before.generation:
             self._start_again()
-        if now.generation != before.generation or now.rollouts != before.rollouts:
+        self._grown |= now.generation != before.generation or now.rollouts != before.rollouts
+        if self._grown and time.monotonic() >= self._rested:
+            self._grown = False
             self.reload()
         self.show_status()
 
@@ -157,9 +163,11 @@ y x     copy this rollout, export it or the list
         try:
             while self._again:
                 self._again = False
+                begun = time.monotonic()
                 loaded = await asyncio.to_thread(self.listing.load)
                 environments = len(await asyncio.to_thread(self.listing.store.counts, "environment"))
                 self.listing.take(loaded)
+                self._rested = time.monotonic() + REST * (time.monotonic() - begun)
                 self._show(environments)
         finally:
             self._loading = False

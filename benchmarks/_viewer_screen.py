@@ -1,0 +1,78 @@
+"""One side of `viewer.py`: `whet view FILE` on a pseudo-terminal, as a person sees it.
+
+    python benchmarks/_viewer_screen.py cold|warm RESULTS
+
+`cold`: without an index and with the file out of memory, from the start of the process to the first row on the screen;
+then keys while the index is being built aside, each from being typed to the screen that shows it. `warm`: the same with
+the index there. Memory is the peak of the viewer's process, CPU what it used itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from terminals import KEYS, Terminal
+from whet.evals.viewer.location import beside
+
+PRESSES = 60
+PAUSE = 0.05  # seconds between two keys, so that the index goes on meanwhile
+
+
+def peak_mib(pid: int) -> float:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
+
+
+def cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def answered(terminal: Terminal, key: str) -> float:
+    """Seconds from a key to another screen."""
+    before = terminal.lines()
+    start = time.perf_counter()
+    terminal.send(key)
+    terminal.wait_for(lambda lines: lines[3:] != before[3:])
+    return time.perf_counter() - start
+
+
+def main() -> None:
+    part, results = sys.argv[1], Path(sys.argv[2])
+    if part == "cold":
+        beside(results).unlink(missing_ok=True)
+        with results.open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    start = time.perf_counter()
+    terminal = Terminal(["whet", "view", results], columns=110, rows=30)
+    terminal.wait_for("Questio")
+    pid = terminal.process.pid
+    figures = {"first_row_s": time.perf_counter() - start, "first_row_cpu_s": cpu_s(pid)}
+    figures["first_row_peak_mib"] = peak_mib(pid)
+    keys = []
+    before = cpu_s(pid)
+    for press in range(PRESSES):
+        keys.append(answered(terminal, KEYS["page_down"] if press % 3 else KEYS["down"]))
+        time.sleep(PAUSE)
+    figures |= {"key_s": statistics.median(keys), "slowest_key_s": max(keys)}
+    figures["key_cpu_s"] = (cpu_s(pid) - before) / PRESSES
+    terminal.wait_for(lambda lines: "reading the file" not in lines[1], 600)
+    figures["listed_s"] = time.perf_counter() - start
+    figures["end_of_the_list_s"] = answered(terminal, KEYS["end"])
+    figures["sorted_s"] = answered(terminal, "R")
+    figures["peak_mib"] = peak_mib(pid)
+    terminal.send("q")
+    assert terminal.wait() == 0
+    print(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()
