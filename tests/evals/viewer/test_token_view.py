@@ -94,6 +94,10 @@ def test_tokens_that_make_one_character_together_have_its_text_at_the_last() -> 
     assert texts[-4:-1] == ["", "", ""]
 
 
+def test_an_id_that_is_no_token_has_no_text() -> None:
+    assert Vocabulary("whet/tiny").texts([39, 10**6, -1, 2**40, 68]) == ["H", "", "", "", "e"]
+
+
 @pytest.mark.parametrize("content", [None, "{"])
 def test_a_model_without_a_tokenizer_that_can_be_read_is_named(tmp_path: Path, content: str | None) -> None:
     if content is not None:
