@@ -53,7 +53,7 @@ class Engine:
         ids = [72, 101, 108, 108, 111, 33, 33, 33]
         logprobs = [-1.0] * len(ids)
         if on_tokens is not None:
-            ids, logprobs = [120] * 64, []
+            ids, logprobs = self.letters, []
             for token in ids:
                 logprobs.append(time.perf_counter())
                 on_tokens([token])
@@ -65,6 +65,7 @@ class Engine:
 async def main():
     policy = load_policy("whet/tiny", threads=1)
     policy.client.engine = Engine()
+    policy.client.engine.letters = policy.tokenizer.encode("x" * 64, add_special_tokens=False)
     messages = [UserMessage("Reverse the text: benchmark")]
     times = []
     for number in range(2000):

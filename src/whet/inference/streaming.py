@@ -35,6 +35,8 @@ _MORE_TEXT_MARKERS = {
 }
 _CALL_AS_JSON = '{"name": "f", "parameters": {}}'
 _HALF = "\N{REPLACEMENT CHARACTER}"
+_CHARACTER_IDS = 8
+"""More ids than the bytes of a character."""
 _LETTERS = "abcdefghijklmnopqrstuvw"
 _PROMPT_TAIL = 256
 
@@ -147,7 +149,9 @@ class TextSoFar:
     def push(self, token: int) -> str:
         """What has become certain with this id."""
         self._pending.append(token)
-        if token in self._unsure:
+        # The end shows whether bytes are missing: a model that writes nothing but bytes must not cost more and more.
+        end = self._pending[-_CHARACTER_IDS:]
+        if token in self._unsure or (len(end) < len(self._pending) and self._decode(end).endswith(_HALF)):
             return ""
         whole = self._decode([*self._context, *self._pending])
         if whole.endswith(_HALF):
