@@ -170,8 +170,14 @@ def test_with_nothing_to_resume_there_is_one_line() -> None:
 
 def test_a_directory_can_be_named(folder: Path) -> None:
     assert plan_evals(["one"], {"resume": Path("x/y")})[0].resume == Path("x/y")
+    assert plan_evals(["one"], {"resume": Path("x/y/results.jsonl")})[0].resume == Path("x/y")
     (config,) = plan_evals([write(folder, '[[eval]]\nid = "one"\nresume = "x"\n')], {})
     assert config.resume == folder / "x"
+
+
+def test_what_is_resumed_is_saved() -> None:
+    with pytest.raises(ConfigError, match="leave --no-save out"):
+        plan_evals(["one"], {"resume": Path("x"), "save": False})
 
 
 def test_one_directory_is_not_resumed_by_several_evaluations() -> None:

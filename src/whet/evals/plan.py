@@ -19,8 +19,11 @@ from whet.evals.offline import check_loopback
 from whet.evals.options import Layer, canonical, merged, to_config
 from whet.evals.sweep import sets
 from whet.evals.toml_file import Entry, read_eval_file
+from whet.rollouts.results import METADATA, RESULTS
 
 COMMAND_LINE = "command line"
+Resume = str | Path | bool | None
+"""A directory to go on with, or True for the newest."""
 
 
 def plan_evals(
@@ -52,6 +55,7 @@ def plan_evals(
         if config.offline and config.base_url is not None:
             for url in config.base_url.split(","):
                 check_loopback(url)
+    _check_resumes(configs, resumes)
     return _resumed(configs, resumes, note)
 
 
@@ -105,28 +109,37 @@ def _name(config: EvalConfig) -> str:
     return f"{config.label} with {config.model}" + (f" ({varied})" if varied else "")
 
 
-def _resumed(
-    configs: Sequence[EvalConfig], resumes: Sequence[Path | bool | None], note: Callable[[str], None]
-) -> list[EvalConfig]:
+def _check_resumes(configs: Sequence[EvalConfig], resumes: Sequence[Resume]) -> None:
+    named = [resume for resume in resumes if isinstance(resume, str | Path)]
+    if len(set(named)) < len(named):
+        raise ConfigError(
+            f"--resume {named[0]} is one evaluation, and {len(configs)} are asked for; "
+            "give --resume without a path to go on with the newest of each."
+        )
+    for config, resume in zip(configs, resumes, strict=True):
+        if resume and not config.save:
+            raise ConfigError("--resume saves into the directory that it goes on with; leave --no-save out.")
+
+
+def _resumed(configs: Sequence[EvalConfig], resumes: Sequence[Resume], note: Callable[[str], None]) -> list[EvalConfig]:
     """The configs, each with the directory it goes on with, if any.
 
     Raises `RunError` where the newest was asked for and no evaluation has one. Of several, those that have none begin
     anew: a session that was interrupted had not begun all of them.
     """
-    named = [resume for resume in resumes if isinstance(resume, str | Path)]
-    if len(configs) > 1 and len(set(named)) < len(named):
-        raise ConfigError(
-            f"--resume {named[0]} is one evaluation, and {len(configs)} are asked for; "
-            "give --resume without a path to go on with the newest of each."
-        )
+    newest = find_to_resume([config for config, resume in zip(configs, resumes, strict=True) if resume is True])
     found: list[EvalConfig] = []
-    wanted = [config for config, resume in zip(configs, resumes, strict=True) if resume is True]
-    newest = find_to_resume(wanted)
     for config, resume in zip(configs, resumes, strict=True):
-        directory = newest.pop(0) if resume is True else Path(resume) if resume else None
+        directory = newest.pop(0) if resume is True else _directory(resume) if resume else None
         if resume is True and directory is not None:
             note(f"resuming {directory}")
         elif resume is True:
             note(f"nothing to resume for {_name(config)}: it begins anew")
         found.append(config if directory is None else config.model_copy(update={"resume": directory}))
     return found
+
+
+def _directory(resume: str | Path) -> Path:
+    """An evaluation's directory, which its files name too."""
+    path = Path(resume).expanduser()
+    return path.parent if path.name in (RESULTS, METADATA) else path
