@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from whet.display.html import Html, join, tag
-from whet.display.text import call_text
+from whet.display.text import call_text, listed
 from whet.messages import content_text
 
 MOST_TEXT = 4000
@@ -25,7 +25,7 @@ def messages_html(value: Any) -> Html:
     """The messages of a row's `prompt` or `completion`, or the text of a completion that is none."""
     if isinstance(value, str):
         return tag("div", tag("pre", cut(value)), class_="other")
-    messages = [message for message in value or () if isinstance(message, Mapping)]
+    messages = [message for message in listed(value) if isinstance(message, Mapping)]
     if len(messages) <= MOST_MESSAGES:
         return join(*map(_message, messages))
     half = MOST_MESSAGES // 2
@@ -45,7 +45,7 @@ def _parts(message: Mapping[str, Any]) -> Iterator[Html]:
     thought = message.get("reasoning_content")
     if thought:
         yield tag("pre", cut(f"(thinking) {thought}").strip("\n"), class_="thought")
-    calls = message.get("tool_calls") or ()
+    calls = listed(message.get("tool_calls"))
     said = content_text(message.get("content")).strip("\n")
     if said or not calls:
         yield tag("pre", cut(said))

@@ -10,7 +10,7 @@ from rich.console import Group
 from rich.panel import Panel
 from rich.text import Text
 
-from whet.display.text import call_text
+from whet.display.text import call_text, listed
 from whet.messages import content_text
 from whet.terminal import safe_text
 
@@ -36,7 +36,7 @@ def _conversation(row: Mapping[str, Any], width: int) -> Iterator[Text]:
     for message in [*_messages(row.get("prompt")), *_messages(row.get("completion"))]:
         role = str(message.get("role", ""))
         spoken = content_text(message.get("content"))
-        for call in message.get("tool_calls") or ():
+        for call in listed(message.get("tool_calls")):
             spoken += f" {call_text(call)}"
         label = {"assistant": "model", "text": "prompt"}.get(role, role)
         line = Text(
@@ -56,4 +56,4 @@ def _fit(text: str, width: int, *, from_start: bool) -> str:
 def _messages(value: Any) -> list[Mapping[str, Any]]:
     if isinstance(value, str):
         return [{"role": "text", "content": value}]
-    return [message for message in value or () if isinstance(message, Mapping)]
+    return [message for message in listed(value) if isinstance(message, Mapping)]

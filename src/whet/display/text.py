@@ -20,3 +20,8 @@ def call_text(call: Any) -> str:
     except (TypeError, ValueError):
         return str(call)
     return f"{read.name}({read.arguments})"
+
+
+def listed(value: Any) -> list[Any]:
+    """`value` if it is a list, else nothing: what a file of rows holds may be anything."""
+    return value if isinstance(value, list) else []

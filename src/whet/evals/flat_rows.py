@@ -10,7 +10,7 @@
 | `prompt`, `completion` | messages | see `MESSAGE_FIELDS`; JSON text in CSV |
 | `stop_condition`, `is_completed`, `is_truncated` | text, yes or no | how it ended |
 | `seconds`, `input_tokens`, `output_tokens`, `cost` | number | what it took; `cost` in dollars |
-| `metric_<name>` | number, or JSON where some value is none | one for each metric |
+| `metric_<name>` | number | one for each metric |
 | `info`, `tool_defs`, `timing`, `<state column>` | JSON text | as saved |
 | `other` | JSON text | everything else of the row |
 
@@ -24,6 +24,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from whet.display.text import listed
 from whet.messages import readable_text, whole_characters
 from whet.types import RolloutOutput
 
@@ -79,16 +80,15 @@ class Columns:
 def find_columns(rows: Iterable[RolloutOutput], state_columns: Sequence[str] = ()) -> Columns:
     """The columns that hold all of `rows`; `state_columns` are those of the evaluation's metadata."""
     ids_are_integers = True
-    metrics: dict[str, bool] = {}  # whether every value is a number
+    metrics: set[str] = set()
     for row in rows:
         ids_are_integers = ids_are_integers and _is_integer(row["example_id"])
-        for name, value in row["metrics"].items():
-            metrics[name] = metrics.get(name, True) and (value is None or _is_number(value))
+        metrics |= row["metrics"].keys()
     state = tuple(name for name in dict.fromkeys(state_columns) if name not in TAKEN and name not in metrics)
     kinds: dict[str, Kind] = dict(FIRST)
     if not ids_are_integers:
         kinds["example_id"] = "text"
-    kinds |= {f"metric_{name}": "number" if numeric else "json" for name, numeric in sorted(metrics.items())}
+    kinds |= {f"metric_{name}": "number" for name in sorted(metrics)}
     # A state column may be called like a column of this table.
     state = tuple(name for name in state if name not in kinds and name not in dict(LAST))
     kinds |= dict.fromkeys(state, "json")
@@ -125,9 +125,7 @@ def flat(row: RolloutOutput, columns: Columns) -> dict[str, Any]:
     for name in ("info", "tool_defs", "timing", *columns.state):
         cells[name] = _json(row[name]) if row.get(name) not in (None, [], {}) else None
     for name in columns.metrics:
-        value = row["metrics"].get(name)
-        numeric = columns.kinds[f"metric_{name}"] == "number"
-        cells[f"metric_{name}"] = None if value is None else float(value) if numeric else _json(value)
+        cells[f"metric_{name}"] = _number(row["metrics"].get(name))
     return {name: cells[name] for name in columns.kinds}
 
 
@@ -135,12 +133,8 @@ def _is_integer(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and -LARGEST_INTEGER <= value < LARGEST_INTEGER
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, float | bool) or _is_integer(value)
-
-
 def _number(value: Any) -> float | None:
-    return float(value) if _is_number(value) else None
+    return None if value is None else float(value)
 
 
 def _text(value: Any) -> str | None:
@@ -157,7 +151,7 @@ def _said(messages: Any, role: str) -> str | None:
     """The last message of a role, as text."""
     if isinstance(messages, str):
         return _text(messages)
-    said = [one for one in messages or () if isinstance(one, Mapping) and one.get("role") == role]
+    said = [one for one in listed(messages) if isinstance(one, Mapping) and one.get("role") == role]
     return _text(readable_text(said[-1].get("content"))) if said else None
 
 
@@ -166,7 +160,7 @@ def _messages(value: Any) -> list[dict[str, Any]] | None:
         return None
     if isinstance(value, str):
         value = [{"role": "text", "content": value}]
-    return [_message(message) for message in value if isinstance(message, Mapping)]
+    return [_message(message) for message in listed(value) if isinstance(message, Mapping)]
 
 
 def _message(message: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,6 @@ They are those of `load_outputs`: without a torn last line, and of two rows for 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,9 @@ from whet.errors import RunError
 from whet.files import read_lines
 from whet.rollouts.results import METADATA, RESULTS, load_metadata, row_key
 from whet.types import RolloutOutput
+
+LARGEST_REWARD = 1e100
+"""What is beyond could not be squared for a variance, and is no reward anybody gave."""
 
 
 def find_results(path: Path) -> Path:
@@ -58,14 +60,42 @@ def _last_rows(path: Path) -> dict[tuple[Any, int], int]:
 
 def _checked(row: dict[str, Any], where: str) -> RolloutOutput:
     """The row with what every rollout has, as far as its writer left it out."""
-    if "example_id" not in row:
-        raise RunError(f"{where}: not a rollout of an evaluation: it has no example_id.")
-    output = RolloutOutput({"metrics": {}, "is_truncated": False, **row})
-    if not isinstance(output["metrics"], Mapping):
-        output["metrics"] = {}
-    if isinstance(output.get("error"), str):  # as some writers have it
-        output["error"] = {"error": output["error"], "error_chain_repr": output["error"]}
-    reward = row.get("reward")
-    if output.get("error") is None and not (isinstance(reward, int | float) and math.isfinite(reward)):
+    if not isinstance(row.get("example_id"), int | str):
+        raise RunError(f"{where}: not a rollout of an evaluation: it has no example_id that is a number or text.")
+    output = RolloutOutput({"is_truncated": False, **row, "metrics": _numbers(row, "metrics", where)})
+    if row.get("token_usage") is not None:
+        output["token_usage"] = _numbers(row, "token_usage", where)
+    if row.get("timing") is not None:
+        output["timing"] = {**_mapping(row, "timing", where)}
+        if output["timing"].get("generation") is not None:
+            output["timing"]["generation"] = _numbers(output["timing"], "generation", where)
+    error, reward = row.get("error"), row.get("reward")
+    if error is not None:
+        output["error"] = error if _is_error(error) else {"error": str(error), "error_chain_repr": str(error)}
+    elif not (isinstance(reward, int | float) and abs(reward) <= LARGEST_REWARD):
         raise RunError(f"{where}: the rollout has neither an error nor a reward that is a number.")
     return output
+
+
+def _is_error(error: Any) -> bool:
+    return isinstance(error, Mapping) and isinstance(error.get("error"), str)
+
+
+def _mapping(row: Mapping[str, Any], name: str, where: str) -> Mapping[str, Any]:
+    value = row[name]
+    if not isinstance(value, Mapping):
+        raise RunError(f"{where}: {name} should be an object, not {value!r:.60}.")
+    return value
+
+
+def _numbers(row: Mapping[str, Any], name: str, where: str) -> dict[str, float]:
+    """The numbers of an object by name, without those that are null; none where the row has no such object."""
+    if row.get(name) is None:
+        return {}
+    found = {}
+    for key, value in _mapping(row, name, where).items():
+        if value is not None:
+            if not isinstance(value, int | float):
+                raise RunError(f"{where}: {key!r:.60} of {name} is {value!r:.60}, not a number.")
+            found[key] = value
+    return found

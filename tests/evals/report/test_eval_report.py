@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import tracemalloc
 from collections.abc import Callable
@@ -9,8 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from whet.errors import RunError
+from whet.evals.export import export
 from whet.evals.report import write_report
 from whet.evals.report.data import RANDOM, read_report
 from whet.evals.report.page import MOST_TASKS
@@ -137,7 +141,14 @@ def test_an_evaluation_that_did_not_end_is_reported_as_far_as_it_came_and_each_a
         ('["no", "object"]', "line 2: expected an object"),
         ("nothing", "line 2: not JSON"),
         ('{"reward": 1.0}', "line 2: not a rollout of an evaluation: it has no example_id"),
+        ('{"example_id": [1], "reward": 1.0}', "line 2: not a rollout of an evaluation"),
         ('{"example_id": 1, "reward": null}', "line 2: the rollout has neither an error nor a reward"),
+        ('{"example_id": 1, "reward": 1.0, "metrics": []}', r"line 2: metrics should be an object, not \[\]"),
+        (
+            '{"example_id": 1, "reward": 1.0, "metrics": {"m": "high"}}',
+            "line 2: 'm' of metrics is 'high', not a number",
+        ),
+        ('{"example_id": 1, "reward": 1.0, "timing": {"generation": 3}}', "line 2: generation should be an object"),
     ],
 )
 def test_a_line_that_is_no_rollout_is_named(stored: Stored, row: Row, line: str, message: str) -> None:
@@ -159,6 +170,35 @@ def test_rows_of_other_writers_need_no_more_than_a_task_and_a_reward(stored: Sto
     ).text
     assert "2.500" in text
     assert "Bad 1 50.0%" in text
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+MESSAGE = st.fixed_dictionaries(
+    {}, optional=dict.fromkeys(("role", "content", "tool_calls", "reasoning_content"), JSON)
+)
+ROW = st.fixed_dictionaries(
+    {"example_id": st.integers() | st.text(max_size=3), "reward": st.floats(allow_nan=False) | st.integers(0, 1)},
+    optional={
+        **dict.fromkeys(("prompt", "completion"), JSON | st.lists(MESSAGE, max_size=3)),
+        **dict.fromkeys(("error", "metrics", "token_usage", "timing", "answer", "info", "stop_condition"), JSON),
+        **dict.fromkeys(("is_truncated", "is_completed", "rollout", "tool_defs", "parse_failed"), JSON),
+    },
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rows=st.lists(ROW, min_size=1, max_size=4))
+def test_whatever_a_file_holds_there_is_a_page_and_a_table_or_one_clear_message(
+    rows: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    (tmp_path / "results.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
+    for write in (write_report, lambda path: export(path, "csv", overwrite=True)):
+        with contextlib.suppress(RunError):
+            write(tmp_path)
 
 
 def test_a_large_evaluation_takes_little_memory_and_gives_a_small_page(stored: Stored, row: Row) -> None:
