@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from whet.errors import RunError
 from whet.evals.command import resume_command
+from whet.evals.evaluate import sampling_name
 from whet.evals.streaming import find_results, stream_rows
 from whet.evals.summary import EvalSummary, summarize
 from whet.rollouts.results import METADATA, RESULTS, load_metadata
@@ -41,7 +42,7 @@ class StoredEval:
             self.rows(),
             environment=str(self.metadata.get("env_id") or "?"),
             model=str(self.metadata.get("model") or "?"),
-            sampling=sampling_text(sampling),
+            sampling=sampling_name(sampling),
             rollouts_per_example=int(self.metadata.get("rollouts_per_example") or 1),
             pass_threshold=float(self.metadata.get("pass_threshold") or 0.5),
             seconds=float(self.metadata.get("time") or 0.0),
@@ -143,11 +144,3 @@ def _count_rows(path: Path) -> int:
 def _varied(metadata: dict[str, Any]) -> dict[str, Any]:
     config = metadata.get("config")
     return dict(config.get("varied") or {}) if isinstance(config, dict) else {}
-
-
-def sampling_text(sampling: dict[str, Any]) -> str:
-    """How the model was sampled, in words."""
-    temperature = sampling.get("temperature")
-    if temperature is None:
-        return "default sampling"
-    return "greedy" if temperature == 0 else f"temperature {temperature:g}"

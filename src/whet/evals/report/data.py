@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from whet.evals.stored import sampling_text
+from whet.evals.evaluate import sampling_name
 from whet.evals.streaming import stream_rows
 from whet.evals.summary import EvalSummary, SummaryBuilder
 from whet.evals.viewer.entries import question_of
@@ -74,7 +74,7 @@ def collect(metadata: dict[str, Any], rows: Iterable[RolloutOutput], directory: 
     summary = SummaryBuilder(
         environment=str(metadata.get("env_id") or "?"),
         model=str(metadata.get("model") or "?"),
-        sampling=sampling_text(sampling),
+        sampling=sampling_name(sampling),
         rollouts_per_example=int(metadata.get("rollouts_per_example") or 1),
         pass_threshold=float(metadata.get("pass_threshold") or 0.5),
         greedy=sampling.get("temperature") == 0,
