@@ -22,7 +22,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from whet.errors import ModelError, ModelLoadError
 from whet.inference.adapter_rows import AdapterRows
 from whet.inference.adapters import Factors, PackedAdapter
-from whet.inference.embedded import EmbeddedEngine, EngineLimits
+from whet.inference.embedded import EmbeddedEngine
+from whet.inference.limits import EngineLimits
 from whet.inference.protocol import Sample, SampleRequest, SamplingParams, VersionRun, WeightUpdate
 
 Checkpoints = Callable[[str], tuple[Path, Any]]
@@ -385,6 +386,21 @@ def test_matrices_that_do_not_fit_the_base_are_refused(
     engine = EmbeddedEngine.from_directory(checkpoints("qwen3")[0])
     with pytest.raises(ModelLoadError, match=said):
         loaded(engine, name, tmp_path)
+
+
+def test_beside_experts_an_adapter_has_attention_and_dense_layers_and_one_of_an_expert_layer_is_refused(
+    reference: Reference, checkpoints: Checkpoints, adapted: Adapted, tmp_path: Path
+) -> None:
+    directory, base = checkpoints("qwen3-moe")
+    path, model = adapted("qwen3-moe", "thin")
+    engine = loaded(EmbeddedEngine.from_directory(directory), "mine", path)
+    asked = [request(name, seed) for seed in range(2) for name in ("mine", None)]
+    check(reference, {"mine": model, None: base}, asked, run(together(engine, asked)))
+    (tmp_path / "adapter_config.json").write_bytes((path / "adapter_config.json").read_bytes())
+    of_experts = {f"base_model.model.model.layers.0.mlp.up_proj.lora_{part}.weight": torch.zeros(2, 2) for part in "AB"}
+    save_file(of_experts, tmp_path / "adapter_model.safetensors")
+    with pytest.raises(ModelLoadError, match=r"at the dense projections .*; this one has 'model.layers.0.mlp.up_proj'"):
+        loaded(engine, "other", tmp_path)
 
 
 def test_a_directory_without_an_adapter_is_named(checkpoints: Checkpoints, tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from whet.inference.embedded import EmbeddedEngine, EngineLimits
+from whet.inference.embedded import EmbeddedEngine
+from whet.inference.limits import EngineLimits
 from whet.inference.protocol import Sample, SampleRequest, SamplingParams
 
 Checkpoints = Callable[[str], tuple[Path, Any]]

@@ -13,7 +13,8 @@ import torch
 from safetensors.torch import save_file
 
 from whet.errors import ModelError, ModelLoadError, OverlongPromptError
-from whet.inference.embedded import EmbeddedEngine, EngineLimits
+from whet.inference.embedded import EmbeddedEngine
+from whet.inference.limits import EngineLimits
 from whet.inference.protocol import Sample, SampleRequest, SamplingParams, VersionRun, WeightUpdate
 
 Checkpoints = Callable[[str], tuple[Path, Any]]

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from whet.inference.embedded import EmbeddedEngine, EngineLimits
+from whet.inference.embedded import EmbeddedEngine
+from whet.inference.limits import EngineLimits
 from whet.inference.protocol import SampleRequest, SamplingParams, VersionRun
 
 Checkpoints = Callable[[str], tuple[Path, Any]]

@@ -175,7 +175,7 @@ def pack_adapter(
     layers = []
     for i in range(arch.num_layers):
         at, places = f"model.layers.{i}.", list[Factors | None]()
-        for fusion in _fusions(arch):
+        for fusion in _fusions(arch, i):
             found = [(part, adapter.pop(at + part.name, None)) for part in fusion.parts]
             for part, low in found:
                 if low is not None:
@@ -187,14 +187,14 @@ def pack_adapter(
         layers.append(tuple(places))
     if adapter:
         raise ModelLoadError(
-            f"{directory}: the engine has adapters at the projections of its {arch.num_layers} decoder "
+            f"{directory}: the engine has adapters at the dense projections of its {arch.num_layers} decoder "
             f"layers; this one has {next(iter(adapter))!r}"
         )
     return PackedAdapter(layers)
 
 
-def _fusions(arch: Architecture) -> tuple[_Fusion, ...]:
-    """What `weights.pack` makes one matrix of, in the order of QKV, OUTPUT, GATE_UP and DOWN."""
+def _fusions(arch: Architecture, layer: int) -> tuple[_Fusion, ...]:
+    """What `weights.pack` makes one matrix of, in the order of QKV, OUTPUT, GATE_UP and DOWN; nothing of experts."""
     hidden, inner = arch.hidden_size, arch.intermediate_size
     queries, keys = arch.num_heads * arch.head_dim, arch.num_kv_heads * arch.head_dim
     scale = 1.0 if arch.qk_norm else arch.head_dim**-0.5
@@ -203,11 +203,13 @@ def _fusions(arch: Architecture) -> tuple[_Fusion, ...]:
         _Part("self_attn.k_proj", keys),
         _Part("self_attn.v_proj", keys),
     )
+    of_experts = arch.experts is not None and layer in arch.experts.layers
+    gate_up = () if of_experts else (_Part("mlp.gate_proj", inner), _Part("mlp.up_proj", inner))
     return (
         _Fusion(hidden, "input_layernorm", attention),
         _Fusion(queries, None, (_Part("self_attn.o_proj", hidden),)),
-        _Fusion(hidden, "post_attention_layernorm", (_Part("mlp.gate_proj", inner), _Part("mlp.up_proj", inner))),
-        _Fusion(inner, None, (_Part("mlp.down_proj", hidden),)),
+        _Fusion(hidden, "post_attention_layernorm", gate_up),
+        _Fusion(inner, None, () if of_experts else (_Part("mlp.down_proj", hidden),)),
     )
 
 

@@ -12,11 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
 import secrets
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -27,6 +25,7 @@ from whet.inference.adapters import PackedAdapter, merge_adapter, pack_adapter
 from whet.inference.architecture import Architecture, read_architecture
 from whet.inference.cache import KVCache
 from whet.inference.decoder import Decoder
+from whet.inference.limits import EngineLimits, EngineStats, device_memory
 from whet.inference.prefill import fills_of, prefill_batches, waves
 from whet.inference.protocol import OnTokens, Sample, SampleRequest, WeightUpdate
 from whet.inference.requests import check_adapter, check_request
@@ -42,27 +41,6 @@ _PATIENCE = 4
 """Decode steps a few newcomers wait for company, while many rows run: a prefill of one row costs half a step."""
 _WIDTH_STEP = 16
 """Attention spans a multiple of this many columns, which keeps its inner loops on whole vectors."""
-
-
-@dataclass(frozen=True, slots=True)
-class EngineLimits:
-    """`max_rows` decode together; the KV cache takes at most `kv_bytes` (default: a quarter of the device's memory)."""
-
-    max_rows: int = 256
-    kv_bytes: int | None = None
-    max_context: int | None = None  # default: the model's own
-
-
-@dataclass(slots=True)
-class EngineStats:
-    """Counters since the engine was made."""
-
-    requests: int = 0
-    generated_tokens: int = 0
-    prefill_tokens: int = 0  # prompt tokens computed
-    reused_tokens: int = 0  # prompt tokens whose keys and values were there already
-    decode_steps: int = 0
-    busy_seconds: float = 0.0  # inside torch
 
 
 class EmbeddedEngine:
@@ -94,7 +72,7 @@ class EmbeddedEngine:
         self._adapters: dict[str, LoadedAdapter] = {}
         self._decode_text = decode_text
         self._seed = secrets.randbits(63) if seed is None else seed
-        kv_bytes = limits.kv_bytes or _device_memory(self.device) // 4
+        kv_bytes = limits.kv_bytes or device_memory(self.device) // 4
         self._token_budget = kv_bytes // KVCache.bytes_per_token(arch, dtype)
         self._scheduler = Scheduler(max_rows=limits.max_rows, token_budget=self._token_budget)
         self._records_experts = record_experts and arch.experts is not None
@@ -430,10 +408,3 @@ class EmbeddedEngine:
             if not job.waiter.done():
                 job.waiter.set_exception(error)
         self._rows.stop(list(range(self._rows.slots)))
-
-
-def _device_memory(device: torch.device) -> int:
-    """All memory of the device in bytes; not what is free, so that limits do not vary from run to run."""
-    if device.type == "cuda":
-        return int(torch.cuda.get_device_properties(device).total_memory)
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

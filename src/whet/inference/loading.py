@@ -63,7 +63,8 @@ def load_policy(
 
         from whet.inference.adapters import merge_adapter
         from whet.inference.architecture import read_architecture
-        from whet.inference.embedded import EmbeddedEngine, EngineLimits
+        from whet.inference.embedded import EmbeddedEngine
+        from whet.inference.limits import EngineLimits
         from whet.inference.policy_client import PolicyClient
         from whet.inference.rendering import ChatRenderer
         from whet.inference.weights import read_checkpoint
