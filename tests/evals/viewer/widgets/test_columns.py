@@ -27,11 +27,11 @@ def test_the_columns_of_highest_rank_go_first() -> None:
 
 @given(st.integers(1, 300), st.booleans(), st.integers(1, 3))
 def test_no_row_of_rollouts_is_wider_than_the_window(width: int, training: bool, environments: int) -> None:
-    fitting = layout(rollout_columns(training=training, environments=environments), width)
+    fitting = layout(rollout_columns(training=training, environments=environments, errors=training), width)
     assert fitting
     assert sum(cells + 1 for _, cells in fitting) - 1 <= width
 
 
 def test_on_the_smallest_terminal_reward_task_question_and_errors_are_seen() -> None:
-    shown = {column.key for column, _ in layout(rollout_columns(training=False, environments=1), 60)}
+    shown = {column.key for column, _ in layout(rollout_columns(training=False, environments=1, errors=True), 60)}
     assert {"reward", "task", "question", "error"} <= shown

@@ -41,8 +41,7 @@ class Side(Vertical):
     DEFAULT_CSS = """
     Side { width: 1fr; border-left: solid $panel; }
     Side.first { border-left: none; }
-    Side.chosen Bar { background: $primary; }
-    Side:ansi.chosen Bar { text-style: reverse; }
+    Side.chosen Bar { background: $panel; }
     """
 
     def compose(self) -> ComposeResult:
@@ -156,7 +155,8 @@ y x     copy this rollout, export it or the list
     def _head(self, number_of: int) -> list[Line]:
         head, mean = self.listing.head(number_of), self._mean()
         first: list[str | tuple[object, str]] = [
-            (f" {head.place + 1} ", "bold"),
+            ("▌" if number_of == self.listing.number else " ", "bold"),
+            (f"{head.place + 1} ", "bold"),
             (
                 f"{number(head.reward) or 'none'} {reward_bar(head.reward)}",
                 reward_style(head.reward, self.listing.passed),

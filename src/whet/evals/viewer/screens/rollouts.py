@@ -16,6 +16,7 @@ from whet.evals.viewer.screens.base import LAST_KEYS
 from whet.evals.viewer.screens.searching import SearchingScreen
 from whet.evals.viewer.widgets.bar import Bar
 from whet.evals.viewer.widgets.cells import SORTS, rollout_cells, rollout_columns
+from whet.evals.viewer.widgets.columns import Column
 from whet.evals.viewer.widgets.keys import Keys
 from whet.evals.viewer.widgets.lines import Line, line
 from whet.evals.viewer.widgets.rows import Cell, Rows
@@ -88,12 +89,16 @@ y x     copy this rollout, export it or the list
 
     def __init__(self, listing: Listing) -> None:
         super().__init__(listing)
-        self._columns = rollout_columns(training=listing.store.source.kind == "training", environments=1)
-        self._environments = 1
+        self._environments, self._errors = 1, False
+        self._columns = self._wanted_columns()
         self._loading = False
         self._again = False
         self._grown = False
         self._rested = 0.0  # when the next list may be asked for because the file has grown
+
+    def _wanted_columns(self) -> list[Column]:
+        training = self.listing.store.source.kind == "training"
+        return rollout_columns(training=training, environments=self._environments, errors=self._errors)
 
     def compose(self) -> ComposeResult:
         yield Bar(self._status())
@@ -165,21 +170,21 @@ y x     copy this rollout, export it or the list
                 self._again = False
                 begun = time.monotonic()
                 loaded = await asyncio.to_thread(self.listing.load)
-                environments = len(await asyncio.to_thread(self.listing.store.counts, "environment"))
+                counts = self.listing.store.counts
+                self._environments = len(await asyncio.to_thread(counts, "environment"))
+                self._errors = bool(await asyncio.to_thread(counts, "error"))
                 self.listing.take(loaded)
                 self._rested = time.monotonic() + REST * (time.monotonic() - begun)
-                self._show(environments)
+                self._show()
         finally:
             self._loading = False
 
-    def _show(self, environments: int) -> None:
+    def _show(self) -> None:
         rows = self.query_one(Rows)
-        if environments != self._environments:
-            self._environments = environments
-            self._columns = rollout_columns(
-                training=self.listing.store.source.kind == "training", environments=environments
-            )
-            rows.set_columns(self._columns)
+        columns = self._wanted_columns()
+        if columns != self._columns:
+            self._columns = columns
+            rows.set_columns(columns)
             self.refresh_bindings()
         rows.empty = "No rollout fits the filter; c shows all again." if self.listing.narrowed else "No rollout yet."
         sort = self.listing.sort

@@ -123,8 +123,8 @@ Rollouts of training have tokens. Those of an evaluation do not: their model is 
     def _legend(self) -> Line:
         text = self.query_one(TokenText)
         if text.colouring == "logprob":
-            scale = ", ".join(name for _, name, _ in LIKELY)
-            return line((" colours", "bold"), f": probability of at least {scale}, from green to red")
+            scale = [part for _, name, style in LIKELY for part in ((name, style), "  ")]
+            return line((" colours", "bold"), ": probability of at least ", *scale)
         return line((" colours", "bold"), f": {text.colouring}; {LEGENDS[text.colouring]}")
 
     def on_token_text_looked(self, event: TokenText.Looked) -> None:

@@ -27,8 +27,8 @@ SORTS: dict[str, SortColumn] = {
 """What a click on the title of a column sorts by."""
 
 
-def rollout_columns(*, training: bool, environments: int) -> list[Column]:
-    """The columns for an evaluation, or for a run."""
+def rollout_columns(*, training: bool, environments: int, errors: bool) -> list[Column]:
+    """The columns for an evaluation, or for a run; those that would say nothing are left out."""
     columns = [
         Column("mark", "", 1),
         Column("number", "#", 6, rank=9, right=True),
@@ -49,6 +49,8 @@ def rollout_columns(*, training: bool, environments: int) -> list[Column]:
     without = set() if training else {"part", "advantage"}
     if environments < 2:
         without.add("environment")
+    if not errors:
+        without.add("error")
     return [column for column in columns if column.key not in without]
 
 

@@ -31,7 +31,8 @@ class Document(ScrollView, can_focus=True, inherit_bindings=False):
         Binding("end", "bottom", "end", show=False),
     ]
     DEFAULT_CSS = """
-    Document { height: 1fr; overflow-x: hidden; overflow-y: scroll; scrollbar-size-vertical: 1; }
+    Document { height: 1fr; overflow-x: hidden; overflow-y: scroll; scrollbar-size-vertical: 1;
+        scrollbar-background: $background; scrollbar-color: $primary; }
     """
 
     class Acted(Message):

@@ -42,7 +42,8 @@ class Rows(ScrollView, can_focus=True, inherit_bindings=False):
     ]
     COMPONENT_CLASSES: ClassVar[set[str]] = {"rows--head", "rows--cursor"}
     DEFAULT_CSS = """
-    Rows { height: 1fr; overflow-x: hidden; overflow-y: scroll; scrollbar-size-vertical: 1; }
+    Rows { height: 1fr; overflow-x: hidden; overflow-y: scroll; scrollbar-size-vertical: 1;
+        scrollbar-background: $background; scrollbar-color: $primary; }
     Rows .rows--head { text-style: bold; color: $foreground; background: $panel; }
     Rows .rows--cursor { background: $primary; color: $text; text-style: bold; }
     Rows:ansi .rows--cursor { text-style: reverse; }

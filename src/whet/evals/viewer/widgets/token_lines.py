@@ -11,20 +11,20 @@ from rich.cells import cell_len
 from rich.style import Style
 
 from whet.evals.viewer.tokens import Token, TokenView
-from whet.evals.viewer.widgets.lines import plain
+from whet.evals.viewer.widgets.lines import STYLES, plain
 from whet.terminal import NEWLINE
 
 Colouring = Literal["logprob", "advantage", "ratio", "version"]
 
 GIVEN = Style(dim=True)
 LIKELY = (
-    (0.9, "90 %", Style(color="green")),
-    (0.5, "50 %", Style()),
-    (0.1, "10 %", Style(color="black", bgcolor="yellow")),
-    (0.01, "1 %", Style(color="white", bgcolor="red")),
-    (0.0, "less", Style(color="white", bgcolor="red", bold=True, underline=True)),
+    (0.9, "90 %", "likely"),
+    (0.5, "50 %", ""),
+    (0.1, "10 %", "unlikely"),
+    (0.01, "1 %", "rare"),
+    (0.0, "less", "rarest"),
 )
-"""From a probability on: its name, and the style of a sampled token that was as likely."""
+"""From a probability on: its name, and the name of the style of a sampled token that was as likely."""
 VERSIONS = (Style(color="cyan"), Style(color="magenta"), Style(color="yellow"), Style(color="green"))
 UNFINISHED = "·"
 """Stands for a token that ends inside a character."""
@@ -104,7 +104,7 @@ def likely(logprob: float | None) -> Style:
     if logprob is None or math.isnan(logprob):
         return Style()
     probability = math.exp(min(0.0, logprob))
-    return next(style for least, _, style in LIKELY if probability >= least)
+    return STYLES[next(style for least, _, style in LIKELY if probability >= least)]
 
 
 def _ratio(token: Token) -> Style:

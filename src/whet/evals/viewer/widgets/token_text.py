@@ -34,7 +34,8 @@ class TokenText(ScrollView, can_focus=True, inherit_bindings=False):
         Binding("end", "go(-1)", "last token", show=False),
     ]
     DEFAULT_CSS = """
-    TokenText { height: 1fr; overflow-x: hidden; overflow-y: scroll; scrollbar-size-vertical: 1; }
+    TokenText { height: 1fr; overflow-x: hidden; overflow-y: scroll; scrollbar-size-vertical: 1;
+        scrollbar-background: $background; scrollbar-color: $primary; }
     """
 
     class Looked(Message):
