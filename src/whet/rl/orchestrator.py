@@ -38,7 +38,7 @@ Evaluate = Callable[[str, int, int], Awaitable[EvalReport]]
 
 
 class Beside(Protocol):
-    """How blocking work of the learner is done: `inline`, or in a thread while the event loop goes on."""
+    """How blocking work of learner and records is done: `inline`, or in a thread while the event loop goes on."""
 
     def __call__(self, work: Callable[[], T], /) -> Awaitable[T]: ...
 
@@ -116,7 +116,7 @@ class Orchestrator:
             score=sum(state["timing"].scoring.duration for group in batch.groups for state in group.states),
         )
         metrics = step_metrics(batch, assembled, loss, optim, timings)
-        sample = self.records.step(step, batch.groups, assembled.advantages, metrics)
+        sample = await self.beside(lambda: self.records.step(step, batch.groups, assembled.advantages, metrics))
         self.monitor.step(StepReport(step, metrics, sample))
 
     def _learn(self, assembled: Assembled) -> tuple[LossOutput, OptimOutput, WeightUpdate]:
