@@ -1,4 +1,4 @@
-"""Write docs/pictures: what a terminal shows of real evaluations of whet/tiny. Takes a minute, and needs no network.
+"""Write docs/pictures: what is seen of real evaluations of whet/tiny. Takes a minute, and needs no network.
 
 .venv/bin/python scripts/pictures.py
 """
@@ -21,6 +21,8 @@ from whet.evals.live.progress import SessionFacts, SessionProgress
 from whet.evals.live.views import footer, live_view
 from whet.evals.observer import PlannedEval
 from whet.evals.plan import plan_evals
+from whet.evals.report.data import read_report
+from whet.evals.report.page import page
 from whet.evals.session import run_evals
 from whet.evals.summary import EvalSummary
 from whet.evals.view import print_summaries
@@ -75,6 +77,8 @@ def main() -> None:
 
         one = run_evals(plan_evals(["arithmetic"], {"num_examples": 64, "rollouts_per_example": 4}), OnTheWay())
         picture_of(one, "eval-summary", "whet eval run arithmetic -n 64 -r 4")
+        assert one[0].results is not None
+        save(top_of_report(page(read_report(one[0].results))), "eval-report")
         several = run_evals(plan_evals([str(ABLATION)], {"save": False}), OnTheWay())
         picture_of(several, "eval-ablation", "whet eval run configs/eval/ablation.toml")
 
@@ -114,6 +118,18 @@ async def screen_of_viewer(results: Path) -> str:
         await pilot.press("enter")
         await pilot.pause()
         return app.export_screenshot(title="whet view")
+
+
+def top_of_report(page: str, width: int = 1000, height: int = 780) -> str:
+    """The beginning of report.html as a picture: the page itself, without its script, inside an SVG."""
+    style = page.partition("<style>")[2].partition("</style>")[0].replace("body {", ".page {")
+    space = 'xmlns="http://www.w3.org/2000/svg"'
+    body = page.partition("<body>")[2].partition("<h2>Best rollouts")[0].replace("<svg ", f"<svg {space} ")
+    return (
+        f'<svg {space} viewBox="0 0 {width} {height}" width="{width}" height="{height}">'
+        f'<foreignObject width="{width}" height="{height}"><div xmlns="http://www.w3.org/1999/xhtml" class="page" '
+        f'style="height: {height}px; overflow: hidden"><style>{style}</style>{body}</div></foreignObject></svg>\n'
+    )
 
 
 def save(svg: str, name: str) -> None:
