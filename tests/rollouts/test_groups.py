@@ -237,3 +237,48 @@ def test_work_to_the_end_outlives_a_cancellation(outcome):
 
     asyncio.run(run())
     assert ended == [1]
+
+
+class Talks(whet.MultiTurnEnv):
+    """Ends when it is told to, which nobody does."""
+
+    async def env_response(self, messages, state, **kwargs):
+        return [whet.UserMessage("go on")]
+
+
+async def stalls_at_the_second_turn(turn):
+    if turn:
+        await asyncio.sleep(3600)
+    return "first"
+
+
+@pytest.mark.parametrize("in_a_group_of_environments", [False, True])
+def test_a_rollout_that_takes_too_long_is_an_error_with_what_was_said_and_scores_the_others(in_a_group_of_environments):
+    talks = Talks(dataset=[TASK], rubric=whet.Rubric([right]))
+    environment = whet.EnvGroup([env(), talks]) if in_a_group_of_environments else talks
+    inputs = [environment.get_dataset()[-1]]
+    client = whet.ScriptedClient(stalls_at_the_second_turn)
+    (state,) = asyncio.run(run_group(environment, inputs, client, "m", {}, timeout=0.1))
+    assert isinstance(state["error"], whet.Error)
+    assert str(state["error"]) == "the rollout took longer than 0.1 s"
+    assert [message.content for message in state["completion"]] == ["first"]
+    assert (state["reward"], state["stop_condition"], state["is_completed"]) == (None, "has_error", True)
+    assert state.get("info") == inputs[0].get("info")
+
+
+def test_an_environment_that_says_nothing_of_its_rollouts_is_stopped_in_time_too():
+    class Waits(whet.SingleTurnEnv):
+        async def init_state(self, *args, **kwargs):
+            await asyncio.sleep(3600)
+
+    states = group(Waits(dataset=[TASK]), ["never asked"], timeout=0.05)
+    assert [str(state["error"]) for state in states] == ["the rollout took longer than 0.05 s"] * 2
+
+
+def test_a_time_out_of_the_environments_own_is_not_taken_for_ours():
+    class TimesOut(whet.SingleTurnEnv):
+        async def init_state(self, *args, **kwargs):
+            raise TimeoutError("a server did not answer")
+
+    (state,) = group(TimesOut(dataset=[TASK]), ["never asked"], 1, timeout=60.0)
+    assert "a server did not answer" in str(state["error"])

@@ -24,6 +24,7 @@ from whet.errors import OverlongPromptError, WhetError
 from whet.messages import normalize_messages
 from whet.rollouts.limits import to_the_end
 from whet.rollouts.pace import current_pace
+from whet.rollouts.states import rollout_begins
 from whet.rubrics.rubric import Rubric
 from whet.types import Messages, Response, RolloutInput, SamplingArgs, State, TimeSpan, TrajectoryStep
 
@@ -143,6 +144,7 @@ class MultiTurnEnv(Environment):
         sampling_args: SamplingArgs | None = None,
     ) -> State:
         state = await self.init_state(input, client, model, sampling_args)
+        rollout_begins(state)
         try:
             if self.timeout_seconds is None:
                 await self._take_turns(state)

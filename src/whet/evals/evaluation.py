@@ -22,10 +22,10 @@ from whet.evals.config import EvalConfig
 from whet.evals.evaluate import sampling_name
 from whet.evals.grouping import scored_together
 from whet.evals.identity import digest_of_tasks, identity_of
+from whet.evals.naming import results_directory
 from whet.evals.observer import PlannedEval
 from whet.evals.resume import IDENTITY, NOWHERE, STATE, TASKS, Spots, check_continues, find_rows
 from whet.evals.rows import select_rows
-from whet.evals.naming import results_directory
 from whet.evals.summary import EvalSummary, SummaryBuilder
 from whet.evals.workers.jobs import Finished, Job, Recipe
 from whet.files import json_line, sync_directory, write_whole

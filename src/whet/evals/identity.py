@@ -53,7 +53,8 @@ def environment_source(environment: str) -> dict[str, Any]:
     version = None
     with contextlib.suppress(packages.PackageNotFoundError):
         version = packages.version(location.module)
-    source = digest_of_files(location.path) if location.path.exists() else None
+    path = location.path.parent if location.path.name == "__init__.py" else location.path
+    source = digest_of_files(path) if path.exists() else None
     return {"environment_version": version, "environment_source": source}
 
 

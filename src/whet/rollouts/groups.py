@@ -26,7 +26,7 @@ from whet.errors import (
 )
 from whet.rollouts.limits import Limit, gather
 from whet.rollouts.pace import current_pace
-from whet.rollouts.states import failed_state
+from whet.rollouts.states import cut_off_state, failed_state, watched_states
 from whet.rubrics.rubric import Rubric, mark_unscored
 from whet.types import RolloutInput, SamplingArgs, State
 
@@ -152,10 +152,11 @@ async def _attempt(
     sampling_args: SamplingArgs,
     timeout: float | None,
 ) -> State:
-    deadline = asyncio.timeout(timeout)
     try:
-        async with deadline:
+        if timeout is None:
             state = await env.rollout(row, client, model, sampling_args)
+        else:
+            state = await _in_time(env, row, client, model, sampling_args, timeout)
         if not isinstance(state, State) or not state.keys() >= _EXPECTED:
             raise EnvError(f"{type(env).__name__}.rollout {_not_a_state(state)}; it should return that of init_state")
         return state
@@ -171,12 +172,32 @@ async def _attempt(
     except Error as raised:
         error = raised
     except Exception as raised:
-        if isinstance(raised, TimeoutError) and deadline.expired():
-            error = RolloutTimeoutError(f"the rollout took longer than {timeout:g} s")
-        else:
-            error = EnvError(f"{type(env).__name__}.rollout raised {describe(raised)}")
-            error.__cause__ = raised
+        error = EnvError(f"{type(env).__name__}.rollout raised {describe(raised)}")
+        error.__cause__ = raised
     return failed_state(row, client, model, sampling_args, error)
+
+
+async def _in_time(
+    env: RolloutEnv,
+    row: RolloutInput,
+    client: Client[Any, Any, Any, Any],
+    model: str,
+    sampling_args: SamplingArgs,
+    timeout: float,
+) -> State:
+    """The rollout; one that took too long as an error, with what was said until then."""
+    deadline = asyncio.timeout(timeout)
+    with watched_states() as begun:
+        try:
+            async with deadline:
+                return await env.rollout(row, client, model, sampling_args)
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+    error = RolloutTimeoutError(f"the rollout took longer than {timeout:g} s")
+    if begun and begun[0].get("completion") is not None:
+        return cut_off_state(begun[0], row, error)
+    raise error
 
 
 def _not_a_state(value: Any) -> str:

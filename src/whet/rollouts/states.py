@@ -5,13 +5,35 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from whet.clients.client import Client
 from whet.messages import normalize_messages
 from whet.rollouts.usage import UsageTotals
 from whet.types import RolloutTiming, SamplingArgs, State, Tool
+
+_watched: ContextVar[list[State] | None] = ContextVar("whet_watched_states", default=None)
+
+
+@contextmanager
+def watched_states() -> Iterator[list[State]]:
+    """The states of rollouts that are begun within: what there is of one that does not return its own."""
+    begun: list[State] = []
+    token = _watched.set(begun)
+    try:
+        yield begun
+    finally:
+        _watched.reset(token)
+
+
+def rollout_begins(state: State) -> None:
+    """To be told by whoever runs the turns of a rollout."""
+    begun = _watched.get()
+    if begun is not None:
+        begun.append(state)
 
 
 def new_state(
@@ -70,4 +92,14 @@ def failed_state(
     state.update(is_completed=True, stop_condition="has_error", completion=[], error=error)
     timing = state["timing"]
     timing.generation.start = timing.generation.end = time.time()
+    return state
+
+
+def cut_off_state(state: State, given: Mapping[str, Any], error: Exception) -> State:
+    """A rollout that was ended from outside, with what was said until then. `given` is the row it was begun with."""
+    if given.get("info") is not None:
+        # As in any rollout, and not as an environment that was in the middle of it may have left it.
+        info = given["info"]
+        state["input"]["info"] = json.loads(info) if isinstance(info, str) else dict(info)
+    state.update(is_completed=True, is_truncated=True, stop_condition="has_error", error=error)
     return state
