@@ -90,7 +90,7 @@ class Indexer:
         if part.size < position or (part.size == position and not untouched):
             return False
         try:
-            with opened(part.path) as file:
+            with opened(self.layout.file(part.name)) as file:
                 goes_on = ended or read_at(file, position, 1) in (b"", b"\n")
                 same = goes_on and fingerprint(file, position) == state.fingerprint
         except FileNotFoundError:
@@ -128,8 +128,8 @@ class Indexer:
                 continue
             mark = self._states[name].mark if name in self._states else Mark()
             try:
-                with opened(part.path) as file:
-                    now = part_of(name, part.path, os.fstat(file), part.step)  # before anything is read of it
+                with opened(self.layout.file(part.name)) as file:
+                    now = part_of(name, os.fstat(file), part.step)  # before anything is read of it
                     if now.inode != part.inode or now.size < part.size:
                         continue  # replaced or cut since `check`, which will find out
                     if self._torn.get(name) == now:

@@ -9,18 +9,18 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 SUFFIX = ".jsonl"
 _NUMBERED = re.compile(r"(eval_)?step_(\d+)")
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """A file of rollouts, as it is now."""
 
     name: str  # "" where there is only one
-    path: Path
     step: int | None
     size: int
     modified: int  # nanoseconds
@@ -37,28 +37,29 @@ class Layout:
         """The files there are, by name, in the order in which they were written. A missing one is left out."""
         try:
             if not self.path.is_dir():
-                return {"": part_of("", self.path, self.path.stat(), step_of(self.path.stem))}
+                return {"": part_of("", self.path.stat(), step_of(self.path.stem))}
             with os.scandir(self.path) as entries:
                 files = [
-                    (entry.name.removesuffix(SUFFIX), Path(entry.path), entry.stat())
+                    (entry.name.removesuffix(SUFFIX), entry.stat())
                     for entry in entries
                     if entry.name.endswith(SUFFIX) and not entry.name.startswith(".") and entry.is_file()
                 ]
         except FileNotFoundError:
             return {}
         files.sort(key=lambda file: order_of(file[0]))
-        return {name: part_of(name, path, stat, step_of(name)) for name, path, stat in files}
+        return {name: part_of(name, stat, step_of(name)) for name, stat in files}
 
     def file(self, part: str) -> Path:
         return self.path if part == "" else self.path / f"{part}{SUFFIX}"
 
 
-def part_of(name: str, path: Path, stat: os.stat_result, step: int | None) -> Part:
+def part_of(name: str, stat: os.stat_result, step: int | None) -> Part:
     """A file as `stat` finds it."""
     # Some file systems number with 64 bits, SQLite with 63.
-    return Part(name, path, step, stat.st_size, stat.st_mtime_ns, stat.st_ino & (2**63 - 1))
+    return Part(name, step, stat.st_size, stat.st_mtime_ns, stat.st_ino & (2**63 - 1))
 
 
+@lru_cache(maxsize=1 << 16)  # a run is looked at several times a second
 def step_of(part: str) -> int | None:
     """The step after which a file of a run was written; None where its name does not say."""
     if part == "eval_before":
@@ -67,6 +68,7 @@ def step_of(part: str) -> int | None:
     return int(numbered[2]) if numbered else None
 
 
+@lru_cache(maxsize=1 << 16)
 def order_of(part: str) -> tuple[float, bool, str]:
     """Sorts the files of a run: by step, what was trained before what was evaluated then."""
     step = step_of(part)

@@ -16,6 +16,8 @@ from typing import Any
 
 LONG = 8 << 20
 """Bytes of a line from which on its long texts and lists are cut before it is parsed."""
+TOO_MUCH = 32 << 20
+"""Bytes that may be left of a line after cutting: parsed, many small values take ten times the memory."""
 TOO_LONG = 256 << 20
 """Bytes of a line that is not read at all."""
 LONGEST_TEXT = 64 << 10
@@ -70,6 +72,8 @@ def parse_row(line: bytes, *, cut: bool = True) -> dict[str, Any]:
     if len(line) > LONG and cut:
         short = shortened(line)
         left_out, line = len(line) - len(short), short
+        if len(line) > TOO_MUCH:
+            raise ValueError(f"not read: {len(line):,} bytes in many small values")
     try:
         row = json.loads(line)
     except RecursionError:

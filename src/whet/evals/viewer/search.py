@@ -156,7 +156,7 @@ def search(query: Query, numbers: Sequence[int], lines: Lines, paths: Mapping[in
             for number in _candidates(query, data, piece, lines.offset):
                 start = lines.offset[number] - begin
                 line = data[start : start + lines.size[number]]
-                if _matches(query, line, path, damaged=lines.damaged[number] != 0):
+                if not lines.damaged[number] and _matches(query, line, path):
                     found.numbers.append(number)
         found.skipped += sum(lines.damaged[first : last + 1])
         found.done += sum(lines.size[first : last + 1])
@@ -207,10 +207,8 @@ def _read(path: Path, offset: int, size: int) -> bytes:
     return data
 
 
-def _matches(query: Query, line: bytes, path: Path, *, damaged: bool) -> bool:
+def _matches(query: Query, line: bytes, path: Path) -> bool:
     try:
         return query.is_in(parse_row(line, cut=False))
     except ValueError:
-        if damaged:
-            return False
         raise RunError(f"{path}: the file was changed since it was listed.") from None
