@@ -27,7 +27,7 @@ import whet
 
 
 class Tasks(whet.SingleTurnEnv):
-    """Writes down what is begun; `orders/fail`, `orders/wait` and `orders/die` name tasks to do that with."""
+    """Writes down what is begun; `orders/fail`, `wait`, `block` and `die` name tasks to do that with."""
 
     orders: Path
 
@@ -37,6 +37,8 @@ class Tasks(whet.SingleTurnEnv):
             file.write(task + "\\n")
         if self.ordered("die", task):
             os._exit(7)
+        if self.ordered("block", task):
+            time.sleep(3600)
         if self.ordered("wait", task):
             await asyncio.sleep(3600)
         if self.ordered("fail", task):

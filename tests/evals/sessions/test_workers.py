@@ -108,6 +108,17 @@ def test_a_worker_that_does_not_get_ready_is_not_waited_for_for_ever(
     assert room.metadata()["state"] == "interrupted"
 
 
+def test_a_rollout_that_blocks_its_worker_beyond_the_time_limit_becomes_an_error(
+    room: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("whet.evals.workers.pool.STUCK_S", 1.0)
+    monkeypatch.setattr("whet.evals.workers.placing.DEATHS_AT_MOST", 1)
+    room.order("block", 1)
+    (summary,) = room.run(room.config(workers=2, max_concurrent=2, rollouts_per_example=1, timeout=0.5))
+    assert (summary.rollouts, summary.error_kinds) == (3, {"WorkerDiedError": 1})
+    assert "stuck for 2 s" in room.rows()[1]["error"]["error_chain_repr"]
+
+
 def test_a_mistake_found_in_a_worker_ends_the_session_with_its_message(room: Any) -> None:
     with pytest.raises(ConfigError, match="state column 'client' holds a"):
         room.run(room.config(workers=2, max_concurrent=2, state_columns=("client",)))

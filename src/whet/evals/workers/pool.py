@@ -29,6 +29,7 @@ from whet.rollouts.states import failed_state
 from whet.types import RolloutOutput
 
 READY_S = 120.0  # for a worker to load its environments, and ten times as long as that took here
+STUCK_S = 60.0  # beyond the time limit of rollouts, without a sign of life
 CLOSE_S = 10.0  # for workers to clean up and end once they were told to
 STARTS_AT_MOST = 3  # in a row of which none got ready
 IDLE_DEATHS_AT_MOST = 5  # in a row, of workers that had nothing to do
@@ -58,6 +59,9 @@ class WorkerPool:
         ]
         self._processes = processes
         self._ready_s = READY_S + 10 * load_s
+        # With a time limit, a worker whose event loop does not turn has broken it; without, it may take its time.
+        timeouts = [recipe.timeout for recipe in self._recipes if recipe.timeout is not None]
+        self._stuck_s = STUCK_S + max(timeouts) if len(timeouts) == len(self._recipes) else None
         self._suspects = Suspects()
         self._line = Line(self._limits, self._suspects)
         self._asked = Asked(Models(configs))
@@ -169,17 +173,21 @@ class WorkerPool:
         channel = await child.connect()
         number = child.number
         limits = [limits[number] for limits in self._limits]
-        channel.send_object(Orders(self._configs, self._recipes, limits, self._processes))
+        beat_s = None if self._stuck_s is None else self._stuck_s / 6
+        channel.send_object(Orders(self._configs, self._recipes, limits, self._processes, beat_s))
         started = time.monotonic()
         while True:
             try:
-                async with asyncio.timeout(None if child.ready else self._ready_s - (time.monotonic() - started)):
+                left_s = self._stuck_s if child.ready else self._ready_s - (time.monotonic() - started)
+                async with asyncio.timeout(left_s):
                     frame = await channel.receive()
                 if frame is None:
                     return
                 self._hear(child, *read_head(frame))
             except TimeoutError:
-                child.complaint = f"not ready after {self._ready_s:.0f} s"
+                child.complaint = (
+                    f"stuck for {self._stuck_s:.0f} s" if child.ready else f"not ready after {self._ready_s:.0f} s"
+                )
             except BrokenFrameError as error:
                 child.complaint = f"sent what is no message: {error}"
             if child.complaint is not None:
@@ -201,7 +209,7 @@ class WorkerPool:
             self._fail(error_from_words(*head["error"]))
         elif kind == "bug":
             self._fail(RuntimeError(f"a worker failed:\n{head['traceback']}"))
-        else:
+        elif kind != "alive":
             raise BrokenFrameError(f"a message of the kind {kind!r}")
         self._give_out()
 

@@ -46,6 +46,7 @@ class Orders:
     recipes: Sequence[Recipe]
     limits: Sequence[int]  # rollouts of each evaluation that may be in flight here
     processes: int  # that share an endpoint
+    beat_s: float | None  # seconds between two signs of life; None: nobody waits for them
 
 
 def main() -> None:
@@ -125,12 +126,15 @@ class _Worker:
         self._channel, self._orders, self._environments = channel, orders, environments
         self._places = Places()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._beating: asyncio.Task[None] | None = None
         self._models = Models(orders.configs, processes=orders.processes)
         self._sessions_model = SessionsModel(channel)
 
     async def run(self) -> None:
         """Until the session says stop, or is gone."""
         self._channel.send({"kind": "ready"})
+        if self._orders.beat_s is not None:
+            self._beating = asyncio.get_running_loop().create_task(self._beat(self._orders.beat_s))
         while (frame := await self._channel.receive()) is not None:
             kind, *content = pickle.loads(frame)
             if kind == "job":
@@ -144,10 +148,18 @@ class _Worker:
                 return
 
     async def close(self) -> None:
+        if self._beating is not None:
+            self._beating.cancel()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._models.close()
+
+    async def _beat(self, seconds: float) -> None:
+        """Say now and then that the event loop turns."""
+        while True:
+            self._channel.send({"kind": "alive"})
+            await asyncio.sleep(seconds)
 
     async def _run(self, number: int, job: Job, row: Mapping[str, Any]) -> None:
         which = job.evaluation
