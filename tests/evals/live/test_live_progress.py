@@ -17,7 +17,7 @@ def test_rates_and_the_time_left_count_no_rollouts_that_were_kept_from_before(pl
     assert session.facts(0).rate is None
     clock.now = 2.0
     for task in (4, 5):
-        session.rollout(0, player.row(task, 1.0))
+        session.rollout(0, player.row(task, 1.0, seconds=2.0))
         session.rollout(0, player.row(task, 1.0))
     facts = session.facts(0)
     assert facts.detail.done == 12
@@ -26,16 +26,16 @@ def test_rates_and_the_time_left_count_no_rollouts_that_were_kept_from_before(pl
     assert facts.detail.output_tokens_per_second == 10.0  # 4 rollouts of 5 tokens in 2 s
 
 
-def test_an_evaluation_that_waited_for_another_begins_when_that_one_ends(player: Any, clock: Any) -> None:
+def test_an_evaluation_begins_with_its_first_rollout_and_ends_when_it_is_finished(player: Any, clock: Any) -> None:
     session = SessionProgress([player.plan(), player.plan("reverse-text")], clock)
     clock.now = 5.0
-    session.rollout(0, player.row(0, 1.0))
-    session.finish(0)
+    session.rollout(0, player.row(0, 1.0, seconds=4.0))
     clock.now = 9.0
-    session.rollout(1, player.row(0, 1.0))
+    session.rollout(1, player.row(0, 1.0, seconds=2.0))
+    session.finish(0)
     clock.now = 100.0
-    assert session.facts(0).detail.elapsed == 5.0
-    assert session.facts(1).detail.elapsed == 95.0
+    assert session.facts(0).detail.elapsed == 8.0
+    assert session.facts(1).detail.elapsed == 93.0
 
 
 def test_failed_rollouts_are_counted_by_kind_and_left_out_of_the_means(player: Any, clock: Any) -> None:

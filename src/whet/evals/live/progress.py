@@ -88,7 +88,7 @@ class EvalProgress:
     def __init__(self, plan: PlannedEval, name: str) -> None:
         self.plan, self.name = plan, name
         self.done = self.errors = self.truncated = 0
-        self.began: float | None = None  # when its first rollout that was not kept began
+        self.began: float | None = None  # about when its first rollout that was not kept began
         self.ended: float | None = None
         self.scores = Scores(plan.rollouts_per_example, plan.pass_threshold)
         self.samples: dict[str, RolloutOutput] = {}
@@ -147,7 +147,7 @@ class EvalProgress:
                 self._new_output_tokens += output
             if "cost" in usage:
                 self._cost = (self._cost or 0.0) + usage["cost"]
-        seconds = ((row.get("timing") or {}).get("generation") or {}).get("duration")
+        seconds = _seconds(row)
         if seconds and (len(self._slowest) < SLOWEST or seconds > -self._slowest[-1][0]):
             insort(self._slowest, (-seconds, self.done, row.get("example_id")))
             del self._slowest[SLOWEST:]
@@ -189,7 +189,7 @@ class SessionProgress:
 
     def __init__(self, plans: Sequence[PlannedEval], clock: Callable[[], float]) -> None:
         self._clock = clock
-        self.started = self._mark = clock()
+        self.started = clock()
         self.evaluations = [EvalProgress(plan, name) for plan, name in zip(plans, names(plans), strict=True)]
         self.current = 0
         """The evaluation of the latest rollout."""
@@ -200,11 +200,11 @@ class SessionProgress:
         progress.add(row, now)
         self.current = evaluation
         if progress.began is None and progress.new:
-            progress.began = self._mark
+            # Others may have gone before it, so it is told by how long the rollout took.
+            progress.began = max(self.started, now - (_seconds(row) or 0.0))
 
     def finish(self, evaluation: int) -> None:
-        # Where evaluations follow each other, the next one's rollouts begin now.
-        self._mark = self.evaluations[evaluation].ended = self._clock()
+        self.evaluations[evaluation].ended = self._clock()
 
     @property
     def finished(self) -> bool:
@@ -225,6 +225,12 @@ class SessionProgress:
             remaining=None if rate is None else left / rate,
             rate=rate,
         )
+
+
+def _seconds(row: RolloutOutput) -> float | None:
+    """From the rollout's start to its last turn."""
+    seconds: float | None = ((row.get("timing") or {}).get("generation") or {}).get("duration")
+    return seconds
 
 
 def names(plans: Sequence[PlannedEval]) -> list[str]:

@@ -2,7 +2,7 @@
 
 Rollouts are counted where they are told of; drawing, and reading keys, is done by a thread of its own, so that the
 clock goes on and keys are answered while a model computes or an endpoint is silent, and so that a terminal that takes
-no output holds up nobody. It draws at most four times a second, and less often on a slow terminal.
+no output holds up nobody. It draws at most four times a second, and takes a twentieth of a core at most.
 
 The terminal is given back whatever ends the process, or stops it (Ctrl-Z); while the process is in the background
 nothing is drawn and no key is read.
@@ -38,8 +38,8 @@ from whet.types import RolloutOutput
 REFRESH_SECONDS = 0.25
 IDLE_SECONDS = 1.0
 """Between pictures while nothing happens but the clock."""
-MOST_OF_THE_TIME = 0.05
-"""Share of the time that drawing may take, whatever the terminal's speed."""
+MOST_OF_A_CORE = 0.05
+"""Share of a core that drawing may take."""
 NEXT, PREVIOUS = {"right", "down", "n", "\t"}, {"left", "up", "p"}
 ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
@@ -154,7 +154,7 @@ class LiveView:
             self._draw()
 
     def _draw(self, keys: bool = True) -> None:
-        began = self._clock()
+        began = time.thread_time()
         self._changed = False
         assert self._session is not None
         with self._counting:
@@ -167,9 +167,10 @@ class LiveView:
         last = footer(keys, len(facts.lines) > 1, keys and self._asked_to_stop)
         width, height = console.size
         self._screen.draw(live_view(facts, SAMPLES[self._sample], width, max(2, height - 1), last))
-        ended = self._clock()
-        self._next_draw = ended + max(REFRESH_SECONDS, (ended - began) / MOST_OF_THE_TIME)
-        self._next_idle_draw = ended + max(IDLE_SECONDS, self._next_draw - ended)
+        # What the thread computed, not how long it took: waiting for the terminal, or for its turn, costs nobody.
+        pause = max(REFRESH_SECONDS, (time.thread_time() - began) / MOST_OF_A_CORE)
+        self._next_draw = self._clock() + pause
+        self._next_idle_draw = self._clock() + max(IDLE_SECONDS, pause)
 
     def _wait_for_keys(self) -> None:
         keyboard = self._keyboard if self._keyboard is not None and self._keyboard.is_open else None
