@@ -346,3 +346,4 @@ def test_an_index_that_is_damaged_while_it_is_used_says_which_file_to_remove(tmp
             file.write(b"\x7f\xff\xff\xff")
         with pytest.raises(RunError, match=r"results\.jsonl\.index: the index cannot be used .*Remove this file"):
             store.heads()
+        assert "Remove this file" in str(store.poll().failure)  # which a timer calls: it never raises

@@ -45,9 +45,12 @@ FIRST_SECONDS = 0.05
 def open_store(path: Path) -> Store:
     """The rollouts at `path`: a results file, the directory of an evaluation or of a run, a file of a run's rollouts.
 
-    Raises `RunError` where there is none of these, in a line that says what to name instead.
+    Raises `RunError` where there is none of these, in a line that says what to name, and where it cannot be read.
     """
-    return Store(source_at(path))
+    try:
+        return Store(source_at(path))
+    except OSError as error:
+        raise RunError(f"{error.filename or path}: {error.strerror or error}.") from None
 
 
 class Heads(Sequence[Head]):
@@ -111,6 +114,7 @@ class Store:
         self._indexer = Indexer(self._layout, self._index)
         self._columns = Columns(self._index)
         self._index_here(FIRST_SECONDS)
+        self._columns.refresh()
 
     def start(self) -> None:
         """From now on, index what is much in a process of its own, at low priority; what is little, `poll` does."""
@@ -124,18 +128,26 @@ class Store:
                 try:
                     if not self._leave_aside():
                         self._index_here(seconds)
-                except (OSError, sqlite3.Error) as error:
-                    self._failure = f"{self._index.path or self._layout.path}: {error}"
-            with self._reading() as columns:
-                return Progress(
-                    rollouts=columns.count,
-                    damaged=columns.damaged,
-                    bytes_done=sum(state.mark.position for state in columns.files.values()),
-                    bytes_total=sum(part.size for part in self._indexer.parts.values()),
-                    torn=self._indexer.torn,
-                    generation=columns.generation,
-                    failure=self._failure,
-                )
+                except OSError as error:
+                    self._failure = f"{error.filename or self._layout.path}: {error.strerror or error}"
+                except sqlite3.OperationalError as error:  # no room, no lock
+                    self._failure = f"{self._index.path}: {error}"
+                except sqlite3.DatabaseError as error:
+                    self._failure = str(self._cannot_read(error))
+            try:
+                with self._reading():
+                    pass
+            except RunError as error:
+                self._failure = self._failure or str(error)
+            return Progress(
+                rollouts=self._columns.count,
+                damaged=self._columns.damaged,
+                bytes_done=sum(state.mark.position for state in self._columns.files.values()),
+                bytes_total=sum(part.size for part in self._indexer.parts.values()),
+                torn=self._indexer.torn,
+                generation=self._columns.generation,
+                failure=self._failure,
+            )
 
     def index_all(self) -> Progress:
         """Index to the end, here and now, or wait for the process that does it."""
@@ -162,7 +174,7 @@ class Store:
         if self._indexer.left <= IN_MEMORY:
             return False
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "whet.evals.viewer.indexing", str(self._layout.path), str(path)],
+            [sys.executable, "-P", "-m", "whet.evals.viewer.indexing", str(self._layout.path), str(path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
