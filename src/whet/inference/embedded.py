@@ -33,7 +33,7 @@ from whet.inference.rows import Rows
 from whet.inference.sampling import draw
 from whet.inference.scheduler import Admission, Job, LoadedAdapter, Scheduler
 from whet.inference.stops import StopWatcher, TextDecoder
-from whet.inference.weights import NamedWeights, pack, read_checkpoint, read_safetensors
+from whet.inference.weights import NamedWeights, PackedWeights, pack, read_checkpoint, read_safetensors
 
 _TURNS_AFTER_FINISH = 4
 """Turns of the event loop a finished rollout has to come back with its next request before the next step."""
@@ -87,6 +87,7 @@ class EmbeddedEngine:
         self._held_back = 0
         self._reach = 0  # columns in use at step n are n + reach
         self._driver: asyncio.Task[None] | None = None
+        self._loading = asyncio.Lock()
         self._closed = False
 
     @classmethod
@@ -145,22 +146,32 @@ class EmbeddedEngine:
         Raises `ModelLoadError`, and changes nothing, for files that are missing, torn or of another model, and where
         adapters with a name would lose the base they stand on.
         """
-        if update.kind == "adapter" and update.adapter is not None:
-            await self._load_adapter(update.adapter, update)
-            return
+        async with self._loading:
+            if update.kind == "adapter" and update.adapter is not None:
+                await self._load_adapter(update.adapter, update)
+            else:
+                await self._load_whole(update)
+
+    async def _load_whole(self, update: WeightUpdate) -> None:
         if self._adapters or any(job.adapter is not None for job in self._scheduler.jobs):
             names = ", ".join(self._adapters) or "one that was unloaded and is still being answered with"
             raise ModelLoadError(f"the engine's weights cannot change under its adapters ({names}); unload them first")
+        # While requests run they go on, and what was read is taken between two decode steps.
+        busy = bool(self._scheduler.running)
+        base, named, weights = await asyncio.to_thread(self._read, update) if busy else self._read(update)
+        self._base, self._decoder.weights = base, weights
+        self.version, self._merged = update.version, named is not base
+        self._scheduler.set_version(update.version)
+        self._mark_version(None)
+
+    def _read(self, update: WeightUpdate) -> tuple[NamedWeights, NamedWeights, PackedWeights]:
+        """The whole model that adapters are merged onto, what to sample with, and that as the decoder wants it."""
         if update.kind == "model":
             named = base = read_safetensors([update.path])
         else:
             base = self._base
             named = merge_adapter(base, update.path)
-        weights = pack(named, self.arch, dtype=self.dtype, device=self.device)
-        self._base, self._decoder.weights = base, weights
-        self.version, self._merged = update.version, named is not base
-        self._scheduler.set_version(update.version)
-        self._mark_version(None)
+        return base, named, pack(named, self.arch, dtype=self.dtype, device=self.device)
 
     async def _load_adapter(self, name: str, update: WeightUpdate) -> None:
         """Requests go on while the files are read; what was read is taken between two decode steps."""
