@@ -53,7 +53,7 @@ def step_metrics(
     """One line of metrics.jsonl, without its step."""
     groups, tally, sequences = batch.groups, batch.tally, assembled.sequences
     states = [state for group in groups for state in group.states]
-    attempted = len(states) + tally.replaced * len(groups[0].states)
+    attempted = len(states) + tally.replaced * len(groups[0].states) + tally.cancelled_rollouts
     lengths = np.array([len(sequence.ids) for sequence in sequences])
     trained = np.array([int(sequence.trained.sum()) for sequence in sequences])
     per_token = {name: total / loss.tokens for name, total in loss.sums.items()}
@@ -63,6 +63,7 @@ def step_metrics(
         "groups/zero_variance_frac": zero_variance_fraction(groups),
         "groups/replaced": float(tally.replaced),
         "rollouts/errored_frac": tally.errored_rollouts / attempted,
+        "rollouts/cancelled_frac": tally.cancelled_rollouts / attempted,
         "rollouts/truncated_frac": _mean([bool(state["is_truncated"]) for state in states]),
         "rollouts/branches": len(sequences) / len(states),
         "rollouts/turns": _mean([len(state["trajectory"]) for state in states]),
