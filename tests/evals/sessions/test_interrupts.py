@@ -110,6 +110,12 @@ class Command:
             assert time.monotonic() < until
             time.sleep(0.01)
 
+    def wait_for_rows(self, count: int) -> None:
+        until = time.monotonic() + 60
+        while len(self.room.rows()) < count:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+
     def workers(self) -> list[int]:
         text = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
         return [int(pid) for pid in text.split()]
@@ -140,6 +146,7 @@ def test_ctrl_c_says_how_to_go_on_without_a_traceback_and_leaves_no_worker_behin
     room.order("wait", 2, 5)
     command = Command(room, workers=2)
     command.wait_for(begun=8)
+    command.wait_for_rows(6)
     workers = command.workers()
     assert len(workers) == 2
     command.ctrl_c()
@@ -172,11 +179,8 @@ def test_workers_end_when_their_session_is_killed_and_nothing_that_was_saved_is_
     room.order("wait", 2, 5)
     command = Command(room, workers=2)
     command.wait_for(begun=8)
+    command.wait_for_rows(6)
     workers = command.workers()
-    until = time.monotonic() + 60
-    while len(room.rows()) < 6:
-        assert time.monotonic() < until
-        time.sleep(0.01)
     command.process.kill()
     command.end()
     wait_until_gone(workers)
