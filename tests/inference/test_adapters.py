@@ -241,6 +241,21 @@ def test_an_adapter_is_replaced_under_its_requests_and_nobody_else_s(
     assert engine.stats.reused_tokens == 0
 
 
+def test_a_turn_after_its_adapter_was_replaced_recomputes_its_whole_prompt_whatever_the_versions_are_called(
+    reference: Reference, checkpoints: Checkpoints, adapted: Adapted
+) -> None:
+    engine = loaded(EmbeddedEngine.from_directory(checkpoints("qwen3")[0]), "mine", adapted("qwen3", "wide")[0])
+    first = run(engine.sample(request("mine", rollout_key="r", group_key="g")))
+    path, model = adapted("qwen3", "thin")
+    loaded(engine, "mine", path)
+    asked = [
+        request("mine", 1, [1, 2, 3, 4, *first.ids, 7], rollout_key="r"),
+        request("mine", 2, rollout_key="s", group_key="g"),
+    ]
+    check(reference, {"mine": model}, asked, [run(engine.sample(each)) for each in asked])
+    assert engine.stats.reused_tokens == 0
+
+
 def test_an_adapter_that_is_unloaded_answers_what_it_was_asked_and_is_then_forgotten(
     reference: Reference, checkpoints: Checkpoints, adapted: Adapted
 ) -> None:
