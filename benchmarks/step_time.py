@@ -86,14 +86,15 @@ def whet_worker(pacer: Pacer, job: dict[str, Any]) -> None:
     from whet.envs.loading import load_environment
     from whet.inference.loading import load_policy
     from whet.rl.config import RunConfig
-    from whet.rl.curriculum import Curriculum, Pool
-    from whet.rl.dispatcher import Dispatcher, TrainingEnv
+    from whet.rl.curriculum import Pool
+    from whet.rl.dispatcher import Dispatcher
     from whet.rl.handover import weights_directory
     from whet.rl.learner.make import make_learner
     from whet.rl.monitors.protocol import EvalReport, Outcome, RunPlan, StepReport
     from whet.rl.orchestrator import Orchestrator
     from whet.rl.records import Records
     from whet.rl.run_directory import RunDirectory
+    from whet.rl.runner import GroupRunner, TrainingEnv
     from whet.rl.shaping import RewardShaper
 
     class PacingMonitor:
@@ -142,22 +143,20 @@ def whet_worker(pacer: Pacer, job: dict[str, Any]) -> None:
             seed=config.seed,
             publish_directory=publish_directory,
         )
-        dispatcher = Dispatcher(
+        runner = GroupRunner(
             environments=[training_env],
-            curriculum=Curriculum([Pool(source.label, len(training_env.rows), 1.0)], seed=config.seed),
             client=policy.client,
             model=config.model,
             sampling_args=config.sampling.args(),
             rollouts_per_example=SAMPLES,
-            groups_per_batch=PROMPTS,
-            min_variance=0.0,
             max_concurrent=config.max_concurrent,
             seed=config.seed,
         )
+        curriculum = config.buffer.make_curriculum([Pool(source.label, len(training_env.rows), 1.0)], config.seed)
         records = Records(directory, keep_checkpoints=1)
         orchestrator = Orchestrator(
             config,
-            dispatcher,
+            Dispatcher(runner, curriculum, PROMPTS, 0.0),
             policy.engine,
             learner,
             no_evaluation,
