@@ -166,6 +166,16 @@ def test_ctrl_z_gives_the_terminal_to_the_shell_and_fg_takes_it_back(play: Play)
     terminal.wait_for("the summary")
 
 
+def test_a_job_in_the_background_prints_plain_lines_and_leaves_the_terminal_alone(play: Play) -> None:
+    played = play(lambda command: ["bash", "--norc", "--noprofile", "-i"], env={"PS1": "shell> "})
+    terminal = played.terminal
+    terminal.wait_for("shell>")
+    terminal.send(shlex.join(played.command) + " &\r")
+    played.tell("start 1 4 3", "rollout 0 0 1", "rollout 0 0 1", "close")
+    terminal.wait_for(re.compile(r"arithmetic 2/12  reward 1\.000.*the summary", re.DOTALL))
+    assert b"\x1b[?25l" not in terminal.raw
+
+
 def test_a_small_window_shows_what_matters_most(play: Play) -> None:
     played = play(columns=40, rows=10)
     played.tell("start 2 4 3", "rollout 0 0 1", "rollout 0 0 ModelError")
