@@ -161,6 +161,29 @@ def test_results_lie_under_environment_and_model(environment: str, model: str, n
     assert results_directory(config) != directory
 
 
+def test_a_report_that_cannot_be_written_is_told_and_the_evaluation_stands(
+    config: EvalConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Notes(Unwatched):
+        def __init__(self) -> None:
+            self.texts: list[str] = []
+
+        def note(self, text: str) -> None:
+            self.texts.append(text)
+
+    def write_report(directory: Path) -> Path:
+        raise OSError(28, "No space left on device", str(directory / "report.html"))
+
+    monkeypatch.setattr("whet.evals.session.write_report", write_report)
+    notes = Notes()
+    (summary,) = run_evals([config], notes)
+    assert summary.reward is not None
+    assert summary.reward.mean == 1.0
+    assert len(notes.texts) == 1
+    assert "no report" in notes.texts[0]
+    assert "No space left on device" in notes.texts[0]
+
+
 def test_nothing_is_written_when_saving_is_off(config: EvalConfig) -> None:
     assert run_eval(changed(config, save=False)).results is None
     assert not config.output_directory.exists()
