@@ -5,7 +5,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from whet.errors import ConfigError, TrainingError
+from whet.errors import ConfigError, ModelLoadError, TrainingError
 from whet.rl.learner.config import LoraConfig, OptimizerConfig
 from whet.rl.learner.protocol import OptimParams
 from whet.rl.losses.config import LossConfig
@@ -73,6 +73,11 @@ def test_a_reference_of_another_vocabulary_is_refused(make, model_dir, tmp_path)
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "other")
     with pytest.raises(ConfigError, match="vocabulary of 62 tokens, the model that is trained one of 61"):
         make(reference=str(tmp_path / "other"))
+
+
+def test_a_reference_that_is_not_there_is_named_with_its_key(make):
+    with pytest.raises(ModelLoadError, match=r"\[algorithm\] reference: there is no model directory '/nowhere'"):
+        make(reference="/nowhere")
 
 
 def test_a_kl_without_a_reference_is_refused(make, batch):

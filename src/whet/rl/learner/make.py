@@ -57,7 +57,7 @@ def make_learner(
     loaded = _load(model).to(device)
     held: Reference | None = None
     if reference is not None and reference != INITIAL:
-        held = other_model(_load(resolve_model(reference)).to(device), reference, like=loaded)
+        held = other_model(_load_reference(reference).to(device), reference, like=loaded)
     weights: Weights
     if lora is None:
         weights = FullWeights(loaded, model, getattr(torch, publish_dtype))
@@ -79,6 +79,13 @@ def make_learner(
         autocast=torch.bfloat16 if dtype == "bfloat16" else None,
         reference=held,
     )
+
+
+def _load_reference(name: str) -> PreTrainedModel:
+    try:
+        return _load(resolve_model(name))
+    except ModelLoadError as error:
+        raise ModelLoadError(f"[algorithm] reference: {error}") from None
 
 
 def _load(directory: Path) -> PreTrainedModel:
