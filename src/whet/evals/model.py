@@ -59,6 +59,17 @@ def _shared(endpoint: ClientConfig, processes: int) -> ClientConfig:
     return part(endpoint).model_copy(update={"endpoint_configs": [part(one) for one in endpoint.endpoint_configs]})
 
 
+def find_models(configs: Sequence[EvalConfig]) -> None:
+    """See that every model to be run here is there, and download what is not, before anything is paid for.
+
+    Raises `ModelLoadError` for one that cannot be had.
+    """
+    for name in dict.fromkeys(config.model for config in configs if config.local):
+        from whet.inference.loading import resolve_model
+
+        resolve_model(name)
+
+
 class Models:
     """The models of several evaluations: each opened when it is first needed, and closed after its last evaluation."""
 

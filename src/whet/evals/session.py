@@ -25,7 +25,7 @@ from whet.errors import RunError
 from whet.evals.config import EvalConfig
 from whet.evals.environments import Environments
 from whet.evals.evaluation import Evaluation
-from whet.evals.model import Models, endpoint_of
+from whet.evals.model import Models, endpoint_of, find_models
 from whet.evals.observer import EvalObserver
 from whet.evals.report import write_report
 from whet.evals.summary import EvalSummary
@@ -62,8 +62,8 @@ class EvaluationsInterrupted(Exception):
 
 def how_to_go_on(unfinished: Sequence[Unfinished], evaluations: int) -> list[str]:
     """What is saved of a session of so many evaluations, and what to do, a line each; none where nothing is saved."""
-    begun = [one for one in unfinished if one.directory is not None]
-    if not begun:
+    kept = [one for one in unfinished if one.saved]
+    if not kept:
         return []
     lines = []
     for one in unfinished:
@@ -72,7 +72,7 @@ def how_to_go_on(unfinished: Sequence[Unfinished], evaluations: int) -> list[str
             lines.append(f"{name} had not begun")
         else:
             lines.append(f"{one.saved} of {one.rollouts} rollouts of {name} are saved in {one.directory}")
-    which = f"={begun[0].directory}" if evaluations == 1 else ""  # of several, each finds its own
+    which = f"={kept[0].directory}" if evaluations == 1 else ""  # of several, each finds its own
     return [*lines, f"go on with the same command and --resume{which}"]
 
 
@@ -89,6 +89,7 @@ def run_evals(configs: Sequence[EvalConfig], observer: EvalObserver) -> list[Eva
         loaded = [environments.open(config, config.max_concurrent) for config in configs]
         load_s = time.perf_counter() - started
         evaluations = [Evaluation(number, *one) for number, one in enumerate(zip(configs, loaded, strict=True))]
+        find_models(configs)
         return asyncio.run(_run(_Session(evaluations, observer, load_s), environments, observer))
     except BaseException:
         asyncio.run(environments.close())
@@ -161,6 +162,8 @@ class _Session:
                 await asyncio.sleep(0)
         if not evaluation.missing:
             self._end(evaluation)
+            return
+        await runner.begin(evaluation.number)
         for job in evaluation.jobs():
             await runner.submit(job)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from whet.errors import ConfigError, DatasetError, WhetError
+from whet.errors import ConfigError, DatasetError, ModelLoadError, WhetError
 from whet.evals.session import worker_count
 
 
@@ -102,6 +102,12 @@ def test_evaluations_of_one_model_share_it(room: Any, model: Any) -> None:
     room.run(room.config(max_concurrent=2), room.config(temperature=0.5, max_concurrent=5))
     assert [(load["model"], load["max_rows"]) for load in model.loaded] == [("whet/tiny", 5)]
     assert model.closed == 1
+
+
+def test_a_model_that_is_missing_is_found_out_before_anything_is_run(room: Any) -> None:
+    with pytest.raises(ModelLoadError, match=r"no model directory '\./nowhere'"):
+        room.run(room.config(), room.config(model="./nowhere"))
+    assert room.begun() == []
 
 
 def test_the_next_evaluation_fills_the_places_that_the_last_rollouts_leave_free(room: Any) -> None:

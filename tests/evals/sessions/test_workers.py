@@ -155,17 +155,20 @@ def test_a_worker_that_is_stuck_in_an_environment_ends_with_its_session() -> Non
     stuck.stdout.close()
 
 
-def test_a_model_that_is_not_there_ends_the_session_before_a_rollout_asks_for_it(tmp_path: Path) -> None:
+def test_a_model_that_cannot_be_loaded_ends_the_session_before_a_rollout_asks_for_it(tmp_path: Path) -> None:
     from whet.errors import ModelLoadError
     from whet.evals.config import EvalConfig
     from whet.evals.observer import Unwatched
     from whet.evals.session import run_evals
     from whet.rollouts.results import load_outputs
 
-    config = EvalConfig(environment="guess-number", model="./none", workers=2, output_directory=tmp_path)
+    (tmp_path / "torn").mkdir()
+    config = EvalConfig(
+        environment="guess-number", model=str(tmp_path / "torn"), workers=2, output_directory=tmp_path / "out"
+    )
     before = children()
-    with pytest.raises(ModelLoadError, match="no model directory"):
+    with pytest.raises(ModelLoadError, match=r"config\.json"):
         run_evals([config], Unwatched())
-    (results,) = tmp_path.glob("*/*/results.jsonl")
+    (results,) = tmp_path.glob("out/*/*/results.jsonl")
     assert load_outputs(results.parent) == []
     assert children() == before

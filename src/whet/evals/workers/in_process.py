@@ -46,6 +46,9 @@ class InProcess:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
+    async def begin(self, evaluation: int) -> None:
+        await self._models.client(evaluation)
+
     async def submit(self, job: Job) -> None:
         limit = self._places.up_to(self._limits[job.evaluation])
         async with limit:  # in line behind the rollouts of the jobs begun before

@@ -81,6 +81,10 @@ class Sink(Protocol):
 class Runner(Protocol):
     """Runs rollouts, as many at once as their evaluation allows."""
 
+    async def begin(self, evaluation: int) -> None:
+        """Get ready what an evaluation needs. Raises `WhetError` where its model cannot be had."""
+        ...
+
     async def submit(self, job: Job) -> None:
         """Returns once the job has a place. Raises what an earlier job could not go on from."""
         ...

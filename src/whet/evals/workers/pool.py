@@ -83,9 +83,11 @@ class WorkerPool:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
+    async def begin(self, evaluation: int) -> None:
+        if self._configs[evaluation].local:
+            await self._asked.open(evaluation)
+
     async def submit(self, job: Job) -> None:
-        if self._configs[job.evaluation].local:
-            await self._asked.open(job.evaluation)
         self._line.add(job)
         self._give_out()
         await self._until(lambda: not self._line)
