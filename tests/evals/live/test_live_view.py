@@ -166,6 +166,20 @@ def test_ctrl_z_gives_the_terminal_to_the_shell_and_fg_takes_it_back(play: Play)
     terminal.wait_for("the summary")
 
 
+def test_what_is_noted_in_the_background_is_told_in_the_end(play: Play) -> None:
+    played = play(lambda command: ["bash", "--norc", "--noprofile", "-i"], env={"PS1": "shell> "})
+    terminal = played.terminal
+    terminal.wait_for("shell>")
+    terminal.send(shlex.join(played.command) + "\r")
+    played.tell("start 1 4 3", "rollout 0 0 1")
+    terminal.wait_for("s sample")
+    terminal.send("\x1a")
+    terminal.wait_for("Stopped")
+    terminal.send("bg\r")
+    played.tell("note a worker was replaced", "close")
+    terminal.wait_for(re.compile(r"a worker was replaced\s+the summary"))
+
+
 def test_a_job_in_the_background_prints_plain_lines_and_leaves_the_terminal_alone(play: Play) -> None:
     played = play(lambda command: ["bash", "--norc", "--noprofile", "-i"], env={"PS1": "shell> "})
     terminal = played.terminal

@@ -19,7 +19,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from types import FrameType
 from typing import Any
 
@@ -103,6 +103,8 @@ class LiveView:
         atexit.unregister(self._give_back)
         os.close(self._wake_read)
         os.close(self._wake_write)
+        with suppress(OSError):  # where the terminal is gone, nobody is left to be told
+            self._print_notes()  # those that came while nothing could be drawn: in the background
 
     def _run(self) -> None:
         """The thread: draw, wait for a key or the next picture, and in the end draw once more."""
@@ -160,17 +162,19 @@ class LiveView:
         with self._counting:
             selected = self._session.current if self._selected is None else self._selected
             facts = self._session.facts(selected)
-        console = self._screen.console
-        while self._notes:
-            console.print(Text(self._notes.popleft()), soft_wrap=True)
+        self._print_notes()
         keys = keys and self._keyboard is not None
         last = footer(keys, len(facts.lines) > 1, keys and self._asked_to_stop)
-        width, height = console.size
+        width, height = self._screen.console.size
         self._screen.draw(live_view(facts, SAMPLES[self._sample], width, max(2, height - 1), last))
         # What the thread computed, not how long it took: waiting for the terminal, or for its turn, costs nobody.
         pause = max(REFRESH_SECONDS, (time.thread_time() - began) / MOST_OF_A_CORE)
         self._next_draw = self._clock() + pause
         self._next_idle_draw = self._clock() + max(IDLE_SECONDS, pause)
+
+    def _print_notes(self) -> None:
+        while self._notes:
+            self._screen.console.print(Text(self._notes.popleft()), soft_wrap=True)
 
     def _wait_for_keys(self) -> None:
         keyboard = self._keyboard if self._keyboard is not None and self._keyboard.is_open else None
