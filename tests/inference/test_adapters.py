@@ -245,14 +245,18 @@ def test_a_turn_after_its_adapter_was_replaced_recomputes_its_whole_prompt_whate
     reference: Reference, checkpoints: Checkpoints, adapted: Adapted
 ) -> None:
     engine = loaded(EmbeddedEngine.from_directory(checkpoints("qwen3")[0]), "mine", adapted("qwen3", "wide")[0])
-    first = run(engine.sample(request("mine", rollout_key="r", group_key="g")))
     path, model = adapted("qwen3", "thin")
-    loaded(engine, "mine", path)
-    asked = [
-        request("mine", 1, [1, 2, 3, 4, *first.ids, 7], rollout_key="r"),
-        request("mine", 2, rollout_key="s", group_key="g"),
-    ]
-    check(reference, {"mine": model}, asked, [run(engine.sample(each)) for each in asked])
+
+    async def turns() -> tuple[list[SampleRequest], list[Sample]]:
+        first = await engine.sample(request("mine", rollout_key="r", group_key="g"))
+        await engine.load_weights(WeightUpdate(version=0, path=path, kind="adapter", adapter="mine"))
+        asked = [
+            request("mine", 1, rollout_key="s", group_key="g"),
+            request("mine", 2, [1, 2, 3, 4, *first.ids, 7], rollout_key="r"),
+        ]
+        return asked, [await engine.sample(each) for each in asked]
+
+    check(reference, {"mine": model}, *run(turns()))
     assert engine.stats.reused_tokens == 0
 
 

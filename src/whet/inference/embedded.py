@@ -175,15 +175,13 @@ class EmbeddedEngine:
 
     async def _load_adapter(self, name: str, update: WeightUpdate) -> None:
         """Requests go on while the files are read; what was read is taken between two decode steps."""
-        base = self._base
-        packed = await asyncio.to_thread(
-            pack_adapter, update.path, base, self.arch, dtype=self.dtype, device=self.device
-        )
-        if self._merged or self._base is not base:
+        if self._merged:
             raise ModelLoadError(
-                f"adapter {name!r} cannot stand beside weights that have an adapter merged into them, or that changed "
-                "while it was read"
+                f"adapter {name!r} cannot stand beside weights that have an adapter merged into them; serve the base"
             )
+        packed = await asyncio.to_thread(
+            pack_adapter, update.path, self._base, self.arch, dtype=self.dtype, device=self.device
+        )
         known = self._adapters.get(name)
         if known is None:
             self._adapters[name] = LoadedAdapter(name, update.version, packed)
