@@ -141,3 +141,13 @@ def test_only_experts_that_are_replayed_get_a_gradient(make_moe, sequences):
     touched = gradients(learner)["model.layers.0.mlp.experts.down_proj"].flatten(1).abs().sum(1) > 0
     assert touched.tolist() == [False, True, False, False, True]
     assert gradients(learner)["model.layers.0.mlp.gate.weight"].abs().sum() > 0
+
+
+@pytest.mark.parametrize("lora", [None, LoraConfig(rank=2, target_modules=("q_proj",))], ids=["all weights", "lora"])
+def test_the_first_weights_as_a_reference_take_the_replayed_experts_and_another_model_its_own(
+    moe_dir, make_moe, sequences, lora
+):
+    batch, kl = pack(with_experts(sequences)), LossConfig(loss="cross_entropy", kl_coef=0.1)
+    initial, other = make_moe(reference="initial", lora=lora), make_moe(reference=str(moe_dir), lora=lora)
+    assert initial.forward_backward(batch, kl).sums["kl_reference"] == 0
+    assert other.forward_backward(batch, kl).sums["kl_reference"] > 0.01

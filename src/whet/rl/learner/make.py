@@ -68,7 +68,7 @@ def make_learner(
 
         weights = adapted = LoraWeights(loaded, model, lora)
         if reference == INITIAL:
-            held = adapted.base
+            held = Reference(adapted.base, replays=True)
     return TorchLearner(
         weights,
         optimizer,

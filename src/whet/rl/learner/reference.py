@@ -12,19 +12,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
-from typing import TypeAlias
+from dataclasses import dataclass
 
 from transformers import PreTrainedModel
 
 from whet.errors import ConfigError
 
-Reference: TypeAlias = Callable[[], AbstractContextManager[PreTrainedModel]]
-"""Gives the reference model for the length of a `with` block."""
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A policy to be held to."""
+
+    lend: Callable[[], AbstractContextManager[PreTrainedModel]]  # the model, for the length of a `with` block
+    replays: bool  # it takes the experts that the sampler chose, where the learner does; another model's are others
 
 
 def frozen_copy(model: PreTrainedModel) -> Reference:
     """The weights as they are now, whatever becomes of `model`."""
-    return _frozen(deepcopy(model))
+    return _frozen(deepcopy(model), replays=True)
 
 
 def other_model(reference: PreTrainedModel, name: str, *, like: PreTrainedModel) -> Reference:
@@ -35,10 +40,10 @@ def other_model(reference: PreTrainedModel, name: str, *, like: PreTrainedModel)
             f"[algorithm] reference: {name} has a vocabulary of {theirs} tokens, the model that is trained "
             f"one of {ours}. Probabilities of the same tokens are compared, so both need the same tokenizer."
         )
-    return _frozen(reference)
+    return _frozen(reference, replays=False)
 
 
-def _frozen(model: PreTrainedModel) -> Reference:
+def _frozen(model: PreTrainedModel, *, replays: bool) -> Reference:
     model.requires_grad_(False)
     model.eval()
-    return lambda: nullcontext(model)
+    return Reference(lambda: nullcontext(model), replays)

@@ -197,8 +197,9 @@ class TorchLearner:
     def _reference_logprobs(self, batch: PackedBatch, layout: Layout) -> Tensor:
         if self._reference is None:
             raise TrainingError("kl_coef needs a reference policy, and this learner was made without one.")
-        with self._reference() as model:
-            return self._logprobs(model, batch, layout)[0]
+        seen = batch if self._reference.replays else replace(batch, experts=None)
+        with self._reference.lend() as model:
+            return self._logprobs(model, seen, layout)[0]
 
     def _loss_inputs(self, batch: PackedBatch, layout: Layout, logprobs_N: Tensor) -> LossInputs:
         return LossInputs(
