@@ -47,10 +47,12 @@ class Futures:
     def __init__(self, answers: AnswerFormat, tokenizer: Any) -> None:
         self._answers, self._tokenizer = answers, tokenizer
         added = tokenizer.added_tokens_decoder
-        # Other added tokens are phrases or reserved: text like any other.
-        self._marks = _ids_in([vars(answers.package), *_parser_of(answers.package)]) & added.keys() - answers.stops
-        self.marks = self._marks | {token for token, meant in added.items() if meant.special}
         vocabulary = tokenizer.get_vocab()
+        named = {vocabulary[text] for text in _TEXT_MARKERS if text in vocabulary}
+        held = _ids_in([vars(answers.package), *_parser_of(answers.package)])
+        # Other added tokens that are not special are phrases: text like any other.
+        self._marks = (named | held) & added.keys() - answers.stops
+        self.marks = self._marks | {token for token, meant in added.items() if meant.special}
         texts = [*_TEXT_MARKERS, *_MORE_TEXT_MARKERS.get(answers.name, ())]
         if answers.name == "default":  # there special tokens are cut out of the text, also where it only spells them
             self.text_markers = tuple(dict.fromkeys((*texts, *tokenizer.all_special_tokens)))

@@ -7,7 +7,7 @@ from typing import Any
 
 from renderers import AutoRendererConfig, create_renderer
 from renderers.base import MODEL_RENDERER_MAP
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 LINES = (
@@ -64,6 +64,23 @@ def byte_pairs(markers: tuple[str, ...], *, eos: str | None = None) -> Any:
     backend.train_from_iterator(
         LINES * 3, trainers.BpeTrainer(vocab_size=340, initial_alphabet=alphabet, show_progress=False)
     )
+    backend.add_tokens([AddedToken(marker, special=True, normalized=False) for marker in markers])
+    return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token=eos, clean_up_tokenization_spaces=False)
+
+
+def sentence_pieces(markers: tuple[str, ...], *, eos: str, strip: bool) -> Any:
+    """A tokenizer like Llama 2's (`strip`: a text begins with a space that decoding takes away again) or Gemma's:
+    words begin with a mark for their space, and what has no token is written in bytes."""
+    pieces = ["\u2581", *(chr(code) for code in range(33, 127)), "\u2581t", "th", "\u2581th", "an", "\u2581w", "wo"]
+    names = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), *pieces]
+    merges = [("\u2581", "t"), ("t", "h"), ("\u2581t", "h"), ("a", "n"), ("\u2581", "w"), ("w", "o")]
+    vocabulary = {name: number for number, name in enumerate(names)}
+    backend = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, unk_token="<unk>", byte_fallback=True))
+    begin = [normalizers.Prepend("\u2581")] if strip else []
+    backend.normalizer = normalizers.Sequence([*begin, normalizers.Replace(" ", "\u2581")])
+    end = [decoders.Strip(" ", 1, 0)] if strip else []
+    spaces = decoders.Replace("\u2581", " ")
+    backend.decoder = decoders.Sequence([spaces, decoders.ByteFallback(), decoders.Fuse(), *end])
     backend.add_tokens([AddedToken(marker, special=True, normalized=False) for marker in markers])
     return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token=eos, clean_up_tokenization_spaces=False)
 

@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 from renderers.base import template_field_names
 from scripted_engine import OPENING, TOOL, ScriptedEngine
-from small_tokenizers import split_to_bytes
+from small_tokenizers import sentence_pieces, split_to_bytes
 from test_shipped_templates import COVERED, answers_of, package_of, renderer_of, sampled
-from test_unknown_templates import CONTINUED
+from test_unknown_templates import CONTINUED, MARKERS
 from test_unknown_templates import renderer_of as unknown
 
 from whet.clients.deltas import Delta, Told
@@ -31,7 +31,16 @@ from whet.inference.streaming import TextReader
 from whet.models.tokenizer import build_tokenizer
 from whet.types import AssistantMessage, Messages, TextMessage
 
+
+def pieces(*, strip: bool) -> ChatRenderer:
+    tokenizer = sentence_pieces(MARKERS, eos="</s>", strip=strip)
+    tokenizer.chat_template = CONTINUED["extends cleanly"]
+    return ChatRenderer(tokenizer)
+
+
 RENDERERS = {
+    "pieces as Llama 2's": lambda: pieces(strip=True),
+    "pieces as Gemma's": lambda: pieces(strip=False),
     "whet/tiny": lambda: ChatRenderer(build_tokenizer()),
     **{name: lambda name=name: renderer_of(name) for name in COVERED},
     **{kind: lambda kind=kind: unknown(CONTINUED[kind]) for kind in CONTINUED},
@@ -89,7 +98,7 @@ def test_1_answers_of_a_format_add_up(name: str) -> None:
 @pytest.mark.parametrize("name", RENDERERS)
 def test_1_whatever_is_sampled_adds_up(name: str) -> None:
     renderer, rng = RENDERERS[name](), random.Random(name)
-    for _ in range(6):
+    for _ in range(40 if name == "whet/tiny" else 6):
         stops = rng.choice([(), ("END", "EN"), ("a b", "\n\n")])
         check(renderer, anything(renderer, rng), stops, steps=rng.choices([1, 2, 5], k=4))
 
@@ -115,6 +124,13 @@ def test_2_also_where_thinking_is_switched(thinking: bool) -> None:
         for token in renderer.tokenizer.encode(WORDS, add_special_tokens=False):
             told.add(reader.feed([token]))
         assert len(told.content) + len(told.reasoning) > 50
+
+
+@pytest.mark.parametrize("strip", [True, False])
+def test_2_also_where_words_begin_with_the_mark_of_a_space(strip: bool) -> None:
+    renderer = pieces(strip=strip)
+    said = f"{WORDS} \u65e5\u672c, and the end"
+    assert told_of(renderer, renderer.tokenizer.encode(said, add_special_tokens=False)).content == said
 
 
 def test_3_what_may_become_a_stop_is_held_back() -> None:
