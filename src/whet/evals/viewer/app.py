@@ -12,9 +12,11 @@ from typing import ClassVar
 
 from textual.app import App
 from textual.binding import Binding, BindingType
+from textual.events import Key
 
 from whet.errors import RunError
 from whet.evals.viewer.listing import Listing
+from whet.evals.viewer.screens.ask import Ask
 from whet.evals.viewer.sources import find_sources, source_at
 from whet.evals.viewer.store import Store, open_store
 from whet.rollouts.results import RESULTS
@@ -88,6 +90,11 @@ class Viewer(App[None]):
         from whet.evals.viewer.screens.runs import RunsScreen
 
         self.push_screen(RunsScreen(self.target))
+
+    def on_key(self, event: Key) -> None:
+        """Keys reach the widget that had the focus when they were typed, so a quick hand's text comes here."""
+        if isinstance(self.screen, Ask) and self.screen.take(event):
+            event.prevent_default()
 
     def open_run(self, path: Path) -> None:
         """The rollouts of the run in a directory. Raises `RunError` where they cannot be read."""

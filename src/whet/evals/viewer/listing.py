@@ -89,7 +89,8 @@ class Listing:
         return self.store.head(number)
 
     def sort_by(self, column: SortColumn) -> None:
-        """Upwards, then downwards, then as in the file; numbers begin with the largest."""
+        """Upwards, then downwards, then as in the file; numbers begin with the largest. What is first is looked at."""
+        self.number = None
         first = column in ("reward", "advantage", "input_tokens", "output_tokens", "turns", "duration", "size")
         if self.sort.column != column:
             self.sort = Sort(column, descending=first)
@@ -143,6 +144,7 @@ class Listing:
 
     def clear(self) -> None:
         self.filter, self.sort = Filter(), Sort()
+        self.number = None
 
     def next_match(self, by: int) -> int | None:
         """The next (or, with -1, the previous) rollout of the list that the search found, going round at the end."""

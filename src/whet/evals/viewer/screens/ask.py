@@ -8,6 +8,7 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
+from textual.events import Key
 from textual.screen import ModalScreen
 from textual.widgets import Input
 
@@ -22,7 +23,6 @@ class Ask(ModalScreen[str | None]):
     """One line of text; None where the person thought better of it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "answer", "go"),
         Binding("escape", "dismiss(None)", "cancel"),
     ]
     DEFAULT_CSS = """
@@ -35,16 +35,35 @@ class Ask(ModalScreen[str | None]):
     def __init__(self, title: str, value: str = "") -> None:
         super().__init__()
         self._title = title
-        self._value = value
+        # Made here, so that what is typed before the screen is composed has a place to go.
+        self._line = Input(value, select_on_focus=False, compact=True)
+        self._answered = False
 
     def compose(self) -> ComposeResult:
         with Vertical():
             yield Bar([line((f" {self._title}", "bold"))])
-            yield Input(self._value, select_on_focus=False, compact=True)
+            yield self._line
             yield Keys()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         self.dismiss(event.value)
+
+    def on_mount(self) -> None:
+        if self._answered:
+            self.dismiss(self._line.value)
+
+    def take(self, event: Key) -> bool:
+        """A key that was sent elsewhere, typed before the line had the focus, belongs to it all the same."""
+        if event.key == "enter":
+            self._answered = True
+            if self.is_mounted:
+                self.dismiss(self._line.value)
+        elif event.character is not None and event.is_printable:
+            self._line.value += event.character
+            self._line.cursor_position = len(self._line.value)
+        else:
+            return False
+        return True
 
 
 class Choose(ModalScreen[int | None]):
