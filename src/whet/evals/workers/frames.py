@@ -19,6 +19,18 @@ import whet.errors
 LENGTH_BYTES = 4
 LONGEST = 1 << 30
 READ_AHEAD = 1 << 20
+FIELDS: dict[str, tuple[str, ...]] = {
+    "ready": (),
+    "alive": (),
+    "rows": ("job", "places"),
+    "freed": ("job",),
+    "ask": ("number", "evaluation", "rollout", "turn", "model"),
+    "forget": ("number",),
+    "release": ("rollout",),
+    "mistake": ("error",),
+    "bug": ("traceback",),
+}
+"""What a worker may say, and what belongs to it."""
 
 
 class BrokenFrameError(Exception):
@@ -67,7 +79,7 @@ class Channel:
 
 
 def read_head(frame: bytes) -> tuple[dict[str, Any], bytes]:
-    """Head and body of a worker's frame. Raises `BrokenFrameError`."""
+    """Head and body of a worker's frame. Raises `BrokenFrameError` where it is none, or lacks what its kind has."""
     line, _, body = frame.partition(b"\n")
     try:
         head = json.loads(line)
@@ -75,6 +87,12 @@ def read_head(frame: bytes) -> tuple[dict[str, Any], bytes]:
         raise BrokenFrameError(f"a head that is not JSON ({error})") from None
     if not isinstance(head, dict):
         raise BrokenFrameError("a head that is no object")
+    kind = head.get("kind")
+    if not isinstance(kind, str) or kind not in FIELDS:
+        raise BrokenFrameError(f"a message of the kind {kind!r}")
+    lacking = [name for name in FIELDS[kind] if name not in head]
+    if lacking:
+        raise BrokenFrameError(f"a message of the kind {kind!r} without {', '.join(lacking)}")
     return head, body
 
 

@@ -185,7 +185,8 @@ class WorkerPool:
                     frame = await channel.receive()
                 if frame is None:
                     return
-                self._hear(child, *read_head(frame))
+                head, body = read_head(frame)
+                self._hear(child, head, body)
             except TimeoutError:
                 child.complaint = (
                     f"stuck for {self._stuck_s:.0f} s" if child.ready else f"not ready after {self._ready_s:.0f} s"
@@ -197,7 +198,7 @@ class WorkerPool:
                 return
 
     def _hear(self, child: Child, head: dict[str, Any], body: bytes) -> None:
-        kind = head.get("kind")
+        kind = head["kind"]
         if kind == "rows":
             self._take(child, head["job"], head["places"], body)
         elif kind == "freed":
@@ -211,8 +212,6 @@ class WorkerPool:
             self._fail(error_from_words(*head["error"]))
         elif kind == "bug":
             self._fail(RuntimeError(f"a worker failed:\n{head['traceback']}"))
-        elif kind != "alive":
-            raise BrokenFrameError(f"a message of the kind {kind!r}")
         self._give_out()
 
     def _take(self, child: Child, number: int, places: Sequence[int], body: bytes) -> None:
@@ -238,7 +237,8 @@ class WorkerPool:
         rollouts = sum(len(job.places) for job in again)
         what = f"{rollouts} rollout{'s are' if rollouts != 1 else ' is'} run again" if rollouts else "nothing was lost"
         self._sink.note(f"worker {child.number + 1} {child.fate}; it is replaced, and {what}")
-        self._idle_deaths = 0 if jobs else self._idle_deaths + 1
+        if child.was_ready:
+            self._idle_deaths = 0 if jobs else self._idle_deaths + 1
         if self._idle_deaths >= IDLE_DEATHS_AT_MOST:
             raise RunError(
                 f"worker processes die while they have nothing to do ({child.fate}). "
