@@ -46,7 +46,7 @@ format: install  ## Let ruff format and fix what it can
 
 benchmark: install  ## Side-by-side measurements, with the peers they need; best on an idle machine
 	@$(BIN)/python -m pip install --quiet -c .venv/whet-constraints.txt 'whet[benchmark]'
-	@for b in benchmarks/*.py; do case $$b in */_*) ;; *) echo "== $$b"; $(BIN)/python $$b || exit 1;; esac; done
+	@for b in benchmarks/*.py; do case $$b in */_*|*/gpu_*) ;; *) echo "== $$b"; $(BIN)/python $$b || exit 1;; esac; done
 
 docs: install  ## Build the documentation site into site/ (installs the docs extra)
 	@$(BIN)/python -m pip install --quiet -c .venv/whet-constraints.txt 'whet[docs]' && $(BIN)/mkdocs build --strict
