@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from whet.errors import RunError
@@ -104,6 +104,7 @@ def test_a_full_disk_is_one_clear_line_and_what_was_saved_stays_whole(
     assert (log.path.read_bytes(), log.saved) == (line(0), 1)
 
 
+@settings(max_examples=25, deadline=None)
 @given(numbers=st.permutations(range(12)), dropped=st.integers(0, 11))
 def test_rows_are_put_in_order_and_those_without_a_place_are_dropped(
     tmp_path_factory: pytest.TempPathFactory, numbers: list[int], dropped: int

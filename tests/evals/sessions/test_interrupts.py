@@ -17,8 +17,7 @@ from whet.errors import EndpointError
 from whet.evals.session import EvaluationsInterrupted
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(("workers", "number"), [(1, signal.SIGINT), (2, signal.SIGTERM)])
 def test_what_has_finished_is_saved_and_can_be_gone_on_with(
     room: Any, model: Any, workers: int, number: signal.Signals
 ) -> None:
