@@ -20,6 +20,7 @@ from whet.errors import RunError
 from whet.files import sync_directory
 from whet.rollouts.results import RESULTS, repair
 
+LOCK = ".lock"
 ROWS_AT_ONCE = 64
 SECONDS_AT_MOST = 0.5  # between a row and its fsync
 
@@ -29,17 +30,18 @@ class DirectoryLock:
 
     def __init__(self, directory: Path) -> None:
         """Take it. Raises `RunError` where another process has it."""
-        self._descriptor = os.open(directory, os.O_RDONLY)
+        # A file of its own, open for writing: network file systems lock nothing else.
+        self._file = (directory / LOCK).open("w")
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            os.close(self._descriptor)
+            self._file.close()
             raise RunError(
                 f"{directory} is in use: another process is evaluating into it. Wait for it, or stop it."
             ) from None
 
     def release(self) -> None:
-        os.close(self._descriptor)
+        self._file.close()
 
 
 class RowLog:
