@@ -20,6 +20,7 @@ from whet.rl.monitors.protocol import EvalScore
 from whet.rl.rollout_log import rollout_row
 from whet.rollouts.groups import run_group
 from whet.rollouts.limits import gather, rollout_limit
+from whet.rollouts.totals import PassAtK
 from whet.types import RolloutInput, SamplingArgs, State
 
 AnyClient = Client[Any, Any, Any, Any]
@@ -114,14 +115,20 @@ async def evaluate_environment(
         on_group=keep,
         on_rollout=on_progress,
     )
-    return score_rows(environment, sampling, [row for number in sorted(found) for row in found[number]])
+    rows_in_order = [row for number in sorted(found) for row in found[number]]
+    passes = PassAtK(rollouts_per_example, env.pass_threshold)
+    return score_rows(environment, sampling, rows_in_order, passes)
 
 
-def score_rows(environment: str, sampling: str, rows: list[dict[str, Any]]) -> EvalScore:
-    """The means over rows that did not fail; a metric is averaged over the rows that have it."""
+def score_rows(environment: str, sampling: str, rows: list[dict[str, Any]], passes: PassAtK) -> EvalScore:
+    """The means over rows that did not fail; a metric is averaged over the rows that have it.
+
+    `passes` counts them for pass@k, which is over the tasks all of whose attempts are there.
+    """
     scored = [row for row in rows if row["error"] is None]
     metrics: dict[str, list[float]] = defaultdict(list)
     for row in scored:
+        passes.add(row["example_id"], float(row["reward"]))
         for name, value in (row["metrics"] or {}).items():
             metrics[name].append(float(value))
     return EvalScore(
@@ -132,6 +139,7 @@ def score_rows(environment: str, sampling: str, rows: list[dict[str, Any]]) -> E
         rollouts=len(rows),
         errors=len(rows) - len(scored),
         rows=rows,
+        pass_at_k=passes.compute()[0],
     )
 
 

@@ -2,8 +2,8 @@
 
     metrics.jsonl   {"step": 7, "groups/...": ..., "reward/mean": ...}      one line a step, names sorted
     evals.jsonl     {"step": 0, "moment": "before", "version": 0, "environment": "reverse-text",
-                     "sampling": "greedy", "reward": ..., "metrics": {...}, "rollouts": 64, "errors": 0}
-                                                                            one line a score
+                     "sampling": "temperature 1", "reward": ..., "metrics": {...}, "rollouts": 256, "errors": 0,
+                     "pass@k": {"1": ..., "2": ..., "4": ...}}              one line a score
 
 These files are part of the run's record, not a view of it: an error here (no disk left) stops the run. A number that
 is not finite is written as null.
@@ -63,7 +63,15 @@ def read_evaluations(path: Path) -> list[EvalReport]:
         scores = reports.setdefault(key, EvalReport(*key, [])).scores
         reward = math.nan if row["reward"] is None else row["reward"]
         scores.append(
-            EvalScore(row["environment"], row["sampling"], reward, row["metrics"], row["rollouts"], row["errors"])
+            EvalScore(
+                row["environment"],
+                row["sampling"],
+                reward,
+                row["metrics"],
+                row["rollouts"],
+                row["errors"],
+                pass_at_k=row.get("pass@k", {}),
+            )
         )
     return list(reports.values())
 
@@ -81,6 +89,7 @@ def evaluation_rows(report: EvalReport) -> list[dict[str, Any]]:
             "metrics": dict(sorted(score.metrics.items())),
             "rollouts": score.rollouts,
             "errors": score.errors,
+            **({"pass@k": score.pass_at_k} if score.pass_at_k else {}),
         }
         for score in report.scores
     ]

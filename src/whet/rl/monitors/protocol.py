@@ -48,6 +48,7 @@ class EvalScore:
     rollouts: int
     errors: int = 0
     rows: list[dict[str, Any]] = field(default_factory=list)  # rollout rows, for samples before and after
+    pass_at_k: dict[str, float] = field(default_factory=dict)  # by k; empty where a task is attempted once
 
 
 @dataclass(frozen=True, slots=True)
