@@ -76,15 +76,15 @@ class Models:
     def __init__(self, configs: Sequence[EvalConfig], *, processes: int = 1) -> None:
         """Of evaluations with these configs, which are named by their place here."""
         self._configs, self._processes = list(configs), processes
+        self._keys = [_key(config) for config in configs]
         self._users: dict[Hashable, set[int]] = {}
-        for number, config in enumerate(configs):
-            self._users.setdefault(_key(config), set()).add(number)
+        for number, key in enumerate(self._keys):
+            self._users.setdefault(key, set()).add(number)
         self._open: dict[Hashable, tuple[AsyncExitStack, AnyClient]] = {}
 
     async def client(self, evaluation: int) -> AnyClient:
         """The client of an evaluation. Raises `WhetError` where its model cannot be had."""
-        config = self._configs[evaluation]
-        key = _key(config)
+        config, key = self._configs[evaluation], self._keys[evaluation]
         if key not in self._open:
             most = max(self._configs[user].max_concurrent for user in self._users[key])
             stack = AsyncExitStack()
@@ -94,7 +94,7 @@ class Models:
 
     async def release(self, evaluation: int) -> None:
         """An evaluation needs its model no more."""
-        key = _key(self._configs[evaluation])
+        key = self._keys[evaluation]
         self._users[key].discard(evaluation)
         if not self._users[key] and key in self._open:
             stack, _ = self._open.pop(key)
