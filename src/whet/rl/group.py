@@ -59,7 +59,7 @@ class Tally:
     """What became of the groups attempted for a batch, beside those that are in it."""
 
     rejected: Counter[Rejection] = field(default_factory=Counter)  # groups
-    errors: Counter[str] = field(default_factory=Counter)  # rollouts, by what happened
+    errors: Counter[tuple[str, str]] = field(default_factory=Counter)  # rollouts, by environment and what happened
     errored_rollouts: int = 0
     cancelled_rollouts: int = 0  # too old before they were finished
 

@@ -53,7 +53,7 @@ class Judge:
     def _rejection(self, group: Group) -> Rejection | None:
         if group.errors:
             self.tally.errored_rollouts += len(group.errors)
-            self.tally.errors.update(describe_error(error) for error in group.errors)
+            self.tally.errors.update((group.environment, describe_error(error)) for error in group.errors)
             return "errored"
         variance = float(group.rewards_G.var())
         if variance >= self.min_variance:
@@ -64,7 +64,7 @@ class Judge:
         return "too little variance"
 
     def _hopeless(self, group: Group) -> str:
-        message, count = self.tally.errors.most_common(1)[0]
+        (_, message), count = self.tally.errors.most_common(1)[0]
         return (
             f"environment {group.environment}: {self.max_attempts} groups in a row had errored rollouts, so no batch "
             f"can be made. Most frequent error ({count} rollouts of this batch): {message}"

@@ -62,9 +62,11 @@ def step_metrics(
         **assembled.metrics,
         "groups/zero_variance_frac": zero_variance_fraction(groups),
         "groups/replaced": float(tally.replaced),
+        "groups/too_old": float(tally.rejected["too old"]),
         "rollouts/errored_frac": tally.errored_rollouts / attempted,
         "rollouts/cancelled_frac": tally.cancelled_rollouts / attempted,
         "rollouts/truncated_frac": _mean([bool(state["is_truncated"]) for state in states]),
+        **unread_metrics(states),
         "rollouts/branches": len(sequences) / len(states),
         "rollouts/turns": _mean([len(state["trajectory"]) for state in states]),
         "seq_len/mean": float(lengths.mean()),
@@ -80,6 +82,7 @@ def step_metrics(
         "time/score": timings.score,
         "time/train": timings.train,
         "time/weight_sync": timings.weight_sync,
+        **environment_times(groups),
         "time/wait_batch": timings.wait_batch,
         "time/wait_policy": timings.wait_policy,
         "perf/overlap": timings.overlap,
@@ -103,6 +106,24 @@ def reward_metrics(groups: Sequence[Group]) -> dict[str, float]:
         for function, values in sorted(functions.items()):
             found[f"reward/{name}/{function}"] = _mean(values)
     return found
+
+
+def unread_metrics(states: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Share of the answers that a parser was to read and found nothing in; nothing where none was to read any."""
+    read = [bool(state["parse_failed"]) for state in states if "parse_failed" in state]
+    return {"rollouts/unread_frac": _mean(read)} if read else {}
+
+
+def environment_times(groups: Sequence[Group]) -> dict[str, float]:
+    """Mean seconds of a rollout, per environment: in the model's turns, in the environment's, and in its scoring."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for group in groups:
+        for state in group.states:
+            timing = state["timing"]
+            found[f"time/{group.environment}/model"].append(timing.model.duration)
+            found[f"time/{group.environment}/environment"].append(timing.setup.duration + timing.env.duration)
+            found[f"time/{group.environment}/score"].append(timing.scoring.duration)
+    return {name: _mean(seconds) for name, seconds in sorted(found.items())}
 
 
 def staleness_metrics(sequences: Sequence[TokenSequence], version: int) -> dict[str, float]:

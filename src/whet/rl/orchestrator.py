@@ -24,12 +24,14 @@ from typing import Protocol, TypeVar
 from whet.inference.protocol import Engine, WeightUpdate
 from whet.rl.assembly import Assembled, assemble
 from whet.rl.config import RunConfig
+from whet.rl.group import Batch
 from whet.rl.learner.protocol import Learner, LossOutput, OptimOutput, OptimParams
 from whet.rl.metrics import Timings, step_metrics
 from whet.rl.monitors.protocol import EvalReport, Monitor, StepReport
 from whet.rl.records import Records
 from whet.rl.shaping import RewardShaper
 from whet.rl.source import Source
+from whet.rl.watchdog_thread import Watchdog
 
 T = TypeVar("T")
 
@@ -65,7 +67,9 @@ class Orchestrator:
     monitor: Monitor
     shaper: RewardShaper
     beside: Beside = inline
+    watchdog: Watchdog = field(default_factory=Watchdog)
     stop: asyncio.Event = field(default_factory=asyncio.Event)
+    after_step: Callable[[int, Batch], None] | None = None  # may set `stop`: a budget is used up, say
 
     async def run(self, first_step: int) -> int:
         """Train until the last step and return it. When `stop` is set: save, and raise `StopRequested`."""
@@ -92,18 +96,21 @@ class Orchestrator:
         """One optimiser step. It happens whole, or (when `stop` is set before its batch is there) not at all."""
         self.source.waits()
         started = time.perf_counter()
-        batch = await self._unless_stopped(
-            self.source.batch(lambda done, total: self.monitor.phase("generate", done, total))
-        )
+        with self.watchdog.waiting("batch", "the learner", "a batch of rollouts"):
+            batch = await self._unless_stopped(
+                self.source.batch(lambda done, total: self.monitor.phase("generate", done, total))
+            )
         received = time.perf_counter()
 
         assembled = assemble(
             batch.groups, self.config.algorithm, self.shaper, temperature=self.config.sampling.temperature
         )
         self.monitor.phase("train", 0, 1)
-        loss, optim, update = await self.beside(lambda: self._learn(assembled))
+        with self.watchdog.waiting("learn", "the run", "the learner's step", act=self._learner_hangs, blocks=True):
+            loss, optim, update = await self.beside(lambda: self._learn(assembled))
         learned = time.perf_counter()
-        await self.engine.load_weights(update)
+        with self.watchdog.waiting("weights", "the learner", "the engine to take weights", act=self.watchdog.stop):
+            await self.engine.load_weights(update)
         published = time.perf_counter()
         self.source.advance(update.version)
 
@@ -116,8 +123,11 @@ class Orchestrator:
             score=sum(state["timing"].scoring.duration for group in batch.groups for state in group.states),
         )
         metrics = step_metrics(batch, assembled, loss, optim, timings)
-        sample = await self.beside(lambda: self.records.step(step, batch.groups, assembled.advantages, metrics))
+        with self.watchdog.waiting("records", "the run", "the disk (records)", act=self.watchdog.stop, blocks=True):
+            sample = await self.beside(lambda: self.records.step(step, batch, assembled.advantages, metrics))
         self.monitor.step(StepReport(step, metrics, sample))
+        if self.after_step is not None:
+            self.after_step(step, batch)
 
     def _learn(self, assembled: Assembled) -> tuple[LossOutput, OptimOutput, WeightUpdate]:
         loss = self.learner.forward_backward(assembled.batch, self.config.algorithm)
@@ -128,6 +138,11 @@ class Orchestrator:
         )
         return loss, self.learner.optim_step(params), self.learner.publish()
 
+    def _learner_hangs(self, message: str) -> None:
+        """In a process of its own it is ended, so that whoever awaits it is told."""
+        self.watchdog.stop(message)
+        self.learner.close()
+
     def _evaluation_is_due(self, step: int) -> bool:
         """Asked before the step after `step`; so a run that was stopped while it evaluated does it when it resumes."""
         interval = self.config.eval.interval
@@ -135,14 +150,19 @@ class Orchestrator:
         return wanted and not self.records.evaluated(step)
 
     async def _evaluate(self, moment: str, step: int) -> None:
-        report = await self._unless_stopped(self.evaluate(moment, step, self.engine.version))
+        with self.watchdog.waiting("evaluate", "the run", "rollouts of held-out tasks", act=self.watchdog.stop):
+            report = await self._unless_stopped(self.evaluate(moment, step, self.engine.version))
         self.records.evaluation(report)
         self.monitor.evaluation(report)
 
     async def _save(self, step: int) -> None:
         """A checkpoint of `step`; nothing when there is one already or nothing was learned."""
         state = {**self.source.state_dict(), **self.shaper.state_dict()}
-        if step > 0 and await self.beside(lambda: self.records.save(step, self.learner, state)):
+        if step <= 0:
+            return
+        with self.watchdog.waiting("save", "the run", "the disk (a checkpoint)", act=self.watchdog.stop, blocks=True):
+            saved = await self.beside(lambda: self.records.save(step, self.learner, state))
+        if saved:
             self.monitor.note(f"checkpoint of step {step} written")
 
     async def _unless_stopped(self, work: Awaitable[T]) -> T:

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from whet.errors import RunError
+from whet.files import LineFile
 from whet.rl.checkpoints import newest_checkpoint, save_checkpoint
-from whet.rl.group import Group
+from whet.rl.group import Batch
 from whet.rl.learner.protocol import Learner
 from whet.rl.ledger import Ledger
 from whet.rl.monitors.jsonl import EVALS, JsonlMonitor, read_evaluations
@@ -33,23 +34,31 @@ class Records:
     keep_checkpoints: int
     _metrics: JsonlMonitor = field(init=False)
     _ledger: Ledger = field(init=False)
+    _errors: LineFile = field(init=False)
     _saved: int = field(init=False, default=0)
     _evaluated: set[int] = field(init=False, default_factory=set)
 
     def __post_init__(self) -> None:
         self._metrics = JsonlMonitor(self.directory.metrics)
         self._ledger = Ledger(self.directory.ledger)
+        self._errors = LineFile(self.directory.errors)
 
     def step(
-        self, step: int, groups: list[Group], advantages: list[list[float]], metrics: Mapping[str, float]
+        self, step: int, batch: Batch, advantages: list[list[float]], metrics: Mapping[str, float]
     ) -> dict[str, Any]:
         """Write one trained step and return one of its rollouts, for people to look at."""
+        groups = batch.groups
         rows = [
             rollout_row(state, group=str(group.id), environment=group.environment, advantage=advantage)
             for group, advantages_G in zip(groups, advantages, strict=True)
             for state, advantage in zip(group.states, advantages_G, strict=True)
         ]
         write_step(self.directory.rollouts, step, rows)
+        if batch.tally.errors:
+            self._errors.append(
+                {"step": step, "environment": environment, "error": error, "rollouts": count}
+                for (environment, error), count in batch.tally.errors.most_common()
+            )
         self._metrics.step(StepReport(step, dict(metrics)))
         self._ledger.append(step, [str(group.id) for group in groups])
         return rows[(step * 7919) % len(rows)]
@@ -91,6 +100,7 @@ class Records:
             raise RunError("no checkpoint can be used:\n" + "\n".join(f"  {line}" for line in passed_over))
         self._metrics.truncate_after(step)
         self._ledger.truncate_after(step)
+        self._errors.keep(lambda row: row["step"] <= step)
         discard_after(self.directory.rollouts, step)
         self._saved = step
         self._evaluated = {report.step for report in read_evaluations(self.directory.path / EVALS)}

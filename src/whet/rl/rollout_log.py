@@ -4,10 +4,10 @@
     rollouts/eval_before.jsonl     held-out tasks before training; also eval_after, eval_step_000050
     {"group": "17", "environment": "calculator", "example_id": 3, "prompt": [...], "completion": [...], "answer": "12",
      "reward": 1.0, "metrics": {...}, "advantage": 0.4, "stop_condition": "no_tools_called", "error": null,
-     "is_truncated": false, "turns": [...]}
+     "is_truncated": false, "parse_failed": false, "turns": [...]}
 
 A file is whole or absent: it is written aside and renamed. Evaluated rollouts also say how they were sampled
-(`sampling`).
+(`sampling`). `parse_failed` is there where a parser looks for an answer.
 
 Tokens are kept turn by turn. The prompt of a turn is mostly the turn before, so only its new end is kept:
 
@@ -51,6 +51,8 @@ def rollout_row(
     output = state_to_output(state)
     row = {"group": group, "environment": environment, **{name: output.get(name) for name in OUTPUT_FIELDS}}
     row["advantage"] = advantage
+    if "parse_failed" in state:
+        row["parse_failed"] = state["parse_failed"]
     if tokens:
         row["turns"] = list(_turns(state["trajectory"]))
     return row

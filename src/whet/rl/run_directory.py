@@ -18,7 +18,20 @@ from whet.errors import RunError
 from whet.files import write_whole
 from whet.rl.config import RunConfig
 
-FREE_ON_RESUME = ("name", "runs_directory", "env_file", "eval", "checkpointing", "deployment", "max_concurrent")
+FREE_ON_RESUME = (
+    "name",
+    "runs_directory",
+    "env_file",
+    "eval",
+    "checkpointing",
+    "deployment",
+    "max_concurrent",
+    "wandb",
+    "trackio",
+    "budget",
+    "early_stop",
+    "watchdog",
+)
 """Keys that may differ on resume: they change neither what is sampled nor what is learned. So may `max_steps` grow."""
 
 
@@ -42,6 +55,10 @@ class RunDirectory:
         return self.path / "metrics.jsonl"
 
     @property
+    def errors(self) -> Path:
+        return self.path / "errors.jsonl"
+
+    @property
     def rollouts(self) -> Path:
         return self.path / "rollouts"
 
@@ -60,6 +77,10 @@ class RunDirectory:
     @property
     def ledger(self) -> Path:
         return self.path / "ledger.jsonl"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
 
     @property
     def report(self) -> Path:

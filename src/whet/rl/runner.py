@@ -14,9 +14,14 @@ from typing import Any
 
 from whet.clients.client import Client
 from whet.envs.environment import Environment
+from whet.errors import RolloutTimeoutError
+from whet.evals.parsing import parse_failed
 from whet.rl.curriculum import Task
 from whet.rl.group import Group
+from whet.rl.watchdog_groups import watched_group
+from whet.rl.watchdog_thread import Watchdog
 from whet.rollouts.groups import run_group
+from whet.rollouts.states import failed_state
 from whet.types import RolloutInput, SamplingArgs
 
 OnBegin = Callable[[], None]
@@ -48,6 +53,7 @@ class GroupRunner:
     rollouts_per_example: int
     max_concurrent: int
     seed: int
+    watchdog: Watchdog = field(default_factory=Watchdog)
     _limit: asyncio.Semaphore = field(init=False)
 
     def __post_init__(self) -> None:
@@ -59,31 +65,31 @@ class GroupRunner:
         Cancelling it cancels its rollouts.
         """
         source = self.environments[task.environment]
+        row = source.rows[task.index]
         places = range(self.rollouts_per_example)
-        states = await run_group(
-            source.env,
-            [source.rows[task.index] for _ in places],
-            self.client,
-            self.model,
-            [{**self.sampling_args, "seed": rollout_seed(self.seed, task.number, place)} for place in places],
-            limit=self._limit if on_begin is None else _Begin(self._limit, on_begin),
-            trajectory_ids=[f"{task.number}-{place}" for place in places],
-        )
+        each_args = [{**self.sampling_args, "seed": rollout_seed(self.seed, task.number, place)} for place in places]
+        try:
+            async with watched_group(
+                self.watchdog,
+                self._limit,
+                number=task.number,
+                environment=source.name,
+                example_id=row["example_id"],
+                rollouts=self.rollouts_per_example,
+                on_begin=on_begin,
+            ) as limit:
+                states = await run_group(
+                    source.env,
+                    [row for _ in places],
+                    self.client,
+                    self.model,
+                    each_args,
+                    limit=limit,
+                    trajectory_ids=[f"{task.number}-{place}" for place in places],
+                )
+        except RolloutTimeoutError as error:
+            states = [failed_state(row, self.client, self.model, args, error) for args in each_args]
+        for state in states:
+            if state.get("error") is None and (failed := parse_failed(source.env, state)) is not None:
+                state["parse_failed"] = failed
         return Group(slot, task, source.name, states, source.env.rubric.sets_advantages_of(states))
-
-
-@dataclass(slots=True)
-class _Begin:
-    """A limit that says when the first place under it was taken."""
-
-    limit: asyncio.Semaphore
-    on_begin: OnBegin | None
-
-    async def __aenter__(self) -> None:
-        await self.limit.acquire()
-        if self.on_begin is not None:
-            told, self.on_begin = self.on_begin, None
-            told()
-
-    async def __aexit__(self, *_: object) -> None:
-        self.limit.release()
