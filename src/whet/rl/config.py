@@ -15,14 +15,17 @@ from pydantic import Field, model_validator
 from whet.config import StrictModel, all_keys, apply_overrides, parse_overrides, read_toml, validate
 from whet.envs.sections import loader_arguments
 from whet.errors import ConfigError
+from whet.rl.budgets import BudgetConfig
 from whet.rl.buffer import BufferConfig
+from whet.rl.early_stop import EarlyStopConfig
 from whet.rl.learner.config import LearnerConfig, LoraConfig, OptimizerConfig
 from whet.rl.losses.config import AlgorithmConfig
+from whet.rl.monitors.config import TrackioConfig, WandbConfig
 from whet.rl.spellings import canonical
+from whet.rl.watchdog import WatchdogConfig
 
 LATER = {
     "workers_per_env": "worker processes for environments",
-    "wandb": "Weights & Biases",
     "sampling.temp_scheduler": "a temperature schedule",
     "sampling.enable_thinking": "switching thinking off",
     "sampling.extra_body": "extra fields for remote engines",
@@ -181,6 +184,13 @@ class RunConfig(StrictModel):
     checkpointing: CheckpointingConfig = Field(
         default_factory=CheckpointingConfig, description="When the run is saved."
     )
+    budget: BudgetConfig = Field(default_factory=BudgetConfig, description="When the run ends before its last step.")
+    early_stop: EarlyStopConfig | None = Field(None, description="Present: end when held-out scores stop rising.")
+    watchdog: WatchdogConfig = Field(
+        default_factory=WatchdogConfig, description="How long anything may wait for anything."
+    )
+    wandb: WandbConfig | None = Field(None, description="Present: track the run with Weights & Biases.")
+    trackio: TrackioConfig | None = Field(None, description="Present: track the run with trackio.")
     inference: InferenceConfig = Field(default_factory=InferenceConfig, description="The engine that samples.")
     deployment: DeploymentConfig = Field(default_factory=DeploymentConfig, description="What of the machine to use.")
 
@@ -207,6 +217,8 @@ class RunConfig(StrictModel):
                 f"max_off_policy_steps = {self.max_off_policy_steps} is less than max_async_level = "
                 f"{self.max_async_level}: most rollouts would be too old before they are trained"
             )
+        if self.early_stop is not None:
+            self._early_stop_can_act(self.early_stop)
         ratios = self.buffer.env_ratios
         if ratios and len(ratios) != len(self.env):
             raise ValueError(f"buffer.env_ratios has {len(ratios)} shares for {len(self.env)} [[env]]: one for each")
@@ -219,6 +231,15 @@ class RunConfig(StrictModel):
         if self.sampling.temperature == 0:
             raise ValueError("sampling.temperature = 0 makes every rollout of a group the same: nothing to learn from")
         return self
+
+    def _early_stop_can_act(self, early_stop: EarlyStopConfig) -> None:
+        if not self.eval.interval:
+            raise ValueError("[early_stop] has no effect without evaluations during training: set eval.interval")
+        names = [env.label for env in self.eval.env or self.env]
+        if early_stop.environment not in (None, *names):
+            raise ValueError(
+                f"early_stop.environment = {early_stop.environment!r} is not evaluated; choose from {', '.join(names)}"
+            )
 
     @property
     def groups_per_batch(self) -> int:

@@ -24,13 +24,14 @@ from typing import Protocol, TypeVar
 from whet.inference.protocol import Engine, WeightUpdate
 from whet.rl.assembly import Assembled, assemble
 from whet.rl.config import RunConfig
-from whet.rl.group import Batch
+from whet.rl.endings import Ending
 from whet.rl.learner.protocol import Learner, LossOutput, OptimOutput, OptimParams
 from whet.rl.metrics import Timings, step_metrics
 from whet.rl.monitors.protocol import EvalReport, Monitor, StepReport
 from whet.rl.records import Records
 from whet.rl.shaping import RewardShaper
 from whet.rl.source import Source
+from whet.rl.watchdog import EVALUATION
 from whet.rl.watchdog_thread import Watchdog
 
 T = TypeVar("T")
@@ -69,7 +70,7 @@ class Orchestrator:
     beside: Beside = inline
     watchdog: Watchdog = field(default_factory=Watchdog)
     stop: asyncio.Event = field(default_factory=asyncio.Event)
-    after_step: Callable[[int, Batch], None] | None = None  # may set `stop`: a budget is used up, say
+    ending: Ending | None = None  # what may set `stop` before the last step
 
     async def run(self, first_step: int) -> int:
         """Train until the last step and return it. When `stop` is set: save, and raise `StopRequested`."""
@@ -126,8 +127,8 @@ class Orchestrator:
         with self.watchdog.waiting("records", "the run", "the disk (records)", act=self.watchdog.stop, blocks=True):
             sample = await self.beside(lambda: self.records.step(step, batch, assembled.advantages, metrics))
         self.monitor.step(StepReport(step, metrics, sample))
-        if self.after_step is not None:
-            self.after_step(step, batch)
+        if self.ending is not None:
+            self.ending.after_step(batch)
 
     def _learn(self, assembled: Assembled) -> tuple[LossOutput, OptimOutput, WeightUpdate]:
         loss = self.learner.forward_backward(assembled.batch, self.config.algorithm)
@@ -150,14 +151,17 @@ class Orchestrator:
         return wanted and not self.records.evaluated(step)
 
     async def _evaluate(self, moment: str, step: int) -> None:
-        with self.watchdog.waiting("evaluate", "the run", "rollouts of held-out tasks", act=self.watchdog.stop):
+        with self.watchdog.waiting(EVALUATION, "the run", "rollouts of held-out tasks", act=self.watchdog.stop):
             report = await self._unless_stopped(self.evaluate(moment, step, self.engine.version))
         self.records.evaluation(report)
         self.monitor.evaluation(report)
+        if self.ending is not None:
+            self.ending.after_evaluation(report)
 
     async def _save(self, step: int) -> None:
         """A checkpoint of `step`; nothing when there is one already or nothing was learned."""
         state = {**self.source.state_dict(), **self.shaper.state_dict()}
+        state |= {} if self.ending is None else self.ending.state_dict()
         if step <= 0:
             return
         with self.watchdog.waiting("save", "the run", "the disk (a checkpoint)", act=self.watchdog.stop, blocks=True):

@@ -68,6 +68,11 @@ class Records:
         self._metrics.evaluation(report)
         self._evaluated.add(report.step)
 
+    @property
+    def evaluations(self) -> list[EvalReport]:
+        """Those on record, in the order in which they were made."""
+        return read_evaluations(self.directory.path / EVALS)
+
     def evaluated(self, step: int) -> bool:
         """Whether the evaluation of `step` is on record."""
         return step in self._evaluated
@@ -103,5 +108,5 @@ class Records:
         self._errors.keep(lambda row: row["step"] <= step)
         discard_after(self.directory.rollouts, step)
         self._saved = step
-        self._evaluated = {report.step for report in read_evaluations(self.directory.path / EVALS)}
+        self._evaluated = {report.step for report in self.evaluations}
         return step, state, passed_over

@@ -7,6 +7,7 @@ Everything that can be wrong with a config is found before the run directory is 
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -17,13 +18,15 @@ from typing import cast
 from whet.env_files import load_env_files
 from whet.envs.environment import Environment
 from whet.envs.loading import load_environment
-from whet.errors import ConfigError, DatasetError, WhetError
+from whet.errors import ConfigError, DatasetError, TrainingError, WhetError
 from whet.files import replace_directory
 from whet.inference.loading import Policy, load_policy
 from whet.rl.backlog import Backlog, Lead
+from whet.rl.budgets import Budget
 from whet.rl.config import EnvConfig, RunConfig
 from whet.rl.curriculum import Curriculum, Pool
 from whet.rl.dispatcher import Dispatcher
+from whet.rl.endings import Ending
 from whet.rl.evaluation import Evaluation
 from whet.rl.handover import weights_directory
 from whet.rl.judge import Judge
@@ -42,6 +45,8 @@ from whet.rl.shaping import RewardShaper
 from whet.rl.source import Source
 from whet.rl.status import Status
 from whet.rl.stream import Stream
+from whet.rl.watchdog_engine import WatchedEngine
+from whet.rl.watchdog_thread import Watchdog
 from whet.types import RolloutInput
 
 AnyLearner = TorchLearner | ProcessLearner
@@ -90,7 +95,11 @@ def run_training(config: RunConfig, *, resume: bool = False, json_output: bool =
         stack.callback(directory.close)
         monitor = console_and_others(quiet=json_output, status=Status(directory.status))
         evaluated = held_out or [(env.name, env.env) for env in environments]
-        return _Run(config, directory, environments, evaluated, policy, learner, monitor).execute()
+        watchdog = Watchdog(config.watchdog)
+        engine = WatchedEngine(policy.engine, watchdog)
+        policy.client.engine = engine
+        ending = Ending(Budget(config.budget), config.early_stop, lambda: engine.tokens, monitor.note)
+        return _Run(config, directory, environments, evaluated, policy, learner, monitor, watchdog, ending).execute()
 
 
 def _training_env(config: EnvConfig) -> TrainingEnv:
@@ -112,6 +121,8 @@ class _Run:
     policy: Policy
     learner: AnyLearner
     monitor: Monitor
+    watchdog: Watchdog
+    ending: Ending
 
     def execute(self) -> Outcome:
         """Train until the end, an interruption or a failure; in each case the records and the report are left whole."""
@@ -123,12 +134,13 @@ class _Run:
             if state:
                 source.load_state_dict(state, step)
                 shaper.load_state_dict(state)
+                self.ending.load_state_dict(state)
             self.monitor.start(self._plan(step + 1))
             for line in passed_over:
                 self.monitor.note(f"checkpoint passed over: {line}")
             outcome = self._train(step, records, source, shaper)
         except BaseException as error:
-            failure = _explain(error, self.directory)
+            failure = self._stalled() or _explain(error, self.directory)
             if failure is None:
                 self.monitor.close(Outcome("failed", self.learner.version, f"{type(error).__name__}: {error}"))
                 raise
@@ -147,6 +159,12 @@ class _Run:
         try:
             last = asyncio.run(self._orchestrate(step, records, source, shaper))
         except StopRequested:
+            if self.watchdog.failure is not None:
+                raise TrainingError(
+                    f"{self.watchdog.failure}. A checkpoint of step {self.learner.version} was written."
+                ) from None
+            if self.ending.reason is not None:
+                return self._ended(self.learner.version, self.ending.reason)
             return Outcome(
                 "interrupted",
                 self.learner.version,
@@ -154,14 +172,20 @@ class _Run:
                 rollouts=self.directory.rollouts,
                 next_command=self._resume_command(),
             )
-        weights = self._export(last)
+        return self._ended(last)
+
+    def _ended(self, step: int, reason: str | None = None) -> Outcome:
+        """The outcome of a run that has done what it was to do, or (`reason`) all it may."""
+        weights = self._export(step)
         return Outcome(
             "finished",
-            last,
-            f"{last} steps",
+            step,
+            f"{step} steps" if reason is None else f"after {step} of {self.config.max_steps} steps: {reason}",
             weights=weights,
             rollouts=self.directory.rollouts,
-            next_command=f"whet eval run {self.config.env[0].id} -m {weights}",
+            next_command=f"whet eval run {self.config.env[0].id} -m {weights}"
+            if reason is None
+            else self._resume_command(),
         )
 
     async def _orchestrate(self, step: int, records: Records, source: Source, shaper: RewardShaper) -> int:
@@ -176,11 +200,17 @@ class _Run:
             monitor=self.monitor,
             shaper=shaper,
             beside=asyncio.to_thread if config.asynchronous else inline,
+            watchdog=self.watchdog,
+            ending=self.ending,
         )
-        with _stop_on_signals(orchestrator.stop):
+        watching = self.watchdog.on_duty(
+            stop=orchestrator.stop.set, say=self.monitor.note, last_resort=self._end_the_process
+        )
+        with _stop_on_signals(orchestrator.stop), watching:
             try:
                 if step or config.lora is not None:
                     await self.policy.engine.load_weights(self.learner.publish())
+                self.ending.begin(orchestrator.stop, records.evaluations)
                 return await orchestrator.run(step + 1)
             finally:
                 await source.close()
@@ -197,6 +227,7 @@ class _Run:
             rollouts_per_example=config.rollouts_per_example,
             max_concurrent=config.max_concurrent,
             seed=config.seed,
+            watchdog=self.watchdog,
         )
         min_variance = config.buffer.difficulty_threshold
         if not config.asynchronous:
@@ -243,6 +274,15 @@ class _Run:
         except (OSError, WhetError) as error:
             self.monitor.note(f"no report was written: {error}")
             return outcome
+
+    def _stalled(self) -> str | None:
+        """Why the watchdog stopped the run, where it did, whatever else that has led to."""
+        return None if self.watchdog.failure is None else f"{self.watchdog.failure}."
+
+    def _end_the_process(self, message: str) -> None:
+        """Nothing else has helped: code that cannot be interrupted. The run can be resumed from its last checkpoint."""
+        self.monitor.close(Outcome("failed", self.learner.version, message, next_command=self._resume_command()))
+        os._exit(1)
 
     def _resume_command(self) -> str:
         return f"whet train run {self.directory.config} --resume"

@@ -1,0 +1,82 @@
+"""What ends a run before its last step, with a checkpoint: a budget used up, held-out scores that stop rising."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from whet.rl.budgets import Budget
+from whet.rl.early_stop import EarlyStopConfig, reason_to_stop
+from whet.rl.group import Batch
+from whet.rl.monitors.protocol import EvalReport
+
+
+@dataclass(slots=True)
+class Ending:
+    """Measures while a run goes on, and asks it to stop; `reason` is what people are told."""
+
+    budget: Budget
+    early_stop: EarlyStopConfig | None
+    sampled_tokens: Callable[[], int]  # by this process
+    say: Callable[[str], None]
+    clock: Callable[[], float] = time.monotonic
+    reason: str | None = None
+    _stop: asyncio.Event = field(default_factory=asyncio.Event)
+    _began: float = 0.0
+    _tokens_counted: int = 0
+    _evaluations: list[EvalReport] = field(default_factory=list)
+    _asked_for_prices: bool = False
+
+    def begin(self, stop: asyncio.Event, evaluations: list[EvalReport]) -> None:
+        """From here on time counts. `stop` is set when the run is to end; `evaluations` are those on record."""
+        self._stop, self._began = stop, self.clock()
+        self._evaluations = list(evaluations)
+        remaining = self.budget.remaining_time()
+        if remaining is not None:
+            asyncio.get_running_loop().call_later(remaining, self._look)
+        self._look()
+
+    def after_step(self, batch: Batch) -> None:
+        costs = [
+            usage["cost"] for group in batch.groups for state in group.states if "cost" in (usage := state["usage"])
+        ]
+        if costs:
+            self.budget.cost = (self.budget.cost or 0.0) + sum(costs)
+        elif self.budget.config.max_cost is not None and self.budget.cost is None and not self._asked_for_prices:
+            self._asked_for_prices = True
+            self.say("budget.max_cost: no rollout has reported a cost so far; models need a price in endpoints.toml")
+        self._look()
+
+    def after_evaluation(self, report: EvalReport) -> None:
+        self._evaluations.append(report)
+        if self.early_stop is not None and report.moment == "during" and self.reason is None:
+            self._end(reason_to_stop(self.early_stop, self._evaluations))
+
+    def state_dict(self) -> dict[str, Any]:
+        self._count_tokens()
+        return self.budget.state_dict(self._elapsed)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.budget.load_state_dict(state)
+
+    @property
+    def _elapsed(self) -> float:
+        return self.clock() - self._began
+
+    def _look(self) -> None:
+        self._count_tokens()
+        if self.reason is None:
+            self._end(self.budget.spent(self._elapsed))
+
+    def _end(self, reason: str | None) -> None:
+        if reason is not None:
+            self.reason = reason
+            self._stop.set()
+
+    def _count_tokens(self) -> None:
+        sampled = self.sampled_tokens()
+        self.budget.tokens += sampled - self._tokens_counted
+        self._tokens_counted = sampled
