@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
+from whet.errors import RunError
 from whet.evals.viewer.heads import Filter, Head, Progress, Sort, SortColumn, Totals
 from whet.evals.viewer.store import Heads, Store
 
@@ -87,6 +88,13 @@ class Listing:
 
     def head(self, number: int) -> Head:
         return self.store.head(number)
+
+    def row(self, number: int) -> dict[str, Any]:
+        """A whole rollout. Raises `RunError` for a line that is none, and where the file was changed since."""
+        try:
+            return self.store.row(number)
+        except IndexError:
+            raise RunError("the file was replaced meanwhile.") from None
 
     def sort_by(self, column: SortColumn) -> None:
         """Upwards, then downwards, then as in the file; numbers begin with the largest. What is first is looked at."""

@@ -57,6 +57,8 @@ def save(
         os.replace(aside, path)
     except OSError as error:
         raise RunError(f"{path}: cannot be written ({error.strerror or error}).") from error
+    except IndexError:
+        raise RunError("the file was replaced meanwhile; nothing is written.") from None
     finally:
         aside.unlink(missing_ok=True)
     return written, left_out

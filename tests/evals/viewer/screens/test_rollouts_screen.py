@@ -240,3 +240,19 @@ def test_only_the_rows_in_the_window_are_read_of_a_long_list(
         assert set(asked) <= set(range(2950, 3000))
 
     drive(path, steps)
+
+
+def test_leaving_a_list_ends_its_search(evaluation: Fixture, rollout: Fixture, drive: Fixture) -> None:
+    path = evaluation([rollout(number, 0.0, "x" * 200_000) for number in range(40)])
+
+    async def steps(driver: Any) -> None:
+        await driver.sees("1 below")
+        await driver.type("enter")
+        await driver.sees("40 rollouts")
+        listing = driver.app.screen.listing
+        await driver.type("slash", *"needle", "enter")
+        driver.app.pop_screen()
+        await driver.sees("1 below")
+        assert listing.search.cancelled
+
+    drive(path.parent, steps)

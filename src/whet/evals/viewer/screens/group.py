@@ -121,7 +121,7 @@ y x     copy this rollout, export it or the list
         for number_of in shown:
             if number_of not in self._rows:
                 try:
-                    self._rows[number_of] = await asyncio.to_thread(self.listing.store.row, number_of)
+                    self._rows[number_of] = await asyncio.to_thread(self.listing.row, number_of)
                 except WhetError as error:
                     self._rows[number_of] = str(error)
         holder = self.query_one("#sides", Horizontal)

@@ -117,7 +117,7 @@ y x     copy this rollout, export it or the list
             return
         self._problem, row = "", {}
         try:
-            row = await asyncio.to_thread(self.listing.store.row, wanted)
+            row = await asyncio.to_thread(self.listing.row, wanted)
         except WhetError as error:
             self._problem = str(error)
         if wanted != self.listing.number:

@@ -114,7 +114,8 @@ y x     copy this rollout, export it or the list
         self.set_interval(TICK, self._tick)
 
     def on_unmount(self) -> None:
-        self.stop_search()
+        if self.listing.search is not None:
+            self.listing.search.cancelled = True
         self.listing.store.close()
 
     def on_screen_resume(self) -> None:
@@ -168,11 +169,14 @@ y x     copy this rollout, export it or the list
         try:
             while self._again:
                 self._again = False
-                begun = time.monotonic()
+                begun, generation = time.monotonic(), self.listing.progress.generation
                 loaded = await asyncio.to_thread(self.listing.load)
                 counts = self.listing.store.counts
                 self._environments = len(await asyncio.to_thread(counts, "environment"))
                 self._errors = bool(await asyncio.to_thread(counts, "error"))
+                if generation != self.listing.progress.generation:  # what was loaded is of a file that is gone
+                    self._again = True
+                    continue
                 self.listing.take(loaded)
                 self._rested = time.monotonic() + REST * (time.monotonic() - begun)
                 self._show()

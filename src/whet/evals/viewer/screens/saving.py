@@ -23,7 +23,7 @@ async def copy_rollout(screen: ViewerScreen, listing: Listing) -> None:
     if listing.number is None:
         return
     try:
-        text = markdown(await asyncio.to_thread(listing.store.row, listing.number))
+        text = markdown(await asyncio.to_thread(listing.row, listing.number))
     except WhetError as error:
         screen.say(str(error), wrong=True)
         return

@@ -64,18 +64,22 @@ class SearchingScreen(ViewerScreen):
             if piece is None:
                 break
             search.take(piece.numbers, piece.done, piece.total)
-            screen = self.app.screen
-            if isinstance(screen, SearchingScreen):
+            screen = self._shown_screen()
+            if screen is not None:
                 if first and search.numbers:
                     first = False
                     if self.listing.number not in search.found:
                         screen.action_match(1)
-                    screen.refresh()
                 screen.show_status()
         search.running = False
-        screen = self.app.screen
-        if isinstance(screen, SearchingScreen):
+        screen = self._shown_screen()
+        if screen is not None:
             screen.show_status()
+
+    def _shown_screen(self) -> SearchingScreen | None:
+        """The screen that is looked at, where it shows this list: a search goes on from one to the other."""
+        screen = self.app.screen
+        return screen if isinstance(screen, SearchingScreen) and screen.listing is self.listing else None
 
     def stop_search(self) -> bool:
         """End a search that is still going on, keeping what it found; whether there was one."""

@@ -87,7 +87,7 @@ Rollouts of training have tokens. Those of an evaluation do not: their model is 
         self._note = ""
         view = TokenView([], None)
         try:
-            row = await asyncio.to_thread(self.listing.store.row, wanted)
+            row = await asyncio.to_thread(self.listing.row, wanted)
             if row.get("turns") and not self._loaded:
                 self._loaded = True
                 await self._load_decode()
