@@ -90,10 +90,16 @@ class ChatRenderer:
         return str(self.tokenizer.decode(ids, skip_special_tokens=False))
 
     def render(
-        self, messages: Messages, tools: Sequence[Tool] | None = None, *, enable_thinking: bool | None = None
+        self,
+        messages: Messages,
+        tools: Sequence[Tool] | None = None,
+        *,
+        enable_thinking: bool | None = None,
+        open_turn: bool = True,
     ) -> list[int]:
         """Ids of a whole prompt, up to where the model's turn begins. Plain text messages are encoded as they are.
 
+        Without `open_turn` they end where the last message does, as the format writes it.
         Raises `ModelError` for what the model's chat template refuses, such as roles in an order it does not know.
         """
         if is_plain_text(messages):
@@ -104,12 +110,12 @@ class ChatRenderer:
             native = _named_tool_results([_native_message(message) for message in messages])
             renderer = self._renderer(enable_thinking)
             try:
-                return list(renderer.render_ids(native, tools=_native_tools(tools), add_generation_prompt=True))
+                return list(renderer.render_ids(native, tools=_native_tools(tools), add_generation_prompt=open_turn))
             except (TemplateError, ValueError) as error:
                 said = " ".join(str(error).split())
                 raise ModelError(f"the chat template of this model refuses the conversation: {said}") from error
 
-        return self._once("prompt", messages, tools, enable_thinking, make=ids)
+        return self._once("prompt", messages, tools, enable_thinking, open_turn, make=ids)
 
     def extend(
         self,

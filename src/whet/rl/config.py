@@ -288,7 +288,7 @@ def load_run_config(path: Path, overrides: list[str] | None = None) -> RunConfig
     data.setdefault("name", path.stem)
     _refuse_later(data, str(path))
     if data["name"] == "auto":
-        data["name"] = _free_name(Path(str(data.get("runs_directory", "runs"))), path.stem)
+        data["name"] = free_name(Path(str(data.get("runs_directory", "runs"))), path.stem)
     return validate(RunConfig, data, str(path))
 
 
@@ -305,7 +305,7 @@ def _refuse_later(data: dict[str, Any], source: str) -> None:
         raise ConfigError("\n".join(lines))
 
 
-def _free_name(runs: Path, stem: str) -> str:
+def free_name(runs: Path, stem: str) -> str:
     number = 1
     while (runs / (name := stem if number == 1 else f"{stem}-{number}")).exists():
         number += 1
