@@ -8,20 +8,36 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal, Protocol, cast
 
 from whet.clients.client import Client
 from whet.envs.environment import Environment
 from whet.evals.evaluate import evaluate_environment
-from whet.rl.config import RunConfig
+from whet.rl.config import EvalConfig, SamplingConfig
 from whet.rl.monitors.protocol import EvalReport, EvalScore, Monitor
+
+
+class Evaluated(Protocol):
+    """What of a run's config an evaluation goes by."""
+
+    @property
+    def model(self) -> str: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def max_concurrent(self) -> int: ...
+    @property
+    def eval(self) -> EvalConfig | None: ...
+    def eval_sampling(self) -> SamplingConfig:
+        """`[sampling]` with what `[eval.sampling]` changes."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
     """What `[eval]` asks for."""
 
-    config: RunConfig
+    config: Evaluated
     environments: list[tuple[str, Environment]]
     client: Client[Any, Any, Any, Any]
     monitor: Monitor
@@ -29,7 +45,7 @@ class Evaluation:
     async def __call__(self, moment: str, step: int, version: int) -> EvalReport:
         """Every environment in every way of sampling, all at once so that the engine's batches are full."""
         ways = self._ways()
-        total = len(self.environments) * self.config.eval.num_examples * sum(map(self._repeats, ways))
+        total = len(self.environments) * self._eval.num_examples * sum(map(self._repeats, ways))
         done = 0
 
         def advance(*_: Any) -> None:
@@ -42,7 +58,7 @@ class Evaluation:
                 env,
                 self.client,
                 self.config.model,
-                num_examples=self.config.eval.num_examples,
+                num_examples=self._eval.num_examples,
                 rollouts_per_example=self._repeats((way, sampling)),
                 sampling_args=sampling,
                 max_concurrent=self.config.max_concurrent,
@@ -56,14 +72,19 @@ class Evaluation:
         scores: list[EvalScore] = await asyncio.gather(*jobs)
         return EvalReport(cast(Literal["before", "during", "after"], moment), step, version, scores)
 
+    @property
+    def _eval(self) -> EvalConfig:
+        assert self.config.eval is not None, "nothing is evaluated without [eval]"
+        return self.config.eval
+
     def _repeats(self, way: tuple[str, dict[str, Any]]) -> int:
         """Rollouts of each task: greedily, one says it all."""
-        return self.config.eval.rollouts_per_example if way[1]["temperature"] else 1
+        return self._eval.rollouts_per_example if way[1]["temperature"] else 1
 
     def _ways(self) -> list[tuple[str, dict[str, Any]]]:
         """`temperature 1` and, if asked for, `greedy`."""
         sampled = self.config.eval_sampling().args()
         ways = [(f"temperature {sampled['temperature']:g}", sampled)] if sampled["temperature"] else []
-        if self.config.eval.greedy or not ways:
+        if self._eval.greedy or not ways:
             ways.append(("greedy", {"max_tokens": sampled["max_tokens"], "temperature": 0.0}))
         return ways

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
@@ -44,6 +42,7 @@ from whet.rl.runner import GroupRunner, TrainingEnv
 from whet.rl.shaping import RewardShaper
 from whet.rl.source import Source
 from whet.rl.status import Status
+from whet.rl.stopping import explain_failure, stop_on_signals
 from whet.rl.stream import Stream
 from whet.rl.watchdog_engine import WatchedEngine
 from whet.rl.watchdog_thread import Watchdog
@@ -140,7 +139,7 @@ class _Run:
                 self.monitor.note(f"checkpoint passed over: {line}")
             outcome = self._train(step, records, source, shaper)
         except BaseException as error:
-            failure = self._stalled() or _explain(error, self.directory)
+            failure = self._stalled() or explain_failure(error, self.directory)
             if failure is None:
                 self.monitor.close(Outcome("failed", self.learner.version, f"{type(error).__name__}: {error}"))
                 raise
@@ -206,7 +205,7 @@ class _Run:
         watching = self.watchdog.on_duty(
             stop=orchestrator.stop.set, say=self.monitor.note, last_resort=self._end_the_process
         )
-        with _stop_on_signals(orchestrator.stop), watching:
+        with stop_on_signals(orchestrator.stop), watching:
             try:
                 if step or config.lora is not None:
                     await self.policy.engine.load_weights(self.learner.publish())
@@ -286,36 +285,3 @@ class _Run:
 
     def _resume_command(self) -> str:
         return f"whet train run {self.directory.config} --resume"
-
-
-@contextmanager
-def _stop_on_signals(stop: asyncio.Event) -> Iterator[None]:
-    """The first Ctrl-C or SIGTERM asks the run to stop; the second one ends the process as usual."""
-    loop = asyncio.get_running_loop()
-    signals = (signal.SIGINT, signal.SIGTERM)
-
-    def ask() -> None:
-        stop.set()
-        for number in signals:
-            loop.remove_signal_handler(number)
-
-    try:
-        for number in signals:
-            loop.add_signal_handler(number, ask)
-    except (ValueError, RuntimeError):  # not the main thread: whoever runs us owns the signals
-        yield
-        return
-    try:
-        yield
-    finally:
-        for number in signals:
-            loop.remove_signal_handler(number)
-
-
-def _explain(error: BaseException, directory: RunDirectory) -> str | None:
-    """What to tell a person about a failed run; None for an error that is nobody's but ours."""
-    if isinstance(error, WhetError):
-        return str(error)
-    if isinstance(error, OSError) and error.filename and Path(error.filename).is_relative_to(directory.path):
-        return f"cannot write {error.filename}: {error.strerror}. Make room or mend the disk, then --resume."
-    return None

@@ -1,0 +1,45 @@
+"""How a run is stopped from outside, and what a person is told when one fails."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from whet.errors import WhetError
+from whet.rl.run_directory import RunDirectory
+
+
+@contextmanager
+def stop_on_signals(stop: asyncio.Event) -> Iterator[None]:
+    """The first Ctrl-C or SIGTERM asks the run to stop; the second one ends the process as usual."""
+    loop = asyncio.get_running_loop()
+    signals = (signal.SIGINT, signal.SIGTERM)
+
+    def ask() -> None:
+        stop.set()
+        for number in signals:
+            loop.remove_signal_handler(number)
+
+    try:
+        for number in signals:
+            loop.add_signal_handler(number, ask)
+    except (ValueError, RuntimeError):  # not the main thread: whoever runs us owns the signals
+        yield
+        return
+    try:
+        yield
+    finally:
+        for number in signals:
+            loop.remove_signal_handler(number)
+
+
+def explain_failure(error: BaseException, directory: RunDirectory) -> str | None:
+    """What to tell a person about a failed run; None for an error that is nobody's but ours."""
+    if isinstance(error, WhetError):
+        return str(error)
+    if isinstance(error, OSError) and error.filename and Path(error.filename).is_relative_to(directory.path):
+        return f"cannot write {error.filename}: {error.strerror}. Make room or mend the disk, then --resume."
+    return None
