@@ -59,9 +59,17 @@ class Records:
                 {"step": step, "environment": environment, "error": error, "rollouts": count}
                 for (environment, error), count in batch.tally.errors.most_common()
             )
-        self._metrics.step(StepReport(step, dict(metrics)))
-        self._ledger.append(step, [str(group.id) for group in groups])
+        self.trained(step, [str(group.id) for group in groups], metrics)
         return rows[(step * 7919) % len(rows)]
+
+    def trained(self, step: int, ids: list[str], metrics: Mapping[str, float]) -> None:
+        """Write a step's metrics, and in the ledger the ids of what it trained: groups, or rows of data."""
+        self._metrics.step(StepReport(step, dict(metrics)))
+        self._ledger.append(step, ids)
+
+    def measured(self, metrics: Mapping[str, float]) -> None:
+        """Write what was measured before the first step."""
+        self._metrics.step(StepReport(0, dict(metrics)))
 
     def evaluation(self, report: EvalReport) -> None:
         write_evaluation(self.directory.rollouts, report)

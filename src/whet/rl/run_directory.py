@@ -11,12 +11,12 @@ import fcntl
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 from whet.config import read_toml
 from whet.errors import RunError
 from whet.files import write_whole
-from whet.rl.config import RunConfig
+from whet.rl.learner.config import OptimizerConfig
 
 FREE_ON_RESUME = (
     "name",
@@ -33,6 +33,22 @@ FREE_ON_RESUME = (
     "watchdog",
 )
 """Keys that may differ on resume: they change neither what is sampled nor what is learned. So may `max_steps` grow."""
+
+
+LENGTH = ("max_steps", "num_epochs")
+"""Keys that say when a run ends. They may differ where nothing that was done so far depends on them."""
+
+
+class RunSettings(Protocol):
+    """What a run directory asks of a config."""
+
+    @property
+    def optimizer(self) -> OptimizerConfig: ...
+    def to_toml(self) -> str:
+        """The resolved config; reading it back gives an equal config."""
+        ...
+
+    def model_dump(self, *, mode: str, exclude_none: bool) -> dict[str, Any]: ...
 
 
 class RunDirectory:
@@ -86,7 +102,7 @@ class RunDirectory:
     def report(self) -> Path:
         return self.path / "report.html"
 
-    def check(self, config: RunConfig, *, resume: bool) -> None:
+    def check(self, config: RunSettings, *, resume: bool) -> None:
         """Whether `open` would be refused, found out before anything expensive is loaded. Raises `RunError`."""
         if not resume:
             if self.path.exists():
@@ -103,7 +119,7 @@ class RunDirectory:
                 f"{self.path} was started with another config:\n" + "\n".join(f"  {line}" for line in differences)
             )
 
-    def open(self, config: RunConfig, *, resume: bool) -> None:
+    def open(self, config: RunSettings, *, resume: bool) -> None:
         """Make the directory, or take an existing one to resume in, and lock it. Raises `RunError`."""
         self.check(config, resume=resume)
         try:
@@ -130,16 +146,17 @@ class RunDirectory:
             self._lock = None
 
 
-def config_differences(saved: Mapping[str, Any], config: RunConfig) -> list[str]:
+def config_differences(saved: Mapping[str, Any], config: RunSettings) -> list[str]:
     """What would make a resumed run another run, a line each; empty when there is nothing."""
     now = config.model_dump(mode="json", exclude_none=True)
     lines = []
-    for key in sorted({*saved, *now} - {*FREE_ON_RESUME, "max_steps"}):
+    for key in sorted({*saved, *now} - {*FREE_ON_RESUME, *LENGTH}):
         for path, before, after in _differences(key, saved.get(key), now.get(key)):
             lines.append(f"{path}: was {before!r}, is {after!r}")
-    before, after = saved.get("max_steps"), now["max_steps"]
-    if before != after and config.optimizer.schedule != "constant":
-        lines.append(f"max_steps: was {before!r}, is {after!r}, and optimizer.schedule depends on it")
+    for key in LENGTH:
+        before, after = saved.get(key), now.get(key)
+        if before != after and config.optimizer.schedule != "constant":
+            lines.append(f"{key}: was {before!r}, is {after!r}, and optimizer.schedule depends on it")
     return lines
 
 

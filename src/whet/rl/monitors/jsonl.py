@@ -31,9 +31,10 @@ class JsonlMonitor:
     def truncate_after(self, step: int) -> None:
         """Forget what a run resumed from `step` will do again: later steps, and the evaluations it repeats.
 
-        The evaluation before training is repeated when there is no step to resume from, the one after it always.
+        What was measured before training is repeated when there is no step to resume from, the evaluation after it
+        always.
         """
-        self._metrics.keep(lambda row: row["step"] <= step)
+        self._metrics.keep(lambda row: 0 < step >= row["step"])
         self._evals.keep(lambda row: 0 < step >= row["step"] and row["moment"] != "after")
 
     def start(self, plan: RunPlan) -> None:
