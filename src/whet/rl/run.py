@@ -33,7 +33,10 @@ from whet.rl.learner.process import ProcessLearner
 from whet.rl.learner.torch_learner import TorchLearner
 from whet.rl.losses.registry import loss_fn
 from whet.rl.monitors import Monitor, console_and_others
+from whet.rl.monitors.log import run_log
 from whet.rl.monitors.protocol import Outcome, RunPlan
+from whet.rl.monitors.redaction import Redactor
+from whet.rl.monitors.trackers import trackers
 from whet.rl.orchestrator import Orchestrator, StopRequested, inline
 from whet.rl.records import Records
 from whet.rl.report import write_report
@@ -61,6 +64,8 @@ def run_training(config: RunConfig, *, resume: bool = False, json_output: bool =
     environments = [_training_env(env) for env in config.env]
     held_out = [(env.label, load_environment(env.id, **env.loader_args())) for env in config.eval.env]
     directory = RunDirectory(config.directory)
+    redactor = Redactor.of(config.env_file, os.environ)
+    tracking = trackers(config, redactor)
     directory.check(config, resume=resume)
 
     engine_threads, learner_threads = config.threads()
@@ -92,7 +97,8 @@ def run_training(config: RunConfig, *, resume: bool = False, json_output: bool =
         stack.callback(learner.close)
         directory.open(config, resume=resume)
         stack.callback(directory.close)
-        monitor = console_and_others(quiet=json_output, status=Status(directory.status))
+        log = stack.enter_context(run_log(directory.logs, redactor))
+        monitor = console_and_others(quiet=json_output, status=Status(directory.status), others=[log, *tracking])
         evaluated = held_out or [(env.name, env.env) for env in environments]
         watchdog = Watchdog(config.watchdog)
         engine = WatchedEngine(policy.engine, watchdog)

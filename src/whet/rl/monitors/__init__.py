@@ -1,4 +1,4 @@
-"""What watches a run: the terminal, status.json, files and (later) experiment trackers."""
+"""What watches a run: the terminal, status.json, files and experiment trackers."""
 
 from __future__ import annotations
 

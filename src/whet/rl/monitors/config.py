@@ -1,4 +1,4 @@
-"""`[wandb]` and `[trackio]`: where else the numbers of a run go. Present = tracked; torch-free, so that configs load fast."""
+"""`[wandb]` and `[trackio]`: where else the numbers of a run go. Torch-free, so that configs load fast."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The scores of an evaluation under the names of docs/training.md, as trackers and `whet train metrics` have them. Pure.
+"""The scores of an evaluation under the names of docs/training.md, for trackers and `whet train metrics`. Pure.
 
-    eval/version                        policy version that was evaluated
-    eval/<env>/reward, pass@k, ...      at the evaluation's own temperature
-    eval/<env>/greedy/reward, ...       greedily as well
+eval/version                        policy version that was evaluated
+eval/<env>/reward, pass@k, ...      at the evaluation's own temperature
+eval/<env>/greedy/reward, ...       greedily as well
 """
 
 from __future__ import annotations

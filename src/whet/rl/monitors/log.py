@@ -1,0 +1,121 @@
+"""`logs/run.log`: the plain lines of a run, and the warnings of everything in its process, with the time of each.
+
+    2026-11-21T17:40:02+0000 INFO step 12/100  reward 0.512  4,100 tokens/s  0.42 s a step  0:37 left
+    2026-11-21T17:40:03+0000 WARNING whet.clients.openai_chat: the endpoint is busy, trying again in 2 s
+
+At 10 MB a new file is begun; the three before it are kept as run.log.1 to run.log.3. Known secrets are taken out, and
+nothing in it can move or colour a terminal. The learner's own process (asynchronous training) warns on standard error.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+
+from rich.console import Console
+
+from whet.rl.monitors.console import ConsoleMonitor
+from whet.rl.monitors.redaction import Redactor
+from whet.terminal import safe_lines
+
+LOG = "run.log"
+MOST_BYTES = 10_000_000
+KEPT_FILES = 3
+WIDTH = 160
+
+
+class LogMonitor(ConsoleMonitor):
+    """What the terminal of a run shows where it is no terminal, written to the log."""
+
+    def __init__(self, lines: LineWriter) -> None:
+        super().__init__(Console(file=lines, width=WIDTH, force_terminal=False, color_system=None, highlight=False))
+
+
+@contextmanager
+def run_log(directory: Path, redactor: Redactor) -> Iterator[LogMonitor]:
+    """The log in `directory`, open until the block ends. Raises `OSError` where it cannot be made."""
+    directory.mkdir(parents=True, exist_ok=True)
+    handler = _Handler(directory / LOG)
+    handler.setFormatter(_Formatter(redactor))
+    handler.addFilter(_from_elsewhere)
+    own, root = logging.getLogger("whet"), logging.getLogger()
+    loggers = [root] if own.propagate else [root, own]
+    for logger in loggers:
+        logger.addHandler(handler)
+    try:
+        yield LogMonitor(LineWriter(handler))
+    finally:
+        for logger in loggers:
+            logger.removeHandler(handler)
+        handler.close()
+
+
+class LineWriter(io.StringIO):
+    """A text file whose lines become records of a handler."""
+
+    def __init__(self, handler: _Handler) -> None:
+        super().__init__()  # only to be a text file: nothing is kept in memory
+        self._handler = handler
+        self._begun = ""
+
+    def write(self, text: str) -> int:
+        """Raises `OSError` where the log cannot be written."""
+        *lines, self._begun = (self._begun + text).split("\n")
+        for line in filter(str.strip, lines):
+            self._handler.handle(logging.LogRecord(LINES, logging.INFO, __file__, 0, line.rstrip(), None, None))
+            if self._handler.error is not None:
+                raise self._handler.error
+        return len(text)
+
+
+LINES = "whet.run.lines"
+"""Name of the records that are lines of the run; only the log has them."""
+
+
+class _Handler(RotatingFileHandler):
+    error: OSError | None = None
+    """Why the log cannot be written; nothing is tried after it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, maxBytes=MOST_BYTES, backupCount=KEPT_FILES, encoding="utf-8", errors="backslashreplace")
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self.error is not None:
+            return
+        try:
+            if self.shouldRollover(record):
+                self.doRollover()
+            logging.FileHandler.emit(self, record)
+        except OSError as error:
+            self.error = error
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Called by `emit` inside its own handling of an error: a broken format is shown, a broken disk kept."""
+        import sys
+
+        error = sys.exc_info()[1]
+        if isinstance(error, OSError):
+            self.error = error
+        else:
+            super().handleError(record)
+
+
+def _from_elsewhere(record: logging.LogRecord) -> bool:
+    return record.levelno >= logging.WARNING or record.name == LINES
+
+
+class _Formatter(logging.Formatter):
+    def __init__(self, redactor: Redactor) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S%z")
+        self._redactor = redactor
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        line = super().formatMessage(record)
+        return line if record.name == LINES else line.replace(record.message, f"{record.name}: {record.message}", 1)
+
+    def format(self, record: logging.LogRecord) -> str:
+        return "\n    ".join(safe_lines(self._redactor.text(super().format(record))))

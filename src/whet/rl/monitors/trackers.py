@@ -1,0 +1,35 @@
+"""Which experiment trackers a run has. Their libraries are imported here, before anything else of a run is made."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from whet.rl.monitors.protocol import Monitor
+from whet.rl.monitors.redaction import Redactor
+
+if TYPE_CHECKING:
+    from whet.rl.config import RunConfig
+
+
+def trackers(config: RunConfig, redactor: Redactor) -> list[Monitor]:
+    """One monitor for each of `[wandb]` and `[trackio]`.
+
+    Raises `MissingExtraError` where its library is not installed, `ConfigError` where it could not begin.
+    """
+    found: list[Monitor] = []
+    if config.wandb is not None:
+        from whet.rl.monitors.wandb import WandbMonitor
+
+        found.append(WandbMonitor(config.wandb, _told(config, redactor)))
+    if config.trackio is not None:
+        from whet.rl.monitors.trackio import TrackioMonitor
+
+        found.append(TrackioMonitor(config.trackio, _told(config, redactor)))
+    return found
+
+
+def _told(config: RunConfig, redactor: Redactor) -> dict[str, Any]:
+    """The resolved config as trackers get it: without the names of secret files, and with no secret in it."""
+    plain = config.model_dump(mode="json", exclude_none=True, exclude={"env_file"})
+    told: dict[str, Any] = redactor.data(plain)
+    return told

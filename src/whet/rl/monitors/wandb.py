@@ -1,0 +1,131 @@
+"""`[wandb]`: the numbers of a run in Weights & Biases, online or as files that `wandb sync` sends later.
+
+Metrics have the names of docs/training.md, over `step` (so that steps that a resumed run repeats are not refused), and
+the scores of evaluations beside them. The run's id is kept in its directory, so that a resumed run goes on with the
+same W&B run. The key is read from WANDB_API_KEY by the library and nowhere else; code, console and git are not sent.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+from pathlib import Path
+from typing import Any
+
+from whet.errors import ConfigError, MissingExtraError
+from whet.files import write_whole
+from whet.messages import readable_text
+from whet.rl.monitors.config import WandbConfig
+from whet.rl.monitors.evaluation_metrics import evaluation_metrics
+from whet.rl.monitors.protocol import EvalReport, Outcome, RunPlan, StepReport
+from whet.rl.monitors.quiet import quietly
+
+logger = logging.getLogger(__name__)
+
+KEY = "WANDB_API_KEY"
+RUN_ID = Path("wandb", "run_id")
+"""Where the id lies, below the run's directory; the library's own files are beside it."""
+PATIENCE = 60
+"""Seconds that W&B may take to begin a run, and to send what is left at its end."""
+
+SAMPLE_COLUMNS = ("step", "environment", "prompt", "completion", "reward", "advantage")
+EXIT_CODES = {"finished": 0, "failed": 1, "interrupted": 130}
+
+
+class WandbMonitor:
+    """One W&B run from `start` to `close`."""
+
+    def __init__(self, config: WandbConfig, told: dict[str, Any]) -> None:
+        """`told` is the run's config as it is sent. Raises `MissingExtraError`, and `ConfigError` without a key."""
+        try:
+            import wandb
+        except ModuleNotFoundError as error:
+            if error.name != "wandb":
+                raise
+            raise MissingExtraError("tracking with Weights & Biases", "wandb") from error
+        self._wandb = wandb
+        self._config = config
+        self._told = told
+        self._mode: Any = "offline" if config.offline else os.environ.get("WANDB_MODE") or "online"
+        if self._mode in ("online", "shared") and not os.environ.get(KEY):
+            raise ConfigError(
+                f"[wandb] needs the environment variable {KEY} (in the shell, or in a file named by env_file). "
+                "Without a key, set wandb.offline = true: the files can be sent later."
+            )
+        self._run: Any = None
+
+    def start(self, plan: RunPlan) -> None:
+        with quietly(logger):
+            self._run = self._begin(plan)
+        self._run.define_metric("step")
+        self._run.define_metric("*", step_metric="step")
+
+    def _begin(self, plan: RunPlan) -> Any:
+        config = self._config
+        return self._wandb.init(
+            project=config.project,
+            name=config.name or plan.name,
+            entity=config.entity,
+            group=config.group,
+            tags=list(config.tags) or None,
+            config={**self._told, "parameters": plan.parameters, "trained_parameters": plan.trained_parameters},
+            id=_run_id(plan.directory / RUN_ID),
+            resume="allow",
+            mode=self._mode,
+            dir=str(plan.directory),
+            settings=self._wandb.Settings(
+                console="off",
+                silent=True,
+                save_code=False,
+                disable_git=True,
+                init_timeout=PATIENCE,
+                finish_timeout=PATIENCE,
+            ),
+        )
+
+    def phase(self, name: str, done: int, total: int) -> None:
+        """Nothing: progress inside a step is not recorded."""
+
+    def step(self, report: StepReport) -> None:
+        values: dict[str, Any] = {"step": report.step, **report.metrics}
+        every = self._config.samples_every
+        if every and report.step % every == 0 and report.sample is not None:
+            values["samples"] = self._wandb.Table(list(SAMPLE_COLUMNS), [_sample_row(report.step, report.sample)])
+        self._run.log(values)
+
+    def evaluation(self, report: EvalReport) -> None:
+        self._run.log({"step": report.step, **evaluation_metrics(report)})
+
+    def note(self, message: str) -> None:
+        """Nothing: notes are for people at the terminal, and in logs/."""
+
+    def close(self, outcome: Outcome) -> None:
+        if self._run is None:
+            return
+        self._run.summary.update({"outcome": outcome.state, "outcome_step": outcome.step})
+        if outcome.state != "finished":
+            self._run.summary["outcome_message"] = outcome.message
+        with quietly(logger):
+            self._run.finish(exit_code=EXIT_CODES[outcome.state])
+
+
+def _run_id(path: Path) -> str:
+    """The id of this run directory, made on first use."""
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except FileNotFoundError:
+        made = secrets.token_hex(4)
+        write_whole(path, f"{made}\n")
+        return made
+
+
+def _sample_row(step: int, row: dict[str, Any]) -> list[Any]:
+    said = [_text(row.get(part)) for part in ("prompt", "completion")]
+    return [step, row.get("environment"), *said, row.get("reward"), row.get("advantage")]
+
+
+def _text(messages: Any) -> str:
+    if isinstance(messages, str):
+        return messages
+    return "\n".join(f"{message['role']}: {readable_text(message.get('content'))}" for message in messages or [])
