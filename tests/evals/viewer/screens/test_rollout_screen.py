@@ -164,3 +164,16 @@ def test_of_a_message_without_end_a_million_characters_are_shown(
         await driver.sees("1,500,000 more characters are not shown; an export has them")
 
     drive(path, steps)
+
+
+def test_a_line_that_is_too_long_to_read_whole_says_what_is_left_out(
+    evaluation: Fixture, rollout: Fixture, drive: Fixture
+) -> None:
+    path = evaluation([rollout(0, 0.0, "word " * 2_000_000)])
+
+    async def steps(driver: Any) -> None:
+        await driver.sees("1 rollouts")
+        await driver.type("enter")
+        await driver.sees("bytes of it are not shown", "word word")
+
+    drive(path, steps)

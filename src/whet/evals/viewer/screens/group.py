@@ -182,7 +182,8 @@ y x     copy this rollout, export it or the list
         if head.part:
             parts.append(f"  step {part_name(head)}" if head.part.startswith("step") else f"  {part_name(head)}")
         count = self.columns
-        window = f"{self._first + 1}-{self._first + count} of " if count < len(self.numbers) else ""
+        shown = f"{self._first + 1}-{self._first + count}" if count > 1 else str(self._first + 1)
+        window = f"{shown} of " if count < len(self.numbers) else ""
         parts.append(f"  {window}{len(self.numbers)} rollouts")
         if mean is not None:
             parts.append(f", reward {mean:.3f} from {min(rewards):.3f} to {max(rewards):.3f}")

@@ -172,6 +172,11 @@ y x     copy this rollout, export it or the list
             return list(wrapped(self._problem, width, "bad"))
         if not self._aside and self._details and self._shown is not None:
             before = [*self._detail_lines(width), line("")]
+        if left_out := self.row.get("left_out_bytes"):
+            note = (
+                f"This line is very long: {left_out:,} bytes of it are not shown. x writes it as it stands in the file."
+            )
+            before += [*wrapped(note, width, "middling"), line("")]
         layout = lay_out(self._pieces, width, self._folding, query=self._query(), current=self._current)
         starts = {key: at + len(before) for key, at in layout.starts.items()}
         self.layout_now = Layout([*before, *layout.lines], starts, layout.long)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from rich.cells import cell_len
+from rich.cells import cell_len, chop_cells
 from rich.style import Style
 
 from whet.evals.viewer.tokens import Token, TokenView
@@ -61,12 +61,12 @@ def _turn(tokens: Sequence[Token], place: int, width: int) -> list[TokenLine]:
     pieces: list[tuple[int, str]] = []
     used = 0
     for at, token in enumerate(tokens, start=place):
-        for text in _shown(token):
+        for text in (part for shown in _shown(token) for part in chop_cells(shown, width)):
             wide = cell_len(text)
             if pieces and used + wide > width:
                 lines.append(TokenLine(tuple(pieces)))
                 pieces, used = [], 0
-            pieces.append((at, text if wide <= width else text[:width]))
+            pieces.append((at, text))
             used += wide
             if text.endswith(NEWLINE):
                 lines.append(TokenLine(tuple(pieces)))
