@@ -31,6 +31,8 @@ from whet.rl.monitors.protocol import EvalReport, Monitor, StepReport
 from whet.rl.records import Records
 from whet.rl.shaping import RewardShaper
 from whet.rl.source import Source
+from whet.rl.stopping import StopRequested as StopRequested
+from whet.rl.stopping import unless_stopped
 from whet.rl.watchdog import EVALUATION
 from whet.rl.watchdog_thread import Watchdog
 
@@ -49,10 +51,6 @@ class Beside(Protocol):
 async def inline(work: Callable[[], T]) -> T:
     """At once; the event loop waits. What a learner in this process needs to be repeatable."""
     return work()
-
-
-class StopRequested(Exception):
-    """Somebody asked the run to stop; the step under way was abandoned before its weights changed."""
 
 
 @dataclass(slots=True)
@@ -98,8 +96,8 @@ class Orchestrator:
         self.source.waits()
         started = time.perf_counter()
         with self.watchdog.waiting("batch", "the learner", "a batch of rollouts"):
-            batch = await self._unless_stopped(
-                self.source.batch(lambda done, total: self.monitor.phase("generate", done, total))
+            batch = await unless_stopped(
+                self.stop, self.source.batch(lambda done, total: self.monitor.phase("generate", done, total))
             )
         received = time.perf_counter()
 
@@ -152,7 +150,7 @@ class Orchestrator:
 
     async def _evaluate(self, moment: str, step: int) -> None:
         with self.watchdog.waiting(EVALUATION, "the run", "rollouts of held-out tasks", act=self.watchdog.stop):
-            report = await self._unless_stopped(self.evaluate(moment, step, self.engine.version))
+            report = await unless_stopped(self.stop, self.evaluate(moment, step, self.engine.version))
         self.records.evaluation(report)
         self.monitor.evaluation(report)
         if self.ending is not None:
@@ -168,18 +166,3 @@ class Orchestrator:
             saved = await self.beside(lambda: self.records.save(step, self.learner, state))
         if saved:
             self.monitor.note(f"checkpoint of step {step} written")
-
-    async def _unless_stopped(self, work: Awaitable[T]) -> T:
-        """The result of `work`, unless `stop` is set first: then `work` is cancelled and `StopRequested` raised."""
-        job = asyncio.ensure_future(work)
-        stopped = asyncio.ensure_future(self.stop.wait())
-        try:
-            await asyncio.wait({job, stopped}, return_when=asyncio.FIRST_COMPLETED)
-            if not job.done():
-                raise StopRequested
-            return job.result()
-        finally:
-            stopped.cancel()
-            if not job.done():
-                job.cancel()
-                await asyncio.gather(job, return_exceptions=True)

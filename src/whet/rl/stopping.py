@@ -4,12 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from whet.errors import WhetError
 from whet.rl.run_directory import RunDirectory
+
+
+T = TypeVar("T")
+
+
+class StopRequested(Exception):
+    """Somebody asked the run to stop; the step under way was abandoned before its weights changed."""
+
+
+async def unless_stopped(stop: asyncio.Event, work: Awaitable[T]) -> T:
+    """The result of `work`, unless `stop` is set first: then `work` is cancelled and `StopRequested` raised."""
+    job = asyncio.ensure_future(work)
+    stopped = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({job, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if not job.done():
+            raise StopRequested
+        return job.result()
+    finally:
+        stopped.cancel()
+        if not job.done():
+            job.cancel()
+            await asyncio.gather(job, return_exceptions=True)
 
 
 @contextmanager
