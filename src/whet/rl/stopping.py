@@ -12,7 +12,6 @@ from typing import TypeVar
 from whet.errors import WhetError
 from whet.rl.run_directory import RunDirectory
 
-
 T = TypeVar("T")
 
 
