@@ -133,7 +133,7 @@ def test_an_import_that_no_dependency_brings_is_found(write_package: Write) -> N
     folder = write_package(before="import numpy\nfrom pydantic import BaseModel\nimport json\n")
     package = read_package(locate(str(folder)))
     owners = {"numpy": ["numpy"], "pydantic": ["pydantic"]}
-    (finding,) = review_imports(package, files_of(package)[0], owners, brought_by(package))
+    (finding,) = review_imports(package, files_of(package)[0], lambda: owners, brought_by(package))
     assert (finding.where, finding.code) == ("sums.py:1", "undeclared-dependency")
 
 

@@ -195,7 +195,7 @@ def test_without_a_sandbox_the_keys_stay_away_all_the_same_and_the_report_says_s
 
 
 def test_code_that_hangs_is_ended_and_what_was_seen_before_is_told(review: Review) -> None:
-    report = review(reward="hang", before="def hang():\n    while True: pass\n", timeout_s=5)
+    report = review(reward="hang", before="import time\ndef hang():\n    time.sleep(3600)\n", timeout_s=5)
     assert "right answer, plain" in message(report, "unfinished")
 
 

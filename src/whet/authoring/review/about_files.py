@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from whet.authoring.review.findings import Finding
 from whet.authoring.review.package import Package
@@ -88,22 +88,29 @@ def review_secrets(files: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def review_imports(
-    package: Package, files: Mapping[str, str], owners: Mapping[str, list[str]], brought: Collection[str]
+    package: Package,
+    files: Mapping[str, str],
+    owners: Callable[[], Mapping[str, list[str]]],
+    brought: Collection[str],
 ) -> Iterator[Finding]:
     """Packages that are imported and not declared.
 
-    `owners` says which distributions a module may be of, `brought` names those that the package's requirements bring.
-    An import inside `try` is taken for an optional one.
+    `owners` says which distributions a module may be of, and is asked only where names do not tell: that reads the
+    records of all that is installed. `brought` names the distributions that the package's requirements bring. An import
+    inside `try` is taken for an optional one.
     """
     if package.name is None:
         return
     own = {package.module, *(name.partition("/")[0].removesuffix(".py") for name in files)}
+    known = {*sys.stdlib_module_names, *own}
     for name, text in files.items():
         if not name.endswith(".py") or "test" in name:
             continue
         for module, line in imported(text):
-            possible = {canonical(owner) for owner in owners.get(module, [module])}  # an editable one is not listed
-            if module not in sys.stdlib_module_names and module not in own and not possible & set(brought):
+            if module in known or canonical(module) in brought:
+                continue
+            possible = {canonical(owner) for owner in owners().get(module, [module])}
+            if not possible & set(brought):
                 yield Finding.of(
                     "undeclared-dependency",
                     f"{name}:{line}",

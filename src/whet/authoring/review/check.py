@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib.metadata
 import time
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -55,11 +56,10 @@ def check_environment(
     location = locate(environment)
     package = read_package(location)
     files, all_read = files_of(package)
-    owners = {name: list(of) for name, of in importlib.metadata.packages_distributions().items()}
     findings = [
         *review_package(package),
         *review_secrets(files),
-        *review_imports(package, files, owners, brought_by(package)),
+        *review_imports(package, files, cache(_owners), brought_by(package)),
     ]
     if not all_read:
         findings.append(
@@ -167,6 +167,11 @@ def _absolute(environment: str, location: Location) -> str:
     if location.path.suffix == ".py" and location.path.parent.name.replace("-", "_") != location.module:
         return str(location.path)
     return str(location.root if location.root.name.replace("-", "_") == location.module else location.path)
+
+
+def _owners() -> dict[str, list[str]]:
+    """The distributions that each top-level module is of."""
+    return {name: list(of) for name, of in importlib.metadata.packages_distributions().items()}
 
 
 def _requires(name: str) -> list[str]:
