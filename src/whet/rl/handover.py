@@ -38,7 +38,11 @@ def sweep(root: Path) -> list[Path]:
     removed = []
     for path in root.glob("whet-weights-*"):
         match = _NAME.match(path.name)
-        if match and path.stat().st_uid == os.getuid() and not _alive(int(match.group(1))):
+        try:
+            ours = path.stat().st_uid == os.getuid()
+        except FileNotFoundError:  # its run has ended in this moment
+            continue
+        if match and ours and not _alive(int(match.group(1))):
             shutil.rmtree(path, ignore_errors=True)
             removed.append(path)
     return removed
