@@ -144,7 +144,7 @@ y x     copy this rollout, export it or the list
         if now.generation != before.generation:
             self._start_again()
         self._grown |= now.generation != before.generation or now.rollouts != before.rollouts
-        if self._grown and time.monotonic() >= self._rested:
+        if self._grown and not self._loading and time.monotonic() >= self._rested:
             self._grown = False
             self.reload()
         self.show_status()
@@ -174,8 +174,9 @@ y x     copy this rollout, export it or the list
                 counts = self.listing.store.counts
                 self._environments = len(await asyncio.to_thread(counts, "environment"))
                 self._errors = bool(await asyncio.to_thread(counts, "error"))
-                if generation != self.listing.progress.generation:  # what was loaded is of a file that is gone
-                    self._again = True
+                # What was loaded is of a file that is gone, or in an order that is not wanted any more.
+                self._again |= generation != self.listing.progress.generation
+                if self._again:
                     continue
                 self.listing.take(loaded)
                 self._rested = time.monotonic() + REST * (time.monotonic() - begun)
