@@ -26,6 +26,7 @@ class RunPlan:
     parameters: int = 0  # of the model
     trained_parameters: int = 0  # fewer with LoRA
     seed: int = 0
+    batch: str = ""  # what a step takes, in words, where that is not groups of rollouts
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
+from whet.rl.monitors.config import TrackioConfig, WandbConfig
 from whet.rl.monitors.protocol import Monitor
 from whet.rl.monitors.redaction import Redactor
 
-if TYPE_CHECKING:
-    from whet.rl.config import RunConfig
+
+class Tracked(Protocol):
+    """What of a run's config trackers go by."""
+
+    @property
+    def wandb(self) -> WandbConfig | None: ...
+    @property
+    def trackio(self) -> TrackioConfig | None: ...
+    def model_dump(self, *, mode: str, exclude_none: bool, exclude: set[str]) -> dict[str, Any]: ...
 
 
-def trackers(config: RunConfig, redactor: Redactor) -> list[Monitor]:
+def trackers(config: Tracked, redactor: Redactor) -> list[Monitor]:
     """One monitor for each of `[wandb]` and `[trackio]`.
 
     Raises `MissingExtraError` where its library is not installed, `ConfigError` where it could not begin.
@@ -28,7 +36,7 @@ def trackers(config: RunConfig, redactor: Redactor) -> list[Monitor]:
     return found
 
 
-def _told(config: RunConfig, redactor: Redactor) -> dict[str, Any]:
+def _told(config: Tracked, redactor: Redactor) -> dict[str, Any]:
     """The resolved config as trackers get it: without the names of secret files, and with no secret in it."""
     plain = config.model_dump(mode="json", exclude_none=True, exclude={"env_file"})
     told: dict[str, Any] = redactor.data(plain)
