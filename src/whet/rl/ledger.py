@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from whet.errors import RunError, TrainingError
+from whet.files import write_whole
 
 
 class Ledger:
@@ -53,13 +54,17 @@ class Ledger:
         """Forget every later step: the run goes on from a checkpoint of `step`."""
         for later in [number for number in self._groups if number > step]:
             self._forget(later)
-        kept = "".join(json.dumps({"step": number, "groups": groups}) + "\n" for number, groups in self._groups.items())
-        aside = self.path.with_name(f".{self.path.name}.tmp")
-        with aside.open("wb") as file:
-            file.write(kept.encode())
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, self.path)
+        self._rewrite()
+
+    def restore(self, step: int, groups: Iterable[str]) -> None:
+        """Put back a step whose line was lost. Raises `RunError` where one of its groups is in another step."""
+        self._admit(step, list(groups))
+        self._rewrite()
+
+    def _rewrite(self) -> None:
+        self._groups = dict(sorted(self._groups.items()))
+        lines = [json.dumps({"step": step, "groups": groups}) + "\n" for step, groups in self._groups.items()]
+        write_whole(self.path, "".join(lines))
 
     def _load(self) -> None:
         if not self.path.exists():

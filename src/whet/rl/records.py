@@ -14,16 +14,25 @@ from typing import Any
 
 from whet.errors import RunError
 from whet.files import LineFile
-from whet.rl.checkpoints import newest_checkpoint, save_checkpoint
+from whet.rl.checkpoints import load_checkpoint, newest_checkpoint, save_checkpoint
 from whet.rl.group import Batch
 from whet.rl.learner.protocol import Learner
 from whet.rl.ledger import Ledger
+from whet.rl.mending import complete_ledger, mend_lines, missing_steps, sweep_torn
 from whet.rl.monitors.jsonl import EVALS, JsonlMonitor, read_evaluations
 from whet.rl.monitors.protocol import EvalReport, StepReport
 from whet.rl.rollout_log import discard_after, rollout_row, write_evaluation, write_step
 from whet.rl.run_directory import RunDirectory
+from whet.rl.set_aside import set_aside
 
 CURRICULUM = "curriculum.json"
+KEYS: dict[str, dict[str, type]] = {
+    "metrics.jsonl": {"step": int},
+    EVALS: {"step": int, "moment": str, "version": int, "environment": str, "sampling": str, "metrics": dict},
+    "ledger.jsonl": {"step": int, "groups": list},
+    "errors.jsonl": {"step": int},
+}
+"""What a line of each growing file must hold."""
 
 
 @dataclass(slots=True)
@@ -32,6 +41,7 @@ class Records:
 
     directory: RunDirectory
     keep_checkpoints: int
+    mended: list[str] = field(init=False)  # lines for people: what was damaged, and what was done about it
     _metrics: JsonlMonitor = field(init=False)
     _ledger: Ledger = field(init=False)
     _errors: LineFile = field(init=False)
@@ -39,6 +49,9 @@ class Records:
     _evaluated: set[int] = field(init=False, default_factory=set)
 
     def __post_init__(self) -> None:
+        for part in (self.directory.path, self.directory.rollouts, self.directory.adapters):
+            sweep_torn(part)
+        self.mended = [line for name, keys in KEYS.items() for line in mend_lines(self.directory.path / name, keys)]
         self._metrics = JsonlMonitor(self.directory.metrics)
         self._ledger = Ledger(self.directory.ledger)
         self._errors = LineFile(self.directory.errors)
@@ -98,21 +111,31 @@ class Records:
         self._saved = step
         return True
 
-    def rewind(self, learner: Learner) -> tuple[int, dict[str, Any], list[str]]:
-        """Load the newest checkpoint that verifies and forget what was written after it.
+    def rewind(self, learner: Learner, chosen: int | None = None) -> tuple[int, dict[str, Any], list[str]]:
+        """Load the newest checkpoint that verifies, or that of step `chosen`, and forget what was written after it.
 
-        Returns its step (0 when there is none), the loop's state, and a line for each checkpoint passed over.
+        What lies after a chosen step, and checkpoints that were passed over, are kept in `set_aside/`. Returns the step
+        (0 when there is no checkpoint), the loop's state, and a line for each checkpoint passed over. Raises `RunError`
+        where there are checkpoints and none can be used, or not the chosen one.
         """
-        checkpoint, passed_over = newest_checkpoint(self.directory.checkpoints)
+        root = self.directory.checkpoints
+        checkpoint, passed_over = newest_checkpoint(root) if chosen is None else (load_checkpoint(root, chosen), [])
         step = 0 if checkpoint is None else checkpoint.step
         state: dict[str, Any] = {}
         if checkpoint is not None:
             learner.load(checkpoint.path)
             state = json.loads((checkpoint.path / CURRICULUM).read_text(encoding="utf-8"))
         elif passed_over:
-            raise RunError("no checkpoint can be used:\n" + "\n".join(f"  {line}" for line in passed_over))
+            lines = "\n".join(f"  {line}" for line in passed_over)
+            raise RunError(
+                f"no checkpoint can be used:\n{lines}\nRestore one of them, or begin again under another name (--name)."
+            )
+        if (aside := set_aside(self.directory.path, step, records=chosen is not None)) is not None:
+            self.mended.append(f"what came after step {step} is kept in {aside}")
         self._metrics.truncate_after(step)
         self._ledger.truncate_after(step)
+        self.mended += complete_ledger(self._ledger, self.directory.rollouts, step)
+        self.mended += missing_steps(self.directory.metrics, step)
         self._errors.keep(lambda row: row["step"] <= step)
         discard_after(self.directory.rollouts, step)
         self._saved = step

@@ -10,6 +10,7 @@ one. `watching.py` looks here every second and does what is to be done.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, Self
@@ -28,6 +29,7 @@ EVALUATION = "evaluation"
 ENGINE = "engine"
 """Kind of the one wait that lasts while the engine answers nobody; meanwhile the time of groups stands still."""
 
+HOPELESS = 2
 USUAL = 2.0
 """A wait is told of when it takes longer than this many times the slowest so far."""
 
@@ -99,6 +101,7 @@ class Waits:
     """All waits of a run. Times are seconds of any one clock."""
 
     config: WatchdogConfig = field(default_factory=WatchdogConfig)
+    expired: Counter[str] = field(default_factory=Counter)  # waits that were ended at their deadline, by kind
     _open: dict[int, Wait] = field(default_factory=dict)
     _slowest: dict[str, float] = field(default_factory=dict)
     _engine: Wait | None = None
@@ -134,6 +137,10 @@ class Waits:
         if slowest is None:
             return self.config.first_seconds
         return max(self.config.act_seconds, self.config.act_factor * slowest)
+
+    def hopeless(self, kind: str) -> bool:
+        """Whether several waits of this kind were ended at their deadline, and none ever ended by itself."""
+        return kind not in self._slowest and self.expired[kind] >= HOPELESS
 
     def overdue(self, now: float, *, loop_turns: bool = True) -> list[Stall]:
         """Waits that have become worse since this was asked last, each once for every verdict.

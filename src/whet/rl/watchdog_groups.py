@@ -76,4 +76,7 @@ async def watched_group(
         except TimeoutError:
             if not timeout.expired():
                 raise
+            watchdog.waits.expired[wait.kind] += 1
+            if watchdog.waits.hopeless(wait.kind):
+                watchdog.stop(f"{reason}; no group of this environment has ever ended")
             raise RolloutTimeoutError(reason) from None

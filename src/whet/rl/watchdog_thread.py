@@ -45,6 +45,7 @@ while True:
         os.kill(parent, number)
         wait = interval
 """
+MOST_SWALLOWED = 3
 _current: ContextVar[Wait | None] = ContextVar("whet_current_wait", default=None)
 _OUR_CODE = str(Path(__file__).resolve().parents[1])
 _STANDARD_LIBRARY = sysconfig.get_path("stdlib")
@@ -76,7 +77,8 @@ class Watchdog:
     _loop: asyncio.AbstractEventLoop | None = None
     _beat: float = 0.0
     _told_of_beat: float | None = None  # the beat after which code was said to keep the event loop
-    _raised: float = 0.0
+    _interrupted: FrameType | None = None  # the call that was interrupted last
+    _swallowed: int = 0  # how often it has gone on regardless
     _gave_up: float | None = None
     _off_duty: threading.Event = field(default_factory=threading.Event)
     _listener: subprocess.Popen[bytes] | None = None
@@ -219,19 +221,22 @@ class Watchdog:
         wait, stood_still = _current.get(), now - self._beat
         if wait is None or not wait.runs_rollouts or stood_still < self.config.report_seconds:
             return
-        line = f"{wait.whom} has kept the event loop for {seconds(stood_still)}: it is in {_place(frame)}"
+        code = _code_of_others(frame)
+        line = f"{wait.whom} has kept the event loop for {seconds(stood_still)}: it is in {_place(code)}"
         if self._told_of_beat != self._beat:
             self._told_of_beat = self._beat
             if self._say is not None:
                 self._say(f"stalled: {line}")
-        late = stood_still - self.waits.deadline(wait.kind)
-        if late > self.config.act_seconds:
-            self._end_the_process(line)
-        if late > 0 and now - self._raised > min(10.0, self.config.report_seconds):
-            self._raised = now
-            if wait.replaceable and wait.act is not None and self._loop is not None:
-                self._loop.call_soon_threadsafe(wait.act, line)
-            raise RolloutTimeoutError(line)
+        if stood_still < self.waits.deadline(wait.kind):
+            return
+        # The same call as last time has caught what was raised in it; another one is the group's next rollout.
+        self._swallowed = self._swallowed + 1 if code is self._interrupted else 0
+        self._interrupted = code
+        if self._swallowed >= MOST_SWALLOWED:
+            self._end_the_process(f"{line} and cannot be interrupted")
+        if wait.replaceable and wait.act is not None and self._loop is not None:
+            self._loop.call_soon_threadsafe(wait.act, line)
+        raise RolloutTimeoutError(line)
 
     def _tell(self, line: str) -> None:
         """From the thread. Monitors belong to the event loop; while it stands still nobody else is in them."""
@@ -251,14 +256,20 @@ class Watchdog:
             self._last_resort(message)
 
 
-def _place(frame: FrameType | None) -> str:
-    """The innermost code that is neither whet's nor Python's own, as `file.py, line 7, in name`."""
+def _code_of_others(frame: FrameType | None) -> FrameType | None:
+    """The innermost call of code that is neither whet's nor Python's own; the innermost of all where there is none."""
     innermost = frame
     while frame is not None:
         name = frame.f_code.co_filename
         ours = name.startswith((_OUR_CODE, "<frozen"))
         if not ours and (not name.startswith(_STANDARD_LIBRARY) or "site-packages" in name):
-            break
+            return frame
         frame = frame.f_back
-    found = frame or innermost
-    return f"{found.f_code.co_filename}, line {found.f_lineno}, in {found.f_code.co_name}" if found else "unknown code"
+    return innermost
+
+
+def _place(frame: FrameType | None) -> str:
+    """`file.py, line 7, in name`"""
+    if frame is None:
+        return "unknown code"
+    return f"{frame.f_code.co_filename}, line {frame.f_lineno}, in {frame.f_code.co_name}"

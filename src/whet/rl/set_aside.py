@@ -1,0 +1,58 @@
+"""What a run goes back behind is kept aside: nothing that was computed is deleted because somebody chose an older step.
+
+set_aside/after_step_20/          (then after_step_20-2, ...)
+    metrics.jsonl, evals.jsonl, ledger.jsonl, errors.jsonl     as they were
+    rollouts/step_000021.jsonl, ...
+    checkpoints/step_30/, ...
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+LINE_FILES = ("metrics.jsonl", "evals.jsonl", "ledger.jsonl", "errors.jsonl")
+NUMBERED = re.compile(r"(?:eval_)?step_(\d+)")
+
+
+def set_aside(run: Path, step: int, *, records: bool) -> Path | None:
+    """Move what is later than `step` out of the way; where it is now, or None where there was nothing.
+
+    Without `records`, only checkpoints: those passed over because they are damaged. With them also rollouts, and the
+    growing files are copied before they are cut.
+    """
+    checkpoints = _later(run / "checkpoints", step)
+    rollouts = _later(run / "rollouts", step) if records else []
+    if not checkpoints and not rollouts:
+        return None
+    target = _free(run / "set_aside", f"after_step_{step}")
+    if records:
+        target.mkdir(parents=True)
+        for name in LINE_FILES:
+            if (run / name).is_file():
+                shutil.copyfile(run / name, target / name)
+    # Checkpoints last and newest first: killed half-way, the newest that is left is still one that records agree with.
+    for path in [*rollouts, *reversed(checkpoints)]:
+        place = target / path.parent.name / path.name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        os.rename(path, place)
+    return target
+
+
+def _later(directory: Path, step: int) -> list[Path]:
+    """What is named after a later step, in order."""
+    found = [(int(match[1]), path) for path in _paths(directory) if (match := NUMBERED.fullmatch(path.stem))]
+    return [path for number, path in sorted(found) if number > step]
+
+
+def _paths(directory: Path) -> list[Path]:
+    return list(directory.iterdir()) if directory.is_dir() else []
+
+
+def _free(parent: Path, name: str) -> Path:
+    number = 1
+    while (path := parent / (name if number == 1 else f"{name}-{number}")).exists():
+        number += 1
+    return path
