@@ -13,6 +13,9 @@ RECENT_STEPS = 20
 SAMPLE_SECONDS = 5.0
 """How long one sample stays on the screen: long enough to be read."""
 
+LOSSES = {"optim/loss": "training", "validation/loss": "validation"}
+"""What is shown where there are no rewards, by what people call it."""
+
 
 @dataclass(slots=True)
 class Progress:
@@ -25,6 +28,7 @@ class Progress:
     phase_done: int = 0
     phase_total: int = 0
     rewards: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))  # by environment, "" is all
+    losses: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))  # by metric
     metrics: dict[str, float] = field(default_factory=dict)  # of the newest step
     sample: dict[str, Any] | None = None
     sample_step: int = 0
@@ -50,6 +54,8 @@ class Progress:
         self._add("", "reward/mean")
         for name in self.plan.environments:
             self._add(name, f"reward/{name}/mean")
+        for metric in LOSSES.keys() & report.metrics.keys():
+            self.losses[metric].append(report.metrics[metric])
         if report.sample is not None and now - self._shown_since >= SAMPLE_SECONDS:
             self.sample, self.sample_step, self._shown_since = report.sample, report.step, now
 

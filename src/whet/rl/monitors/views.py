@@ -16,7 +16,7 @@ from rich.text import Text
 
 from whet.display.panel import sample_panel
 from whet.display.text import number
-from whet.rl.monitors.progress import Comparison, Progress, compare
+from whet.rl.monitors.progress import LOSSES, Comparison, Progress, compare
 from whet.rl.monitors.protocol import EvalReport, Outcome, RunPlan
 from whet.terminal import duration, safe_text, sparkline
 
@@ -36,10 +36,9 @@ def plan_line(plan: RunPlan) -> str:
         size += f" ({_count(plan.trained_parameters)} trained)"
     resumed = f", resumed at step {plan.first_step}" if plan.first_step > 1 else ""
     groups = plan.batch_size // plan.rollouts_per_example
+    batch = plan.batch or f"{groups} tasks x {plan.rollouts_per_example} rollouts"
     return safe_text(
-        f"{plan.name}: {plan.model}{size}, {plan.max_steps} steps of {groups} tasks x {plan.rollouts_per_example} "
-        f"rollouts, seed {plan.seed}{resumed}",
-        400,
+        f"{plan.name}: {plan.model}{size}, {plan.max_steps} steps of {batch}, seed {plan.seed}{resumed}", 400
     )
 
 
@@ -58,7 +57,8 @@ def live_view(progress: Progress, width: int, height: int) -> RenderableType:
         _phase(progress),
     ]
     room = height - len(head) - 3  # the table's head and foot, and a line to spare
-    parts = [*head, _rewards(progress, width, max(1, room))]
+    curves = _rewards(progress, width, max(1, room)) if progress.plan.environments else _losses(progress, width)
+    parts = [*head, curves]
     sample_room = room - min(room, len(progress.plan.environments)) - 3
     if progress.sample is not None and sample_room >= 2:
         row = progress.sample
@@ -118,10 +118,28 @@ def _rewards(progress: Progress, width: int, rows: int) -> Table:
     return table
 
 
+def _losses(progress: Progress, width: int) -> Table:
+    """What imitation goes by: the newest value of each loss, and its curve."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False)
+    table.add_column("")
+    table.add_column("loss", justify="right")
+    table.add_column("from the first step", justify="left", no_wrap=True)
+    for name, label in LOSSES.items():
+        if losses := progress.losses.get(name):
+            curve = sparkline(losses, max(4, min(32, width // 3)), low=0.0, high=max(losses))
+            table.add_row(label, number(losses[-1]), Text(curve, style="green"))
+    return table
+
+
 def step_line(progress: Progress) -> str:
     """One step on one line, for logs."""
     plan, metrics = progress.plan, progress.metrics
-    parts = [f"step {progress.step}/{plan.max_steps}", f"reward {number(metrics.get('reward/mean'))}"]
+    parts = [f"step {progress.step}/{plan.max_steps}"]
+    if plan.environments:
+        parts.append(f"reward {number(metrics.get('reward/mean'))}")
+    else:
+        known = {label: metrics[name] for name, label in LOSSES.items() if name in metrics}
+        parts += [f"{label} loss {number(loss)}" for label, loss in known.items()]
     if len(plan.environments) > 1:
         known = {name: metrics[key] for name in plan.environments if (key := f"reward/{name}/mean") in metrics}
         each = ", ".join(f"{safe_text(name, 40)} {number(reward)}" for name, reward in known.items())

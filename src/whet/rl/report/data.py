@@ -60,6 +60,17 @@ class RunData:
     def evaluation(self, moment: str) -> EvalReport | None:
         return next((report for report in reversed(self.evaluations) if report.moment == moment), None)
 
+    def main_chart(self) -> Chart:
+        """What training is about: rewards, or the loss where it imitates."""
+        return self.reward_chart() if self.environments else self.loss_chart()
+
+    def loss_chart(self) -> Chart:
+        """The loss of imitation, with that of validation as marks."""
+        steps = self.column("step")
+        marks = [(float(row["step"]), row["validation/loss"]) for row in self.metrics if row.get("validation/loss")]
+        series = Series.of("training", steps, self.column("optim/loss"), marks)  # type: ignore[arg-type]
+        return Chart("Loss", [series])
+
     def reward_chart(self) -> Chart:
         """Training rewards per environment, with the held-out scores (sampled, not greedy) as marks."""
         steps = self.column("step")

@@ -40,14 +40,21 @@ def _head(run: RunData) -> Html:
         tiles.append(("of training", duration(seconds)))
         rate = sum((row.get("perf/tokens_per_s") or 0) * (row.get("time/step") or 0) for row in run.metrics) / seconds
         tiles.append(("trained tokens per second", f"{rate:,.0f}"))
-    groups = config.get("batch_size", 0) // max(1, config.get("rollouts_per_example", 1))
-    what = (
-        f"{config.get('model')} on {', '.join(run.environments)}; {groups} tasks x "
-        f"{config.get('rollouts_per_example')} rollouts a step, learning rate {config.get('learning_rate')}, "
-        f"seed {config.get('seed')}"
-    )
+    shape = _reinforced(run) if run.environments else _imitated(run)
+    what = f"{config.get('model')} {shape}, learning rate {config.get('learning_rate')}, seed {config.get('seed')}"
     shown = [tag("div", tag("b", value), tag("span", label), class_="tile") for label, value in tiles]
     return join(tag("h1", run.name), tag("p", what, class_="sub"), tag("div", *shown, class_="tiles"))
+
+
+def _reinforced(run: RunData) -> str:
+    rollouts = run.config.get("rollouts_per_example", 1)
+    groups = run.config.get("batch_size", 0) // max(1, rollouts)
+    return f"on {', '.join(run.environments)}; {groups} tasks x {rollouts} rollouts a step"
+
+
+def _imitated(run: RunData) -> str:
+    data = run.config.get("data", {})
+    return f"imitates {data.get('path') or data.get('dataset')}; {run.config.get('batch_size')} rows a step"
 
 
 def _headline(run: RunData) -> list[tuple[str, str]]:
@@ -64,12 +71,13 @@ def _headline(run: RunData) -> list[tuple[str, str]]:
 
 
 def _curves(run: RunData) -> Html:
-    chart = run.reward_chart()
+    chart = run.main_chart()
     if chart.empty:
         return tag("p", "No step has been trained yet.", class_="note")
     marks = any(series.marks for series in chart.series)
-    note = "Thin: each step. Thick: smoothed." + (" Circles: held-out tasks." if marks else "")
-    return join(tag("h2", "Reward"), figure(chart, 1000, 340), tag("p", note, class_="note"))
+    held_out = " Circles: held-out tasks." if run.environments else " Circles: rows that are never trained on."
+    note = "Thin: each step. Thick: smoothed." + (held_out if marks else "")
+    return join(tag("h2", chart.title), figure(chart, 1000, 340), tag("p", note, class_="note"))
 
 
 def _comparison(run: RunData) -> Html:
