@@ -9,11 +9,14 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from whet.errors import ConfigError, MissingExtraError
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as one line of JSON on standard output.")]
 
@@ -37,6 +40,13 @@ EXTRAS = {
 """The packages of each extra that are imported by name."""
 
 
+def console() -> Console:
+    """Standard output for text that is coloured where it is a terminal."""
+    from rich.console import Console
+
+    return Console(highlight=False)
+
+
 def print_json(result: Any) -> None:
     """One line of JSON: `result` is a dataclass, a pydantic model, or plain data. A number that is none is null."""
     sys.stdout.write(json.dumps(_plain(result), ensure_ascii=False, allow_nan=False) + "\n")
@@ -48,17 +58,15 @@ def print_result(result: Mapping[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(result)
         return
-    from rich.console import Console
-
-    console = Console(highlight=False)
+    out = console()
     plain = {key: value for key, value in result.items() if not _is_nested(value)}
     width = max(map(len, plain), default=0)
     for key, value in plain.items():
-        console.print(f"{key:<{width}}  {_text(value)}", markup=False, soft_wrap=True)
+        out.print(f"{key:<{width}}  {_text(value)}", markup=False, soft_wrap=True)
     for key, value in result.items():
         if _is_nested(value):
-            console.print()
-            console.print(_table(key, value))
+            out.print()
+            out.print(_table(key, value))
 
 
 def _is_nested(value: Any) -> bool:

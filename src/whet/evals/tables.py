@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.text import Text
 
+from whet.display.columns import print_fact, print_rows
 from whet.evals.statistics import Estimate
 from whet.evals.stored import StoredHead
 from whet.evals.summary import EvalSummary
@@ -16,9 +15,6 @@ from whet.terminal import duration, safe_text
 
 RIGHT = {"pass@k", "rollouts", "errors", "tokens", "seconds", "cost"}
 """Columns of numbers."""
-
-LABEL = 11
-"""Characters of a line's label."""
 
 
 def print_table(summaries: Sequence[EvalSummary], console: Console | None = None) -> None:
@@ -32,7 +28,7 @@ def print_table(summaries: Sequence[EvalSummary], console: Console | None = None
     if common:
         print_fact("evaluated", ", ".join(f"{name} {rows[0][name]}" for name in common), console)
         rows = [{name: value for name, value in row.items() if name not in common} for row in rows]
-    _print_rows([{"": str(number), **row} for number, row in enumerate(rows, start=1)], console)
+    print_rows([{"": str(number), **row} for number, row in enumerate(rows, start=1)], console, RIGHT)
     advice: dict[str, list[str]] = {}
     for number, summary in enumerate(summaries, start=1):
         for line in summary.readiness.advice:
@@ -42,14 +38,6 @@ def print_table(summaries: Sequence[EvalSummary], console: Console | None = None
     for number, summary in enumerate(summaries, start=1):
         if summary.results is not None:
             print_fact("saved", f"{number}: {summary.results}", console, fold=False)
-
-
-def print_fact(label: str, text: str, console: Console, *, fold: bool = True) -> None:
-    """A line with a label; in a terminal it is folded beside the label, unless it is there to be copied."""
-    if fold and console.is_terminal:
-        room = max(20, console.width - LABEL)
-        text = f"\n{' ' * LABEL}".join(textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False))
-    console.print(Text.assemble((f"{label:<{LABEL}}", "bold"), text), soft_wrap=True)
 
 
 def summary_cells(summary: EvalSummary) -> dict[str, str]:
@@ -77,7 +65,7 @@ def summary_cells(summary: EvalSummary) -> dict[str, str]:
 def print_heads(heads: Sequence[StoredHead], console: Console | None = None) -> None:
     """The list of saved evaluations, a line each; then how to go on with those that did not end."""
     console = console or Console(highlight=False)
-    _print_rows([_head_cells(head) for head in heads], console)
+    print_rows([_head_cells(head) for head in heads], console, RIGHT)
     for head in heads:
         if head.resume is not None:
             print_fact("go on", safe_text(head.resume, 4000), console, fold=False)
@@ -106,23 +94,6 @@ def _head_cells(head: StoredHead) -> dict[str, str]:
         "errors": str(head.errors),
         "directory": str(head.directory),
     }
-
-
-def _print_rows(rows: Sequence[Mapping[str, str]], console: Console) -> None:
-    """Aligned columns under their names; columns without any value are left out. Lines are not folded."""
-    columns = [
-        name
-        for name in dict.fromkeys(name for row in rows for name in row)
-        if not rows or any(row.get(name) for row in rows)
-    ]
-    cells = [columns, *([row.get(name, "") for name in columns] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for place, line in enumerate(cells):
-        padded = [
-            f"{cell:>{width}}" if name in RIGHT else f"{cell:<{width}}"
-            for cell, width, name in zip(line, widths, columns, strict=True)
-        ]
-        console.print(Text("  ".join(padded).rstrip(), "bold" if place == 0 else ""), soft_wrap=True)
 
 
 def _reward(reward: Estimate | None) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from rich.console import Console
 from rich.text import Text
 
+from whet.display.columns import LABEL, print_fact
 from whet.display.panel import sample_panel
 from whet.display.text import number
 from whet.evals.compare import Comparison
@@ -14,7 +15,7 @@ from whet.evals.readiness import Readiness
 from whet.evals.report import REPORT
 from whet.evals.statistics import Estimate, Percentiles
 from whet.evals.summary import EvalSummary
-from whet.evals.tables import LABEL, print_fact, print_table, seconds_text, varied_text
+from whet.evals.tables import print_table, seconds_text, varied_text
 from whet.terminal import safe_text
 
 

@@ -18,6 +18,7 @@ from whet.errors import RunError
 from whet.files import write_whole
 from whet.rl.learner.config import OptimizerConfig
 
+LOCK = ".lock"
 FREE_ON_RESUME = (
     "name",
     "runs_directory",
@@ -130,7 +131,7 @@ class RunDirectory:
             raise RunError(f"cannot make the run directory {self.path}: {error.strerror}") from error
 
     def _acquire(self) -> None:
-        lock = (self.path / ".lock").open("w")
+        lock = (self.path / LOCK).open("w")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -2,14 +2,15 @@
 
     {"state": "running", "step": 12, "max_steps": 100, "phase": "generate", "heartbeat": "2026-...", "pid": 4711, ...}
 
-`state` is starting, running, finished, interrupted or failed; a heartbeat that has grown old while the state says
-running means that the process was killed. Every write replaces the whole file. Nothing reads it to decide anything:
-`--resume` goes by the checkpoints.
+`state` is starting, running, finished, interrupted or failed. A run whose state says running while nobody holds the
+lock of its directory was killed: `whet train list` calls it died. Every write replaces the whole file. Nothing reads it
+to decide anything about training: `--resume` goes by the checkpoints.
 """
 
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -18,6 +19,7 @@ from typing import Any
 
 from whet.files import json_line, write_whole
 from whet.rl.monitors.protocol import EvalReport, Outcome, RunPlan, StepReport
+from whet.rl.process_identity import began
 
 HEARTBEAT_SECONDS = 2.0
 """Least time between two writes that tell nothing new but that the run is alive."""
@@ -30,7 +32,7 @@ class Status:
         self.path = path
         self._clock = clock
         self._written = float("-inf")
-        self._fields: dict[str, Any] = {"state": "starting", "step": 0, "last_error": None, "pid": os.getpid()}
+        self._fields: dict[str, Any] = {"state": "starting", "step": 0, "last_error": None} | _this_process()
         self._write()
 
     def start(self, plan: RunPlan) -> None:
@@ -77,6 +79,12 @@ class Status:
     def _write(self) -> None:
         self._written = self._clock()
         write_whole(self.path, json_line({**self._fields, "heartbeat": _now()}), durable=False)
+
+
+def _this_process() -> dict[str, Any]:
+    """Who writes, so that nobody else is ever taken for it: numbers of processes are used again."""
+    pid = os.getpid()
+    return {"pid": pid, "process_began": began(pid), "host": socket.gethostname()}
 
 
 def _now() -> str:

@@ -54,7 +54,7 @@ def make_learner(
     if threads is not None:
         torch.set_num_threads(threads)
     torch.manual_seed(seed)
-    loaded = _load(model).to(device)
+    loaded = load_model(model).to(device)
     held: Reference | None = None
     if reference is not None and reference != INITIAL:
         held = other_model(_load_reference(reference).to(device), reference, like=loaded)
@@ -83,12 +83,13 @@ def make_learner(
 
 def _load_reference(name: str) -> PreTrainedModel:
     try:
-        return _load(resolve_model(name))
+        return load_model(resolve_model(name))
     except ModelLoadError as error:
         raise ModelLoadError(f"[algorithm] reference: {error}") from None
 
 
-def _load(directory: Path) -> PreTrainedModel:
+def load_model(directory: Path) -> PreTrainedModel:
+    """The whole model in `directory`, in fp32 on the CPU. Raises `ModelLoadError`, for an adapter too."""
     if base := base_of_adapter(directory):
         raise ModelLoadError(f"{directory} is an adapter; training begins with a whole model, such as its base {base}")
     read_architecture(directory)  # refuses by name what neither engine nor decoder computes

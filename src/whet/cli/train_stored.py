@@ -1,0 +1,215 @@
+"""`whet train list`, `show`, `metrics`, `rollouts`, `logs`, `compare`, `export`: runs that were started before."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from whet.cli.output import JsonOption, console, extra, print_json, print_result
+
+Run = Annotated[str, typer.Argument(metavar="RUN", help="A run's directory, or its name below runs/.")]
+
+
+def list_runs(
+    folder: Annotated[Path, typer.Argument(help="Folder to look below.")] = Path("runs"),
+    json_output: JsonOption = False,
+) -> None:
+    """List runs, newest first. One whose process is gone although it had not ended is shown as died.
+
+    \b
+    Examples:
+      whet train list
+      whet train list elsewhere/runs --json
+    """
+    from whet.rl.stored.stored_run import find_runs
+    from whet.rl.stored.views import heads, print_heads
+
+    found = heads(find_runs(folder))
+    if json_output:
+        print_json({"runs": found})
+    else:
+        print_heads(found, console())
+
+
+def show(run: Run, json_output: JsonOption = False) -> None:
+    """Say what a run is and how it stands: config, curves, checkpoints (each is verified), held-out scores, diagnosis.
+
+    \b
+    Examples:
+      whet train show quickstart
+      whet train show runs/quickstart --json
+    """
+    from whet.rl.stored.stored_run import open_run
+    from whet.rl.stored.views import print_summary, summary
+
+    stored = open_run(run)
+    if json_output:
+        print_json(summary(stored))
+    else:
+        print_summary(stored, console())
+
+
+def metrics(
+    run: Run,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="Metrics; reward/ stands for all that begin so.")
+    ] = None,
+    every: Annotated[int, typer.Option(min=1, help="Show every n-th step, and the last.")] = 1,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV on standard output.")] = False,
+    json_output: JsonOption = False,
+) -> None:
+    """Print the numbers of a run: a line a step, or (of more than six metrics) a line a metric with its curve.
+
+    \b
+    Examples:
+      whet train metrics quickstart
+      whet train metrics quickstart reward/mean policy/kl --every 10
+      whet train metrics quickstart reward/ eval/ --csv > rewards.csv
+    """
+    from whet.errors import ConfigError
+    from whet.rl.stored.series import chosen, numbers_of
+    from whet.rl.stored.stored_run import open_run
+    from whet.rl.stored.views import print_metrics
+
+    if as_csv and json_output:
+        raise ConfigError("--csv and --json are two ways to print the same: choose one.")
+    columns, rows = chosen(numbers_of(open_run(run)), names or [], every)
+    if json_output:
+        print_json({"metrics": [{name: row[name] for name in ("step", *columns) if name in row} for row in rows]})
+    elif as_csv:
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(["step", *columns])
+        writer.writerows(
+            [row["step"], *("" if row.get(name) is None else row[name] for name in columns)] for row in rows
+        )
+    else:
+        print_metrics(columns, rows, console())
+
+
+def rollouts(
+    run: Run,
+    step: Annotated[int | None, typer.Option(min=1, help="Step they were trained in; the newest if absent.")] = None,
+    env: Annotated[str | None, typer.Option(help="Only rollouts of this environment.")] = None,
+    best: Annotated[bool, typer.Option("--best", help="The highest rewards first.")] = False,
+    worst: Annotated[bool, typer.Option("--worst", help="The lowest rewards first.")] = False,
+    errored: Annotated[bool, typer.Option("--errored", help="Only those that failed.")] = False,
+    count: Annotated[int, typer.Option("-n", min=1, help="How many.")] = 3,
+    json_output: JsonOption = False,
+) -> None:
+    """Print conversations of a step that was trained. To look around in all of them: whet view RUN.
+
+    \b
+    Examples:
+      whet train rollouts quickstart
+      whet train rollouts quickstart --step 20 --env calculator --worst -n 5
+    """
+    from whet.errors import ConfigError
+    from whet.rl.stored.conversations import Choice, print_conversation, rollouts_of
+    from whet.rl.stored.stored_run import open_run
+
+    if best + worst + errored > 1:
+        raise ConfigError("--best, --worst and --errored each choose rollouts: give one of them.")
+    stored = open_run(run)
+    choice: Choice = "best" if best else "worst" if worst else "errored" if errored else "first"
+    of_step, rows = rollouts_of(stored.path, step=step, environment=env, choice=choice, count=count)
+    if json_output:
+        print_json({"step": of_step, "rollouts": rows})
+        return
+    out = console()
+    out.print(f"step {of_step}" + ("" if rows else ": no rollout like that"), markup=False)
+    for row in rows:
+        out.print()
+        print_conversation(row, out)
+    out.print(f"\nall of them: whet view {stored.path}", markup=False, soft_wrap=True)
+
+
+def logs(
+    run: Run,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as the run does, until it ends.")] = False,
+) -> None:
+    """Print the log of a run: what its terminal said, and every warning.
+
+    \b
+    Examples:
+      whet train logs quickstart
+      whet train logs quickstart -f
+    """
+    from whet.rl.stored.following import read_log
+    from whet.rl.stored.stored_run import open_run
+
+    for line in read_log(open_run(run).path, follow=follow):
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+
+
+def compare(
+    a: Annotated[str, typer.Argument(metavar="A", help="A run: its directory, or its name below runs/.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="Another.")],
+    json_output: JsonOption = False,
+) -> None:
+    """Compare two runs: what differs in their configs, where their curves are, their held-out scores.
+
+    \b
+    Examples:
+      whet train compare quickstart quickstart-2
+    """
+    from whet.rl.stored.compare import compare_runs
+    from whet.rl.stored.stored_run import open_run
+    from whet.rl.stored.views import print_comparison
+
+    comparison = compare_runs(open_run(a), open_run(b))
+    if json_output:
+        print_json(comparison)
+    else:
+        print_comparison(comparison, console())
+
+
+def export(
+    run: Run,
+    step: Annotated[
+        int | None, typer.Option(min=1, help="Of which checkpoint; the newest that is whole if absent.")
+    ] = None,
+    format: Annotated[
+        str | None,
+        typer.Option("--format", help="peft, model, or merged; by default what was trained.", metavar="FORMAT"),
+    ] = None,
+    to: Annotated[
+        Path | None, typer.Option("--to", help="Directory to write; exports/step_N-FORMAT of the run if absent.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there already.")] = False,
+    json_output: JsonOption = False,
+) -> None:
+    """Write the weights of a checkpoint for other programs.
+
+    peft is the adapter of a run with [lora], for peft and vLLM; merged is its whole model with the adapter added in;
+    model is the whole model of a run that trained all weights, for transformers.
+
+    \b
+    Examples:
+      whet train export quickstart
+      whet train export my-lora --step 50 --format merged --to exports/my-model
+    """
+    from whet.rl.stored.stored_run import open_run
+
+    stored = open_run(run)
+    with extra("train", "exporting weights"):
+        from whet.rl.stored.export import export_run
+
+        exported = export_run(stored, step=step, format=format, to=to, overwrite=overwrite)
+    print_result(
+        {
+            "saved": str(exported.saved),
+            "step": exported.step,
+            "format": exported.format,
+            "next": exported.next_command,
+        },
+        json_output,
+    )
+
+
+def _cell(value: float | None) -> float | str:
+    return "" if value is None else value

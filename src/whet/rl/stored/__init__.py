@@ -1,0 +1,1 @@
+"""Runs on disk: finding them, reading what they wrote, comparing, exporting and stopping them. Nothing here trains."""

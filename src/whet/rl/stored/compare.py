@@ -1,0 +1,86 @@
+"""Two runs side by side: what differs in their configs, where their curves are, and their held-out scores. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from whet.rl.monitors.protocol import EvalReport
+from whet.rl.stored.config_changes import differences
+from whet.rl.stored.series import HEADLINES, curve, held_out, recent
+from whet.rl.stored.stored_run import StoredRun
+
+
+@dataclass(frozen=True, slots=True)
+class Curves:
+    """One metric in both runs; `recent` is the mean of the last steps up to the last that both have."""
+
+    name: str
+    a: list[float]
+    b: list[float]
+    recent_a: float | None
+    recent_b: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """One environment under one way of sampling: the newest reward of each run."""
+
+    environment: str
+    sampling: str
+    a: float | None
+    b: float | None
+    step_a: int | None
+    step_b: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunComparison:
+    """A and B; differences of their configs by path."""
+
+    a: str
+    b: str
+    common_steps: int
+    config: dict[str, tuple[Any, Any]]
+    curves: list[Curves]
+    held_out: list[HeldOut]
+
+
+def compare_runs(a: StoredRun, b: StoredRun) -> RunComparison:
+    """What there is to say about two runs, be they going on or done."""
+    rows_a, rows_b = a.metrics(), b.metrics()
+    common = min(_last_step(rows_a), _last_step(rows_b))
+    environments = list(dict.fromkeys([*a.environments, *b.environments]))
+    each = [f"reward/{name}/mean" for name in environments] if len(environments) > 1 else []
+    curves = []
+    for name in (HEADLINES[0], *each, *HEADLINES[1:]):
+        one, other = curve(rows_a, name), curve(rows_b, name)
+        if one or other:
+            shared = [recent(curve([row for row in rows if row["step"] <= common], name)) for rows in (rows_a, rows_b)]
+            curves.append(Curves(name, one, other, *shared))
+    scores = _scores(a.evaluations(), b.evaluations())
+    return RunComparison(str(a.path), str(b.path), common, differences(a.config, b.config), curves, scores)
+
+
+def _scores(a: Sequence[EvalReport], b: Sequence[EvalReport]) -> list[HeldOut]:
+    first, second = held_out(a), held_out(b)
+    steps_a, steps_b = _steps(a), _steps(b)
+    return [
+        HeldOut(*key, _newest(first, key), _newest(second, key), steps_a.get(key), steps_b.get(key))
+        for key in dict.fromkeys([*first, *second])
+    ]
+
+
+def _newest(scores: Mapping[tuple[str, str], tuple[float, float]], key: tuple[str, str]) -> float | None:
+    pair = scores.get(key)
+    return None if pair is None or not math.isfinite(pair[1]) else pair[1]
+
+
+def _steps(reports: Sequence[EvalReport]) -> dict[tuple[str, str], int]:
+    return {(score.environment, score.sampling): report.step for report in reports for score in report.scores}
+
+
+def _last_step(rows: Sequence[Mapping[str, Any]]) -> int:
+    return int(rows[-1]["step"]) if rows else 0

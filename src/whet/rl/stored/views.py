@@ -1,0 +1,190 @@
+"""Stored runs in the terminal. What environments and configs say is made harmless."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+
+from whet.display.columns import print_fact, print_rows
+from whet.display.text import number
+from whet.rl.monitors.evaluation_metrics import evaluation_metrics
+from whet.rl.stored.compare import RunComparison
+from whet.rl.stored.config_changes import changed
+from whet.rl.stored.series import HEADLINES, curve, held_out
+from whet.rl.stored.stored_run import StoredRun
+from whet.terminal import safe_text, sparkline
+
+CURVE = 32
+RIGHT = {"step", "reward", "first", "last", "A", "B", "before", "newest", "change"}
+
+
+def heads(runs: Sequence[StoredRun]) -> list[dict[str, Any]]:
+    """A line of the list for each run, as data; the reward is that of the newest step."""
+    return [
+        {
+            "name": run.name,
+            "state": run.state,
+            "step": run.step,
+            "max_steps": run.max_steps,
+            "reward": next(reversed(curve(run.metrics(), "reward/mean")), None),
+            "model": run.model,
+            "environments": run.environments,
+            "when": run.when,
+            "directory": str(run.path),
+            "resume": run.resume,
+        }
+        for run in runs
+    ]
+
+
+def print_heads(found: Sequence[Mapping[str, Any]], console: Console) -> None:
+    """The list of runs; then how to go on with those that ended too early."""
+    rows = [
+        {
+            "run": safe_text(head["name"], 40),
+            "state": safe_text(head["state"], 20),
+            "step": f"{head['step']}/{head['max_steps'] or '?'}",
+            "reward": number(head["reward"]),
+            "model": safe_text(head["model"], 40),
+            "environments": safe_text(", ".join(head["environments"]), 60),
+            "when": head["when"],
+        }
+        for head in found
+    ]
+    print_rows(rows, console, RIGHT)
+    for head in found:
+        if head["resume"]:
+            print_fact("go on", safe_text(head["resume"], 400), console, fold=False)
+
+
+def summary(run: StoredRun) -> dict[str, Any]:
+    """Everything `show` says, as data."""
+    rows, evaluations = run.metrics(), run.evaluations()
+    curves = {name: values for name in HEADLINES if (values := curve(rows, name))}
+    return {
+        **heads([run])[0],
+        "last_error": run.status.get("last_error"),
+        "config": changed(run.config),
+        "curves": {
+            name: {"first": values[0], "last": values[-1], "steps": len(values)} for name, values in curves.items()
+        },
+        "checkpoints": [{"step": step, "fault": fault} for step, fault in run.checkpoints()],
+        "evaluations": [
+            {"moment": report.moment, "step": report.step, **evaluation_metrics(report)} for report in evaluations
+        ],
+    }
+
+
+def print_summary(run: StoredRun, console: Console, findings: Sequence[str] = ()) -> None:
+    """The plan, what is not as by default, curves, checkpoints, evaluations, what the doctor says, what to do."""
+    said = summary(run)
+    print_fact("run", safe_text(f"{run.name} ({run.path})", 300), console, fold=False)
+    print_fact(
+        "state", safe_text(f"{run.state} at step {run.step} of {run.max_steps or '?'}, {run.when}", 200), console
+    )
+    if said["last_error"]:
+        print_fact("error", safe_text(said["last_error"], 1000), console)
+    print_fact("model", safe_text(run.model, 200), console)
+    print_fact("trained on", safe_text(", ".join(run.environments), 400), console)
+    for place, (path, value) in enumerate(said["config"].items()):
+        print_fact("config" if place == 0 else "", safe_text(f"{path} = {value!r}", 300), console, fold=False)
+    rows = run.metrics()
+    curves = [
+        {"": name, "first": _short(values[0]), "last": _short(values[-1]), "curve": sparkline(values, CURVE)}
+        for name in HEADLINES
+        if (values := curve(rows, name))
+    ]
+    if curves:
+        console.print()
+        print_rows(curves, console, RIGHT)
+    scores = [
+        {
+            "held-out": f"{safe_text(environment, 40)}, {safe_text(sampling, 40)}",
+            "before": number(first),
+            "newest": number(last),
+            "change": f"{last - first:+.3f}" if math.isfinite(first) and math.isfinite(last) else "-",
+        }
+        for (environment, sampling), (first, last) in held_out(run.evaluations()).items()
+    ]
+    if scores:
+        console.print()
+        print_rows(scores, console, RIGHT)
+    console.print()
+    whole = [str(check["step"]) for check in said["checkpoints"] if check["fault"] is None]
+    print_fact("saved", f"checkpoints of step {', '.join(whole)}, verified" if whole else "no checkpoint", console)
+    for check in said["checkpoints"]:
+        if check["fault"]:
+            print_fact("damaged", safe_text(f"checkpoint of step {check['step']}: {check['fault']}", 300), console)
+    for place, finding in enumerate(findings):
+        print_fact("doctor" if place == 0 else "", safe_text(finding, 400), console)
+    print_fact("rollouts", f"whet view {run.path}", console, fold=False)
+    if run.resume:
+        print_fact("go on", run.resume, console, fold=False)
+
+
+def print_metrics(columns: Sequence[str], rows: Sequence[Mapping[str, Any]], console: Console) -> None:
+    """One metric a column where they fit, else one a line with its curve."""
+    if len(columns) <= 6:
+        table = [
+            {"step": str(row["step"]), **{name: _short(row.get(name)) if name in row else "" for name in columns}}
+            for row in rows
+        ]
+        print_rows(table, console, {"step", *columns})
+        return
+    lines = []
+    for name in columns:
+        values = curve(rows, name)
+        ends = {"first": _short(values[0]), "last": _short(values[-1])} if values else {"first": "-", "last": "-"}
+        lines.append({"metric": safe_text(name, 60), **ends, "curve": sparkline(values, CURVE)})
+    print_rows(lines, console, RIGHT)
+
+
+def print_comparison(comparison: RunComparison, console: Console) -> None:
+    """B against A: config, curves, held-out scores."""
+    print_fact("A", safe_text(comparison.a, 300), console, fold=False)
+    print_fact("B", safe_text(comparison.b, 300), console, fold=False)
+    if comparison.config:
+        console.print()
+        rows = [
+            {"config": safe_text(path, 60), "A": safe_text(repr(a), 60), "B": safe_text(repr(b), 60)}
+            for path, (a, b) in comparison.config.items()
+        ]
+        print_rows(rows, console)
+    else:
+        print_fact("config", "the same", console)
+    if comparison.curves:
+        console.print()
+        rows = [
+            {
+                f"up to step {comparison.common_steps}": one.name,
+                "A": _short(one.recent_a),
+                "B": _short(one.recent_b),
+                "curve of A": sparkline(one.a, CURVE),
+                "curve of B": sparkline(one.b, CURVE),
+            }
+            for one in comparison.curves
+        ]
+        print_rows(rows, console, RIGHT)
+    if comparison.held_out:
+        console.print()
+        rows = [
+            {
+                "held-out": f"{safe_text(score.environment, 40)}, {safe_text(score.sampling, 40)}",
+                "A": number(score.a),
+                "B": number(score.b),
+                "change": "-" if score.a is None or score.b is None else f"{score.b - score.a:+.3f}",
+                "at steps": f"{score.step_a}, {score.step_b}",
+            }
+            for score in comparison.held_out
+        ]
+        print_rows(rows, console, RIGHT)
+
+
+def _short(value: Any) -> str:
+    """A number with four digits that mean something."""
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        return "-"
+    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
