@@ -3,7 +3,8 @@
 1. Every step trains exactly `batch_size` rollouts in whole groups; no group is trained twice.
 2. No token is older than `max_off_policy_steps`, and none is younger than the weights that learned from it.
 3. kill -9, then --resume: the ledger is whole, no group is trained twice, and what was in flight is not lost.
-4. When the run is killed its learner ends too; a learner that is killed ends the run with a word and can be resumed.
+4. When the run is killed its engine and its learner end too; either of them that is killed ends the run with a word,
+   and it can be resumed.
 5. Ctrl-C: a checkpoint, exit status 130, and nothing left running.
 """
 
@@ -85,9 +86,17 @@ def children_of(pid: int) -> list[int]:
     return found
 
 
-def learner_of(pid: int) -> int:
-    """The child that holds the learner: the one with the most memory."""
-    return max(children_of(pid), key=lambda child: int(Path(f"/proc/{child}/statm").read_text().split()[1]))
+def parts_of(pid: int) -> dict[str, int]:
+    """The children that hold the engine and the learner: those with the most memory, the engine begun first."""
+
+    def pages(child: int) -> int:
+        return int(Path(f"/proc/{child}/statm").read_text().split()[1])
+
+    def began(child: int) -> int:
+        return int(Path(f"/proc/{child}/stat").read_text().rsplit(")", 1)[1].split()[19])
+
+    largest = sorted(children_of(pid), key=pages)[-2:]
+    return dict(zip(("engine", "learner"), sorted(largest, key=lambda child: (began(child), child)), strict=True))
 
 
 def gone(pid: int) -> bool:
@@ -117,8 +126,9 @@ def check_whole(run: Path, steps: int) -> None:
     assert [row["step"] for row in metrics] == list(range(1, steps + 1))
 
 
-def test_a_run_trains_whole_batches_once_each_and_nothing_too_old(start: Start, tmp_path: Path) -> None:
-    finish(start())
+@pytest.mark.parametrize("apart", ["true", "false"])
+def test_a_run_trains_whole_batches_once_each_and_nothing_too_old(start: Start, tmp_path: Path, apart: str) -> None:
+    finish(start("--deployment.engine_process", apart))
     run = tmp_path / "runs" / "run"
     check_whole(run, 6)
     assert any(row["staleness/max"] > 0 for row in read_lines(run / "metrics.jsonl"))
@@ -126,20 +136,19 @@ def test_a_run_trains_whole_batches_once_each_and_nothing_too_old(start: Start, 
     assert mix == {"reverse-text": 64, "calculator": 32}
 
 
-def test_a_killed_run_ends_its_learner_and_goes_on_without_losing_or_repeating_a_group(
+def test_a_killed_run_ends_its_processes_and_goes_on_without_losing_or_repeating_a_group(
     start: Start, tmp_path: Path
 ) -> None:
     process = start()
-    learner = 0
+    parts = {}
 
     def kill() -> None:
-        nonlocal learner
-        learner = learner_of(process.pid)
+        parts.update(parts_of(process.pid))
         process.send_signal(signal.SIGKILL)
 
     after_step(process, 3, kill)
     process.wait(timeout=60)
-    assert gone(learner)
+    assert all(gone(pid) for pid in parts.values())
     finish(start("--resume"))
     run = tmp_path / "runs" / "run"
     check_whole(run, 6)
@@ -150,13 +159,14 @@ def test_a_killed_run_ends_its_learner_and_goes_on_without_losing_or_repeating_a
     assert sorted(trained + [task[0] for task in state["pending"]]) == list(range(len(trained) + len(state["pending"])))
 
 
-def test_a_learner_that_is_killed_ends_the_run_with_a_word_and_the_run_can_be_resumed(
-    start: Start, tmp_path: Path
+@pytest.mark.parametrize("part", ["engine", "learner"])
+def test_a_part_that_is_killed_ends_the_run_with_a_word_and_the_run_can_be_resumed(
+    start: Start, tmp_path: Path, part: str
 ) -> None:
     process = start()
-    after_step(process, 3, lambda: os.kill(learner_of(process.pid), signal.SIGKILL))
+    after_step(process, 3, lambda: os.kill(parts_of(process.pid)[part], signal.SIGKILL))
     output = finish(process, expected=1)
-    assert "the learner's process ended" in output
+    assert f"the {part}'s process ended" in output
     assert "--resume" in output
     finish(start("--resume"))
     check_whole(tmp_path / "runs" / "run", 6)
@@ -164,16 +174,15 @@ def test_a_learner_that_is_killed_ends_the_run_with_a_word_and_the_run_can_be_re
 
 def test_ctrl_c_saves_and_leaves_nothing_running(start: Start, tmp_path: Path) -> None:
     process = start()
-    learner = 0
+    parts = {}
 
     def interrupt() -> None:
-        nonlocal learner
-        learner = learner_of(process.pid)
+        parts.update(parts_of(process.pid))
         process.send_signal(signal.SIGINT)
 
     after_step(process, 3, interrupt)
     assert "--resume" in finish(process, expected=130)
-    assert gone(learner)
+    assert all(gone(pid) for pid in parts.values())
     status = json.loads((tmp_path / "runs" / "run" / "status.json").read_text())
     assert (tmp_path / "runs" / "run" / "checkpoints" / f"step_{status['step']}").is_dir()
     finish(start("--resume"))

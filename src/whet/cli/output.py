@@ -23,15 +23,18 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as on
 EXTRAS = {
     "train": {
         "PIL",
+        "httptools",
         "httpx",
         "jinja2",
         "numpy",
         "peft",
         "renderers",
         "safetensors",
+        "starlette",
         "tokenizers",
         "torch",
         "transformers",
+        "uvicorn",
     },
     "openai": {"openai"},
     "math": {"math_verify"},

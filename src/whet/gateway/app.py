@@ -32,8 +32,9 @@ from whet.errors import ConfigError, EndpointDownError, EndpointError, Error, Ov
 from whet.gateway import anthropic_messages, openai_chat, openai_completions, openai_responses
 from whet.gateway.adapters import Adapters
 from whet.gateway.metrics import GatewayMetrics, Outcome
+from whet.gateway.presence import unless_gone
 from whet.gateway.sessions import Sessions
-from whet.gateway.streams import EventStream, client_gone
+from whet.gateway.streams import EventStream
 from whet.gateway.wire import AnswerId, Interface, RequestError, TurnRequest
 from whet.rollouts.pace import Pace
 from whet.types import Response
@@ -129,7 +130,7 @@ class Gateway:
             stream = EventStream(request, lambda on_delta: _translated(answer, turn, on_delta), writer)
             await stream.begun()
             return stream
-        response = await _unless_gone(request, _translated(answer, turn))
+        response = await unless_gone(request.receive, _translated(answer, turn))
         response["id"] = name
         self.metrics.tokens(response)
         return _json(interface.write_answer(turn, response))
@@ -209,33 +210,6 @@ async def _translated(answer: Answer, turn: TurnRequest, on_delta: OnDelta | Non
     except Exception as error:
         logger.exception("a request failed")
         raise RequestError("the gateway failed; its log says how", status=500) from error
-
-
-async def _unless_gone(request: Request, work: Awaitable[Response]) -> Response:
-    """What `work` gives, unless the client goes away meanwhile: then `work` is cancelled.
-
-    It is awaited in this very task, so that an answer which is there at once is sent at once.
-    """
-    task, gone = asyncio.current_task(), False
-    assert task is not None
-
-    def leave(watching: asyncio.Future[None]) -> None:
-        nonlocal gone
-        if not watching.cancelled():
-            gone = True
-            task.cancel()
-
-    watching = asyncio.ensure_future(client_gone(request))
-    watching.add_done_callback(leave)
-    try:
-        return await work
-    except asyncio.CancelledError:
-        if gone and not task.uncancel():
-            raise ClientDisconnect from None
-        raise
-    finally:
-        watching.remove_done_callback(leave)
-        watching.cancel()
 
 
 async def _read_json(request: Request) -> Any:

@@ -19,6 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from whet.clients.deltas import Delta, OnDelta, Told
 from whet.errors import ModelError
+from whet.gateway.presence import client_gone
 from whet.gateway.wire import EventWriter, RequestError
 from whet.types import Response
 
@@ -37,7 +38,7 @@ class EventStream(StreamingResponse):
         self._told, self._pending, self._size = Told(), list[Delta](), 0
         self._news = asyncio.Event()
         self._work = asyncio.ensure_future(work(self._hear))
-        self._gone = asyncio.ensure_future(client_gone(request))
+        self._gone = asyncio.ensure_future(client_gone(request.receive))
         for task in (self._work, self._gone):
             task.add_done_callback(lambda _: self._news.set())
 
@@ -121,9 +122,3 @@ class EventStream(StreamingResponse):
                 self._work.exception()  # seen: a client that left is not told of it
         finally:
             self.on_end()
-
-
-async def client_gone(request: Request) -> None:
-    """Once the client has gone away."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass

@@ -10,12 +10,27 @@ from typing import TYPE_CHECKING, Any
 from whet.errors import MissingExtraError, ModelLoadError
 
 if TYPE_CHECKING:
+    from whet.inference.architecture import Architecture
     from whet.inference.embedded import EmbeddedEngine
     from whet.inference.policy_client import PolicyClient
     from whet.inference.rendering import ChatRenderer
 
 TINY = "whet/tiny"
 _WANTED_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """A model's directory, read as far as text and sizes go; no weight has been touched.
+
+    `base` is where an adapter's base model lies, None for a directory with a whole model.
+    """
+
+    path: Path
+    base: Path | None
+    arch: Architecture
+    tokenizer: Any
+    renderer: ChatRenderer
 
 
 @dataclass(slots=True)
@@ -30,7 +45,7 @@ class Policy:
 
 
 def load_policy(
-    model: str,
+    model: str | ModelFiles,
     *,
     dtype: str = "float32",
     device: str | None = None,
@@ -45,7 +60,7 @@ def load_policy(
 
     Args:
         model: `whet/tiny` ships with the package; a directory wins over a Hugging Face id of the same name. A directory
-            with a PEFT adapter is merged onto the base model that it names.
+            with a PEFT adapter is merged onto the base model that it names. Or what `read_model` made of one.
         dtype: `float32` (exact: agrees with the learner) or `bfloat16`.
         device: `cpu`, `cuda` or `cuda:N`; default: CUDA where there is one.
         threads: torch threads; default: leave as it is.
@@ -59,19 +74,14 @@ def load_policy(
     """
     try:
         import torch
-        from transformers import AutoTokenizer
 
         from whet.inference.adapters import merge_adapter
-        from whet.inference.architecture import read_architecture
         from whet.inference.embedded import EmbeddedEngine
         from whet.inference.limits import EngineLimits
         from whet.inference.policy_client import PolicyClient
-        from whet.inference.rendering import ChatRenderer
         from whet.inference.weights import read_checkpoint
     except ModuleNotFoundError as error:
-        if error.name and error.name.startswith("whet"):
-            raise
-        raise MissingExtraError("running a model in this process", "train") from error
+        raise _missing(error) from error
 
     dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16}
     if dtype not in dtypes:
@@ -80,29 +90,48 @@ def load_policy(
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if threads is not None:
         torch.set_num_threads(threads)
+    files = read_model(model) if isinstance(model, str) else model
+    named = read_checkpoint(files.base or files.path)
+    engine = EmbeddedEngine(
+        files.arch,
+        named if files.base is None else merge_adapter(named, files.path),
+        dtype=dtypes[dtype],
+        device=device,
+        limits=EngineLimits(max_rows=max_rows, kv_bytes=kv_bytes, max_context=max_context),
+        decode_text=files.renderer.decode,
+        seed=seed,
+        record_experts=record_experts,
+    )
+    client = PolicyClient(engine, files.renderer, max_context=engine.max_context)
+    return Policy(path=files.path, engine=engine, tokenizer=files.tokenizer, renderer=files.renderer, client=client)
+
+
+def read_model(model: str) -> ModelFiles:
+    """What a program needs that asks an engine of `model` elsewhere. Raises `ModelLoadError` as `load_policy` does."""
+    try:
+        from transformers import AutoTokenizer
+
+        from whet.inference.architecture import read_architecture
+        from whet.inference.rendering import ChatRenderer
+    except ModuleNotFoundError as error:
+        raise _missing(error) from error
+
     path = resolve_model(model)
     base = base_of_adapter(path)
-    limits = EngineLimits(max_rows=max_rows, kv_bytes=kv_bytes, max_context=max_context)
     arch = read_architecture(base or path)  # first of all: it says what is missing, or refuses by name
     try:
         tokenizer = AutoTokenizer.from_pretrained(base or path)
     except Exception as error:  # the tokenizer libraries raise bare Exceptions for torn files
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise ModelLoadError(f"the tokenizer in {base or path} cannot be read ({reason})") from None
-    renderer = ChatRenderer(tokenizer)
-    named = read_checkpoint(base or path)
-    engine = EmbeddedEngine(
-        arch,
-        named if base is None else merge_adapter(named, path),
-        dtype=dtypes[dtype],
-        device=device,
-        limits=limits,
-        decode_text=renderer.decode,
-        seed=seed,
-        record_experts=record_experts,
-    )
-    client = PolicyClient(engine, renderer, max_context=engine.max_context)
-    return Policy(path=path, engine=engine, tokenizer=tokenizer, renderer=renderer, client=client)
+    return ModelFiles(path, base, arch, tokenizer, ChatRenderer(tokenizer))
+
+
+def _missing(error: ModuleNotFoundError) -> Exception:
+    """What to raise for it: an extra that is missing, or the error itself where the module is our own."""
+    if error.name and error.name.startswith("whet"):
+        return error
+    return MissingExtraError("running a model in this process", "train")
 
 
 def resolve_model(model: str) -> Path:

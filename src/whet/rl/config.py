@@ -140,6 +140,9 @@ class DeploymentConfig(StrictModel):
     """`[deployment]`: what of the machine a run may use."""
 
     threads: int = Field(0, ge=0, description="CPU threads of torch; 0 uses one per core, at most 4.")
+    engine_process: bool | Literal["auto"] = Field(
+        "auto", description="Sample in a process apart from rollouts and scoring; auto: with asynchronous training."
+    )
 
     def torch_threads(self) -> int:
         return self.threads or min(4, _cores())
@@ -209,6 +212,11 @@ class RunConfig(StrictModel):
                 f"{self.rollouts_per_example}: a group could never run whole"
             )
         if not self.asynchronous:
+            if self.deployment.engine_process is True:
+                raise ValueError(
+                    "deployment.engine_process = true has no effect while max_async_level = 0: sampling and learning "
+                    "take turns in one process"
+                )
             for key in ("oversampling_factor", "max_off_policy_steps"):
                 if getattr(self, key) != type(self).model_fields[key].default:
                     raise ValueError(f"{key} has no effect while max_async_level = 0: training is synchronous")
@@ -249,6 +257,12 @@ class RunConfig(StrictModel):
     def asynchronous(self) -> bool:
         """Whether rollouts go on while the learner computes."""
         return self.max_async_level > 0
+
+    @property
+    def engine_process(self) -> bool:
+        """Whether the engine runs in a process of its own."""
+        wanted = self.deployment.engine_process
+        return self.asynchronous if wanted == "auto" else wanted
 
     def threads(self) -> tuple[int, int]:
         """Torch threads of engine and learner: the same ones in turn, or a part each where both compute at once."""

@@ -11,20 +11,23 @@ import os
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from whet.env_files import load_env_files
 from whet.envs.environment import Environment
 from whet.envs.loading import load_environment
 from whet.errors import ConfigError, DatasetError, TrainingError, WhetError
 from whet.files import replace_directory
-from whet.inference.loading import Policy, load_policy
+from whet.inference.loading import load_policy, read_model
+from whet.inference.policy_client import PolicyClient
+from whet.inference.protocol import Engine
 from whet.rl.backlog import Backlog, Lead
 from whet.rl.budgets import Budget
 from whet.rl.config import EnvConfig, RunConfig
 from whet.rl.curriculum import Curriculum, Pool
 from whet.rl.dispatcher import Dispatcher
 from whet.rl.endings import Ending
+from whet.rl.engine_process import EngineProcess
 from whet.rl.evaluation import Evaluation
 from whet.rl.handover import weights_directory
 from whet.rl.judge import Judge
@@ -70,19 +73,22 @@ def run_training(config: RunConfig, *, resume: bool = False, json_output: bool =
 
     engine_threads, learner_threads = config.threads()
     loss_fn(config.algorithm.loss)  # one given by import path is found before anything is made
-    policy = load_policy(
-        config.model,
-        dtype=config.inference.dtype,
-        threads=engine_threads,
-        record_experts=config.algorithm.router_replay,
-    )
-    if config.algorithm.router_replay and policy.engine.arch.experts is None:
+    model = read_model(config.model)
+    if config.algorithm.router_replay and model.arch.experts is None:
         raise ConfigError(f"[algorithm] router_replay would have no effect: {config.model} has no experts")
     with ExitStack() as stack:
         scratch = stack.enter_context(weights_directory())
+        sampling: dict[str, Any] = {
+            "dtype": config.inference.dtype,
+            "threads": engine_threads,
+            "record_experts": config.algorithm.router_replay,
+        }
+        process = EngineProcess(model.path, scratch, **sampling) if config.engine_process else None
+        if process is not None:  # it loads the model while this process loads the learner
+            stack.callback(process.close)
         make = ProcessLearner if config.asynchronous else make_learner
         learner: AnyLearner = make(
-            policy.path,
+            model.path,
             optimizer=config.optimizer,
             lora=config.lora,
             max_steps=config.max_steps,
@@ -95,16 +101,17 @@ def run_training(config: RunConfig, *, resume: bool = False, json_output: bool =
             reference=config.algorithm.reference if config.algorithm.kl_coef else None,
         )
         stack.callback(learner.close)
+        sampler: Engine = load_policy(model, **sampling).engine if process is None else process.engine()
         directory.open(config, resume=resume)
         stack.callback(directory.close)
         log = stack.enter_context(run_log(directory.logs, redactor))
         monitor = console_and_others(quiet=json_output, status=Status(directory.status), others=[log, *tracking])
         evaluated = held_out or [(env.name, env.env) for env in environments]
         watchdog = Watchdog(config.watchdog)
-        engine = WatchedEngine(policy.engine, watchdog)
-        policy.client.engine = engine
+        engine = WatchedEngine(sampler, watchdog)
+        client = PolicyClient(engine, model.renderer, max_context=model.arch.max_context)
         ending = Ending(Budget(config.budget), config.early_stop, lambda: engine.tokens, monitor.note)
-        return _Run(config, directory, environments, evaluated, policy, learner, monitor, watchdog, ending).execute()
+        return _Run(config, directory, environments, evaluated, client, learner, monitor, watchdog, ending).execute()
 
 
 def _training_env(config: EnvConfig) -> TrainingEnv:
@@ -123,7 +130,7 @@ class _Run:
     directory: RunDirectory
     environments: list[TrainingEnv]
     held_out: list[tuple[str, Environment]]
-    policy: Policy
+    client: PolicyClient
     learner: AnyLearner
     monitor: Monitor
     watchdog: Watchdog
@@ -198,9 +205,9 @@ class _Run:
         orchestrator = Orchestrator(
             config=config,
             source=source,
-            engine=self.policy.engine,
+            engine=self.client.engine,
             learner=self.learner,
-            evaluate=Evaluation(config, self.held_out, self.policy.client, self.monitor),
+            evaluate=Evaluation(config, self.held_out, self.client, self.monitor),
             records=records,
             monitor=self.monitor,
             shaper=shaper,
@@ -214,19 +221,19 @@ class _Run:
         with stop_on_signals(orchestrator.stop), watching:
             try:
                 if step or config.lora is not None:
-                    await self.policy.engine.load_weights(self.learner.publish())
+                    await self.client.engine.load_weights(self.learner.publish())
                 self.ending.begin(orchestrator.stop, records.evaluations)
                 return await orchestrator.run(step + 1)
             finally:
                 await source.close()
-                await self.policy.engine.close()
+                await self.client.engine.close()
 
     def _source(self) -> Source:
         """Where batches come from: one after the other, or all the time."""
         config = self.config
         runner = GroupRunner(
             environments=self.environments,
-            client=self.policy.client,
+            client=self.client,
             model=config.model,
             sampling_args=config.sampling.args(),
             rollouts_per_example=config.rollouts_per_example,

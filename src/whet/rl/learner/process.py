@@ -8,18 +8,16 @@ thread. The process ends with its parent, however that ends, and leaves Ctrl-C t
 from __future__ import annotations
 
 import os
-import signal
-import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import connection, get_context, get_start_method, parent_process
 from pathlib import Path
 from typing import Any, TypeVar
 
 from whet.errors import TrainingError
 from whet.inference.protocol import WeightUpdate
 from whet.rl.batch import PackedBatch
+from whet.rl.child import follow_parent, process_context
 from whet.rl.learner.protocol import LossOutput, OptimOutput, OptimParams
 from whet.rl.losses import LossConfig
 
@@ -36,9 +34,7 @@ class ProcessLearner:
 
         Raises what `make_learner` raises, and `TrainingError` where the process does not live to tell.
         """
-        # A program may have chosen how its processes start; Python's own choice is not safe beside torch's threads.
-        context = get_context(get_start_method(allow_none=True) or "spawn")
-        self._pool = ProcessPoolExecutor(1, mp_context=context, initializer=_begin)
+        self._pool = ProcessPoolExecutor(1, mp_context=process_context(), initializer=follow_parent)
         facts = self._run(_make, model, options)
         self.pid: int = facts["pid"]
         self.version: int = facts["version"]
@@ -88,18 +84,6 @@ class ProcessLearner:
                 "the learner's process ended without a word: it was killed, most often for its memory. "
                 "Continue with --resume; a smaller learner.micro_batch_tokens or activation checkpointing needs less."
             ) from None
-
-
-def _begin() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
-    parent = parent_process()
-    assert parent is not None
-
-    def end_with_parent() -> None:
-        connection.wait([parent.sentinel])
-        os._exit(0)
-
-    threading.Thread(target=end_with_parent, name="whet parent watch", daemon=True).start()
 
 
 def _make(model: Path, options: Mapping[str, Any]) -> dict[str, int]:

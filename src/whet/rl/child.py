@@ -1,0 +1,30 @@
+"""Processes of a run: how they start, and that none outlives the run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from multiprocessing import connection, get_context, get_start_method, parent_process
+from multiprocessing.context import BaseContext
+
+
+def process_context() -> BaseContext:
+    """How processes start: as the program has chosen, else from nothing.
+
+    Python's own choice, a fork where it is the default, is not safe beside torch's threads.
+    """
+    return get_context(get_start_method(allow_none=True) or "spawn")
+
+
+def follow_parent() -> None:
+    """In a child: leave Ctrl-C to the parent, and end with it, however it ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
+    parent = parent_process()
+    assert parent is not None
+
+    def end_with_parent() -> None:
+        connection.wait([parent.sentinel])
+        os._exit(0)
+
+    threading.Thread(target=end_with_parent, name="whet parent watch", daemon=True).start()
