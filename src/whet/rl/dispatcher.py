@@ -30,11 +30,11 @@ class Dispatcher:
     _idle_since: float | None = None
 
     async def batch(self, on_progress: OnProgress) -> Batch:
-        """Run groups until every slot of a batch is filled. Cancelled, it gives its tasks back to the curriculum."""
+        """Run groups until every slot of a batch is filled. Cancelled or failed, it gives its tasks back."""
         before = self.curriculum.state_dict()
         try:
             batch = await self._collect(on_progress)
-        except asyncio.CancelledError:
+        except BaseException:  # a resumed run draws them again
             self.curriculum.load_state_dict(before)
             raise
         self._idle_since = time.perf_counter()

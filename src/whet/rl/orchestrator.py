@@ -21,16 +21,19 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
+from whet.errors import WhetError
 from whet.inference.protocol import Engine, WeightUpdate
 from whet.rl.assembly import Assembled, assemble
 from whet.rl.config import RunConfig
 from whet.rl.endings import Ending
+from whet.rl.group import Batch
 from whet.rl.learner.protocol import Learner, LossOutput, OptimOutput, OptimParams
 from whet.rl.metrics import Timings, step_metrics
 from whet.rl.monitors.protocol import EvalReport, Monitor, StepReport
 from whet.rl.records import Records
 from whet.rl.shaping import RewardShaper
 from whet.rl.source import Source
+from whet.rl.token_details import Turns, turn_details
 from whet.rl.stopping import StopRequested as StopRequested
 from whet.rl.stopping import unless_stopped
 from whet.rl.watchdog import EVALUATION
@@ -96,9 +99,7 @@ class Orchestrator:
         self.source.waits()
         started = time.perf_counter()
         with self.watchdog.waiting("batch", "the learner", "a batch of rollouts"):
-            batch = await unless_stopped(
-                self.stop, self.source.batch(lambda done, total: self.monitor.phase("generate", done, total))
-            )
+            batch = await self._batch(step)
         received = time.perf_counter()
 
         assembled = assemble(
@@ -123,10 +124,28 @@ class Orchestrator:
         )
         metrics = step_metrics(batch, assembled, loss, optim, timings)
         with self.watchdog.waiting("records", "the run", "the disk (records)", act=self.watchdog.stop, blocks=True):
-            sample = await self.beside(lambda: self.records.step(step, batch, assembled.advantages, metrics))
+            sample = await self.beside(
+                lambda: self.records.step(
+                    step, batch, assembled.advantages, metrics, self._token_details(assembled, loss)
+                )
+            )
         self.monitor.step(StepReport(step, metrics, sample))
         if self.ending is not None:
             self.ending.after_step(batch)
+
+    async def _batch(self, step: int) -> Batch:
+        """The batch of `step`. Where none can be made, the steps before it are saved."""
+        work = self.source.batch(lambda done, total: self.monitor.phase("generate", done, total))
+        try:
+            return await unless_stopped(self.stop, work)
+        except WhetError:
+            await self._save(step - 1)
+            raise
+
+    def _token_details(self, assembled: Assembled, loss: LossOutput) -> list[list[Turns]] | None:
+        """What the learner made of each token, for the records, where they are to have it."""
+        wanted = self.config.learner.keep_token_details and loss.values is not None
+        return turn_details(assembled, loss.values) if wanted else None
 
     def _learn(self, assembled: Assembled) -> tuple[LossOutput, OptimOutput, WeightUpdate]:
         loss = self.learner.forward_backward(assembled.batch, self.config.algorithm)

@@ -136,6 +136,7 @@ class Stream:
                 self._launch(flight.slot, self.curriculum.next_of(flight.task.environment))
         except BaseException as error:  # whoever waits for a batch is told; nobody else awaits this task
             self._failure = self._failure or error
+            self._pending.append(flight.task)  # a resumed run attempts it first, so the mix stays what it is
         if not self._flying and self._idle_since is None:
             self._idle_since = time.perf_counter()
         self._changed.set()
