@@ -1,0 +1,210 @@
+"""An engine behind a Unix socket gives what the engine itself gives: ids, logprobs, versions, errors, all of it."""
+
+import asyncio
+import contextlib
+import socket
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import uvicorn
+from safetensors.torch import save_file
+from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+from whet.errors import EndpointDownError, ModelError, ModelLoadError, OverlongPromptError
+from whet.gateway.engine_server import EngineServer
+from whet.inference.embedded import EmbeddedEngine
+from whet.inference.protocol import SampleRequest, SamplingParams, WeightUpdate
+from whet.inference.remote import RemoteEngine
+
+PROMPT = [5, 17, 400, 23]
+LONG = SampleRequest(PROMPT, SamplingParams(max_tokens=400, seed=2))
+Work = Callable[[EmbeddedEngine, RemoteEngine], Awaitable[Any]]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A mixture of experts of random weights."""
+    torch.manual_seed(0)
+    config = Qwen3MoeConfig(
+        vocab_size=512,
+        hidden_size=32,
+        intermediate_size=48,
+        moe_intermediate_size=24,
+        num_experts=4,
+        num_experts_per_tok=2,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=16,
+        max_position_embeddings=512,
+    )
+    directory = tmp_path_factory.mktemp("moe")
+    Qwen3MoeForCausalLM(config).save_pretrained(directory)
+    return directory
+
+
+@pytest.fixture
+def private() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as directory:  # a Unix socket takes short names only
+        yield Path(directory)
+
+
+@contextlib.asynccontextmanager
+async def serving(engine: EmbeddedEngine, path: Path) -> AsyncIterator[RemoteEngine]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
+        listening.bind(str(path))
+        listening.listen()
+        server = uvicorn.Server(uvicorn.Config(EngineServer(engine, "secret"), log_level="warning", lifespan="off"))
+        running = asyncio.create_task(server._serve([listening]))
+        remote = RemoteEngine(path, "secret")
+        try:
+            yield remote
+        finally:
+            await remote.close()
+            server.should_exit = True
+            await running
+            await engine.close()
+
+
+@pytest.fixture
+def served(checkpoint: Path, private: Path) -> Callable[[Work], Any]:
+    """Runs `work` with an engine and, of that engine, what its server makes of it."""
+
+    async def run(work: Work) -> Any:
+        engine = EmbeddedEngine.from_directory(
+            checkpoint, seed=0, record_experts=True, decode_text=lambda ids: "".join(chr(65 + i % 26) for i in ids)
+        )
+        async with serving(engine, private / "engine.sock") as remote:
+            return await work(engine, remote)
+
+    return lambda work: asyncio.run(run(work))
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(max_tokens=12, seed=1),
+        SamplingParams(max_tokens=12, temperature=0.0),
+        SamplingParams(max_tokens=30, temperature=0.5, top_p=0.9, top_k=20, min_p=0.01, seed=2**62),
+        SamplingParams(max_tokens=200, seed=3, stop=("AB", "C"), stop_token_ids=(7, 8)),
+    ],
+    ids=["plain", "greedy", "cut", "stopped"],
+)
+def test_a_sample_is_the_same_bit_by_bit_streamed_or_not(served: Any, params: SamplingParams) -> None:
+    request = SampleRequest(PROMPT, params)
+
+    async def work(engine: EmbeddedEngine, remote: RemoteEngine) -> None:
+        heard: list[int] = []
+        here = await engine.sample(request)
+        for there in (await remote.sample(request), await remote.sample(request, on_tokens=heard.extend)):
+            assert here.experts is not None
+            assert there.experts is not None
+            assert np.array_equal(here.experts, there.experts)
+            assert replace(there, experts=None) == replace(here, experts=None)
+        assert heard == here.ids
+
+    served(work)
+
+
+def test_new_weights_reach_requests_that_run_and_their_tokens_say_so(served: Any, checkpoint: Path) -> None:
+    async def work(engine: EmbeddedEngine, remote: RemoteEngine) -> None:
+        began = asyncio.Event()
+        running = asyncio.create_task(remote.sample(LONG, on_tokens=lambda _: began.set()))
+        await began.wait()
+        await remote.load_weights(WeightUpdate(7, checkpoint / "model.safetensors"))
+        assert (remote.version, engine.version, (await remote.facts()).version) == (7, 7, 7)
+        sample = await running
+        assert [run.version for run in sample.versions] == [0, 7]
+        assert sum(run.count for run in sample.versions) == len(sample.ids)
+
+    served(work)
+
+
+def test_errors_arrive_as_what_they_are(served: Any, tmp_path: Path) -> None:
+    torn = tmp_path / "torn.safetensors"
+    torn.write_bytes(b"torn")
+    other = tmp_path / "other.safetensors"
+    save_file({"a": torch.ones(1)}, other)
+    long = SampleRequest(PROMPT, SamplingParams(max_tokens=10_000))
+
+    async def work(engine: EmbeddedEngine, remote: RemoteEngine) -> None:
+        with pytest.raises(OverlongPromptError, match="exceed the context of 512"):
+            await remote.sample(long)
+        with pytest.raises(OverlongPromptError, match="exceed the context of 512"):
+            await remote.sample(long, on_tokens=lambda _: None)
+        with pytest.raises(ModelError, match="outside the vocabulary"):
+            await remote.sample(SampleRequest([600], SamplingParams()))
+        with pytest.raises(ModelError, match="no adapter 'mine'"):
+            await remote.sample(SampleRequest(PROMPT, SamplingParams(), adapter="mine"))
+        with pytest.raises(ModelError, match="it has: none"):
+            await remote.unload_adapter("mine")
+        for path, reason in ((torn, "torn"), (other, "lack"), (tmp_path / "none", "missing")):
+            with pytest.raises(ModelLoadError, match=reason):
+                await remote.load_weights(WeightUpdate(1, path))
+        assert engine.version == remote.version == 0
+
+    served(work)
+
+
+@pytest.mark.parametrize("listens", [True, False])
+def test_a_request_that_is_given_up_leaves_its_place_in_the_engine(served: Any, listens: bool) -> None:
+    async def work(engine: EmbeddedEngine, remote: RemoteEngine) -> None:
+        request = replace(LONG, params=SamplingParams(max_tokens=500))
+        listening: dict[str, Any] = {"on_tokens": lambda _: None} if listens else {}
+        asked = asyncio.create_task(remote.sample(request, **listening))
+        while not engine._began:
+            await asyncio.sleep(0)
+        asked.cancel()
+        while engine._began:
+            await asyncio.sleep(0)
+        assert engine.stats.generated_tokens < 500
+        assert len((await remote.sample(LONG)).ids) == 400
+
+    served(work)
+
+
+def test_what_a_listener_raises_ends_its_request(served: Any) -> None:
+    def refuse(ids: list[int]) -> None:
+        raise ValueError("enough")
+
+    async def work(engine: EmbeddedEngine, remote: RemoteEngine) -> None:
+        with pytest.raises(ValueError, match="enough"):
+            await remote.sample(LONG, on_tokens=refuse)
+
+    served(work)
+
+
+def test_nobody_is_answered_without_the_key(served: Any, private: Path) -> None:
+    async def work(engine: EmbeddedEngine, remote: RemoteEngine) -> None:
+        stranger = RemoteEngine(private / "engine.sock", "guessed")
+        with pytest.raises(ModelError, match="key is missing or wrong"):
+            await stranger.sample(LONG)
+        with pytest.raises(ModelError, match="key is missing or wrong"):
+            await stranger.load_weights(WeightUpdate(1, private / "none"))
+        assert engine.stats.requests == 0
+
+    served(work)
+
+
+def test_an_engine_that_is_gone_is_named_to_everybody_who_waits(checkpoint: Path, private: Path) -> None:
+    async def run() -> None:
+        engine = EmbeddedEngine.from_directory(checkpoint, seed=0)
+        path = private / "engine.sock"
+        async with serving(engine, path) as remote:
+            asked = asyncio.create_task(remote.sample(LONG))
+            while not engine._began:
+                await asyncio.sleep(0)
+            remote._pool.close()
+            with pytest.raises(EndpointDownError, match="connection"):
+                await asked
+        path.unlink()
+        with pytest.raises(EndpointDownError, match="No such file"):
+            await RemoteEngine(path, "secret").sample(LONG)
+
+    asyncio.run(run())

@@ -1,0 +1,51 @@
+"""What a run is told of an engine process that cannot start. What a started one does: contract/asynchronous training."""
+
+import multiprocessing
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import whet.rl.engine_process
+from whet.errors import ModelLoadError, TrainingError
+from whet.rl.engine_process import EngineProcess
+
+
+@pytest.fixture(autouse=True)
+def quick_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forked, so that torch need not be imported again; none of these gets as far as computing."""
+    monkeypatch.setattr(whet.rl.engine_process, "process_context", lambda: multiprocessing.get_context("fork"))
+
+
+@pytest.fixture
+def private() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as directory:
+        yield Path(directory)
+
+
+def test_a_model_that_cannot_be_loaded_is_named_as_it_is_in_this_process(private: Path, tmp_path: Path) -> None:
+    process = EngineProcess(tmp_path, private)
+    with pytest.raises(ModelLoadError, match=r"has no config\.json"):
+        process.engine()
+    process.close()
+
+
+def test_a_process_that_dies_while_it_loads_is_named(private: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("whet.inference.loading.load_policy", lambda model: os.abort())
+    process = EngineProcess(Path("anything"), private)
+    with pytest.raises(TrainingError, match="the engine's process ended without a word"):
+        process.engine()
+    process.close()
+
+
+def test_a_process_that_is_never_ready_is_not_waited_for_for_ever(
+    private: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("whet.inference.loading.load_policy", lambda model: os.read(os.pipe()[0], 1))
+    process = EngineProcess(Path("anything"), private, ready_within_s=0.05)
+    with pytest.raises(TrainingError, match=r"was not ready within 0\.05 s"):
+        process.engine()
+    process.close()
+    assert not list(private.iterdir())
