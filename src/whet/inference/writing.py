@@ -6,15 +6,22 @@ answer in it. The second begins with the first; what follows, up to the token th
     prompt            <|im_start|>user\\nHi<|im_end|>\\n<|im_start|>assistant\\n
     with the answer   <|im_start|>user\\nHi<|im_end|>\\n<|im_start|>assistant\\nHello!<|im_end|>\\n
     the answer                                                                 Hello!<|im_end|>
+
+It has to read back as the message. Formats that write an empty thought before the last answer of a conversation and
+none before earlier ones have two ways to say a message without one: with `reasoning_content` absent it is said without,
+with `reasoning_content` "" it is said with the empty thought.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from whet.errors import ModelError
 from whet.inference.rendering import ChatRenderer
+from whet.messages import content_text
 from whet.types import AssistantMessage, Messages, Tool, ToolMessage, UserMessage
+
+END_OF_THOUGHT = "</think>"
 
 
 def answer_ids(
@@ -28,23 +35,48 @@ def answer_ids(
     """The ids that say `answer` after `conversation`, the token that ends the turn included.
 
     Raises `ModelError` where the format leaves no exact answer: it writes something else before an answer than it opens
-    a turn with, ends answers with nothing that can be seen, or the message itself holds the text that ends a turn.
+    a turn with, leaves out part of the message, ends answers with nothing that can be seen, or the message itself holds
+    the text that ends a turn.
     """
     _refuse_an_end_inside(renderer, answer)
     prompt = renderer.render(conversation, tools, enable_thinking=enable_thinking)
+    found: list[list[int]] = []
+    lost = ""
+    refusal = ModelError("the chat template writes no token that ends an answer, so a model could not learn to stop")
+    for whole in _rendered(renderer, conversation, answer, tools, enable_thinking):
+        try:
+            ids = _after(renderer, prompt, whole)
+        except ModelError as error:
+            refusal = error
+            continue
+        end = next((number for number, token in enumerate(ids, start=1) if token in renderer.stop_token_ids), None)
+        if end is None:
+            continue
+        read = renderer.parse(ids[:end], prompt_ids=prompt, tools=tools, enable_thinking=enable_thinking)
+        if not (lost := _lost(renderer, answer, ids[:end], read)):
+            found.append(ids[:end])
+    if found:
+        return found[0] if _has_thought(answer) else min(found, key=len)
+    if lost:
+        raise ModelError(f"the chat template does not write the {lost} of this message as it is; mend the message")
+    raise refusal
+
+
+def _rendered(
+    renderer: ChatRenderer,
+    conversation: Messages,
+    answer: AssistantMessage,
+    tools: Sequence[Tool] | None,
+    thinking: bool | None,
+) -> Iterator[list[int]]:
+    """The conversation with its answer: as its end, and with more after it, since some formats end an answer by what
+    comes next."""
     results: Messages = [
         ToolMessage("", tool_call_id=call["id"], name=call["name"]) for call in answer.get("tool_calls") or []
     ]
     following: Messages = results or [UserMessage("next")]
-    for after in ([], following):  # some formats end an answer by what comes next
-        whole = renderer.render(
-            [*conversation, answer, *after], tools, enable_thinking=enable_thinking, open_turn=False
-        )
-        rest = _after(renderer, prompt, whole)
-        for end, token in enumerate(rest, start=1):
-            if token in renderer.stop_token_ids:
-                return rest[:end]
-    raise ModelError("the chat template writes no token that ends an answer, so a model could not learn to stop")
+    for after in ([], following):
+        yield renderer.render([*conversation, answer, *after], tools, enable_thinking=thinking, open_turn=False)
 
 
 def _after(renderer: ChatRenderer, prompt: list[int], whole: list[int]) -> list[int]:
@@ -65,8 +97,38 @@ def _after(renderer: ChatRenderer, prompt: list[int], whole: list[int]) -> list[
     )
 
 
+def _lost(renderer: ChatRenderer, answer: AssistantMessage, ids: list[int], read: AssistantMessage) -> str:
+    """What of a message is not in its ids; empty where all of it is."""
+    if calls := answer.get("tool_calls") or []:  # what a template makes of arguments may not be read as a call again
+        text = " ".join(_words(renderer.decode(ids)))
+        if not all(call["name"] in text for call in calls):
+            return "tool calls"
+        parts = {"reasoning_content": str(answer.get("reasoning_content") or ""), "content": _content(answer)}
+        return next((name for name, part in parts.items() if " ".join(_words(part)) not in text), "")
+    if _words(_all(answer)) != _words(_all(read)):
+        return "reasoning_content" if answer.get("reasoning_content") else "content"
+    return ""
+
+
+def _all(message: AssistantMessage) -> str:
+    return f"{message.get('reasoning_content') or ''} {_content(message)}"
+
+
+def _content(message: AssistantMessage) -> str:
+    return content_text(message.get("content"))
+
+
+def _words(text: str) -> list[str]:
+    """Formats differ in the whitespace they keep, and some take thoughts in content."""
+    return text.replace("<think>", " ").replace(END_OF_THOUGHT, " ").split()
+
+
+def _has_thought(answer: AssistantMessage) -> bool:
+    return answer.get("reasoning_content") is not None or END_OF_THOUGHT in _content(answer)
+
+
 def _refuse_an_end_inside(renderer: ChatRenderer, answer: AssistantMessage) -> None:
-    said = [str(answer.get("content") or ""), str(answer.get("reasoning_content") or "")]
+    said = [_content(answer), str(answer.get("reasoning_content") or "")]
     said += [f"{call['name']} {call['arguments']}" for call in answer.get("tool_calls") or []]
     for stop in renderer.stop_token_ids:
         if (end := renderer.decode([stop])) and any(end in text for text in said):

@@ -1,0 +1,48 @@
+"""What commands that run a training config have in common: overrides, --dry-run, and how a run's end is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from whet.cli.output import print_json
+
+if TYPE_CHECKING:
+    from whet.rl.config import RunConfig
+    from whet.rl.monitors.protocol import Outcome
+    from whet.rl.sft.config import SftConfig
+
+OVERRIDES: dict[str, Any] = {"allow_extra_args": True, "ignore_unknown_options": True}
+"""Settings of a command that takes any key of its config as --key value."""
+
+
+def shown_instead(config: RunConfig | SftConfig, dry_run: bool, json_output: bool) -> bool:
+    """With `dry_run`: print the resolved config; whether that is all there is to do."""
+    if dry_run and json_output:
+        print_json(config.model_dump(mode="json", exclude_none=True))
+    elif dry_run:
+        typer.echo(config.to_toml(), nl=False)
+    return dry_run
+
+
+def finish(outcome: Outcome, json_output: bool) -> None:
+    """Print the outcome, and leave with its exit status: 0 finished, 130 interrupted, 1 failed."""
+    if json_output:
+        print_json(outcome)
+    if outcome.state != "finished":
+        raise typer.Exit(130 if outcome.state == "interrupted" else 1)
+
+
+def config_comes_first(command: str, config: Path, rest: list[str]) -> None:
+    """`--key value` before CONFIG makes the value look like CONFIG; say so rather than that the file is missing."""
+    from whet.errors import ConfigError
+
+    if config.suffix == ".toml" or config.exists():
+        return
+    for token in rest:
+        if token.endswith(".toml"):
+            raise ConfigError(
+                f"'{config}' is not a config file. CONFIG comes before --key value: {command} {token} ..."
+            )

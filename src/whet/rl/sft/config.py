@@ -1,0 +1,146 @@
+"""`SftConfig`: the TOML of `whet train sft`. Sections that reinforcement learning has too are its own classes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from whet.config import StrictModel, apply_overrides, parse_overrides, read_toml, validate
+from whet.rl.config import (
+    CheckpointingConfig,
+    DeploymentConfig,
+    EvalConfig,
+    InferenceConfig,
+    SamplingConfig,
+    free_name,
+)
+from whet.rl.learner.config import LearnerConfig, LoraConfig, OptimizerConfig
+from whet.rl.monitors.config import TrackioConfig, WandbConfig
+
+
+class DataConfig(StrictModel):
+    """`[data]`: the conversations to imitate."""
+
+    path: Path | None = Field(
+        None,
+        description="A .jsonl, .json or .parquet file, a saved dataset, or the directory of an evaluation or a run.",
+    )
+    dataset: str | None = Field(None, min_length=1, description="Instead of path: a dataset of the Hugging Face hub.")
+    split: str = Field("train", min_length=1, description="Split of a dataset that has several.")
+    min_reward: float | None = Field(
+        None, description="Keep rows whose reward is at least this; rollouts of an evaluation or a run need it."
+    )
+    num_examples: int = Field(0, ge=0, description="Use only the first so many rows; 0 uses all.")
+    train_on: Literal["assistant", "last"] = Field(
+        "assistant", description="Which messages carry loss: every one of the assistant, or the last of them."
+    )
+    text: bool = Field(False, description="prompt and completion are plain text, outside any chat format.")
+    enable_thinking: bool | None = Field(
+        None, description="Thinking switch of the chat format; absent leaves its own default."
+    )
+    max_length: int | None = Field(None, ge=2, description="Most tokens of a sequence; absent: the model's context.")
+    too_long: Literal["refuse", "cut", "skip"] = Field(
+        "refuse", description="What becomes of longer ones: an error that names them, their beginning, or nothing."
+    )
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.path is None) == (self.dataset is None):
+            raise ValueError("give either path (a file or directory) or dataset (a name on the Hugging Face hub)")
+        if self.text and (self.enable_thinking is not None or self.train_on != "assistant"):
+            raise ValueError("text = true has no chat format: enable_thinking and train_on would have no effect")
+        return self
+
+
+class ValidationConfig(StrictModel):
+    """`[validation]`: conversations that are never trained on, and how often their loss is computed."""
+
+    path: Path | None = Field(None, description="A file or directory, read as [data] path is.")
+    fraction: float = Field(0.0, ge=0, lt=1, description="Instead: this share of the rows of [data], by seed.")
+    interval: int = Field(0, ge=0, description="Steps between; 0 computes it before the first step and after the last.")
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.path is None) == (self.fraction == 0):
+            raise ValueError("[validation] needs either path or fraction")
+        return self
+
+
+class SftConfig(StrictModel):
+    """A run of supervised fine-tuning."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="The run is the directory runs/<name>.")
+    model: str = Field("whet/tiny", min_length=1, description="whet/tiny, a local directory, or a Hugging Face id.")
+    num_epochs: int | None = Field(None, ge=1, description="How often every row is trained; 1 unless max_steps is set.")
+    max_steps: int | None = Field(None, ge=1, description="Instead of num_epochs: optimiser steps.")
+    batch_size: int = Field(32, ge=1, description="Rows per optimiser step.")
+    batch_tokens: int | None = Field(
+        None, ge=1, description="Most tokens per optimiser step; a batch ends before the row that would exceed it."
+    )
+    learning_rate: float = Field(1e-5, gt=0, description="Peak learning rate.")
+    max_concurrent: int = Field(512, ge=1, description="Rollouts of an evaluation in flight at once.")
+    seed: int = Field(0, ge=0, description="Seed of everything random.")
+    env_file: tuple[Path, ...] = Field((), description="Files of KEY=VALUE lines for environments; never saved.")
+    runs_directory: Path = Field(Path("runs"), description="Where run directories are made.")
+
+    data: DataConfig = Field(description="The conversations to imitate.")
+    validation: ValidationConfig | None = Field(None, description="Conversations that are never trained on.")
+    lora: LoraConfig | None = Field(None, description="Present: train an adapter. Absent: all weights.")
+    optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig, description="Update rule and schedule.")
+    learner: LearnerConfig = Field(default_factory=LearnerConfig, description="How a batch is computed.")
+    eval: EvalConfig | None = Field(None, description="Rewards on held-out tasks of environments.")
+    sampling: SamplingConfig | None = Field(None, description="How evaluations draw tokens.")
+    checkpointing: CheckpointingConfig = Field(
+        default_factory=CheckpointingConfig, description="When the run is saved."
+    )
+    inference: InferenceConfig | None = Field(None, description="The engine of evaluations.")
+    wandb: WandbConfig | None = Field(None, description="Present: track the run with Weights & Biases.")
+    trackio: TrackioConfig | None = Field(None, description="Present: track the run with trackio.")
+    deployment: DeploymentConfig = Field(default_factory=DeploymentConfig, description="What of the machine to use.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.num_epochs is not None and self.max_steps is not None:
+            raise ValueError("max_steps and num_epochs both say when to stop: drop one of the two")
+        if self.eval is None:
+            for section in ("sampling", "inference"):
+                if getattr(self, section) is not None:
+                    raise ValueError(f"[{section}] would have no effect: there is no [eval] with an [[eval.env]]")
+        elif not self.eval.env:
+            raise ValueError("[eval] needs [[eval.env]]: the environments to evaluate on")
+        return self
+
+    @property
+    def directory(self) -> Path:
+        return self.runs_directory / self.name
+
+    @property
+    def epochs(self) -> int:
+        """How often every row is trained, where that says when to stop."""
+        return self.num_epochs or 1
+
+    def eval_sampling(self) -> SamplingConfig:
+        """`[sampling]` with what `[eval.sampling]` changes."""
+        sampling = self.sampling or SamplingConfig()
+        changes = {} if self.eval is None else self.eval.sampling.model_dump(exclude_none=True)
+        return sampling.model_copy(update=changes)
+
+    def to_toml(self) -> str:
+        """The resolved config; reading it back gives an equal config."""
+        import tomli_w
+
+        return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
+
+
+def load_sft_config(path: Path, overrides: list[str] | None = None) -> SftConfig:
+    """Read a config file, apply `--key value` overrides, and check everything.
+
+    `--name auto` takes the first free of `<file name>`, `<file name>-2`, ... Raises `ConfigError`, a line per mistake.
+    """
+    data: dict[str, Any] = apply_overrides(read_toml(path), parse_overrides(overrides or []))
+    data.setdefault("name", path.stem)
+    if data["name"] == "auto":
+        data["name"] = free_name(Path(str(data.get("runs_directory", "runs"))), path.stem)
+    return validate(SftConfig, data, str(path))

@@ -1,0 +1,212 @@
+"""From `[data]` and `[validation]` to the token sequences of a run: read, filtered, split, measured.
+
+Nothing is left out in silence: rows that cannot be used are an error that names them, and whatever the config leaves
+out is counted in `notes`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any
+
+from whet.errors import DatasetError, TrainingError
+from whet.inference.loading import read_model
+from whet.inference.rendering import ChatRenderer
+from whet.rl.samples import TokenSequence
+from whet.rl.sft.config import SftConfig
+from whet.rl.sft.conversation import conversation_of
+from whet.rl.sft.sources import Row, Source, read_dataset, read_path
+from whet.rl.sft.tokens import conversation_tokens, recorded_tokens, text_tokens
+
+MOST_NAMED = 5
+Advance = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Example:
+    """One row as the learner sees it."""
+
+    number: int  # of its row in the source, from 1
+    where: str
+    sequences: list[TokenSequence]
+
+    @property
+    def tokens(self) -> int:
+        return sum(map(len, self.sequences))
+
+    @property
+    def content(self) -> bytes:
+        """The same for rows that teach the same."""
+        digest = hashlib.sha256()
+        for sequence in self.sequences:
+            digest.update(len(sequence).to_bytes(8, "little") + sequence.ids.tobytes() + sequence.trained.tobytes())
+        return digest.digest()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SftData:
+    train: list[Example]
+    validation: list[Example]
+    notes: list[str] = field(default_factory=list)  # what was left out, for people
+
+    @property
+    def fingerprint(self) -> str:
+        """Of everything that is trained, in its order: a resumed run must find the same."""
+        return hashlib.sha256(b"".join(example.content for example in self.train)).hexdigest()
+
+
+def load_data(config: SftConfig, renderer: ChatRenderer, *, context: int, advance: Advance | None = None) -> SftData:
+    """Everything that is trained and validated on. `context` is the most tokens the model takes.
+
+    Raises `DatasetError` naming rows that cannot be used, and where nothing is left to train on.
+    """
+    reader = _Reader(config, renderer, context, advance or (lambda done, total: None))
+    data = config.data
+    if data.path is not None:
+        train = reader.examples(read_path(data.path, data.split), str(data.path))
+    else:
+        assert data.dataset is not None, "the config has one of the two"
+        train = reader.examples(read_dataset(data.dataset, data.split), data.dataset)
+    held_out: list[Example] = []
+    if config.validation is not None and config.validation.path is not None:
+        held_out = reader.examples(read_path(config.validation.path, data.split), str(config.validation.path))
+        known = {example.content for example in held_out}
+        kept = [example for example in train if example.content not in known]
+        reader.note(len(train) - len(kept), "left out of training: the same row is in validation")
+        train = kept
+    elif config.validation is not None:
+        train, held_out = split(train, config.validation.fraction, config.seed)
+    if not train:
+        raise DatasetError(f"{data.path or data.dataset}: no row is left to train on.{_list(reader.notes)}")
+    return SftData(train, held_out, reader.notes)
+
+
+def split(examples: Sequence[Example], fraction: float, seed: int) -> tuple[list[Example], list[Example]]:
+    """Rows to train on and a share of `fraction` (at least one row) to validate on, each in the order given.
+
+    Rows with the same content are on the same side. Raises `DatasetError` where one side would be empty.
+    """
+    contents = list(dict.fromkeys(example.content for example in examples))
+    count = max(1, round(len(contents) * fraction))
+    if count >= len(contents):
+        raise DatasetError(f"{len(contents)} different rows are too few to keep a share of {fraction} for validation")
+    chosen = set(Random(f"validation {seed}").sample(contents, count))
+    return (
+        [example for example in examples if example.content not in chosen],
+        [example for example in examples if example.content in chosen],
+    )
+
+
+class _Reader:
+    """Rows to examples under one config; `notes` says what was left out."""
+
+    def __init__(self, config: SftConfig, renderer: ChatRenderer, context: int, advance: Advance) -> None:
+        self.notes: list[str] = []
+        self._config, self._data, self._renderer, self._advance = config, config.data, renderer, advance
+        self._most = min(context, config.data.max_length or context)
+
+    def note(self, count: int, why: str) -> None:
+        if count:
+            self.notes.append(f"{count} row{'' if count == 1 else 's'} {why}")
+
+    def examples(self, source: Source, name: str) -> list[Example]:
+        if not source.rows:
+            raise DatasetError(f"{name}: there is no row in it")
+        rows = self._good(source, name)
+        rows = rows[: self._data.num_examples or len(rows)]
+        if source.sampled_by is not None and rows:
+            self._check_tokenizer(source.sampled_by, name)
+        examples, faults = [], []
+        for done, row in enumerate(rows, start=1):
+            try:
+                sequences = self._sequences(row, recorded=source.sampled_by is not None)
+                examples.append(Example(row.number, row.where, sequences))
+            except (DatasetError, TrainingError) as error:
+                faults.append(f"{row.where}: {error}")
+            self._advance(done, len(rows))
+        if faults:
+            raise DatasetError(f"{name}: {len(faults)} of {len(rows)} rows cannot be used.{_list(faults)}")
+        return self._fitting(examples, name)
+
+    def _good(self, source: Source, name: str) -> list[Row]:
+        """Rows that ended well and earned enough."""
+        least = self._data.min_reward
+        if least is None:
+            if source.rollouts:
+                raise DatasetError(
+                    f"{name} holds rollouts, good and bad. Say which to imitate with [data] min_reward, such as 1.0."
+                )
+            return source.rows
+        kept, left = [], Counter[str]()
+        for row in source.rows:
+            if row.fields.get("error") is not None:
+                left["left out: the rollout failed"] += 1
+            elif not isinstance(reward := row.fields.get("reward"), int | float):
+                raise DatasetError(f"{row.where}: [data] min_reward needs rows with a reward, and this one has none")
+            elif reward < least:
+                left[f"left out: reward below {least:g}"] += 1
+            else:
+                kept.append(row)
+        for why, count in left.items():
+            self.note(count, why)
+        return kept
+
+    def _sequences(self, row: Row, *, recorded: bool) -> list[TokenSequence]:
+        if recorded:
+            return recorded_tokens(row.fields.get("turns") or [], name=row.where)
+        if self._data.text:
+            return text_tokens(row.fields.get("prompt"), row.fields.get("completion"), self._renderer, name=row.where)
+        conversation = conversation_of(row.fields, self._data.train_on)
+        thinking = self._data.enable_thinking
+        return conversation_tokens(conversation, self._renderer, enable_thinking=thinking, name=row.where)
+
+    def _check_tokenizer(self, model: str, name: str) -> None:
+        """Recorded tokens are those of the model that sampled them; they mean something else to another tokenizer."""
+        if model == self._config.model:
+            return
+        if read_model(model).tokenizer.get_vocab() != self._renderer.tokenizer.get_vocab():
+            raise DatasetError(
+                f"{name} was sampled by {model}, whose tokens {self._config.model} reads otherwise. Evaluate {model} "
+                "with whet eval run and train on what that saves, which is text."
+            )
+
+    def _fitting(self, examples: list[Example], name: str) -> list[Example]:
+        """Sequences of at most so many tokens, by the way that the config chose for longer ones."""
+        long = [example for example in examples if max(map(len, example.sequences)) > self._most]
+        if not long:
+            return examples
+        if self._data.too_long == "refuse":
+            lengths = [f"{example.where}: {max(map(len, example.sequences))} tokens" for example in long]
+            raise DatasetError(
+                f"{name}: {len(long)} of {len(examples)} rows have more than {self._most} tokens. Raise [data] "
+                f'max_length (the model takes its context), or set too_long = "cut" or "skip".{_list(lengths)}'
+            )
+        if self._data.too_long == "skip":
+            self.note(len(long), f"left out: more than {self._most} tokens")
+            return [example for example in examples if all(example is not other for other in long)]
+        self.note(len(long), f"cut to {self._most} tokens")
+        cut = [replace(example, sequences=_cut(example.sequences, self._most)) for example in examples]
+        empty = [example.where for example in cut if not example.sequences]
+        if empty:
+            raise DatasetError(f"{name}: {len(empty)} rows have no answer left when they are cut.{_list(empty)}")
+        return cut
+
+
+def _cut(sequences: Sequence[TokenSequence], most: int) -> list[TokenSequence]:
+    cut = (
+        TokenSequence.demonstration(one.ids[:most].tolist(), one.trained[:most].tolist(), rollout=one.rollout)
+        for one in sequences
+    )
+    return [sequence for sequence in cut if sequence.trained.any()]
+
+
+def _list(lines: Sequence[Any]) -> str:
+    if not lines:
+        return ""
+    shown = [f"\n  {line}" for line in lines[:MOST_NAMED]]
+    more = f"\n  and {len(lines) - MOST_NAMED} more" if len(lines) > MOST_NAMED else ""
+    return "".join(shown) + more

@@ -1,0 +1,167 @@
+"""The loop of supervised fine-tuning: take rows, learn, record, validate, save. Read this first.
+
+    batches ─rows─▶ pack ─▶ learner.forward_backward (cross entropy on the answers) ─▶ learner.optim_step
+
+One step is the same whether it is in a run of its own or in the recipe of whet/tiny: `imitate`. The writes at the end
+of a step are in the order that makes a run safe to kill: metrics, ledger, and every so often a checkpoint.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from whet.rl.batch import pack
+from whet.rl.learner.protocol import Learner, LossOutput, OptimOutput, OptimParams
+from whet.rl.learner.torch_learner import TorchLearner
+from whet.rl.losses.config import LossConfig
+from whet.rl.monitors.protocol import EvalReport, Monitor, StepReport
+from whet.rl.records import Records
+from whet.rl.samples import TokenSequence
+from whet.rl.sft.batches import Batches, Pick
+from whet.rl.sft.config import SftConfig
+from whet.rl.sft.data import Example, SftData
+from whet.rl.stopping import StopRequested, unless_stopped
+
+CROSS_ENTROPY = LossConfig(loss="cross_entropy")
+VALIDATED_AT_ONCE = 64
+"""Sequences between two reports of progress."""
+
+Evaluate = Callable[[str, int], Awaitable[EvalReport]]
+"""(moment, step) -> rewards on held-out tasks under the weights of now."""
+
+
+def imitate(
+    learner: Learner, sequences: Sequence[TokenSequence], learning_rate: float, max_grad_norm: float | None
+) -> tuple[LossOutput, OptimOutput]:
+    """One optimiser step: the mean of -log p over the trained tokens of all `sequences` goes down."""
+    batch = pack(sequences)
+    loss = learner.forward_backward(batch, CROSS_ENTROPY)
+    params = OptimParams(learning_rate, denominator=batch.trained_tokens, max_grad_norm=max_grad_norm)
+    return loss, learner.optim_step(params)
+
+
+@dataclass(slots=True)
+class SftLoop:
+    """Drives one run from `first_step` to `last_step`."""
+
+    config: SftConfig
+    data: SftData
+    batches: Batches
+    last_step: int
+    learner: TorchLearner
+    records: Records
+    monitor: Monitor
+    evaluate: Evaluate | None = None
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def run(self, first_step: int) -> int:
+        """Train until the last step and return it. When `stop` is set: save, and raise `StopRequested`."""
+        step = first_step - 1
+        try:
+            if step == 0 and self.data.validation:
+                before = self._validate()
+                self.records.measured(before)
+                self.monitor.step(StepReport(0, before))
+            while step < self.last_step:
+                await self._evaluate_if_due(step)
+                await self._step(step + 1)
+                step += 1
+                if step % self.config.checkpointing.save_every_n_steps == 0:
+                    self._save(step)
+        except StopRequested:
+            self._save(step)
+            raise
+        self._save(step)
+        if self.evaluate is not None and self.config.eval is not None and self.config.eval.after:
+            await self._evaluate("after", step)
+        return step
+
+    async def _step(self, step: int) -> None:
+        """One optimiser step and, where it is due, the validation of what it made. It happens whole or not at all."""
+        await self._unless_asked_to_stop()
+        started = time.perf_counter()
+        picks = self.batches.next()
+        assert picks, "the number of steps was counted from the same batches"
+        examples = [self.data.train[pick.row] for pick in picks]
+        sequences = [sequence for example in examples for sequence in example.sequences]
+        self.monitor.phase("train", 0, 1)
+        loss, optim = imitate(
+            self.learner, sequences, self.config.learning_rate, self.config.optimizer.max_grad_norm or None
+        )
+        trained = [f"{pick.epoch}-{self.data.train[pick.row].number}" for pick in picks]
+        metrics = step_metrics(picks, examples, loss, optim, time.perf_counter() - started)
+        if self._validation_is_due(step):
+            metrics |= self._validate()
+        self.records.trained(step, trained, metrics)
+        self.monitor.step(StepReport(step, metrics))
+
+    def _validation_is_due(self, step: int) -> bool:
+        if not self.data.validation or self.config.validation is None:
+            return False
+        interval = self.config.validation.interval
+        return step == self.last_step or (interval > 0 and step % interval == 0)
+
+    def _validate(self) -> dict[str, float]:
+        """The mean of -log p over the answers of rows that are never trained on."""
+        sequences = [sequence for example in self.data.validation for sequence in example.sequences]
+        total = tokens = 0.0
+        started = time.perf_counter()
+        for start in range(0, len(sequences), VALIDATED_AT_ONCE):
+            self.monitor.phase("validate", start, len(sequences))
+            batch = pack(sequences[start : start + VALIDATED_AT_ONCE])
+            total -= float(self.learner.token_logprobs(batch).astype(np.float64).sum())
+            tokens += batch.trained_tokens
+        return {"validation/loss": total / tokens, "time/validate": time.perf_counter() - started}
+
+    async def _evaluate_if_due(self, step: int) -> None:
+        config = self.config.eval
+        if self.evaluate is None or config is None or self.records.evaluated(step):
+            return
+        if config.interval > 0 and step % config.interval == 0 if step else config.before:
+            await self._evaluate("during" if step else "before", step)
+
+    async def _evaluate(self, moment: str, step: int) -> None:
+        assert self.evaluate is not None
+        report = await unless_stopped(self.stop, self.evaluate(moment, step))
+        self.records.evaluation(report)
+        self.monitor.evaluation(report)
+
+    def _save(self, step: int) -> None:
+        """A checkpoint of `step`; nothing when there is one already or nothing was learned."""
+        state = {"rows_taken": self.batches.taken, "data": self.data.fingerprint}
+        if step > 0 and self.records.save(step, self.learner, state):
+            self.monitor.note(f"checkpoint of step {step} written")
+
+    async def _unless_asked_to_stop(self) -> None:
+        """Raise `StopRequested` where a signal came: the event loop hears of it within three turns."""
+        for _ in range(3):
+            await asyncio.sleep(0)
+        if self.stop.is_set():
+            raise StopRequested
+
+
+def step_metrics(
+    picks: Sequence[Pick], examples: Sequence[Example], loss: LossOutput, optim: OptimOutput, seconds: float
+) -> dict[str, float]:
+    """One line of metrics.jsonl, without its step. `time/*` and `perf/*` alone depend on the clock."""
+    sequences = [sequence for example in examples for sequence in example.sequences]
+    lengths = np.array([len(sequence) for sequence in sequences])
+    return {
+        "optim/loss": loss.loss / loss.tokens,
+        "optim/grad_norm": optim.grad_norm,
+        "optim/lr": optim.learning_rate,
+        "policy/entropy": loss.sums["entropy"] / loss.tokens,
+        "data/epoch": float(picks[-1].epoch),
+        "data/rows": float(len(picks)),
+        "seq_len/mean": float(lengths.mean()),
+        "seq_len/max": float(lengths.max()),
+        "seq_len/trained_mean": loss.tokens / len(sequences),
+        "time/step": seconds,
+        "time/train": seconds,
+        "perf/tokens_per_s": loss.tokens / seconds,
+    }

@@ -1,0 +1,199 @@
+"""From a config to a finished run of supervised fine-tuning: builds the parts, runs the loop, makes an `Outcome`.
+
+Everything that can be wrong with config and data is found before the run directory is made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from whet.env_files import load_env_files
+from whet.envs.environment import Environment
+from whet.envs.loading import load_environment
+from whet.errors import RunError
+from whet.inference.loading import Policy, load_policy, read_model
+from whet.rl.config import InferenceConfig
+from whet.rl.evaluation import Evaluation
+from whet.rl.finishing import export_weights, with_report
+from whet.rl.handover import weights_directory
+from whet.rl.learner.make import make_learner
+from whet.rl.learner.torch_learner import TorchLearner
+from whet.rl.monitors import Monitor, console_and_others
+from whet.rl.monitors.log import run_log
+from whet.rl.monitors.protocol import EvalReport, Outcome, RunPlan
+from whet.rl.monitors.redaction import Redactor
+from whet.rl.monitors.trackers import trackers
+from whet.rl.records import Records
+from whet.rl.run_directory import RunDirectory
+from whet.rl.sft.batches import Batches
+from whet.rl.sft.config import SftConfig
+from whet.rl.sft.data import SftData, load_data
+from whet.rl.sft.loop import Evaluate, SftLoop
+from whet.rl.status import Status
+from whet.rl.stopping import StopRequested, explain_failure, stop_on_signals
+
+
+def run_sft(config: SftConfig, *, resume: bool = False, json_output: bool = False) -> Outcome:
+    """Fine-tune, from the start or from the newest checkpoint.
+
+    With `json_output` the terminal is left to the caller; the run directory is the same. Raises `WhetError` for a
+    mistake that was found before training began; what goes wrong later is an `Outcome` in state `failed`.
+    """
+    load_env_files(config.env_file)
+    evaluated = () if config.eval is None else config.eval.env
+    held_out = [(env.label, load_environment(env.id, **env.loader_args())) for env in evaluated]
+    directory = RunDirectory(config.directory)
+    redactor = Redactor.of(config.env_file, os.environ)
+    tracking = trackers(config, redactor)
+    directory.check(config, resume=resume)
+    model = read_model(config.model)
+    data = load_data(config, model.renderer, context=model.arch.max_context)
+    batches = _batches(config, data)
+    last_step = config.max_steps or batches.steps()
+
+    with ExitStack() as stack:
+        scratch = stack.enter_context(weights_directory())
+        threads = config.deployment.torch_threads()
+        policy = None
+        if held_out:
+            inference = config.inference or InferenceConfig()
+            policy = load_policy(model, dtype=inference.dtype, threads=threads)
+        learner = make_learner(
+            model.path,
+            optimizer=config.optimizer,
+            lora=config.lora,
+            max_steps=last_step,
+            seed=config.seed,
+            threads=threads,
+            publish_directory=scratch,
+            dtype=config.learner.dtype,
+            token_budget=config.learner.micro_batch_tokens,
+            activation_checkpointing=config.learner.activation_checkpointing,
+        )
+        stack.callback(learner.close)
+        directory.open(config, resume=resume)
+        stack.callback(directory.close)
+        log = stack.enter_context(run_log(directory.logs, redactor))
+        monitor = console_and_others(quiet=json_output, status=Status(directory.status), others=[log, *tracking])
+        return _Run(config, directory, data, batches, last_step, held_out, policy, learner, monitor).execute()
+
+
+def _batches(config: SftConfig, data: SftData) -> Batches:
+    epochs = None if config.max_steps else config.epochs
+    tokens = [example.tokens for example in data.train]
+    return Batches(tokens, config.batch_size, config.batch_tokens, epochs, config.seed)
+
+
+@dataclass(slots=True)
+class _Run:
+    """The parts of one run, and what happens when it ends one way or another."""
+
+    config: SftConfig
+    directory: RunDirectory
+    data: SftData
+    batches: Batches
+    last_step: int
+    held_out: list[tuple[str, Environment]]
+    policy: Policy | None
+    learner: TorchLearner
+    monitor: Monitor
+
+    def execute(self) -> Outcome:
+        """Train until the end, an interruption or a failure; in each case the records and the report are left whole."""
+        try:
+            records = Records(self.directory, keep_checkpoints=self.config.checkpointing.keep_n_checkpoints)
+            step, state, passed_over = records.rewind(self.learner)
+            if state:
+                self._take_up(step, state.get("rows_taken"), state.get("data"))
+            self.monitor.start(self._plan(step + 1))
+            for line in [f"checkpoint passed over: {line}" for line in passed_over] + self.data.notes:
+                self.monitor.note(line)
+            outcome = self._train(step, records)
+        except BaseException as error:
+            failure = explain_failure(error, self.directory)
+            if failure is None:
+                self.monitor.close(Outcome("failed", self.learner.version, f"{type(error).__name__}: {error}"))
+                raise
+            again = self._resume_command() if any(self.directory.checkpoints.glob("step_*")) else None
+            outcome = Outcome("failed", self.learner.version, failure, next_command=again)
+        outcome = with_report(outcome, self.directory, self.monitor)
+        self.monitor.close(outcome)
+        return outcome
+
+    def _take_up(self, step: int, taken: object, fingerprint: object) -> None:
+        """Go on behind the rows that were trained. Raises `RunError` where the rows are not the same any more."""
+        if fingerprint != self.data.fingerprint or not isinstance(taken, int):
+            raise RunError(
+                f"the data is not what the checkpoint of step {step} was trained on, so rows would be trained twice or "
+                "never. Restore the files of [data] and [validation], or start another run from the exported weights."
+            )
+        self.batches.taken = taken
+
+    def _train(self, step: int, records: Records) -> Outcome:
+        try:
+            last = asyncio.run(self._loop(step, records))
+        except StopRequested:
+            done = self.learner.version
+            message = f"stopped after step {done} of {self.last_step}"
+            return Outcome("interrupted", done, message, next_command=self._resume_command())
+        weights = export_weights(self.learner, self.directory, last, self.config.lora)
+        return Outcome("finished", last, f"{last} steps", weights=weights, next_command=self._next(weights))
+
+    async def _loop(self, step: int, records: Records) -> int:
+        loop = SftLoop(
+            config=self.config,
+            data=self.data,
+            batches=self.batches,
+            last_step=self.last_step,
+            learner=self.learner,
+            records=records,
+            monitor=self.monitor,
+            evaluate=self._evaluate(),
+        )
+        with stop_on_signals(loop.stop):
+            try:
+                return await loop.run(step + 1)
+            finally:
+                if self.policy is not None:
+                    await self.policy.engine.close()
+
+    def _evaluate(self) -> Evaluate | None:
+        """Scores of the weights of now; None where nothing is evaluated."""
+        if self.policy is None:
+            return None
+        engine = self.policy.engine
+        evaluation = Evaluation(self.config, self.held_out, self.policy.client, self.monitor)
+
+        async def evaluate(moment: str, step: int) -> EvalReport:
+            if step or self.config.lora is not None:
+                await engine.load_weights(self.learner.publish())
+            return await evaluation(moment, step, engine.version)
+
+        return evaluate
+
+    def _plan(self, first_step: int) -> RunPlan:
+        limit = f" or {self.config.batch_tokens} tokens" if self.config.batch_tokens else ""
+        return RunPlan(
+            name=self.config.name,
+            directory=self.directory.path,
+            model=self.config.model,
+            environments=[],
+            batch_size=self.config.batch_size,
+            rollouts_per_example=1,
+            max_steps=self.last_step,
+            first_step=first_step,
+            parameters=self.learner.parameters,
+            trained_parameters=self.learner.trained_parameters,
+            seed=self.config.seed,
+            batch=f"{self.config.batch_size} of {len(self.data.train)} rows{limit}",
+        )
+
+    def _next(self, weights: Path) -> str | None:
+        return f"whet eval run {self.config.eval.env[0].id} -m {weights}" if self.config.eval else None
+
+    def _resume_command(self) -> str:
+        return f"whet train sft {self.directory.config} --resume"
