@@ -1,4 +1,4 @@
-"""What a run is told of an engine process that cannot start. What a started one does: contract/asynchronous training."""
+"""What a run is told of an engine process that cannot start; what a started one does is in tests/contract."""
 
 import multiprocessing
 import os
@@ -33,7 +33,7 @@ def test_a_model_that_cannot_be_loaded_is_named_as_it_is_in_this_process(private
 
 
 def test_a_process_that_dies_while_it_loads_is_named(private: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("whet.inference.loading.load_policy", lambda model: os.abort())
+    monkeypatch.setattr("whet.inference.loading.load_policy", lambda model: os._exit(3))
     process = EngineProcess(Path("anything"), private)
     with pytest.raises(TrainingError, match="the engine's process ended without a word"):
         process.engine()
