@@ -31,6 +31,7 @@ class Assembled:
     advantages: list[list[float]]  # of each rollout of each group
     sequences: list[TokenSequence]  # as sampled, those included that carry no loss
     metrics: dict[str, float]  # of what was done to rewards and sequences; empty where nothing was
+    branches: list[list[int]]  # of each rollout of each group: how many of the sequences are its
 
 
 def assemble(
@@ -47,7 +48,9 @@ def assemble(
     sequences: list[TokenSequence] = []
     packed: list[TokenSequence] = []
     per_sequence: list[float] = []
+    branches: list[list[int]] = []
     for group, advantages_G in zip(groups, advantages_by_group, strict=True):
+        branches.append([])
         for index, (state, advantage) in enumerate(zip(group.states, advantages_G, strict=True)):
             found = sequences_of(
                 state["trajectory"],
@@ -55,6 +58,7 @@ def assemble(
                 rollout=f"{group.environment}/{state['example_id']} (group {group.id}, rollout {index})",
             )
             sequences += found
+            branches[-1].append(len(found))
             packed += map(_without_loss, found) if config.mask_truncated and state["is_truncated"] else found
             per_sequence += [float(advantage)] * len(found)
     if config.mask_truncated:
@@ -66,7 +70,7 @@ def assemble(
             )
         metrics["rollouts/masked_token_frac"] = 1 - left / sampled
     rows = [list(map(float, advantages_G)) for advantages_G in advantages_by_group]
-    return Assembled(pack(packed, per_sequence), rows, sequences, metrics)
+    return Assembled(pack(packed, per_sequence), rows, sequences, metrics, branches)
 
 
 def sampled_ids(state: State) -> Turns:

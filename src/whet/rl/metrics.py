@@ -87,6 +87,7 @@ def step_metrics(
         "time/wait_policy": timings.wait_policy,
         "perf/overlap": timings.overlap,
         "perf/tokens_per_s": float(trained.sum()) / timings.step,
+        **utilisation(loss, timings.train),
     }
 
 
@@ -124,6 +125,13 @@ def environment_times(groups: Sequence[Group]) -> dict[str, float]:
             found[f"time/{group.environment}/environment"].append(timing.setup.duration + timing.env.duration)
             found[f"time/{group.environment}/score"].append(timing.scoring.duration)
     return {name: _mean(seconds) for name, seconds in sorted(found.items())}
+
+
+def utilisation(loss: LossOutput, seconds: float) -> dict[str, float]:
+    """Share of the learner's peak (MFU) while it learned; nothing where the peak is not known."""
+    if loss.flops is None or loss.peak_flops is None:
+        return {}
+    return {"perf/mfu": loss.flops / (seconds * loss.peak_flops)}
 
 
 def staleness_metrics(sequences: Sequence[TokenSequence], version: int) -> dict[str, float]:

@@ -33,9 +33,9 @@ from whet.rl.monitors.protocol import EvalReport, Monitor, StepReport
 from whet.rl.records import Records
 from whet.rl.shaping import RewardShaper
 from whet.rl.source import Source
-from whet.rl.token_details import Turns, turn_details
 from whet.rl.stopping import StopRequested as StopRequested
 from whet.rl.stopping import unless_stopped
+from whet.rl.token_details import Turns, turn_details
 from whet.rl.watchdog import EVALUATION
 from whet.rl.watchdog_thread import Watchdog
 
@@ -144,8 +144,9 @@ class Orchestrator:
 
     def _token_details(self, assembled: Assembled, loss: LossOutput) -> list[list[Turns]] | None:
         """What the learner made of each token, for the records, where they are to have it."""
-        wanted = self.config.learner.keep_token_details and loss.values is not None
-        return turn_details(assembled, loss.values) if wanted else None
+        if loss.values is None or not self.config.learner.keep_token_details:
+            return None
+        return turn_details(assembled, loss.values)
 
     def _learn(self, assembled: Assembled) -> tuple[LossOutput, OptimOutput, WeightUpdate]:
         loss = self.learner.forward_backward(assembled.batch, self.config.algorithm)

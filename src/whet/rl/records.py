@@ -7,7 +7,7 @@ everything up to N; whatever was written for later steps by a run that was then 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from whet.rl.ledger import Ledger
 from whet.rl.mending import complete_ledger, mend_lines, missing_steps, sweep_torn
 from whet.rl.monitors.jsonl import EVALS, JsonlMonitor, read_evaluations
 from whet.rl.monitors.protocol import EvalReport, StepReport
-from whet.rl.rollout_log import discard_after, rollout_row, write_evaluation, write_step
+from whet.rl.rollout_log import Turns, discard_after, rollout_row, write_evaluation, write_step
 from whet.rl.run_directory import RunDirectory
 from whet.rl.set_aside import set_aside
 
@@ -57,14 +57,28 @@ class Records:
         self._errors = LineFile(self.directory.errors)
 
     def step(
-        self, step: int, batch: Batch, advantages: list[list[float]], metrics: Mapping[str, float]
+        self,
+        step: int,
+        batch: Batch,
+        advantages: list[list[float]],
+        metrics: Mapping[str, float],
+        details: Sequence[Sequence[Turns]] | None = None,
     ) -> dict[str, Any]:
-        """Write one trained step and return one of its rollouts, for people to look at."""
+        """Write one trained step and return one of its rollouts, for people to look at.
+
+        `details` is, for each rollout of each group, what the learner made of its tokens.
+        """
         groups = batch.groups
         rows = [
-            rollout_row(state, group=str(group.id), environment=group.environment, advantage=advantage)
-            for group, advantages_G in zip(groups, advantages, strict=True)
-            for state, advantage in zip(group.states, advantages_G, strict=True)
+            rollout_row(
+                state,
+                group=str(group.id),
+                environment=group.environment,
+                advantage=advantage,
+                details=None if details is None else details[number][place],
+            )
+            for number, (group, advantages_G) in enumerate(zip(groups, advantages, strict=True))
+            for place, (state, advantage) in enumerate(zip(group.states, advantages_G, strict=True))
         ]
         write_step(self.directory.rollouts, step, rows)
         if batch.tally.errors:

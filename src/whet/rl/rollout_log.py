@@ -15,6 +15,7 @@ Tokens are kept turn by turn. The prompt of a turn is mostly the turn before, so
     turn 2   "prompt_start": 4, "prompt_ids": [e],    "completion_ids": [f]      prompt = (a b c d)[:4] + e
     turn 3   "prompt_start": 2, "prompt_ids": [x],    "completion_ids": [y]      prompt = (a b c d e f)[:2] + x
 
+What the learner made of the tokens (`token_details.py`) stands beside them, with `[learner] keep_token_details`.
 `completion_mask` is kept where it is not all ones. `read_rollouts` gives the turns back whole, as the trainer saw them.
 """
 
@@ -29,6 +30,9 @@ from whet.files import json_line, read_lines, write_whole
 from whet.rl.monitors.protocol import EvalReport
 from whet.rollouts.results import state_to_output
 from whet.types import State, TrajectoryStep
+
+Turns = Sequence[Mapping[str, Sequence[Any]]]
+"""Values of each turn of a rollout, each as long as its `completion_ids`."""
 
 OUTPUT_FIELDS = (
     "example_id",
@@ -45,16 +49,33 @@ OUTPUT_FIELDS = (
 
 
 def rollout_row(
-    state: State, *, group: str, environment: str, advantage: float | None, tokens: bool = True
+    state: State,
+    *,
+    group: str,
+    environment: str,
+    advantage: float | None,
+    tokens: bool = True,
+    details: Turns | None = None,
 ) -> dict[str, Any]:
-    """One rollout as a row: JSON values only. Without `tokens`, only what was said and what it earned."""
+    """One rollout as a row: JSON values only. Without `tokens`, only what was said and what it earned.
+
+    `details` is what the learner made of its tokens, turn by turn.
+    """
     output = state_to_output(state)
-    row = {"group": group, "environment": environment, **{name: output.get(name) for name in OUTPUT_FIELDS}}
+    row: dict[str, Any] = {
+        "group": group,
+        "environment": environment,
+        **{name: output.get(name) for name in OUTPUT_FIELDS},
+    }
     row["advantage"] = advantage
     if "parse_failed" in state:
         row["parse_failed"] = state["parse_failed"]
     if tokens:
-        row["turns"] = list(_turns(state["trajectory"]))
+        turns = list(_turns(state["trajectory"]))
+        for turn, values in zip(turns, details or (), strict=False):
+            if turn is not None:
+                turn.update(values)
+        row["turns"] = turns
     return row
 
 

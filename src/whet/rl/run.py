@@ -9,15 +9,13 @@ from __future__ import annotations
 import asyncio
 import os
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, cast
 
 from whet.env_files import load_env_files
 from whet.envs.environment import Environment
 from whet.envs.loading import load_environment
-from whet.errors import ConfigError, DatasetError, TrainingError, WhetError
-from whet.files import replace_directory
+from whet.errors import ConfigError, DatasetError, TrainingError
 from whet.inference.loading import load_policy, read_model
 from whet.inference.policy_client import PolicyClient
 from whet.inference.protocol import Engine
@@ -29,6 +27,7 @@ from whet.rl.dispatcher import Dispatcher
 from whet.rl.endings import Ending
 from whet.rl.engine_process import EngineProcess
 from whet.rl.evaluation import Evaluation
+from whet.rl.finishing import export_weights, with_report
 from whet.rl.handover import weights_directory
 from whet.rl.judge import Judge
 from whet.rl.learner.make import make_learner
@@ -42,7 +41,6 @@ from whet.rl.monitors.redaction import Redactor
 from whet.rl.monitors.trackers import trackers
 from whet.rl.orchestrator import Orchestrator, StopRequested, inline
 from whet.rl.records import Records
-from whet.rl.report import write_report
 from whet.rl.run_directory import RunDirectory
 from whet.rl.runner import GroupRunner, TrainingEnv
 from whet.rl.shaping import RewardShaper
@@ -57,8 +55,10 @@ from whet.types import RolloutInput
 AnyLearner = TorchLearner | ProcessLearner
 
 
-def run_training(config: RunConfig, *, resume: bool = False, json_output: bool = False) -> Outcome:
-    """Train, from the start or from the newest checkpoint.
+def run_training(
+    config: RunConfig, *, resume: bool = False, step: int | None = None, json_output: bool = False
+) -> Outcome:
+    """Train, from the start, from the newest checkpoint, or (resumed) from that of `step`.
 
     With `json_output` the terminal is left to the caller; the run directory is the same. Raises `WhetError` for a
     mistake that was found before training began; what goes wrong later is an `Outcome` in state `failed`.
@@ -98,6 +98,7 @@ def run_training(config: RunConfig, *, resume: bool = False, json_output: bool =
             dtype=config.learner.dtype,
             token_budget=config.learner.micro_batch_tokens,
             activation_checkpointing=config.learner.activation_checkpointing,
+            peak_tflops=config.learner.peak_tflops,
             reference=config.algorithm.reference if config.algorithm.kl_coef else None,
         )
         stack.callback(learner.close)
@@ -111,7 +112,7 @@ def run_training(config: RunConfig, *, resume: bool = False, json_output: bool =
         engine = WatchedEngine(sampler, watchdog)
         client = PolicyClient(engine, model.renderer, max_context=model.arch.max_context)
         ending = Ending(Budget(config.budget), config.early_stop, lambda: engine.tokens, monitor.note)
-        return _Run(config, directory, environments, evaluated, client, learner, monitor, watchdog, ending).execute()
+        return _Run(config, directory, environments, evaluated, client, learner, monitor, watchdog, ending).execute(step)
 
 
 def _training_env(config: EnvConfig) -> TrainingEnv:
@@ -136,13 +137,12 @@ class _Run:
     watchdog: Watchdog
     ending: Ending
 
-    def execute(self) -> Outcome:
+    def execute(self, resume_step: int | None) -> Outcome:
         """Train until the end, an interruption or a failure; in each case the records and the report are left whole."""
-        step = 0
         try:
             records = Records(self.directory, keep_checkpoints=self.config.checkpointing.keep_n_checkpoints)
             source, shaper = self._source(), RewardShaper(self.config.algorithm)
-            step, state, passed_over = records.rewind(self.learner)
+            step, state, passed_over = records.rewind(self.learner, resume_step)
             if state:
                 source.load_state_dict(state, step)
                 shaper.load_state_dict(state)
@@ -150,6 +150,8 @@ class _Run:
             self.monitor.start(self._plan(step + 1))
             for line in passed_over:
                 self.monitor.note(f"checkpoint passed over: {line}")
+            for line in records.mended:
+                self.monitor.note(line)
             outcome = self._train(step, records, source, shaper)
         except BaseException as error:
             failure = self._stalled() or explain_failure(error, self.directory)
@@ -163,7 +165,7 @@ class _Run:
                 rollouts=self.directory.rollouts,
                 next_command=self._resume_command() if any(self.directory.checkpoints.glob("step_*")) else None,
             )
-        outcome = self._with_report(outcome)
+        outcome = with_report(outcome, self.directory, self.monitor)
         self.monitor.close(outcome)
         return outcome
 
@@ -172,9 +174,8 @@ class _Run:
             last = asyncio.run(self._orchestrate(step, records, source, shaper))
         except StopRequested:
             if self.watchdog.failure is not None:
-                raise TrainingError(
-                    f"{self.watchdog.failure}. A checkpoint of step {self.learner.version} was written."
-                ) from None
+                self.watchdog.failure += f". A checkpoint of step {self.learner.version} was written"
+                raise TrainingError(self.watchdog.failure) from None
             if self.ending.reason is not None:
                 return self._ended(self.learner.version, self.ending.reason)
             return Outcome(
@@ -188,7 +189,7 @@ class _Run:
 
     def _ended(self, step: int, reason: str | None = None) -> Outcome:
         """The outcome of a run that has done what it was to do, or (`reason`) all it may."""
-        weights = self._export(step)
+        weights = export_weights(self.learner, self.directory, step, self.config.lora)
         return Outcome(
             "finished",
             step,
@@ -270,22 +271,6 @@ class _Run:
             trained_parameters=self.learner.trained_parameters,
             seed=self.config.seed,
         )
-
-    def _export(self, step: int) -> Path:
-        """The trained weights where people look for them: an adapter, or a whole model with its tokenizer."""
-        lora = self.config.lora
-        if lora is not None and lora.merge:
-            replace_directory(self.directory.model, self.learner.export_merged)
-        target = self.directory.model if lora is None else self.directory.adapters / f"step_{step}"
-        return replace_directory(target, self.learner.export)
-
-    def _with_report(self, outcome: Outcome) -> Outcome:
-        """The same outcome with its report; a report that cannot be written is said, and takes nothing else down."""
-        try:
-            return replace(outcome, report=write_report(self.directory.path))
-        except (OSError, WhetError) as error:
-            self.monitor.note(f"no report was written: {error}")
-            return outcome
 
     def _stalled(self) -> str | None:
         """Why the watchdog stopped the run, where it did, whatever else that has led to."""

@@ -40,6 +40,7 @@ class TokenSequence:
     temperature: float = 1.0
     rollout: str = ""  # who it belongs to, for messages to people
     experts: NDArray[np.int16] | None = None  # T x layers x experts a token: where the sampler sent it; -1 = not known
+    turns: tuple[tuple[int, int, int], ...] = ()  # a turn of the rollout (from 0), where its completion starts, ends
 
     @classmethod
     def demonstration(cls, ids: Sequence[int], trained: Sequence[bool], *, rollout: str = "") -> Self:
@@ -71,7 +72,7 @@ def sequences_of(trajectory: Sequence[TrajectoryStep], *, temperature: float, ro
         if branch is None:
             branch = _Branch()
             branches.append(branch)
-        branch.append(turn)
+        branch.append(number - 1, turn)
     return [branch.sequence(temperature, rollout) for branch in branches]
 
 
@@ -92,13 +93,15 @@ class _Branch:
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
     experts: list[NDArray[np.int16]] = field(default_factory=list)
+    turns: list[tuple[int, int, int]] = field(default_factory=list)
 
     def extended_by(self, prompt_ids: list[int]) -> bool:
         return prompt_ids[: len(self.ids)] == self.ids
 
-    def append(self, turn: _Turn) -> None:
+    def append(self, number: int, turn: _Turn) -> None:
         new_ids = turn.prompt_ids[len(self.ids) :]
         self.ids += new_ids + turn.completion_ids
+        self.turns.append((number, len(self.ids) - len(turn.completion_ids), len(self.ids)))
         self.trained += [False] * len(new_ids) + turn.sampled
         self.logprobs += [0.0] * len(new_ids) + turn.logprobs
         self.versions += [UNKNOWN_VERSION] * len(new_ids) + turn.versions
@@ -115,6 +118,7 @@ class _Branch:
             temperature=temperature,
             rollout=rollout,
             experts=self._experts(),
+            turns=tuple(self.turns),
         )
 
     def _experts(self) -> NDArray[np.int16] | None:

@@ -55,6 +55,12 @@ class LearnerConfig(BaseModel):
     dtype: Literal["float32", "bfloat16"] = Field(
         "float32", description="Of matrix products while learning; weights and sums stay float32."
     )
+    keep_token_details: bool = Field(
+        True, description="Rollouts on disk say what the learner made of each token: logprob, ratio, clipped, masked."
+    )
+    peak_tflops: float | None = Field(
+        None, gt=0, description="What the learner's device can do at most, for perf/mfu; known by name for some GPUs."
+    )
 
 
 class LoraConfig(BaseModel):

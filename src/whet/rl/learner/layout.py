@@ -35,6 +35,12 @@ class Rectangle:
     where: Index  # for each token of the block, its place in the flattened rectangle
     padding: Index  # the places of the flattened rectangle that hold no token
 
+    @property
+    def lengths(self) -> Index:
+        """R; tokens of each run."""
+        runs, longest = self.slots.shape
+        return np.bincount(self.where // max(longest, 1), minlength=runs)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layout:

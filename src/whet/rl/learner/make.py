@@ -40,6 +40,7 @@ def make_learner(
     activation_checkpointing: bool = False,
     device: str = "cpu",
     reference: str | None = None,
+    peak_tflops: float | None = None,
 ) -> TorchLearner:
     """A learner over the `transformers` checkpoint in `model`.
 
@@ -78,6 +79,8 @@ def make_learner(
         activation_checkpointing=activation_checkpointing,
         autocast=torch.bfloat16 if dtype == "bfloat16" else None,
         reference=held,
+        arch=read_architecture(model),
+        peak_tflops=peak_tflops,
     )
 
 

@@ -11,11 +11,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from whet.inference.protocol import WeightUpdate
 
 if TYPE_CHECKING:
     from whet.rl.batch import PackedBatch
     from whet.rl.losses import LossConfig
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenValues:
+    """What a loss saw of each of a batch's T tokens; 0 for those that carry no loss."""
+
+    logprobs_T: NDArray[np.float32]  # the learner's, at the temperature the token was sampled with
+    clipped_T: NDArray[np.bool_]  # dropped by the loss, or its ratio was cut
 
 
 @dataclass(slots=True)
@@ -28,6 +39,9 @@ class LossOutput:
     loss: float
     tokens: int
     sums: dict[str, float] = field(default_factory=dict)
+    values: TokenValues | None = None  # None where a loss has no use for what a sampler did
+    flops: float | None = None  # of forward and backward pass; None where nobody counts
+    peak_flops: float | None = None  # that the learner's device could do in a second; None where it is not known
 
 
 @dataclass(frozen=True, slots=True)

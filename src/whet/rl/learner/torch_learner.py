@@ -21,14 +21,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from whet.errors import RunError, TrainingError
+from whet.inference.architecture import Architecture
 from whet.inference.protocol import WeightUpdate
 from whet.rl.batch import PackedBatch
 from whet.rl.learner.config import OptimizerConfig
 from whet.rl.learner.decoder import hidden_states
+from whet.rl.learner.flops import batch_flops, known_peak
 from whet.rl.learner.layout import Layout, micro_batches
 from whet.rl.learner.logprobs import token_logprobs
 from whet.rl.learner.optim import Optimizer, schedule_factor
-from whet.rl.learner.protocol import LossOutput, OptimOutput, OptimParams
+from whet.rl.learner.protocol import LossOutput, OptimOutput, OptimParams, TokenValues
 from whet.rl.learner.reference import Reference
 from whet.rl.learner.weights import Weights
 from whet.rl.losses import LossConfig
@@ -51,10 +53,13 @@ class TorchLearner:
         activation_checkpointing: bool = False,
         autocast: torch.dtype | None = None,
         reference: Reference | None = None,
+        arch: Architecture | None = None,
+        peak_tflops: float | None = None,
     ) -> None:
         """`token_budget` bounds a micro-batch, in tokens; `autocast` is the dtype of matrix products, if not fp32.
 
-        `reference` is the policy that a loss with `kl_coef` holds to.
+        `reference` is the policy that a loss with `kl_coef` holds to. With `arch` the output of a loss says how much
+        was computed, and `peak_tflops` is what the device could do at most (where it is not known by its name).
         """
         self.version = 0
         self._weights = weights
@@ -67,6 +72,10 @@ class TorchLearner:
         self._autocast = autocast
         self._reference = reference
         self._device = weights.model.device
+        self._arch = arch
+        if peak_tflops is None and self._device.type == "cuda":
+            peak_tflops = known_peak(torch.cuda.get_device_name(self._device))
+        self._peak_flops = None if peak_tflops is None else peak_tflops * 1e12
 
     @property
     def parameters(self) -> int:
@@ -78,7 +87,7 @@ class TorchLearner:
         return sum(p.numel() for p in self._optimizer.parameters)
 
     def forward_backward(self, batch: PackedBatch, loss: LossConfig) -> LossOutput:
-        """Add the gradients of the summed loss.
+        """Add the gradients of the summed loss; says what it saw of each token, and how much was computed.
 
         `sums`: `entropy`; for losses over sampled tokens `kl`, the k3 estimate of KL(sampler || learner), and
         `clipped`, the number of tokens that were dropped or whose ratio was cut; with `kl_coef`, `kl_reference`, the
@@ -87,8 +96,12 @@ class TorchLearner:
         """
         self._weights.model.train()
         function = loss_fn(loss.loss)
-        output = LossOutput(loss=0.0, tokens=batch.trained_tokens)
+        sampled = loss.loss != "cross_entropy"
+        output = LossOutput(loss=0.0, tokens=batch.trained_tokens, peak_flops=self._peak_flops)
+        seen = TokenValues(np.zeros(len(batch.ids), np.float32), np.zeros(len(batch.ids), np.bool_))
+        layouts: list[Layout] = []
         for layout, logprobs_N, entropies_N in self._forward(batch):
+            layouts.append(layout)
             inputs = self._loss_inputs(batch, layout, logprobs_N)
             terms = function(inputs, loss)
             if loss.kl_coef:
@@ -103,7 +116,15 @@ class TorchLearner:
                 self._optimizer.clear_gradients()
                 raise _not_finite(batch, layout, logprobs_N, terms)
             torch.autograd.backward(total)
-            _add(output.sums, _diagnostics(inputs, terms, entropies_N, sampled=loss.loss != "cross_entropy"))
+            _add(output.sums, _diagnostics(inputs, terms, entropies_N, sampled=sampled))
+            seen.logprobs_T[layout.targets] = logprobs_N.detach().cpu().numpy()
+            if terms.clipped_N is not None:
+                seen.clipped_T[layout.targets] = terms.clipped_N.cpu().numpy()
+        if sampled:
+            output.values = seen
+        if self._arch is not None:
+            frozen = self.trained_parameters < self.parameters
+            output.flops = batch_flops(self._arch, layouts, frozen=frozen)
         return output
 
     @torch.no_grad()

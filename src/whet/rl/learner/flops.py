@@ -1,0 +1,56 @@
+"""How much a learner computes, and how much its device could: what `perf/mfu` is made of. Pure.
+
+    flops = w (P_layers T + P_head N) + 12 L W A
+
+P are the parameters that a token is multiplied with (embeddings are looked up; of a mixture of experts those of the
+experts that a token goes to), T tokens that are computed, N tokens that are trained, L layers, W the width of all query
+heads, A pairs of a token and one that it attends to. w is 6: 2 forward, 2 for the gradient of what goes in and 2 for
+that of the weights; 4 where the weights are frozen under an adapter, whose own products are left out (they are few).
+What is computed again, for activation checkpointing, does not count, nor does a shared prompt more than once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from whet.inference.architecture import Architecture
+from whet.rl.learner.layout import Layout
+
+PEAK_TFLOPS = {"H200": 989.0, "H100": 989.0, "A100": 312.0, "L40S": 362.0, "L4": 121.0, "RTX 4090": 165.0}
+"""Dense bfloat16 peaks from the makers' data sheets, by a part of the device's name."""
+
+
+def known_peak(device: str) -> float | None:
+    """The peak of a device, in TFLOP/s, by the name its driver gives it; None where it is not known."""
+    return next((peak for part, peak in PEAK_TFLOPS.items() if part in device), None)
+
+
+def layer_parameters(arch: Architecture) -> int:
+    """Parameters of all layers that one token is multiplied with."""
+    width, keys = arch.num_heads * arch.head_dim, arch.num_kv_heads * arch.head_dim
+    attention = arch.hidden_size * (2 * width + 2 * keys)
+    dense = 3 * arch.hidden_size * arch.intermediate_size
+    if arch.experts is None:
+        return arch.num_layers * (attention + dense)
+    experts = arch.experts
+    sparse = 3 * arch.hidden_size * experts.intermediate_size * experts.per_token + arch.hidden_size * experts.count
+    mixed = len(experts.layers)
+    return arch.num_layers * attention + (arch.num_layers - mixed) * dense + mixed * sparse
+
+
+def batch_flops(arch: Architecture, layouts: Sequence[Layout], *, frozen: bool) -> float:
+    """Of forward and backward pass over a batch; `frozen`: only an adapter is trained."""
+    tokens = sum(len(layout.tokens) for layout in layouts)
+    trained = sum(len(layout.targets) for layout in layouts)
+    products = layer_parameters(arch) * tokens + arch.hidden_size * arch.vocab_size * trained
+    pairs = sum(map(_pairs, layouts))
+    return float((4 if frozen else 6) * products + 12 * arch.num_layers * arch.num_heads * arch.head_dim * pairs)
+
+
+def _pairs(layout: Layout) -> float:
+    """Pairs of a token and one that it reads: half a square within a run, all of the prefix for each token of a row."""
+    rows = layout.rows.lengths.astype(float)
+    within = (np.square(rows).sum() + np.square(layout.prefixes.lengths.astype(float)).sum()) / 2
+    return float(within + (rows * layout.prefix_lengths).sum())
