@@ -1,4 +1,4 @@
-"""`whet train`: train a model on environments."""
+"""`whet train`: train a model on environments. Runs that were started before are looked at in `train_stored.py`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from typing import Annotated
 
 import typer
 
-from whet.cli.output import JsonOption, extra, print_json
+from whet.cli import train_control, train_stored
+from whet.cli.output import JsonOption, extra
+from whet.cli.train_config import OVERRIDES, config_comes_first, finish, shown_instead
+from whet.cli.train_sft import sft
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -17,7 +20,7 @@ def _train() -> None:
     """A group even while it has a single command."""
 
 
-@app.command("run", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+@app.command("run", context_settings=OVERRIDES)
 def run(
     context: typer.Context,
     config: Annotated[Path, typer.Argument(metavar="CONFIG", help="The run's TOML file.")],
@@ -45,32 +48,24 @@ def run(
     from whet.rl.config import load_run_config
 
     overrides = [*(["--name", name] if name is not None else []), *context.args]
-    _config_comes_first(config, context.args)
+    config_comes_first("whet train run", config, context.args)
     resolved = load_run_config(config, overrides)
-    if dry_run:
-        if json_output:
-            print_json(resolved.model_dump(mode="json", exclude_none=True))
-        else:
-            typer.echo(resolved.to_toml(), nl=False)
+    if shown_instead(resolved, dry_run, json_output):
         return
     with extra("train", "training"):
         from whet.rl.run import run_training
 
         outcome = run_training(resolved, resume=resume, json_output=json_output)
-    if json_output:
-        print_json(outcome)
-    if outcome.state != "finished":
-        raise typer.Exit(130 if outcome.state == "interrupted" else 1)
+    finish(outcome, json_output)
 
 
-def _config_comes_first(config: Path, rest: list[str]) -> None:
-    """`--key value` before CONFIG makes the value look like CONFIG; say so rather than that the file is missing."""
-    from whet.errors import ConfigError
-
-    if config.suffix == ".toml" or config.exists():
-        return
-    for token in rest:
-        if token.endswith(".toml"):
-            raise ConfigError(
-                f"'{config}' is not a config file. CONFIG comes before --key value: whet train run {token} ..."
-            )
+app.command("sft", context_settings=OVERRIDES)(sft)
+app.command("list")(train_stored.list_runs)
+app.command("show")(train_stored.show)
+app.command("logs")(train_stored.logs)
+app.command("metrics")(train_stored.metrics)
+app.command("rollouts")(train_stored.rollouts)
+app.command("compare")(train_stored.compare)
+app.command("resume", context_settings=OVERRIDES)(train_control.resume)
+app.command("stop")(train_control.stop)
+app.command("export")(train_stored.export)
