@@ -161,16 +161,19 @@ def test_results_lie_under_environment_and_model(environment: str, model: str, n
     assert results_directory(config) != directory
 
 
+class Notes(Unwatched):
+    """What a person is told of a session."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.texts.append(text)
+
+
 def test_a_report_that_cannot_be_written_is_told_and_the_evaluation_stands(
     config: EvalConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Notes(Unwatched):
-        def __init__(self) -> None:
-            self.texts: list[str] = []
-
-        def note(self, text: str) -> None:
-            self.texts.append(text)
-
     def write_report(directory: Path) -> Path:
         raise OSError(28, "No space left on device", str(directory / "report.html"))
 
@@ -182,6 +185,12 @@ def test_a_report_that_cannot_be_written_is_told_and_the_evaluation_stands(
     assert len(notes.texts) == 1
     assert "no report" in notes.texts[0]
     assert "No space left on device" in notes.texts[0]
+
+
+def test_a_state_column_that_no_rollout_has_is_told(config: EvalConfig) -> None:
+    notes = Notes()
+    run_evals([config.model_copy(update={"state_columns": ("anwser", "trajectory_id")})], notes)
+    assert notes.texts == ["state column 'anwser' was empty in every rollout: is that its name?"]
 
 
 def test_nothing_is_written_when_saving_is_off(config: EvalConfig) -> None:

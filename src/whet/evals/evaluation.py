@@ -68,6 +68,7 @@ class Evaluation:
         self._log: RowLog | None = None
         self._spots = Spots.none(len(self.tasks) * self.attempts)
         self._old: set[int] = set()  # rollouts whose failed row of before still stands for them
+        self.empty_columns = set(config.state_columns)  # state columns that no rollout so far had a value for
         self._tools: list[Any] | Literal["differ"] | None = None
         self.summary_so_far = SummaryBuilder(
             environment=config.environment,
@@ -183,6 +184,7 @@ class Evaluation:
 
     def _count(self, row: RolloutOutput) -> RolloutOutput:
         self.summary_so_far.add(row)
+        self.empty_columns -= {column for column in self.empty_columns if row.get(column) is not None}
         tools = row.get("tool_defs") or None
         if tools is not None and tools != self._tools:
             self._tools = tools if self._tools is None else "differ"

@@ -186,6 +186,8 @@ class _Session:
         summary = await evaluation.end("finished")
         self._summaries[evaluation.number] = summary
         await self._report(evaluation)
+        for column in sorted(evaluation.empty_columns):
+            self._observer.note(f"state column '{column}' was empty in every rollout: is that its name?")
         self._observer.finish(evaluation.number, summary)
         await self._runner.end(evaluation.number)
 
