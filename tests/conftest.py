@@ -23,17 +23,25 @@ def _beside(name: str) -> Any:
 _pages, _terminals, _warm = map(_beside, ("pages", "terminals", "warm"))
 
 
+@pytest.fixture(scope="session")
+def watching_server() -> Iterator[Any]:
+    server = _warm.Warm(_warm.WATCHING)
+    yield server
+    server.close()
+
+
 @pytest.fixture
-def terminals() -> Iterator[Any]:
+def terminals(watching_server: Any) -> Iterator[Any]:
     """Real terminals: `terminals.open(command, columns=80, rows=24)`; see `terminals.py`."""
-    opened = _terminals.Terminals()
+    opened = _terminals.Terminals(watching_server)
     yield opened
     opened.close()
+    watching_server.clean()
 
 
 @pytest.fixture(scope="session")
 def warm_server() -> Iterator[Any]:
-    server = _warm.Warm()
+    server = _warm.Warm(_warm.TRAINING)
     yield server
     server.close()
 

@@ -11,6 +11,9 @@
 whose controlling terminal this is, so Ctrl-C and a resize reach it through the kernel, as they do from a window.
 (Ctrl-Z needs a shell that goes on: open `bash --norc -i` and type the command.) Waiting is reading until the screen
 shows something: nothing sleeps, and the deadline is only for what would hang.
+
+`whet`, and Python files, start warm (`warm.py`): forked from a process that has imported what they need. `fresh=True`
+starts the program itself instead, with its console script and its imports.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ import termios
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyte
 
@@ -61,6 +65,7 @@ class Terminal:
         columns, rows: Size of the window.
         env: Environment variables on top of the tests' own; None takes one away.
         cwd: Where the command is run.
+        server: Starts `whet` and Python files warm (`warm.Warm`); without it they start from nothing.
     """
 
     def __init__(
@@ -71,6 +76,7 @@ class Terminal:
         rows: int = 30,
         env: Mapping[str, str | None] | None = None,
         cwd: Path | None = None,
+        server: Any = None,
     ) -> None:
         self.raw = b""  # everything that was written
         self.screen = pyte.Screen(columns, rows)
@@ -79,15 +85,20 @@ class Terminal:
         self._closed = False  # by the command's side
         self._master, slave = pty.openpty()
         _set_size(slave, columns, rows)
-        self.process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", LAUNCHER, *map(str, _beside_python(command))],
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            env=_environment(env or {}),
-            cwd=cwd,
-            start_new_session=True,
-        )
+        wanted = _environment(env or {})
+        warmed = _warmed(command)
+        if server is not None and warmed is not None:
+            self.process = server.start_in_terminal(warmed, slave, wanted, cwd)
+        else:
+            self.process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", LAUNCHER, *map(str, _beside_python(command))],
+                stdin=slave,
+                stdout=slave,
+                stderr=slave,
+                env=wanted,
+                cwd=cwd,
+                start_new_session=True,
+            )
         os.close(slave)
 
     def send(self, keys: str) -> None:
@@ -166,12 +177,13 @@ class Terminal:
 class Terminals:
     """Opens terminals, and closes them all in the end."""
 
-    def __init__(self) -> None:
+    def __init__(self, server: Any) -> None:
+        self._server = server
         self._open: list[Terminal] = []
 
-    def open(self, command: Sequence[str | Path], **options: object) -> Terminal:
-        """A `Terminal` with these options."""
-        terminal = Terminal(command, **options)  # type: ignore[arg-type]
+    def open(self, command: Sequence[str | Path], *, fresh: bool = False, **options: object) -> Terminal:
+        """A `Terminal` with these options; its command starts from nothing where it is to be `fresh`."""
+        terminal = Terminal(command, server=None if fresh else self._server, **options)  # type: ignore[arg-type]
         self._open.append(terminal)
         return terminal
 
@@ -186,6 +198,14 @@ def _shows(lines: list[str], wanted: str | re.Pattern[str] | Callable[[list[str]
     if isinstance(wanted, re.Pattern):
         return wanted.search("\n".join(lines)) is not None
     return wanted(lines)
+
+
+def _warmed(command: Sequence[str | Path]) -> list[str | Path] | None:
+    """The command as a warm server starts it; None for one that it cannot."""
+    if command[0] == "whet":
+        return [*command]
+    is_file = command[0] == sys.executable and len(command) > 1 and str(command[1]).endswith(".py")
+    return [*command[1:]] if is_file else None
 
 
 def _beside_python(command: Sequence[str | Path]) -> list[str | Path]:

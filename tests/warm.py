@@ -2,8 +2,8 @@
 
 Importing torch and transformers costs seconds, and tests that kill, stop and resume runs start many processes. Here one
 server imports them once (`warm_server.py`) and forks itself for every command: a process of its own, with its own
-streams, that takes signals and dies like any other. What a fork cannot show (imports, the console script, another hash
-seed) is shown by tests that start `whet` from nothing.
+streams or terminal, that takes signals and dies like any other. What a fork cannot show (imports, the console script,
+another hash seed) is shown by tests that start `whet` from nothing.
 
     process = warm.start("train", "run", str(config), "--resume")
     for line in process.stdout: ...
@@ -20,19 +20,30 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
 SERVER = Path(__file__).with_name("warm_server.py")
+TRAINING = ("peft", "transformers", "whet.cli.main", "whet.evals.view", "whet.inference.loading", "whet.rl.run")
+WATCHING = (
+    "openai",
+    "whet.cli.eval",
+    "whet.cli.view",
+    "whet.evals.live.view",
+    "whet.evals.session",
+    "whet.evals.viewer.app",
+    "whet.rl.monitors.console",
+)
 DEADLINE = 120.0
 """Seconds after which a process that was waited for is taken for hung."""
 
 
 class Warm:
-    """The server, started with the first command."""
+    """The server, which has imported `modules`; started with the first command."""
 
-    def __init__(self) -> None:
+    def __init__(self, modules: Sequence[str] = TRAINING) -> None:
+        self._modules = modules
         self._server: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
         self._started: list[Process] = []
@@ -50,24 +61,51 @@ class Warm:
         into one file fails, as it does on a disk that is full.
         """
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **(env or {})}
-        request = {
-            "arguments": [str(argument) for argument in arguments],
-            "environment": {name: value for name, value in environment.items() if value is not None},
-            "directory": str(cwd or Path.cwd()),
-            "largest_file": largest_file,
-        }
+        given = {name: value for name, value in environment.items() if value is not None}
         output, written = os.pipe()
-        status, told = os.pipe()
         with open(os.devnull) as nothing:
-            given = [nothing.fileno(), written, written, told]
-            message = json.dumps(request).encode() + b"\n"
-            sent = socket.send_fds(self._connection(), [message], given)
-            self._connection().sendall(message[sent:])
+            streams = [nothing.fileno(), written, written]
+            status = self._launch(["whet", *arguments], streams, given, cwd, largest_file=largest_file)
         os.close(written)
-        os.close(told)
-        process = Process(os.fdopen(output, encoding="utf-8"), os.fdopen(status, "rb", buffering=0))
+        process = Process(status, os.fdopen(output, encoding="utf-8"))
         self._started.append(process)
         return process
+
+    def start_in_terminal(
+        self, command: Sequence[str | Path], terminal: int, env: Mapping[str, str], cwd: Path | None = None
+    ) -> Process:
+        """`whet` or a Python file with its arguments, in a session of its own whose terminal is this descriptor.
+
+        `env` is the whole of its environment.
+        """
+        process = Process(self._launch(command, [terminal] * 3, env, cwd, terminal=True))
+        self._started.append(process)
+        return process
+
+    def _launch(
+        self,
+        command: Sequence[str | Path],
+        streams: Sequence[int],
+        environment: Mapping[str, str],
+        directory: Path | None,
+        *,
+        terminal: bool = False,
+        largest_file: int | None = None,
+    ) -> IO[bytes]:
+        """The pipe on which the command's process id and exit status are told."""
+        request = {
+            "command": [str(word) for word in command],
+            "environment": dict(environment),
+            "directory": str(directory or Path.cwd()),
+            "largest_file": largest_file,
+            "terminal": terminal,
+        }
+        status, told = os.pipe()
+        message = json.dumps(request).encode() + b"\n"
+        sent = socket.send_fds(self._connection(), [message], [*streams, told])
+        self._connection().sendall(message[sent:])
+        os.close(told)
+        return os.fdopen(status, "rb", buffering=0)
 
     def run(self, *arguments: str | Path, expected: int = 0, **options: object) -> str:
         """The output of a command that ends with the exit status `expected`."""
@@ -95,7 +133,8 @@ class Warm:
         if self._socket is None:
             self._socket, theirs = socket.socketpair()
             environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-            self._server = subprocess.Popen([sys.executable, str(SERVER)], stdin=theirs, env=environment)
+            command = [sys.executable, str(SERVER), *self._modules]
+            self._server = subprocess.Popen(command, stdin=theirs, env=environment)
             theirs.close()
         return self._socket
 
@@ -103,10 +142,15 @@ class Warm:
 class Process:
     """One command. What of `subprocess.Popen` tests use, for a process that is not this one's child."""
 
-    def __init__(self, stdout: IO[str], status: IO[bytes]) -> None:
-        self.stdout, self._status = stdout, status
+    def __init__(self, status: IO[bytes], stdout: IO[str] | None = None) -> None:
+        self._status, self._stdout = status, stdout
         self.pid = int(self._line(DEADLINE))
         self.returncode: int | None = None
+
+    @property
+    def stdout(self) -> IO[str]:
+        assert self._stdout is not None, "its output goes to a terminal"
+        return self._stdout
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
@@ -129,7 +173,8 @@ class Process:
         return output
 
     def close(self) -> None:
-        self.stdout.close()
+        if self._stdout is not None:
+            self._stdout.close()
         self._status.close()
 
     def _line(self, timeout: float) -> bytes:

@@ -1,22 +1,27 @@
-"""A process that has imported what `whet` commands need, and forks itself for each command it is asked for.
+"""A process that has imported what commands need, and forks itself for each command it is asked for.
+
+    python warm_server.py MODULE...
 
 Started by `warm.py`, which explains why. A request comes over the socket on descriptor 0: a line of JSON with
-`arguments`, `environment` and `directory`, together with four descriptors: the command's stdin, stdout and stderr, and
-a pipe that is told the command's process id and, in the end, its exit status, a line each.
+`command`, `environment`, `directory`, `largest_file` and `terminal`, together with four descriptors: the command's
+stdin, stdout and stderr, and a pipe that is told the command's process id and, in the end, its exit status, a line
+each. The command is `whet` or a Python file, each with its arguments.
 """
 
+import fcntl
 import gc
 import importlib
 import json
 import multiprocessing
 import os
 import resource
+import runpy
 import signal
 import socket
 import sys
+import termios
 from typing import IO
 
-PRELOAD = ["peft", "transformers", "whet.cli.main", "whet.evals.view", "whet.inference.loading", "whet.rl.run"]
 CHUNK = 1 << 16
 
 
@@ -60,13 +65,16 @@ def become(request: dict[str, object], streams: list[int]) -> None:
         os.dup2(stream, number)
         os.close(stream)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if request["terminal"]:
+        os.setsid()
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     if request["largest_file"] is not None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (request["largest_file"],) * 2)
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["directory"])
-    sys.argv = ["whet", *request["arguments"]]
+    sys.argv = request["command"]
     sys.stdin = sys.__stdin__ = os.fdopen(0, encoding="utf-8", closefd=False)
     sys.stdout = sys.__stdout__ = _output(1)
     sys.stderr = sys.__stderr__ = _output(2)
@@ -79,7 +87,7 @@ def _output(number: int) -> IO[str]:
 
 
 if __name__ == "__main__":
-    for name in PRELOAD:
+    for name in sys.argv[1:]:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()
@@ -88,6 +96,9 @@ if __name__ == "__main__":
         os.dup2(nothing.fileno(), 0)
     serve(connection)
     multiprocessing.set_start_method("fork")  # a learner's process need not import everything again either
+    if sys.argv[0] != "whet":
+        runpy.run_path(sys.argv[0], run_name="__main__")
+        sys.exit()
     from whet.cli.main import main
 
     sys.exit(main())

@@ -95,7 +95,7 @@ KEY = {"WHET_TEST_KEY": "sesame"}
 def test_two_evaluations_are_watched_switched_between_and_end_in_a_summary_and_reports(
     terminals: Any, endpoint: Endpoint, command: list[str], tmp_path: Path
 ) -> None:
-    terminal = terminals.open(command, columns=100, rows=30, cwd=tmp_path, env=KEY)
+    terminal = terminals.open(command, fresh=True, columns=100, rows=30, cwd=tmp_path, env=KEY)
     endpoint.answer(3)
     screen = terminal.wait_for(re.compile(r"2 evaluations .* 3/16 .*s sample", re.DOTALL))
     assert re.search(r"▸ \S*alpha\S* +3/8", screen)

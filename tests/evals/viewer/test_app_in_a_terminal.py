@@ -26,7 +26,7 @@ def run(evaluation: Fixture, rollout: Fixture) -> Path:
 def test_a_run_is_walked_through_with_keys_from_the_list_to_a_conversation_and_back(
     run: Path, terminals: Any, tmp_path: Path
 ) -> None:
-    terminal = terminals.open(["whet", "view"], cwd=tmp_path, columns=80, rows=24)
+    terminal = terminals.open(["whet", "view"], fresh=True, cwd=tmp_path, columns=80, rows=24)
     terminal.wait_for("1 below outputs/evals")
     terminal.send("\r")
     terminal.wait_for("40 rollouts")
