@@ -54,7 +54,7 @@ def assemble(
         for index, (state, advantage) in enumerate(zip(group.states, advantages_G, strict=True)):
             found = sequences_of(
                 state["trajectory"],
-                temperature=temperature,
+                temperature=_sampled_at(state, temperature),
                 rollout=f"{group.environment}/{state['example_id']} (group {group.id}, rollout {index})",
             )
             sequences += found
@@ -69,8 +69,16 @@ def assemble(
                 "Raise sampling.max_tokens, or train without mask_truncated until answers end by themselves."
             )
         metrics["rollouts/masked_token_frac"] = 1 - left / sampled
+    if any(sequence.temperature != temperature for sequence in sequences):
+        metrics["sampling/temperature"] = sum(sequence.temperature for sequence in sequences) / len(sequences)
     rows = [list(map(float, advantages_G)) for advantages_G in advantages_by_group]
     return Assembled(pack(packed, per_sequence), rows, sequences, metrics, branches)
+
+
+def _sampled_at(state: State, usual: float) -> float:
+    """The temperature of a rollout's logprobs: its own where it has one; 1 where it was greedy."""
+    given: float = (state.get("sampling_args") or {}).get("temperature", usual)
+    return given or 1.0
 
 
 def sampled_ids(state: State) -> Turns:

@@ -6,6 +6,7 @@ they configure (`learner/config.py`, `losses/config.py`); those that only descri
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -26,8 +27,6 @@ from whet.rl.watchdog import WatchdogConfig
 
 LATER = {
     "workers_per_env": "worker processes for environments",
-    "sampling.temp_scheduler": "a temperature schedule",
-    "sampling.enable_thinking": "switching thinking off",
     "sampling.extra_body": "extra fields for remote engines",
     "inference.tensor_parallel_size": "vLLM",
     "inference.pipeline_parallel_size": "vLLM",
@@ -45,6 +44,29 @@ LATER = {
 """Keys of the planned config that this version cannot honour, and what they belong to. Refused rather than ignored."""
 
 
+INSTEAD = {
+    "sampling.seed": "rollouts of a group would all be the same. The run's own 'seed' fixes every draw",
+    "sampling.n": "rollouts_per_example says how often a task is attempted",
+}
+"""Keys of sampling arguments elsewhere that a run has no use for, and why."""
+
+
+class TemperatureSchedule(StrictModel):
+    """`[sampling.temp_scheduler]`: rollouts of training begin at another temperature with each policy version."""
+
+    type: Literal["linear", "cosine"] = Field("linear", description="How the temperature goes from start to end.")
+    start: float = Field(gt=0, description="Temperature of the first step.")
+    end: float = Field(gt=0, description="Temperature of the last step of the schedule, and of those after it.")
+    steps: int = Field(0, ge=0, description="Steps of the schedule; 0: all of max_steps.")
+
+    def at(self, version: int, max_steps: int) -> float:
+        """The temperature of rollouts that begin with weights of policy `version`; 0 is before the first step."""
+        share = min(version / max((self.steps or max_steps) - 1, 1), 1.0)
+        if self.type == "cosine":
+            share = (1 - math.cos(math.pi * share)) / 2
+        return self.start + (self.end - self.start) * share
+
+
 class SamplingConfig(StrictModel):
     """`[sampling]`: how rollouts draw their tokens."""
 
@@ -54,6 +76,12 @@ class SamplingConfig(StrictModel):
     top_k: int = Field(0, ge=0, description="Keep this many most likely tokens; 0 keeps all.")
     min_p: float = Field(0.0, ge=0, le=1, description="Drop tokens less likely than this share of the likeliest.")
     stop: tuple[str, ...] = Field((), description="Strings that end a turn.")
+    enable_thinking: bool | None = Field(
+        None, description="Ask the chat template for thinking or for none; absent: what the template does by itself."
+    )
+    temp_scheduler: TemperatureSchedule | None = Field(
+        None, description="Temperature of training's rollouts by step; evaluations keep temperature."
+    )
 
     def args(self) -> dict[str, Any]:
         """The sampling arguments that a rollout is given; settings that change nothing are left out."""
@@ -66,6 +94,8 @@ class SamplingConfig(StrictModel):
             given["min_p"] = self.min_p
         if self.stop:
             given["stop"] = list(self.stop)
+        if self.enable_thinking is not None:
+            given["enable_thinking"] = self.enable_thinking
         return given
 
 
@@ -78,6 +108,7 @@ class EvalSamplingConfig(StrictModel):
     top_k: int | None = Field(None, ge=0, description="Keep this many most likely tokens; 0 keeps all.")
     min_p: float | None = Field(None, ge=0, le=1, description="Drop tokens below this share of the likeliest.")
     stop: tuple[str, ...] | None = Field(None, description="Strings that end a turn.")
+    enable_thinking: bool | None = Field(None, description="Ask the chat template for thinking or for none.")
 
 
 class EnvConfig(StrictModel):
@@ -315,6 +346,11 @@ def _refuse_later(data: dict[str, Any], source: str) -> None:
         table = data.get(section, {}) if section else data
         if isinstance(table, dict) and last in table:
             lines.append(f"{source}: '{key}' would have no effect: {feature} is not in this version. Remove the key.")
+    lines += [
+        f"{source}: '{key}' is not a setting of a run: {reason}. Remove the key."
+        for key, reason in INSTEAD.items()
+        if key.rpartition(".")[2] in data.get("sampling", {})
+    ]
     if lines:
         raise ConfigError("\n".join(lines))
 

@@ -86,5 +86,7 @@ class Evaluation:
         sampled = self.config.eval_sampling().args()
         ways = [(f"temperature {sampled['temperature']:g}", sampled)] if sampled["temperature"] else []
         if self._eval.greedy or not ways:
-            ways.append(("greedy", {"max_tokens": sampled["max_tokens"], "temperature": 0.0}))
+            cuts = {"top_p", "top_k", "min_p"}  # of what greedy never takes
+            greedy = {name: value for name, value in sampled.items() if name not in cuts}
+            ways.append(("greedy", {**greedy, "temperature": 0.0}))
         return ways

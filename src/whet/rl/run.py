@@ -112,7 +112,9 @@ def run_training(
         engine = WatchedEngine(sampler, watchdog)
         client = PolicyClient(engine, model.renderer, max_context=model.arch.max_context)
         ending = Ending(Budget(config.budget), config.early_stop, lambda: engine.tokens, monitor.note)
-        return _Run(config, directory, environments, evaluated, client, learner, monitor, watchdog, ending).execute(step)
+        return _Run(config, directory, environments, evaluated, client, learner, monitor, watchdog, ending).execute(
+            step
+        )
 
 
 def _training_env(config: EnvConfig) -> TrainingEnv:
@@ -237,6 +239,7 @@ class _Run:
             client=self.client,
             model=config.model,
             sampling_args=config.sampling.args(),
+            temperature=self._temperature if config.sampling.temp_scheduler else None,
             rollouts_per_example=config.rollouts_per_example,
             max_concurrent=config.max_concurrent,
             seed=config.seed,
@@ -249,6 +252,12 @@ class _Run:
             config.groups_per_batch, config.max_async_level, config.oversampling_factor, config.max_off_policy_steps
         )
         return Stream(runner, self._curriculum(), Backlog(lead, Judge(min_variance)))
+
+    def _temperature(self) -> float:
+        """Of rollouts that begin now."""
+        schedule = self.config.sampling.temp_scheduler
+        assert schedule is not None
+        return schedule.at(self.client.engine.version, self.config.max_steps)
 
     def _curriculum(self) -> Curriculum:
         pools = [

@@ -53,6 +53,7 @@ class GroupRunner:
     rollouts_per_example: int
     max_concurrent: int
     seed: int
+    temperature: Callable[[], float] | None = None  # of rollouts that begin now; None: as sampling_args say
     watchdog: Watchdog = field(default_factory=Watchdog)
     _limit: asyncio.Semaphore = field(init=False)
 
@@ -67,7 +68,10 @@ class GroupRunner:
         source = self.environments[task.environment]
         row = source.rows[task.index]
         places = range(self.rollouts_per_example)
-        each_args = [{**self.sampling_args, "seed": rollout_seed(self.seed, task.number, place)} for place in places]
+        args = self.sampling_args
+        if self.temperature is not None:
+            args = {**args, "temperature": self.temperature()}
+        each_args = [{**args, "seed": rollout_seed(self.seed, task.number, place)} for place in places]
         try:
             async with watched_group(
                 self.watchdog,
