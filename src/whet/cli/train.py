@@ -31,7 +31,10 @@ def run(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the run of this name from its last checkpoint.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved config and stop.")] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Print the resolved config, memory and step time as far as known, and stop."),
+    ] = False,
     json_output: JsonOption = False,
 ) -> None:
     """Train a model by reinforcement learning, as a config file says.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from whet.cli.output import print_json
+from whet.cli.output import extra, print_json
 
 if TYPE_CHECKING:
     from whet.rl.config import RunConfig
@@ -19,12 +19,28 @@ OVERRIDES: dict[str, Any] = {"allow_extra_args": True, "ignore_unknown_options":
 
 
 def shown_instead(config: RunConfig | SftConfig, dry_run: bool, json_output: bool) -> bool:
-    """With `dry_run`: print the resolved config; whether that is all there is to do."""
-    if dry_run and json_output:
-        print_json(config.model_dump(mode="json", exclude_none=True))
-    elif dry_run:
-        typer.echo(config.to_toml(), nl=False)
-    return dry_run
+    """With `dry_run`: print the resolved config and what it will take; whether that is all there is to do.
+
+    What is printed is a config file: all but the config stands in comments.
+    """
+    if not dry_run:
+        return False
+    from whet.rl.config import RunConfig
+
+    found = None
+    if isinstance(config, RunConfig):
+        with extra("train", "estimating memory"):
+            from whet.rl.estimate import estimate, lines
+
+            found = estimate(config)
+    if json_output:
+        shown = config.model_dump(mode="json", exclude_none=True)
+        print_json(shown if found is None else {**shown, "estimate": found})
+        return True
+    typer.echo(config.to_toml(), nl=False)
+    if found is not None and isinstance(config, RunConfig):
+        typer.echo("\n" + "\n".join(f"# {line}" for line in lines(found, config)))
+    return True
 
 
 def finish(outcome: Outcome, json_output: bool) -> None:
