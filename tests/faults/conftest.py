@@ -89,15 +89,13 @@ class Run:
 
     def record(self) -> dict[str, object]:
         """Everything that must not depend on the clock."""
+        model, last = self.path / "model" / "model.safetensors", self.path / "checkpoints" / f"step_{STEPS}"
         return {
             "metrics": [without_clock(row) for row in read_lines(self.path / "metrics.jsonl")],
             "ledger": (self.path / "ledger.jsonl").read_text(),
             "rollouts": {path.name: list(read_rollouts(path)) for path in sorted(self.path.glob("rollouts/*"))},
-            "weights": {
-                str(path.relative_to(self.path)): path.read_bytes()
-                for path in (self.path / "model" / "model.safetensors", *self.path.glob(f"checkpoints/step_{STEPS}/*"))
-                if path.suffix in (".safetensors", ".json")
-            },
+            "weights": {str(path.name): path.read_bytes() for path in (model, *last.glob("*.safetensors"))},
+            "curriculum": json.loads((last / "curriculum.json").read_text())["drawn"],
         }
 
 

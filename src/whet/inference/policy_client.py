@@ -82,6 +82,7 @@ class PolicyClient(Client[Engine, Any, Any, Any]):
         """
         settings = read_sampling_args(sampling_args)
         turn = 0 if state is None else len(state["trajectory"])
+        self._refuse_hopeless(prompt)
         graph = self._graph(state, tools)
         prompt_ids = self._continued(graph, prompt, tools, settings.enable_thinking)
         first_of_branch = prompt_ids is None
@@ -142,6 +143,18 @@ class PolicyClient(Client[Engine, Any, Any, Any]):
         rollout = "" if state is None else f"{state['trajectory_id']}-"
         usage = Usage(prompt_tokens=len(prompt_ids), completion_tokens=len(sample.ids))
         return Response(id=f"policy-{rollout}{turn}", model=model, message=message, usage=usage)
+
+    def _refuse_hopeless(self, prompt: Messages) -> None:
+        """Raise for text that cannot fit however it is tokenised: tokenising 100 MB takes minutes."""
+        # What the model itself wrote may be left out by a template; a normaliser may make text shorter, not 4 times.
+        texts = (message["content"] for message in prompt if message["role"] != "assistant")
+        characters = sum(len(text) for text in texts if isinstance(text, str))
+        if characters <= self.max_context:
+            return
+        if characters > 4 * self.max_context * self.renderer.longest_token:
+            raise OverlongPromptError(
+                f"the prompt has {characters} characters; the context holds {self.max_context} tokens"
+            )
 
     async def release(self, state: State) -> None:
         """The rollout is over: what it said is forgotten, and the engine may forget its keys and values."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import takewhile
 from typing import Any, TypeVar, cast
 
@@ -84,6 +84,11 @@ class ChatRenderer:
     def name(self) -> str:
         """Which renderer was chosen."""
         return str(cast(Any, self._renderer(None)).config.name)
+
+    @cached_property
+    def longest_token(self) -> int:
+        """Characters of the longest token of the vocabulary."""
+        return max(map(len, self.tokenizer.get_vocab()))
 
     def decode(self, ids: list[int]) -> str:
         """Text of ids, special tokens included."""

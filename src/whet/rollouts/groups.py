@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, cast
 
 from whet.calls import describe, resolve
@@ -28,10 +28,18 @@ from whet.rollouts.limits import Limit, gather
 from whet.rollouts.pace import current_pace
 from whet.rollouts.states import cut_off_state, failed_state, watched_states
 from whet.rubrics.rubric import Rubric, mark_unscored
-from whet.types import RolloutInput, SamplingArgs, State
+from whet.types import RolloutInput, RolloutTiming, SamplingArgs, State
 
 RETRYABLE = (InfraError, InvalidModelResponseError, RewardError)
-_EXPECTED = frozenset({"input", "trajectory", "timing", "error", "tool_defs"})  # what scoring and result rows read
+_EXPECTED: dict[str, type | tuple[type, ...]] = {
+    "input": Mapping,
+    "trajectory": list,
+    "timing": RolloutTiming,
+    "error": (BaseException, type(None)),
+    "tool_defs": Sequence,
+    "completion": (list, str, type(None)),
+}
+"""What scoring and result rows read of a state, and what it has to be there."""
 OnRollout = Callable[[State], Any]
 
 
@@ -157,8 +165,10 @@ async def _attempt(
             state = await env.rollout(row, client, model, sampling_args)
         else:
             state = await _in_time(env, row, client, model, sampling_args, timeout)
-        if not isinstance(state, State) or not state.keys() >= _EXPECTED:
-            raise EnvError(f"{type(env).__name__}.rollout {_not_a_state(state)}; it should return that of init_state")
+        if (fault := _fault_of(state)) is not None:
+            raise EnvError(
+                f"{type(env).__name__}.rollout {fault}; it should return the state of init_state, gone on with"
+            )
         return state
     except WhetError:
         raise
@@ -200,10 +210,15 @@ async def _in_time(
     raise error
 
 
-def _not_a_state(value: Any) -> str:
+def _fault_of(value: Any) -> str | None:
+    """Why a rollout's result cannot be scored and written down; None where it can."""
     if not isinstance(value, State):
         return f"returned {type(value).__name__}"
-    return f"returned a state without {', '.join(sorted(_EXPECTED - value.keys()))}"
+    missing = sorted(_EXPECTED.keys() - {"completion"} - value.keys())
+    if missing:
+        return f"returned a state without {', '.join(missing)}"
+    wrong = [name for name, kind in _EXPECTED.items() if not isinstance(value.get(name), kind)]
+    return f"returned a state whose {wrong[0]} is {type(value.get(wrong[0])).__name__}" if wrong else None
 
 
 async def _score(env: RolloutEnv, states: list[State], independent: bool) -> None:
