@@ -9,7 +9,7 @@ ends before the row that would exceed it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 
@@ -43,10 +43,10 @@ class Batches:
             self.taken += 1
         return batch
 
-    def steps(self) -> int:
-        """How many batches there are from the beginning; only where epochs end."""
+    def left(self) -> int:
+        """How many batches are to come; only where epochs end."""
         assert self.epochs is not None, "endless batches have no number"
-        counted = Batches(self.tokens, self.batch_size, self.batch_tokens, self.epochs, self.seed)
+        counted = replace(self)
         number = 0
         while counted.next():
             number += 1

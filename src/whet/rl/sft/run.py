@@ -37,8 +37,8 @@ from whet.rl.status import Status
 from whet.rl.stopping import StopRequested, explain_failure, stop_on_signals
 
 
-def run_sft(config: SftConfig, *, resume: bool = False, json_output: bool = False) -> Outcome:
-    """Fine-tune, from the start or from the newest checkpoint.
+def run_sft(config: SftConfig, *, resume: bool = False, step: int | None = None, json_output: bool = False) -> Outcome:
+    """Fine-tune, from the start, from the newest checkpoint, or (resumed) from that of `step`.
 
     With `json_output` the terminal is left to the caller; the run directory is the same. Raises `WhetError` for a
     mistake that was found before training began; what goes wrong later is an `Outcome` in state `failed`.
@@ -53,7 +53,7 @@ def run_sft(config: SftConfig, *, resume: bool = False, json_output: bool = Fals
     model = read_model(config.model)
     data = load_data(config, model.renderer, context=model.arch.max_context)
     batches = _batches(config, data)
-    last_step = config.max_steps or batches.steps()
+    last_step = config.max_steps or batches.left()
 
     with ExitStack() as stack:
         scratch = stack.enter_context(weights_directory())
@@ -79,7 +79,7 @@ def run_sft(config: SftConfig, *, resume: bool = False, json_output: bool = Fals
         stack.callback(directory.close)
         log = stack.enter_context(run_log(directory.logs, redactor))
         monitor = console_and_others(quiet=json_output, status=Status(directory.status), others=[log, *tracking])
-        return _Run(config, directory, data, batches, last_step, held_out, policy, learner, monitor).execute()
+        return _Run(config, directory, data, batches, last_step, held_out, policy, learner, monitor).execute(step)
 
 
 def _batches(config: SftConfig, data: SftData) -> Batches:
@@ -102,11 +102,11 @@ class _Run:
     learner: TorchLearner
     monitor: Monitor
 
-    def execute(self) -> Outcome:
+    def execute(self, resume_step: int | None) -> Outcome:
         """Train until the end, an interruption or a failure; in each case the records and the report are left whole."""
         try:
             records = Records(self.directory, keep_checkpoints=self.config.checkpointing.keep_n_checkpoints)
-            step, state, passed_over = records.rewind(self.learner)
+            step, state, passed_over = records.rewind(self.learner, resume_step)
             if state:
                 self._take_up(step, state.get("rows_taken"), state.get("data"))
             self.monitor.start(self._plan(step + 1))
@@ -132,6 +132,8 @@ class _Run:
                 "never. Restore the files of [data] and [validation], or start another run from the exported weights."
             )
         self.batches.taken = taken
+        if self.batches.epochs is not None:
+            self.last_step = step + self.batches.left()
 
     def _train(self, step: int, records: Records) -> Outcome:
         try:

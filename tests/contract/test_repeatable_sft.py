@@ -1,0 +1,120 @@
+"""Supervised fine-tuning on one thread is the same run every time, also when it is killed or stopped half-way.
+
+ 1. Two runs with the same seed: identical metrics (but for times), ledger and weights; another seed, another run.
+ 2. kill -9 in the middle, then --resume: the uninterrupted run, bit for bit, also with an adapter and its dropout.
+ 3. SIGTERM in the middle: a checkpoint, exit status 130 and the command that resumes; then as 2.
+
+Real processes, real signals, the real tiny model.
+"""
+
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from whet.files import read_lines
+from whet.rl.metrics import without_clock
+
+CONFIG = """
+name = "run"
+num_epochs = 2
+batch_size = 4
+learning_rate = 1e-3
+[data]
+path = "rows.jsonl"
+[validation]
+fraction = 0.2
+interval = 2
+[optimizer]
+schedule = "cosine"
+[checkpointing]
+save_every_n_steps = 2
+[deployment]
+threads = 1
+"""
+STEPS = 8
+Start = Callable[..., Any]
+
+
+@pytest.fixture
+def start(warm: Any) -> Start:
+    def start(directory: Path, *arguments: str) -> Any:
+        directory.mkdir(exist_ok=True)
+        (directory / "sft.toml").write_text(CONFIG)
+        rows = [{"prompt": f"What is {number} plus 1?", "completion": str(number + 1)} for number in range(20)]
+        (directory / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return warm.start("train", "sft", "sft.toml", *arguments, cwd=directory)
+
+    return start
+
+
+def finish(process: Any, expected: int = 0) -> str:
+    output: str = process.communicate()
+    assert process.returncode == expected, output
+    return output
+
+
+def signal_after_step(process: Any, step: int, number: signal.Signals) -> None:
+    for line in process.stdout:
+        if line.startswith(f"step {step}/"):
+            process.send_signal(number)
+            return
+    raise AssertionError(f"the run ended before step {step}")
+
+
+def record(directory: Path) -> dict[str, object]:
+    run = directory / "runs" / "run"
+    ends = [path for path in sorted(run.rglob("*.safetensors")) if path.parent.name in ("model", f"step_{STEPS}")]
+    return {
+        "metrics": [without_clock(row) for row in read_lines(run / "metrics.jsonl")],
+        "ledger": (run / "ledger.jsonl").read_text(),
+        "weights": {str(path.relative_to(run)): path.read_bytes() for path in ends},
+    }
+
+
+def test_the_same_seed_is_the_same_run_whatever_interrupts_it(start: Start, tmp_path: Path) -> None:
+    finish(start(tmp_path / "whole"))
+    whole = record(tmp_path / "whole")
+    assert len(whole["metrics"]) == STEPS + 1
+    finish(start(tmp_path / "again"))
+    assert record(tmp_path / "again") == whole
+
+    killed = start(tmp_path / "killed")
+    signal_after_step(killed, 5, signal.SIGKILL)
+    assert killed.wait() == -signal.SIGKILL
+    finish(start(tmp_path / "killed", "--resume"))
+    assert record(tmp_path / "killed") == whole
+
+    stopped = start(tmp_path / "stopped")
+    signal_after_step(stopped, 3, signal.SIGTERM)
+    assert "whet train sft runs/run/config.toml --resume" in finish(stopped, expected=130)
+    status = json.loads((tmp_path / "stopped" / "runs" / "run" / "status.json").read_text())
+    assert (tmp_path / "stopped" / "runs" / "run" / "checkpoints" / f"step_{status['step']}").is_dir()
+    finish(start(tmp_path / "stopped", "--resume"))
+    assert record(tmp_path / "stopped") == whole
+
+
+def test_an_adapter_with_dropout_goes_on_bit_for_bit(start: Start, tmp_path: Path) -> None:
+    adapter = ("--lora.rank", "2", "--lora.dropout", "0.1", "--learning_rate", "1e-2")
+    finish(start(tmp_path / "whole", *adapter))
+    killed = start(tmp_path / "killed", *adapter)
+    signal_after_step(killed, 3, signal.SIGKILL)
+    killed.wait()
+    finish(start(tmp_path / "killed", "--resume", *adapter))
+    assert record(tmp_path / "killed") == record(tmp_path / "whole")
+
+
+def test_another_seed_is_another_run(start: Start, tmp_path: Path) -> None:
+    for directory, seed in (("first", "0"), ("second", "1")):
+        finish(start(tmp_path / directory, "--seed", seed, "--num_epochs", "1"))
+    first, second = (record(tmp_path / directory)["ledger"] for directory in ("first", "second"))
+    assert first != second
+
+
+def test_resuming_with_another_config_says_exactly_what_differs(start: Start, tmp_path: Path) -> None:
+    finish(start(tmp_path, "--num_epochs", "1"))
+    output = finish(start(tmp_path, "--resume", "--num_epochs", "1", "--data.train_on", "last"), expected=2)
+    assert "data.train_on: was 'assistant', is 'last'" in output

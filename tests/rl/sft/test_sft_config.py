@@ -1,0 +1,52 @@
+"""The config of supervised fine-tuning is strict: what has no effect or contradicts is an error that says so."""
+
+from pathlib import Path
+
+import pytest
+
+from whet.config import read_toml
+from whet.errors import ConfigError
+from whet.rl.sft.config import load_sft_config
+
+SMALL = '[data]\npath = "rows.jsonl"\n'
+
+
+def load(tmp_path: Path, text: str, *overrides: str):
+    path = tmp_path / "small.toml"
+    path.write_text(text)
+    return load_sft_config(path, list(overrides))
+
+
+def test_a_small_config_is_one_epoch_named_after_its_file(tmp_path: Path) -> None:
+    config = load(tmp_path, SMALL)
+    assert (config.name, config.epochs, config.max_steps) == ("small", 1, None)
+
+
+def test_what_is_saved_reads_back_as_the_same_config(tmp_path: Path) -> None:
+    config = load(tmp_path, SMALL + "[validation]\nfraction = 0.1\n[lora]\nrank = 4\n", "--num_epochs", "3")
+    saved = tmp_path / "saved.toml"
+    saved.write_text(config.to_toml())
+    assert load_sft_config(saved) == config
+    assert read_toml(saved)["data"]["path"] == "rows.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "'data' is missing"),
+        ("[data]\n", "give either path"),
+        ('[data]\npath = "a"\ndataset = "b/c"\n', "give either path"),
+        ('num_epoch = 1\n[data]\npath = "a"\n', "Did you mean 'num_epochs'"),
+        ('[data]\npth = "a"\n', "Did you mean 'data.path'"),
+        ('num_epochs = 2\nmax_steps = 3\n[data]\npath = "a"\n', "drop one of the two"),
+        (SMALL + "[validation]\n", "needs either path or fraction"),
+        (SMALL + '[validation]\npath = "b"\nfraction = 0.5\n', "needs either path or fraction"),
+        (SMALL + "[sampling]\ntemperature = 0.5\n", r"\[sampling\] would have no effect"),
+        (SMALL + "[eval]\ninterval = 5\n", r"needs \[\[eval.env\]\]"),
+        ('[data]\npath = "a"\ntext = true\nenable_thinking = true\n', "no chat format"),
+        (SMALL + "[optimizer]\ndecay_start = 0.5\n", "never decays"),
+    ],
+)
+def test_a_mistake_is_named(tmp_path: Path, text: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        load(tmp_path, text)

@@ -1,0 +1,180 @@
+"""A run of supervised fine-tuning with the tiny model: what it learns, what it leaves behind, how it goes on."""
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from whet.errors import DatasetError, ModelLoadError, RunError
+from whet.files import read_lines
+from whet.inference.loading import resolve_model
+from whet.inference.rendering import ChatRenderer
+from whet.rl.batch import pack
+from whet.rl.learner.config import OptimizerConfig
+from whet.rl.learner.make import make_learner
+from whet.rl.monitors.protocol import Outcome
+from whet.rl.sft.config import SftConfig
+from whet.rl.sft.data import load_data
+from whet.rl.sft.loop import CROSS_ENTROPY, imitate
+from whet.rl.sft.run import run_sft
+
+Run = Callable[..., Outcome]
+
+
+@pytest.fixture
+def config(tmp_path: Path, write_rows: Any) -> Callable[..., SftConfig]:
+    path = write_rows(20)
+
+    def make(**changes: Any) -> SftConfig:
+        settings = {
+            "name": "run",
+            "batch_size": 8,
+            "learning_rate": 1e-3,
+            "runs_directory": tmp_path / "runs",
+            "data": {"path": path},
+            "checkpointing": {"save_every_n_steps": 2},
+            "deployment": {"threads": 1},
+        }
+        return SftConfig.model_validate(settings | changes)
+
+    return make
+
+
+@pytest.fixture
+def run(config: Callable[..., SftConfig]) -> Run:
+    return lambda *, resume=False, **changes: run_sft(config(**changes), resume=resume, json_output=True)
+
+
+def metrics(tmp_path: Path) -> list[dict[str, Any]]:
+    return list(read_lines(tmp_path / "runs" / "run" / "metrics.jsonl"))
+
+
+def trained(tmp_path: Path) -> list[str]:
+    return [row for line in read_lines(tmp_path / "runs" / "run" / "ledger.jsonl") for row in line["groups"]]
+
+
+def test_the_loss_falls_on_rows_that_are_trained_and_on_rows_that_are_not(run: Run, tmp_path: Path) -> None:
+    outcome = run(num_epochs=4, validation={"fraction": 0.2, "interval": 4})
+    assert (outcome.state, outcome.step) == ("finished", 8)
+    rows = metrics(tmp_path)
+    validated = {row["step"]: row["validation/loss"] for row in rows if "validation/loss" in row}
+    assert list(validated) == [0, 4, 8]
+    assert validated[8] < 0.5 * validated[0]
+    assert rows[-1]["optim/loss"] < 0.5 * rows[1]["optim/loss"]
+
+
+def test_every_row_is_in_the_ledger_once_an_epoch(run: Run, tmp_path: Path) -> None:
+    run(num_epochs=2, validation={"fraction": 0.2})
+    counted = Counter(trained(tmp_path))
+    assert set(counted.values()) == {1}
+    epochs = Counter(name.partition("-")[0] for name in counted)
+    assert epochs == {"1": 16, "2": 16}
+
+
+def test_the_run_directory_holds_what_one_of_reinforcement_learning_does(
+    run: Run, tmp_path: Path, read_page: Any
+) -> None:
+    outcome = run(max_steps=2)
+    directory = tmp_path / "runs" / "run"
+    assert {path.name for path in directory.iterdir()} >= {
+        *("config.toml", "status.json", "metrics.jsonl", "ledger.jsonl", "report.html", "checkpoints", "model", "logs")
+    }
+    status = json.loads((directory / "status.json").read_text())
+    assert (status["state"], status["step"], status["max_steps"]) == ("finished", 2, 2)
+    assert outcome.report is not None
+    page = read_page(outcome.report)
+    assert "imitates" in page.text
+    assert {"optim/loss", "optim/grad_norm", "optim/lr", "perf/tokens_per_s", "data/epoch"} <= metrics(tmp_path)[
+        0
+    ].keys()
+
+
+def test_an_adapter_is_trained_and_exported(run: Run, tmp_path: Path) -> None:
+    outcome = run(max_steps=8, lora={"rank": 4}, learning_rate=3e-3)
+    assert outcome.weights == tmp_path / "runs" / "run" / "adapters" / "step_8"
+    adapter = load_file(outcome.weights / "adapter_model.safetensors")
+    assert any(tensor.abs().sum() > 0 for name, tensor in adapter.items() if "lora_B" in name)
+    assert metrics(tmp_path)[-1]["optim/loss"] < metrics(tmp_path)[0]["optim/loss"]
+
+
+def test_environments_are_evaluated_before_and_after(run: Run, tmp_path: Path) -> None:
+    evaluation = {"num_examples": 2, "greedy": False, "env": [{"id": "reverse-text"}]}
+    outcome = run(max_steps=1, eval=evaluation, sampling={"max_tokens": 8})
+    assert [row["moment"] for row in read_lines(tmp_path / "runs" / "run" / "evals.jsonl")] == ["before", "after"]
+    assert outcome.next_command == f"whet eval run reverse-text -m {outcome.weights}"
+
+
+def test_a_finished_run_goes_on_when_it_is_given_more_epochs(run: Run, tmp_path: Path) -> None:
+    run(num_epochs=1)
+    outcome = run(num_epochs=2, resume=True)
+    assert outcome.step == 6  # 3 steps for each epoch, since the first ended with a short one
+    assert Counter(trained(tmp_path)) == {f"{epoch}-{row}": 1 for epoch in (1, 2) for row in range(1, 21)}
+
+
+def test_a_run_does_not_go_on_with_other_rows(run: Run, write_rows: Any) -> None:
+    run(max_steps=2)
+    write_rows(19)
+    outcome = run(max_steps=4, resume=True)
+    assert outcome.state == "failed"
+    assert "the data is not what the checkpoint of step 2 was trained on" in outcome.message
+
+
+def test_what_is_wrong_is_found_before_a_directory_is_made(run: Run, tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="no such file"):
+        run(data={"path": tmp_path / "nowhere.jsonl"})
+    with pytest.raises(ModelLoadError, match="no model directory"):
+        run(model="./nowhere")
+    with pytest.raises(RunError, match="is not a run"):
+        run(resume=True)
+    assert not (tmp_path / "runs").exists()
+
+
+def gradients(learner: Any) -> dict[str, torch.Tensor]:
+    return {name: p.grad.clone() for name, p in learner._weights.parameters()}
+
+
+def test_packed_rows_have_the_gradients_of_rows_one_at_a_time(
+    config: Callable[..., SftConfig], renderer: ChatRenderer, tmp_path: Path
+) -> None:
+    data = load_data(config(), renderer, context=1024)
+    sequences = [sequence for example in data.train[:6] for sequence in example.sequences]
+    path = resolve_model("whet/tiny")
+    packed, apart = (
+        make_learner(
+            path, optimizer=OptimizerConfig(), lora=None, max_steps=1, seed=0, publish_directory=tmp_path, threads=1
+        )
+        for _ in range(2)
+    )
+    packed.forward_backward(pack(sequences), CROSS_ENTROPY)
+    for sequence in sequences:
+        apart.forward_backward(pack([sequence]), CROSS_ENTROPY)
+    for name, gradient in gradients(packed).items():
+        torch.testing.assert_close(gradient, gradients(apart)[name], atol=2e-4, rtol=1e-4)
+
+
+def test_a_step_takes_the_mean_over_the_trained_tokens_alone(
+    config: Callable[..., SftConfig], renderer: ChatRenderer, tmp_path: Path
+) -> None:
+    data = load_data(config(), renderer, context=1024)
+    sequences = [sequence for example in data.train[:3] for sequence in example.sequences]
+    learner = make_learner(
+        resolve_model("whet/tiny"),
+        optimizer=OptimizerConfig(type="sgd", momentum=0.0),
+        lora=None,
+        max_steps=1,
+        seed=0,
+        publish_directory=tmp_path,
+        threads=1,
+    )
+    logprobs = learner.token_logprobs(pack(sequences))
+    before = {name: p.detach().clone() for name, p in learner._weights.parameters()}
+    loss, optim = imitate(learner, sequences, 0.5, None)
+    assert loss.tokens == sum(int(sequence.trained.sum()) for sequence in sequences)
+    assert loss.loss == pytest.approx(-float(logprobs.sum()), rel=1e-5)
+    moved = torch.cat([(before[name] - p.detach()).flatten() for name, p in learner._weights.parameters()])
+    assert float(moved.norm()) == pytest.approx(0.5 * optim.grad_norm, rel=1e-4)
