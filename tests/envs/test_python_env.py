@@ -121,7 +121,9 @@ def test_an_endless_loop_is_interrupted_and_the_variables_are_kept() -> None:
 
 
 def test_one_that_does_not_let_itself_be_interrupted_is_killed_and_said_so() -> None:
-    deaf = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nprint('deaf')\nwhile True: pass"
+    deaf = (
+        "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nprint('deaf')\nwhile True: time.sleep(60)"
+    )
     first, after = shown(deaf, "signal", timeout_per_command_seconds=1)
     assert first == f"deaf\nError: Command timed out after 1s; {LOST}"
     assert "NameError" in after

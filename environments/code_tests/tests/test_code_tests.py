@@ -74,19 +74,25 @@ def of_kind(kind: str, language: str = "python", tests: int = 10) -> dict[str, A
     return next(row for row in rows if row["info"]["kind"] == kind)
 
 
-def test_a_right_program_earns_everything_whatever_the_kind_and_the_seed() -> None:
-    rows = [
-        row
-        for seed in (0, 1)
-        for row in tasks(11, seed=seed, difficulty="mixed", languages=("python",), tests_per_task=4)
-    ]
+def earn_everything(rows: list[dict[str, Any]]) -> None:
+    """The right program, in every one of these tasks."""
 
     def model(state: whet.State, turn: int) -> Any:
         return write("solution.py", reference(state["info"])) if turn == 0 else "done"
 
     states = attempts(rows, model, languages=("python",))
-    assert {row["info"]["kind"] for row in rows} == set(FAMILIES)
-    assert [(state["error"], state["reward"], state["test_report"]) for state in states] == [(None, 1.0, "")] * 22
+    expected = [(None, 1.0, "")] * len(rows)
+    assert [(state["error"], state["reward"], state["test_report"]) for state in states] == expected
+
+
+def test_a_right_program_earns_everything_whatever_the_kind() -> None:
+    earn_everything([of_kind(kind, tests=4) for kind in sorted(FAMILIES)])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(4))
+def test_a_right_program_earns_everything_whatever_the_seed(seed: int) -> None:
+    earn_everything(tasks(11, seed=seed, difficulty="mixed", languages=("python",), tests_per_task=4))
 
 
 SOLUTIONS: dict[tuple[str, str], Callable[[dict[str, Any]], str]] = {

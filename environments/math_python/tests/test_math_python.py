@@ -82,8 +82,9 @@ def rewards(row: dict[str, Any], texts: list[str]) -> list[float]:
 
 
 @pytest.mark.usefixtures("bubblewrap")
-def test_whoever_computes_the_answer_with_the_tool_and_boxes_it_earns_everything() -> None:
-    rows = [row for seed in (0, 1) for kind in KINDS for row in tasks(1, seed=seed, kinds=(kind,), difficulty="easy")]
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
+def test_whoever_computes_the_answer_with_the_tool_and_boxes_it_earns_everything(seed: int) -> None:
+    rows = [row for kind in KINDS for row in tasks(1, seed=seed, kinds=(kind,), difficulty="easy")]
 
     def model(prompt: Any, state: whet.State, turn: int) -> Any:
         if turn == 0:
@@ -92,7 +93,7 @@ def test_whoever_computes_the_answer_with_the_tool_and_boxes_it_earns_everything
         return f"So it is \\boxed{{{prompt[-1]['content'].removeprefix('Out[1]: ')}}}."
 
     states = attempts(rows, model)
-    assert [(state["error"], state["reward"]) for state in states] == [(None, 1.0)] * 18
+    assert [(state["error"], state["reward"]) for state in states] == [(None, 1.0)] * 9
     assert all(state["metrics"]["used_python"] == 1.0 for state in states)
 
 
