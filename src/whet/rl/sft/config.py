@@ -19,6 +19,9 @@ from whet.rl.config import (
 from whet.rl.learner.config import LearnerConfig, LoraConfig, OptimizerConfig
 from whet.rl.monitors.config import TrackioConfig, WandbConfig
 
+NO_ROLLOUTS: dict[str, tuple[str, ...]] = {"learner": ("keep_token_details",), "deployment": ("engine_process",)}
+"""Keys of shared sections that are about rollouts of training; here they would have no effect, which is refused."""
+
 
 class DataConfig(StrictModel):
     """`[data]`: the conversations to imitate."""
@@ -104,10 +107,15 @@ class SftConfig(StrictModel):
     def _consistent(self) -> Self:
         if self.num_epochs is not None and self.max_steps is not None:
             raise ValueError("max_steps and num_epochs both say when to stop: drop one of the two")
+        for name, keys in NO_ROLLOUTS.items():
+            section = getattr(self, name)
+            for key in keys:
+                if getattr(section, key) != type(section).model_fields[key].default:
+                    raise ValueError(f"{name}.{key} would have no effect: no rollout is trained on")
         if self.eval is None:
-            for section in ("sampling", "inference"):
-                if getattr(self, section) is not None:
-                    raise ValueError(f"[{section}] would have no effect: there is no [eval] with an [[eval.env]]")
+            for name in ("sampling", "inference"):
+                if getattr(self, name) is not None:
+                    raise ValueError(f"[{name}] would have no effect: there is no [eval] with an [[eval.env]]")
         elif not self.eval.env:
             raise ValueError("[eval] needs [[eval.env]]: the environments to evaluate on")
         return self
