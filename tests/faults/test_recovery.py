@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from whet.errors import ConfigError, RunError
 from whet.files import read_lines
@@ -176,6 +178,36 @@ def test_a_step_without_a_checkpoint_cannot_be_chosen_and_those_there_are_are_na
     assert outcome.state == "failed"
     assert "there is no checkpoint of step 7; there are: 1, 2, 3, 4" in outcome.message
     assert not (run / "set_aside").exists()
+
+
+def test_a_checkpoint_is_a_model_to_begin_with(run: Path, train: Train) -> None:
+    checkpoint = run / "checkpoints" / "step_2"
+    outcome = train("--model", str(checkpoint), "--max_steps", "1")
+    assert (outcome.state, outcome.step) == ("finished", 1)
+    exported, saved = (
+        load_file(run / "exports/step_2-model/model.safetensors"),
+        load_file(checkpoint / "weights.safetensors"),
+    )
+    assert exported.keys() == saved.keys()
+    assert all(torch.equal(exported[name], saved[name]) for name in saved)
+    shutil.rmtree(checkpoint)  # as a run that goes on does with its older ones
+    assert train("--model", str(checkpoint), "--max_steps", "2", resume=True).step == 2
+
+
+def test_a_checkpoint_of_an_adapter_is_an_adapter_to_begin_with(train: Train, tmp_path: Path) -> None:
+    lora = ("--lora.rank", "2", "--max_steps", "1")
+    train(*lora, "--name", "first")
+    checkpoint = tmp_path / "runs" / "first" / "checkpoints" / "step_1"
+    outcome = train(*lora, "--lora.path", str(checkpoint))
+    assert (outcome.state, outcome.step) == ("finished", 1)
+    exported = load_file(tmp_path / "runs/first/exports/step_1-peft/adapter_model.safetensors")
+    assert any(tensor.any() for name, tensor in exported.items() if "lora_B" in name)
+    assert train("--name", "whole", "--model", str(checkpoint), "--max_steps", "1").state == "finished"
+
+
+def test_a_checkpoint_of_all_weights_is_no_adapter(run: Path, train: Train) -> None:
+    with pytest.raises(ConfigError, match="holds all weights"):
+        train("--lora.rank", "2", "--lora.path", str(run / "checkpoints" / "step_2"))
 
 
 def test_a_directory_that_is_no_run_cannot_be_resumed(tmp_path: Path) -> None:

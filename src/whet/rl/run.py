@@ -45,6 +45,7 @@ from whet.rl.run_directory import RunDirectory
 from whet.rl.runner import GroupRunner, TrainingEnv
 from whet.rl.shaping import RewardShaper
 from whet.rl.source import Source
+from whet.rl.starting_point import starting_adapter, starting_model
 from whet.rl.status import Status
 from whet.rl.stopping import explain_failure, stop_on_signals
 from whet.rl.stream import Stream
@@ -73,7 +74,7 @@ def run_training(
 
     engine_threads, learner_threads = config.threads()
     loss_fn(config.algorithm.loss)  # one given by import path is found before anything is made
-    model = read_model(config.model)
+    model = read_model(starting_model(config.model))
     if config.algorithm.router_replay and model.arch.experts is None:
         raise ConfigError(f"[algorithm] router_replay would have no effect: {config.model} has no experts")
     with ExitStack() as stack:
@@ -90,7 +91,7 @@ def run_training(
         learner: AnyLearner = make(
             model.path,
             optimizer=config.optimizer,
-            lora=config.lora,
+            lora=starting_adapter(config.lora),
             max_steps=config.max_steps,
             seed=config.seed,
             threads=learner_threads,
