@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import whet
 from whet.errors import WhetError
-from whet.models.build import build_tiny, imitate, make_demonstrations, write_untrained
+from whet.models.build import build_tiny, make_demonstrations, train, write_untrained
 from whet.models.card import describe
 from whet.models.demonstrations import batches, demonstrate
 from whet.models.experts import EXPERTS
@@ -110,7 +110,7 @@ def test_every_pass_over_the_demonstrations_has_a_new_order() -> None:
 def test_the_same_seed_gives_the_same_weights(built: Path, tmp_path: Path) -> None:
     write_untrained(tmp_path / "begin", seed=0)
     stages = make_demonstrations(SHORT, 0, quiet)
-    imitate(tmp_path / "begin", tmp_path / "again", stages, SHORT, 0, quiet)
+    train(tmp_path / "begin", tmp_path / "again", stages, SHORT, 0, quiet)
     first, second = (load_file(path / "model.safetensors") for path in (built, tmp_path / "again"))
     assert first.keys() == second.keys()
     assert all(torch.equal(first[name], second[name]) for name in first)

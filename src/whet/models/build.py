@@ -1,7 +1,7 @@
 """Making whet/tiny: demonstrations, imitation, export, card. What `whet model build-tiny` runs.
 
-Seeded: the same seed, machine and number of threads give the same weights. The learner is the one that reinforcement
-learning uses, with the loss `cross_entropy`; only what the model itself would have said carries loss.
+Seeded: the same seed, machine and number of threads give the same weights. A step is one of `whet train sft`; what
+differs is where its rows come from: two stages under one schedule, of demonstrations that are tokens from the start.
 """
 
 from __future__ import annotations
@@ -22,11 +22,9 @@ from whet.models.demonstrations import batches, demonstrate
 from whet.models.experts import EXPERTS
 from whet.models.recipe import ARCHITECTURE, RECIPE, Recipe
 from whet.models.tokenizer import build_tokenizer, save_tokenizer
-from whet.rl.batch import pack
 from whet.rl.learner.make import make_learner
-from whet.rl.learner.protocol import OptimParams
-from whet.rl.losses.config import LossConfig
 from whet.rl.samples import TokenSequence
+from whet.rl.sft.loop import imitate
 
 Progress = Callable[[str, int, int], None]
 """Told what is being done, how much of it is done, and of how much."""
@@ -57,7 +55,7 @@ def build_tiny(
     with tempfile.TemporaryDirectory(prefix="whet-build-") as scratch:
         begin = Path(scratch)
         write_untrained(begin, seed)
-        imitate(begin, out, stages, recipe, seed, progress)
+        train(begin, out, stages, recipe, seed, progress)
     seconds = round(time.monotonic() - started)
     scores = measure(out, list(recipe.shares), examples=recipe.examples, progress=progress)
     write_card(
@@ -105,22 +103,21 @@ def write_untrained(directory: Path, seed: int) -> None:
     save_tokenizer(directory)
 
 
-def imitate(begin: Path, out: Path, stages: Stages, recipe: Recipe, seed: int, progress: Progress) -> None:
+def train(begin: Path, out: Path, stages: Stages, recipe: Recipe, seed: int, progress: Progress) -> None:
     """From the model in `begin` to the one in `out`, by imitating one stage's demonstrations after the other's."""
+    optimizer = recipe.optimizer()
     learner = make_learner(
         begin,
-        optimizer=recipe.optimizer(),
+        optimizer=optimizer,
         lora=None,
         max_steps=recipe.steps,
         seed=seed,
         publish_directory=begin,
     )
-    loss = LossConfig(loss="cross_entropy")
     streams = [batches(sequences, recipe.batch_size, seed) for sequences in stages]
     for step in range(1, recipe.steps + 1):
-        batch = pack(next(streams[step > recipe.steps * recipe.first_stage]))
-        learner.forward_backward(batch, loss)
-        learner.optim_step(OptimParams(recipe.learning_rate, denominator=batch.trained_tokens))
+        sequences = next(streams[step > recipe.steps * recipe.first_stage])
+        imitate(learner, sequences, recipe.learning_rate, optimizer.max_grad_norm)
         progress("imitation", step, recipe.steps)
     learner.export(out, torch.bfloat16)
     learner.close()
