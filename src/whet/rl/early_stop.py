@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pydantic import Field
 
 from whet.config import StrictModel
+from whet.errors import ConfigError
 from whet.rl.monitors.protocol import EvalReport, EvalScore
 
 
@@ -52,6 +53,17 @@ def reason_to_stop(config: EarlyStopConfig, evaluations: Sequence[EvalReport]) -
             f"early_stop.patience = {config.patience}"
         )
     return None
+
+
+def check_metric(config: EarlyStopConfig, report: EvalReport) -> None:
+    """Raise `ConfigError` where scored rollouts do not have the watched metric: it would never stop anything."""
+    scored = [score for score in report.scores if score.rollouts > score.errors]
+    names = {"reward"}.union(*(score.metrics for score in scored))
+    if scored and config.metric not in names:
+        raise ConfigError(
+            f"early_stop.metric = {config.metric!r} is not what evaluations measure; choose from "
+            f"{', '.join(sorted(names))}"
+        )
 
 
 def value_of(config: EarlyStopConfig, report: EvalReport) -> float:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from whet.rl.budgets import Budget
-from whet.rl.early_stop import EarlyStopConfig, reason_to_stop
+from whet.rl.early_stop import EarlyStopConfig, check_metric, reason_to_stop
 from whet.rl.group import Batch
 from whet.rl.monitors.protocol import EvalReport
 
@@ -52,6 +52,8 @@ class Ending:
 
     def after_evaluation(self, report: EvalReport) -> None:
         self._evaluations.append(report)
+        if self.early_stop is not None:
+            check_metric(self.early_stop, report)
         if self.early_stop is not None and report.moment == "during" and self.reason is None:
             self._end(reason_to_stop(self.early_stop, self._evaluations))
 
