@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +22,44 @@ def _beside(name: str) -> Any:
 
 
 _pages, _terminals, _warm = map(_beside, ("pages", "terminals", "warm"))
+
+LONGEST = (
+    "tests/authoring/review/test_check.py",
+    "tests/docs/test_guides.py",
+    "tests/parity/test_environments.py",
+    "tests/authoring/test_scaffold.py",
+    "tests/envs/test_mcp_env.py",
+    "tests/envs/test_mcp_faults.py",
+    "tests/contract/test_asynchronous_training.py",
+    "tests/rl/test_run_failures.py",
+    "tests/envs/test_python_env.py",
+    "environments/code_tests/tests/test_code_tests.py",
+    "tests/parity/test_packages.py",
+    "tests/evals/sessions/test_workers.py",
+    "tests/contract/token_truth/test_streaming.py",
+    "environments/mcp_files/tests/test_mcp_files.py",
+)
+"""Files that take many seconds, the longest first: they begin first, so that no worker has one left in the end."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config.option, "loadscopereorder"):  # pytest-xdist would begin with files of many tests
+        config.option.loadscopereorder = False
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    root = Path(__file__).parents[1]
+    places = {root / name: place for place, name in enumerate(LONGEST)}
+    missing = [str(path) for path in places if not path.is_file()]
+    if missing:
+        raise pytest.UsageError(f"LONGEST in {__file__} names files that are not there: {', '.join(missing)}")
+    items.sort(key=lambda item: places.get(item.path, len(places)))
+
+
+def pytest_collection_finish() -> None:
+    """What has been imported stays: the garbage collector need not look at it again in every test."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
