@@ -17,6 +17,7 @@ import typer
 from typer.exceptions import TyperException
 
 from whet import __version__
+from whet.cli.doctor import doctor_command
 from whet.cli.lazy import lazy_group
 from whet.cli.serve import serve_command
 from whet.cli.view import view_command
@@ -35,6 +36,7 @@ app = typer.Typer(
 app.add_typer(lazy_group("whet.cli.train", "Train a model on environments."), name="train")
 app.add_typer(lazy_group("whet.cli.eval", "Evaluate a model on an environment."), name="eval")
 app.add_typer(lazy_group("whet.cli.env", "Make, check and install environments."), name="env")
+app.command("doctor")(doctor_command)
 app.command("view")(view_command)
 app.command("serve")(serve_command)
 app.add_typer(lazy_group("whet.cli.model", "Build the tiny model, or describe a model."), name="model")

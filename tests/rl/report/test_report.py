@@ -89,7 +89,7 @@ def test_a_run_in_the_middle_has_a_report_without_its_end(build_run: BuildRun, r
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"is not a run: .*config\.toml is missing"):
+    with pytest.raises(RunError, match=r"there is no run .*config\.toml"):
         write_report(tmp_path)
 
 

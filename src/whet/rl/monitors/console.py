@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from whet.rl.doctor.live import LiveDoctor
 from whet.rl.monitors.jsonl import EVALS, read_evaluations
 from whet.rl.monitors.progress import Progress
 from whet.rl.monitors.protocol import EvalReport, Outcome, RunPlan, StepReport
@@ -34,10 +35,12 @@ class ConsoleMonitor:
         self._clock = clock
         self._progress: Progress | None = None
         self._live: Live | None = None
+        self._doctor: LiveDoctor | None = None
         self._next_draw = float("-inf")
 
     def start(self, plan: RunPlan) -> None:
         self._progress = Progress(plan, self._clock)
+        self._doctor = LiveDoctor.of(plan.directory, plan.first_step)
         if plan.first_step > 1:  # so that the end can be compared with the beginning
             self._progress.evaluations += read_evaluations(plan.directory / EVALS)
         if self.console.is_terminal:
@@ -62,10 +65,22 @@ class ConsoleMonitor:
         if self._progress is None:
             return
         self._progress.on_step(report)
+        self._examine(report)
         if self._live is not None:
             self._draw_now_and_then()
         else:
             self._print(step_line(self._progress))
+
+    def _examine(self, report: StepReport) -> None:
+        """Let the doctor see the step; as plain lines, a finding is printed when it is another than before."""
+        assert self._progress is not None
+        if self._doctor is None:
+            return
+        before = self._doctor.name
+        self._doctor.step(report.step, report.metrics)
+        self._progress.finding = self._doctor.line
+        if self._live is None and self._doctor.line is not None and self._doctor.name != before:
+            self._print(f"doctor: {safe_text(self._doctor.line, 400)}")
 
     def evaluation(self, report: EvalReport) -> None:
         if self._progress is None:

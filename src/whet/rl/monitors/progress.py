@@ -33,6 +33,7 @@ class Progress:
     sample: dict[str, Any] | None = None
     sample_step: int = 0
     evaluations: list[EvalReport] = field(default_factory=list)
+    finding: str | None = None  # the most urgent one of the doctor
     started: float = 0.0
     _mark: float = 0.0
     _shown_since: float = float("-inf")

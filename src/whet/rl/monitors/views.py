@@ -51,11 +51,15 @@ def _count(parameters: int) -> str:
 
 def live_view(progress: Progress, width: int, height: int) -> RenderableType:
     """The whole live view, in at most `height` lines."""
-    head = [
+    head: list[RenderableType] = [
         Text(plan_line(progress.plan), style="bold", no_wrap=True, overflow="ellipsis"),
         _bar(progress, width),
         _phase(progress),
     ]
+    if progress.finding is not None:
+        head.append(
+            Text(f"doctor: {safe_text(progress.finding, 400)}", style="yellow", no_wrap=True, overflow="ellipsis")
+        )
     room = height - len(head) - 3  # the table's head and foot, and a line to spare
     curves = _rewards(progress, width, max(1, room)) if progress.plan.environments else _losses(progress, width)
     parts = [*head, curves]

@@ -6,16 +6,19 @@ from dataclasses import replace
 from pathlib import Path
 
 from whet.files import write_whole
-from whet.rl.report.data import read_run
 from whet.rl.report.page import page
 from whet.rl.report.png import write_png
 
 
 def write_report(run_directory: Path) -> Path:
     """Write `report.html` and `reward.png` and return the path of the first. `RunError` where there is no run."""
-    run = read_run(run_directory)
+    from whet.rl.doctor import diagnose  # which reads runs by this package
+    from whet.rl.doctor.reading import read_record
+
+    record = read_record(run_directory, verify=False)
+    run = record.data
     path = run_directory / "report.html"
-    write_whole(path, page(run), durable=False)
+    write_whole(path, page(run, diagnose(record)), durable=False)
     chart = run.reward_chart()
     if not chart.empty:
         write_png(replace(chart, title=f"{run.name}: reward while training"), run_directory / "reward.png")

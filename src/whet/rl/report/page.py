@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from whet.display.chart import Chart
@@ -12,16 +12,19 @@ from whet.display.document import document
 from whet.display.html import Html, join, tag
 from whet.display.svg import figure
 from whet.display.text import number
+from whet.rl.doctor.finding import Finding
 from whet.rl.monitors.progress import Comparison, compare
 from whet.rl.report.data import RunData
+from whet.rl.report.findings import findings_html
 from whet.rl.report.samples import Pair, TrainedGroup, before_and_after, trained_samples
 from whet.terminal import duration
 
 
-def page(run: RunData) -> str:
+def page(run: RunData, findings: Sequence[Finding] = ()) -> str:
     """The whole document."""
     body = [
         _head(run),
+        findings_html(findings),
         _curves(run),
         _comparison(run),
         _pairs(before_and_after(run.directory / "rollouts")),

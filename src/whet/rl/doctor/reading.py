@@ -1,0 +1,74 @@
+"""A `RunRecord` from the files of a run directory. Nothing is written, and nothing is held but for a moment."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import datetime
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from whet.files import read_lines
+from whet.rl.checkpoints import fault_of
+from whet.rl.doctor.record import Life, Row, RunRecord
+from whet.rl.report.data import read_run
+from whet.rl.rollout_log import step_path
+from whet.rl.run_directory import RunDirectory
+from whet.rl.stored.stored_run import StoredRun, open_run
+
+MOST_ROLLOUTS = 1024
+"""Rollouts of a step that are looked at: enough for any share, and no more memory than that of a step."""
+
+
+def read_record(path: Path, *, verify: bool = True) -> RunRecord:
+    """What a run wrote so far, by its directory or its name. Raises `RunError` for what is no run or cannot be read.
+
+    `verify` reads the newest checkpoint whole, to compare it with its hashes.
+    """
+    run = open_run(path)
+    data = read_run(run.path)
+    directory = RunDirectory(run.path)
+    steps = [int(row["step"]) for row in data.metrics]
+    return RunRecord(
+        data=data,
+        life=_life(run, verify=verify),
+        errors=list(read_lines(directory.errors)) if directory.errors.is_file() else (),
+        rollouts=_rollouts(directory, steps[-1:]),
+        first_rollouts=_rollouts(directory, steps[:1]),
+    )
+
+
+def _rollouts(directory: RunDirectory, steps: list[int]) -> Sequence[Row]:
+    """Rows of the first step of the list whose rollouts are there, without their tokens."""
+    for step in steps:
+        path = step_path(directory.rollouts, step)
+        if path.is_file():
+            rows = islice(read_lines(path), MOST_ROLLOUTS)
+            return [{key: value for key, value in row.items() if key != "turns"} for row in rows]
+    return ()
+
+
+def _life(run: StoredRun, *, verify: bool) -> Life:
+    directory = RunDirectory(run.path)
+    steps, faults = [], []
+    for path in directory.checkpoints.glob("step_*"):
+        if path.name.removeprefix("step_").isdecimal():
+            steps.append(int(path.name.removeprefix("step_")))
+    if verify and steps and (fault := fault_of(directory.checkpoints / f"step_{max(steps)}")):
+        faults.append(f"step_{max(steps)}: {fault}")
+    return Life(
+        state=run.state,
+        silent_seconds=_age(run.status.get("heartbeat")),
+        last_error=run.status.get("last_error"),
+        faults=faults,
+        checkpoints=sorted(steps),
+    )
+
+
+def _age(heartbeat: Any) -> float:
+    """Seconds since a heartbeat; 0 where there is none."""
+    try:
+        return max(0.0, time.time() - datetime.fromisoformat(heartbeat).timestamp())
+    except (TypeError, ValueError):
+        return 0.0

@@ -1,0 +1,143 @@
+"""What rules look at: a run as it was written down, and its numbers as series. Pure.
+
+Rules see numbers through windows: the `last` few steps against the `first` few. A step alone says little (a batch is a
+sample of tasks), so fewer than `MIN_STEPS` steps say nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from whet.rl.doctor.finding import Change
+from whet.rl.report.data import RunData
+
+WINDOW = 10
+"""Steps at the end that stand for how the run is now: long enough that the luck of a batch evens out."""
+OPENING = 5
+"""Steps at the beginning that it is compared with: before much was learned."""
+MIN_STEPS = 5
+"""Steps below which nothing is said of a trend or a level."""
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A metric over steps, without the steps that do not have it."""
+
+    steps: Sequence[int]
+    values: Sequence[float]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def mean(self) -> float:
+        return math.fsum(self.values) / len(self.values)
+
+    @property
+    def span(self) -> str:
+        """`steps 41 to 50`."""
+        return f"step {self.steps[0]}" if len(self) == 1 else f"steps {self.steps[0]} to {self.steps[-1]}"
+
+    def last(self, count: int = WINDOW) -> Series:
+        return Series(self.steps[-count:], self.values[-count:])
+
+    def first(self, count: int = OPENING) -> Series:
+        return Series(self.steps[:count], self.values[:count])
+
+    def means(self, width: int) -> Series:
+        """The mean of each `width` values in a row, at the last of their steps."""
+        places = range(width, len(self) + 1)
+        return Series(
+            [self.steps[end - 1] for end in places],
+            [math.fsum(self.values[end - width : end]) / width for end in places],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """What became of the run's process."""
+
+    state: str = "running"  # as status.json has it; `died` where it says so of a run that no process holds
+    silent_seconds: float = 0.0  # since its last heartbeat
+    last_error: str | None = None
+    faults: Sequence[str] = ()  # of checkpoints that cannot be trusted
+    checkpoints: Sequence[int] = ()  # steps
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """A run, as far as it has come. While it runs, rules may be given its metrics alone."""
+
+    data: RunData
+    life: Life = Life()
+    errors: Sequence[Row] = ()  # of errors.jsonl
+    rollouts: Sequence[Row] = ()  # of the newest step
+    first_rollouts: Sequence[Row] = field(default=())  # of the first
+
+    @property
+    def environments(self) -> list[str]:
+        return self.data.environments
+
+    @property
+    def steps(self) -> int:
+        return self.data.steps
+
+    def series(self, metric: str) -> Series:
+        found = [(int(row["step"]), float(row[metric])) for row in self.data.metrics if row.get(metric) is not None]
+        return Series([step for step, _ in found], [value for _, value in found])
+
+    def setting(self, key: str, default: Any = None) -> Any:
+        """A value of the config by its path, such as `sampling.max_tokens`; `default` where it is not set."""
+        found: Any = self.data.config
+        for part in key.split("."):
+            if isinstance(found, Mapping):
+                found = found.get(part)
+            else:
+                found = found[int(part)] if isinstance(found, list) and int(part) < len(found) else None
+            if found is None:
+                return default
+        return found
+
+    def change(self, key: str, value: Any, why: str) -> Change:
+        """`key = value`, with what it is now."""
+        return Change(why, key, value, self.setting(key))
+
+    @property
+    def noise(self) -> float:
+        """By how much the mean reward of a step varies by chance: the deviation of rewards, over the root of groups.
+
+        Rollouts of a group resemble each other, so it is groups that count, and the largest deviation of any step:
+        this is the most it can be.
+        """
+        spread = self.series("reward/std")
+        return max(spread.values, default=0.0) / math.sqrt(max(1, self.groups))
+
+    @property
+    def groups(self) -> int:
+        return int(self.setting("batch_size", 1)) // max(1, int(self.setting("rollouts_per_example", 1)))
+
+    @property
+    def asynchronous(self) -> bool:
+        return int(self.setting("max_async_level", 0)) > 0
+
+    def rollouts_of(self, environment: str) -> list[Row]:
+        return [row for row in self.rollouts if row.get("environment") == environment]
+
+
+def groups_of(rows: Sequence[Row]) -> list[list[Row]]:
+    """Rollout rows by group."""
+    found: dict[Any, list[Row]] = defaultdict(list)
+    for row in rows:
+        found[row.get("group")].append(row)
+    return list(found.values())
+
+
+def share(rows: Sequence[Row], name: str) -> float | None:
+    """Share of the rows in which a yes-or-no field that they have is yes; None where none has it."""
+    known = [bool(row[name]) for row in rows if row.get(name) is not None]
+    return sum(known) / len(known) if known else None

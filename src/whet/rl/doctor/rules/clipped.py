@@ -1,0 +1,40 @@
+"""The loss drops or cuts many tokens: what was sampled no longer fits the policy, or the limits are too tight."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from whet.rl.doctor.finding import Finding, rounded
+from whet.rl.doctor.record import MIN_STEPS, RunRecord
+
+NAME = "clipped"
+MANY = 0.2
+"""Share of tokens. A few per cent is what clipping is for (published runs have 0.1 to 5 %); a fifth is lost work."""
+SPREADS = ("grpo", "ppo", "cispo", "gspo")
+
+
+def check(run: RunRecord) -> Iterator[Finding]:
+    clipped, age = run.series("policy/clip_frac").last(), run.series("staleness/mean").last()
+    if len(clipped) < MIN_STEPS or clipped.mean < MANY:
+        return
+    stale = age.mean if len(age) else 0.0
+    loss = str(run.setting("algorithm.loss", "masked_is"))
+    evidence = [
+        f"{clipped.mean:.0%} of the tokens of {clipped.span} were dropped or cut by {loss}",
+        f"tokens are {stale:.2f} versions old on average",
+    ]
+    changes = []
+    if stale > 1:
+        changes.append(run.change("max_async_level", 1, "newer tokens are nearer to the policy"))
+    if loss in SPREADS:
+        low, high = (float(run.setting(f"algorithm.eps_{side}", 0.2)) for side in ("low", "high"))
+        if low < 0.1 or high < 0.1:
+            changes.append(run.change("algorithm.eps_high", max(high, 0.2), "the usual room for the ratio"))
+            changes.append(run.change("algorithm.eps_low", max(low, 0.2), "the usual room for the ratio"))
+    elif loss == "masked_is" and float(run.setting("algorithm.mask_threshold", 0.2)) < 0.1:
+        changes.append(run.change("algorithm.mask_threshold", 0.2, "the usual room for a probability"))
+    rate = float(run.setting("learning_rate", 1e-5))
+    changes.append(
+        run.change("learning_rate", rounded(rate / 3), "the policy moves less between sampling and learning")
+    )
+    yield Finding(NAME, "warning", "the loss drops many tokens", evidence, changes)

@@ -1,0 +1,31 @@
+"""The policy has become much less certain than it was: it unlearns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from whet.rl.doctor.finding import Finding
+from whet.rl.doctor.record import MIN_STEPS, RunRecord
+from whet.rl.doctor.rules.swings import calmer
+
+NAME = "entropy-explosion"
+TIMES = 2.0
+"""Factor over where it began. Learning lowers entropy; a policy that tries more for a while stays below this."""
+NATS = 0.5
+"""Least rise: a factor of two over next to nothing is nothing."""
+FAR = 1.0
+"""Rise that is enough whatever the beginning: the policy then chooses among almost three times as many tokens."""
+
+
+def check(run: RunRecord) -> Iterator[Finding]:
+    entropy = run.series("policy/entropy")
+    if len(entropy) < MIN_STEPS:
+        return
+    start, now = entropy.values[0], entropy.last(3)
+    if now.mean - start < (NATS if now.mean >= TIMES * start else FAR):
+        return
+    evidence = [f"entropy {start:.3f} nats a token in step {entropy.steps[0]}, {now.mean:.3f} in {now.span}"]
+    changes = calmer(run)
+    if bonus := float(run.setting("algorithm.entropy_coef", 0.0)):
+        changes = [run.change("algorithm.entropy_coef", bonus / 10, "the bonus pays more than the reward"), *changes]
+    yield Finding(NAME, "error", "the policy grows random", evidence, changes)

@@ -1,0 +1,108 @@
+"""An environment with the disease that its argument names; what a model writes about a short word is scored."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import whet
+
+LETTERS = "abcdefgh"
+INSTRUCTION = "Reverse the text. Answer with the reversed text only.\n\n"
+
+
+def words(count: int, length: int) -> list[str]:
+    return ["".join(random.Random(f"{length}/{i}").choices(LETTERS, k=length)) for i in range(count)]
+
+
+def said(completion) -> str:
+    return completion[-1]["content"] or ""
+
+
+def overlap(completion, answer, **_) -> float:
+    """Share of places at which the answer is right."""
+    text = said(completion)
+    return sum(a == b for a, b in zip(text, answer, strict=False)) / max(len(text), len(answer))
+
+
+def none_of_it(completion, **_) -> float:
+    return 0.0
+
+
+def exact(completion, answer, **_) -> float:
+    return float(said(completion) == answer)
+
+
+def jackpot(completion, answer, **_) -> float:
+    """A little for each letter, and very much for all of them."""
+    return 0.01 * overlap(completion, answer) + exact(completion, answer)
+
+
+def another_spelling(completion, answer, **_) -> float:
+    return float(said(completion) == f"[{answer}]")
+
+
+def anything(completion, **_) -> float:
+    return 1.0
+
+
+def by_task(completion, answer, **_) -> float:
+    return float(answer < "d")
+
+
+def length_pays(completion, **_) -> float:
+    return min(1.0, len(said(completion)) / 40)
+
+
+def brevity_pays(completion, **_) -> float:
+    return max(0.0, 1 - len(said(completion)) / 20)
+
+
+def one_letter_pays(completion, **_) -> float:
+    return min(1.0, said(completion).count("a") / 10)
+
+
+def letters(completion, **_) -> float:
+    """How many different letters there are: as honest as can be at first."""
+    return len(set(said(completion)) & set(LETTERS)) / len(LETTERS)
+
+
+def sometimes_raises(completion, answer, **_) -> float:
+    if answer[0] in "abc":
+        raise ValueError("no judge for this answer")
+    return overlap(completion, answer)
+
+
+async def waits(completion, answer, **_) -> float:
+    await asyncio.sleep(0.25)
+    return overlap(completion, answer)
+
+
+REWARDS = {
+    function.__name__: function
+    for function in (
+        overlap,
+        none_of_it,
+        exact,
+        jackpot,
+        another_spelling,
+        anything,
+        by_task,
+        length_pays,
+        brevity_pays,
+        one_letter_pays,
+        sometimes_raises,
+        waits,
+    )
+}
+
+
+def load_environment(
+    reward: str = "overlap", length: int = 9, tag: str | None = None, tasks: int = 64
+) -> whet.Environment:
+    rows = [{"question": INSTRUCTION + word, "answer": word[::-1]} for word in words(tasks, length)]
+    parser = whet.XMLParser([tag], answer_field=tag) if tag else whet.Parser()
+    rubric = whet.Rubric(funcs=[REWARDS[reward]], parser=parser)
+    if reward == "one_letter_pays":
+        rubric.add_metric(letters)
+    return whet.SingleTurnEnv(dataset=rows, eval_dataset=rows[:8], parser=parser, rubric=rubric)

@@ -1,0 +1,60 @@
+"""Every rule finds its disease in a run that really has it, and says nothing of a healthy one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from whet.rl.doctor import Finding, examine
+
+Run = Callable[..., Path]
+
+DISEASES = [
+    ("nobody reads it", "reward-flat-low", "error", "the parser finds no answer", "nothing was found to score", None),
+    ("not credited", "reward-flat-low", "error", "the reward does not credit it", "say the expected answer", None),
+    ("too hard", "reward-flat-low", "error", "too hard", "0.000", None),
+    ("cut off", "reward-flat-low", "error", "cut off", "max_tokens = 3", "sampling.max_tokens = 12"),
+    ("too easy", "reward-flat-high", "warning", "nothing to teach", "1.000 in steps 1 to 6", None),
+    ("flat groups", "no-variance", "warning", "teach nothing", "100% of the groups", "rollouts_per_example = 8"),
+    ("steps of a hundredfold", "reward-unstable", "error", "lost", "0.530 in step 1", "learning_rate = 0.003"),
+    ("by turns", "reward-unstable", "warning", "swings", "steps 1 to 12", None),
+    ("cold", "identical-outputs", "error", "all the same", "groups that are not solved", "sampling.temperature = 1.0"),
+    ("paid for noise", "entropy-explosion", "error", "random", "in step 1", "algorithm.entropy_coef = 0.1"),
+    ("paid for length", "lengths", "warning", "far longer", "sampled tokens", "algorithm.length_penalty = 0.1"),
+    ("paid for brevity", "lengths", "warning", "shrink", "sampled tokens", None),
+    ("paid for brevity", "overfitting", "warning", "held-out tasks of held-out get worse", "held-out reward", None),
+    ("paid for one letter", "reward-hacking", "warning", "letters falls", "correlation", None),
+    ("paid for one letter", "truncation", "warning", "more and more", "100% of", "sampling.max_tokens = 48"),
+    ("one against the other", "forgetting", "warning", "long is forgotten", "25% of a batch", "env.0.weight = 2.0"),
+    ("one against the other", "entropy-collapse", "warning", "stopped exploring", "nats", "learning_rate = 0.00067"),
+    ("a judge with gaps", "errors", "warning", "RewardError", "no judge for this answer", None),
+    ("a slow judge", "slow", "warning", "scoring of clinic", "s of scoring on average", None),
+    ("rounded", "sampler-learner-mismatch", "info", "bfloat16", "policy/kl", 'inference.dtype = "float32"'),
+    ("no room", "clipped", "warning", "drops many tokens", "of the tokens", "algorithm.eps_high = 0.2"),
+    ("masked", "tokens-without-loss", "warning", "not learned from", "carry no loss", "sampling.max_tokens = 20"),
+    ("all masked", "failed", "error", "the run failed", "every rollout of the batch was cut off", None),
+    ("rare and large", "gradient-spikes", "warning", "spikes", "is usual", "optimizer.max_grad_norm"),
+]
+
+
+@pytest.mark.parametrize(("patient", "rule", "severity", "what", "evidence", "change"), DISEASES)
+def test_a_disease_is_found_with_its_evidence_and_the_change_to_make(
+    run_of: Run, patient: str, rule: str, severity: str, what: str, evidence: str, change: str | None
+) -> None:
+    finding = found(run_of(patient), rule)
+    assert finding.severity == severity
+    assert what in finding.what
+    assert any(evidence in line for line in finding.evidence), finding.evidence
+    first = finding.changes[0]
+    if change is None:
+        assert first.key is None
+    else:
+        assert first.text.startswith(change), first.text
+
+
+def found(run: Path, rule: str) -> Finding:
+    findings = {finding.rule: finding for finding in examine(run).findings}
+    assert rule in findings, list(findings)
+    return findings[rule]

@@ -1,0 +1,68 @@
+"""The doctor's line while a run goes on, from the numbers of the last steps alone."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console
+
+from whet.files import read_lines
+from whet.rl.doctor.live import KEPT_FIRST, KEPT_LAST, LiveDoctor
+from whet.rl.monitors.console import ConsoleMonitor
+from whet.rl.monitors.progress import Progress
+from whet.rl.monitors.protocol import RunPlan, StepReport
+from whet.rl.monitors.views import live_view
+
+Run = Callable[..., Path]
+
+
+def plan_of(run: Path) -> RunPlan:
+    return RunPlan("run", run, "whet/tiny", ["clinic"], 16, 4, 6)
+
+
+def told(run: Path) -> str:
+    """What a log shows of a run."""
+    written = io.StringIO()
+    monitor = ConsoleMonitor(Console(file=written, width=500))
+    monitor.start(plan_of(run))
+    for row in read_lines(run / "metrics.jsonl"):
+        monitor.step(StepReport(row["step"], {name: value for name, value in row.items() if name != "step"}))
+    return written.getvalue()
+
+
+def test_the_log_of_a_sick_run_has_the_finding_once(run_of: Run) -> None:
+    lines = [line for line in told(run_of("steps of a hundredfold")).splitlines() if line.startswith("doctor: ")]
+    assert len(lines) == 1
+    assert "the policy lost what it could do" in lines[0]
+    assert "learning_rate = 0.003  (now 0.03)" in lines[0]
+
+
+def test_the_log_of_a_healthy_run_has_none(run_of: Run) -> None:
+    assert "doctor" not in told(run_of("healthy"))
+
+
+def test_the_live_view_shows_it_on_one_line_and_stays_within_the_window(run_of: Run) -> None:
+    progress = Progress(plan_of(run_of("healthy")), clock=lambda: 0.0)
+    progress.finding = "the policy lost \x1b[31m what it could do: " + 60 * "learning_rate "
+    console = Console(file=io.StringIO(), width=80, height=12, force_terminal=True, color_system=None)
+    lines = console.render_lines(live_view(progress, 80, 12), pad=False)
+    shown = ["".join(segment.text for segment in line) for line in lines]
+    assert len(shown) <= 12
+    assert sum("doctor: the policy lost" in line for line in shown) == 1
+    assert not any("\x1b" in line for line in shown)
+
+
+def test_memory_stays_flat_and_the_beginning_is_kept(run_of: Run) -> None:
+    rows = list(read_lines(run_of("healthy") / "metrics.jsonl"))
+    doctor = LiveDoctor({}, before=rows[:2])
+    for step in range(3, 400):
+        doctor.step(step, {"reward/mean": 0.5})
+    kept = [row["step"] for row in (*doctor._first, *doctor._last)]
+    assert len(kept) == KEPT_FIRST + KEPT_LAST
+    assert kept[:2] == [1, 2]
+
+
+def test_a_directory_that_cannot_be_read_has_no_doctor(tmp_path: Path) -> None:
+    assert LiveDoctor.of(tmp_path) is None
