@@ -5,8 +5,8 @@
     gradients     4 x trained parameters
     optimiser     adamw 8, sgd 4 x trained parameters; muon 4 of matrices in layers, 8 of the rest
     KV cache      sampler: rollouts in flight x max_tokens x 2 L K x 4 bytes (2 in bfloat16); prompts come on top
-    activations   learner: tokens of a micro-batch x L x (4 H + 4 I + 3 W + 3 K + heads x max_tokens) x 4 bytes;
-                  with activation checkpointing x (L H + that of one layer)
+    activations   learner: tokens of a micro-batch x (L (4 H + 4 I + 3 W + 3 K + heads x max_tokens) + 2 H) x 4 bytes;
+                  with activation checkpointing x (L H + that of one layer + 2 H)
 
 V tokens of the vocabulary, H hidden size, I intermediate size (of all experts for parameters, of those that a token
 goes to for activations), L layers, W and K the widths of all query and of all key heads. The scores of attention, heads
@@ -124,8 +124,8 @@ def _kept_per_token(arch: Architecture, config: RunConfig) -> int:
     widths = 3 * (arch.num_heads + arch.num_kv_heads) * arch.head_dim
     layer = 4 * arch.hidden_size + 4 * inner + widths + arch.num_heads * config.sampling.max_tokens
     if config.learner.activation_checkpointing:
-        return arch.num_layers * arch.hidden_size + layer
-    return arch.num_layers * layer
+        return (arch.num_layers + 2) * arch.hidden_size + layer
+    return arch.num_layers * layer + 2 * arch.hidden_size
 
 
 def measured_step(config: RunConfig, runs: list[StoredRun]) -> tuple[float | None, str | None]:

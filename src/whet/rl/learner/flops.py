@@ -1,12 +1,13 @@
 """How much a learner computes, and how much its device could: what `perf/mfu` is made of. Pure.
 
-    flops = w (P_layers T + P_head N) + 12 L W A
+    flops = w (P_layers T - P_last (T - N) + P_head N) + 12 L W A
 
 P are the parameters that a token is multiplied with (embeddings are looked up; of a mixture of experts those of the
 experts that a token goes to), T tokens that are computed, N tokens that are trained, L layers, W the width of all query
 heads, A pairs of a token and one that it attends to. w is 6: 2 forward, 2 for the gradient of what goes in and 2 for
 that of the weights; 4 where the weights are frozen under an adapter, whose own products are left out (they are few).
-What is computed again, for activation checkpointing, does not count, nor does a shared prompt more than once.
+P_last is what the last layer has behind its attention, which is computed only for the N tokens that predict. What is
+computed again, for activation checkpointing, does not count, nor does a shared prompt more than once.
 """
 
 from __future__ import annotations
@@ -30,14 +31,17 @@ def known_peak(device: str) -> float | None:
 def layer_parameters(arch: Architecture) -> int:
     """Parameters of all layers that one token is multiplied with."""
     width, keys = arch.num_heads * arch.head_dim, arch.num_kv_heads * arch.head_dim
-    attention = arch.hidden_size * (2 * width + 2 * keys)
-    dense = 3 * arch.hidden_size * arch.intermediate_size
-    if arch.experts is None:
-        return arch.num_layers * (attention + dense)
-    experts = arch.experts
-    sparse = 3 * arch.hidden_size * experts.intermediate_size * experts.per_token + arch.hidden_size * experts.count
-    mixed = len(experts.layers)
-    return arch.num_layers * attention + (arch.num_layers - mixed) * dense + mixed * sparse
+    before = arch.hidden_size * (width + 2 * keys)
+    return sum(before + _behind_attention(arch, layer) for layer in range(arch.num_layers))
+
+
+def _behind_attention(arch: Architecture, layer: int) -> int:
+    """The output projection and the feed-forward part, of a mixture as far as a token goes through it."""
+    hidden, experts = arch.hidden_size, arch.experts
+    output = hidden * arch.num_heads * arch.head_dim
+    if experts is None or layer not in experts.layers:
+        return output + 3 * hidden * arch.intermediate_size
+    return output + 3 * hidden * experts.intermediate_size * experts.per_token + hidden * experts.count
 
 
 def batch_flops(arch: Architecture, layouts: Sequence[Layout], *, frozen: bool) -> float:
@@ -45,6 +49,7 @@ def batch_flops(arch: Architecture, layouts: Sequence[Layout], *, frozen: bool) 
     tokens = sum(len(layout.tokens) for layout in layouts)
     trained = sum(len(layout.targets) for layout in layouts)
     products = layer_parameters(arch) * tokens + arch.hidden_size * arch.vocab_size * trained
+    products -= _behind_attention(arch, arch.num_layers - 1) * (tokens - trained)
     pairs = sum(map(_pairs, layouts))
     return float((4 if frozen else 6) * products + 12 * arch.num_layers * arch.num_heads * arch.head_dim * pairs)
 

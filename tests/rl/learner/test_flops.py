@@ -1,0 +1,101 @@
+"""How much a learner computes, against counts by hand and against torch's own counter."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from whet.inference.architecture import parse_architecture
+from whet.rl.batch import pack
+from whet.rl.learner.config import LoraConfig
+from whet.rl.learner.flops import known_peak, layer_parameters
+from whet.rl.losses.config import AlgorithmConfig
+from whet.rl.samples import TokenSequence
+
+QWEN3_06B = {
+    "model_type": "qwen3",
+    "vocab_size": 151_936,
+    "hidden_size": 1024,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "max_position_embeddings": 40_960,
+    "tie_word_embeddings": True,
+}
+
+
+def sequences(lengths, prompt=4):
+    rng = np.random.default_rng(0)
+    return [
+        TokenSequence(
+            ids=rng.integers(0, 61, length).astype(np.int32),
+            trained=np.arange(length) >= prompt,
+            logprobs=np.full(length, -4, np.float32),
+            versions=np.zeros(length, np.int32),
+            rollout=str(number),
+        )
+        for number, length in enumerate(lengths)
+    ]
+
+
+def test_parameters_that_a_token_meets_are_those_of_the_layers_less_the_norms() -> None:
+    arch = parse_architecture(QWEN3_06B, where="here")
+    # Qwen3-0.6B as published: 0.44 B parameters without embeddings.
+    assert layer_parameters(arch) == 28 * (1024 * (2 * 2048 + 2 * 1024) + 3 * 1024 * 3072) == 440_401_920
+
+
+def test_of_a_mixture_only_the_experts_count_that_a_token_goes_to() -> None:
+    moe = {
+        **QWEN3_06B,
+        "model_type": "qwen3_moe",
+        "num_experts": 16,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 768,
+    }
+    arch = parse_architecture(moe, where="here")
+    assert layer_parameters(arch) == 28 * (1024 * (2 * 2048 + 2 * 1024) + 2 * 3 * 1024 * 768 + 1024 * 16)
+
+
+def test_a_batch_computes_what_torch_counts(make) -> None:
+    """Torch counts whole squares of attention and, for the head, what the backward pass makes again."""
+    learner, batch = make(), pack(sequences([30, 30]), [1.0, -1.0])
+    with FlopCounterMode(display=False) as counter:
+        output = learner.forward_backward(batch, AlgorithmConfig())
+    tokens, trained, width, layers, hidden, vocabulary = 58, 52, 32, 2, 32, 61
+    again = 2 * trained * hidden * vocabulary
+    square = 12 * layers * width * (29**2 / 2) * 2
+    counted = counter.get_total_flops()
+    assert tokens == sum(batch.lengths) - 2
+    assert output.flops == counted - again - square
+
+
+def test_a_shared_prompt_counts_once(make) -> None:
+    apart, alike = sequences([20, 20]), sequences([20, 20])
+    alike[1].ids[:4] = alike[0].ids[:4]
+    learner = make()
+    first, second = (
+        learner.forward_backward(pack(some, [1.0, 1.0]), AlgorithmConfig()).flops for some in (apart, alike)
+    )
+    saved = 3 * 6 * (2 * 32 * (32 + 2 * 16) + 32 * 32 + 3 * 32 * 48)  # three tokens, less the end of the last layer
+    assert first - second == pytest.approx(saved, rel=0.05)
+
+
+def test_with_an_adapter_no_gradient_of_the_frozen_weights_counts(make) -> None:
+    batch = pack(sequences([20]), [1.0])
+    whole, adapted = (
+        make(lora=lora).forward_backward(batch, AlgorithmConfig()).flops for lora in (None, LoraConfig(rank=2))
+    )
+    attention = 12 * 2 * 32 * 19**2 / 2
+    assert adapted - attention == pytest.approx((whole - attention) * 4 / 6)
+
+
+def test_the_peak_is_given_or_known_by_name_and_otherwise_absent(make) -> None:
+    batch = pack(sequences([20]), [1.0])
+    assert make(peak_tflops=2.0).forward_backward(batch, AlgorithmConfig()).peak_flops == 2e12
+    assert make().forward_backward(batch, AlgorithmConfig()).peak_flops is None or torch.cuda.is_available()
+    assert known_peak("NVIDIA H100 80GB HBM3") == 989
+    assert known_peak("NVIDIA GeForce GTX 1080") is None

@@ -1,0 +1,187 @@
+"""What a dry run says a run will take, against what models and learners really hold."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config, Qwen3MoeConfig
+
+from whet.cli.main import main
+from whet.inference.architecture import read_architecture
+from whet.rl.batch import pack
+from whet.rl.config import RunConfig
+from whet.rl.estimate import estimate, lines, memory_parts, parameter_count
+from whet.rl.learner.make import make_learner
+from whet.rl.losses.config import AlgorithmConfig
+from whet.rl.samples import TokenSequence
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 512,
+    "hidden_size": 64,
+    "intermediate_size": 192,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+}
+MODELS = {
+    "qwen3": Qwen3Config(**SIZES, tie_word_embeddings=True),
+    "llama": LlamaConfig(**SIZES, tie_word_embeddings=False, attention_bias=True),
+    "qwen3_moe": Qwen3MoeConfig(**SIZES, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32),
+}
+CONFIG = {"name": "r", "env": [{"id": "a"}], "batch_size": 8, "rollouts_per_example": 4}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    def models(kind: str) -> Path:
+        path = tmp_path_factory.mktemp(kind)
+        torch.manual_seed(0)
+        AutoModelForCausalLM.from_config(MODELS[kind]).save_pretrained(path)
+        return path
+
+    return models
+
+
+def config(model: Path | str, **more: Any) -> RunConfig:
+    return RunConfig.model_validate({**CONFIG, "model": str(model), **more})
+
+
+@pytest.mark.parametrize("kind", sorted(MODELS))
+def test_parameters_are_counted_as_the_model_has_them(kind: str, models: Callable[[str], Path]) -> None:
+    path = models(kind)
+    model = AutoModelForCausalLM.from_pretrained(path)
+    assert parameter_count(read_architecture(path)) == sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        {},
+        {"optimizer": {"type": "sgd"}},
+        {"optimizer": {"type": "muon"}},
+        {"lora": {"rank": 4}},
+        {"lora": {"rank": 4, "target_modules": ["q_proj", "down_proj"]}},
+    ],
+)
+def test_gradients_and_optimiser_are_as_large_as_the_learner_s(
+    section: dict[str, Any], models: Callable[[str], Path], tmp_path: Path
+) -> None:
+    path = models("qwen3")
+    made = config(path, **section)
+    learner = make_learner(
+        path, optimizer=made.optimizer, lora=made.lora, max_steps=2, seed=0, publish_directory=tmp_path
+    )
+    parts = memory_parts(read_architecture(path), made)
+    assert parts["learner: gradients"] == 4 * learner.trained_parameters
+    assert parts["learner: weights"] == 4 * learner.parameters
+    learner.forward_backward(batch(2, 20), AlgorithmConfig())
+    learner._optimizer.step(1e-3, 1.0)
+    held = sum(tensor.numel() * 4 for tensor in tensors(learner._optimizer.state_dict()) if tensor.dim() > 0)
+    assert parts["learner: optimiser"] == pytest.approx(held, rel=0.02)
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("kind", ["qwen3", "llama"])
+def test_activations_are_what_autograd_keeps(
+    kind: str, checkpointing: bool, models: Callable[[str], Path], tmp_path: Path
+) -> None:
+    path = models(kind)
+    tokens, length = 512, 64
+    learning = {"micro_batch_tokens": tokens, "activation_checkpointing": checkpointing}
+    made = config(path, learner=learning, sampling={"max_tokens": length})
+    learner = make_learner(
+        path,
+        optimizer=made.optimizer,
+        lora=None,
+        max_steps=1,
+        seed=0,
+        publish_directory=tmp_path,
+        token_budget=tokens,
+        activation_checkpointing=checkpointing,
+    )
+    weights = {p.untyped_storage().data_ptr() for p in learner._weights.model.parameters()}
+    kept: dict[int, int] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        learner.forward_backward(batch(tokens // length, length), AlgorithmConfig())
+    expected = memory_parts(read_architecture(path), made)["learner: activations"]
+    if checkpointing:  # the one layer that is computed again is not there while these are kept
+        expected -= tokens * 4 * (4 * 64 + 4 * 192 + 3 * (64 + 32) + 4 * length)
+    assert sum(kept.values()) == pytest.approx(expected, rel=0.05)
+
+
+def batch(count: int, length: int) -> Any:
+    rng = np.random.default_rng(0)
+    some = [
+        TokenSequence(
+            ids=rng.integers(0, 512, length).astype(np.int32),
+            trained=np.arange(length) >= 4,
+            logprobs=np.full(length, -6, np.float32),
+            versions=np.zeros(length, np.int32),
+            rollout=str(number),
+        )
+        for number in range(count)
+    ]
+    return pack(some, [1.0] * count)
+
+
+def tensors(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return [tensor for item in items for tensor in tensors(item)]
+
+
+def test_what_is_not_known_is_said_and_nothing_is_downloaded(tmp_path: Path) -> None:
+    found = estimate(config("nobody/such-a-model", runs_directory=str(tmp_path)))
+    assert (found.total, found.step_seconds) == (None, None)
+    assert any("nobody/such-a-model is not on this machine" in line for line in found.unknown)
+    assert sum(line.startswith("unknown: ") for line in lines(found, config("nobody/such-a-model"))) == 2
+
+
+def test_a_step_takes_what_it_took_a_run_of_the_same_work(tmp_path: Path) -> None:
+    made = config("whet/tiny", runs_directory=str(tmp_path))
+    run = tmp_path / "before"
+    run.mkdir()
+    (run / "config.toml").write_text(made.to_toml())
+    times = (9.0, 0.4, 0.5, 0.6, 0.5)
+    (run / "metrics.jsonl").write_text(
+        "".join(json.dumps({"step": step, "time/step": seconds}) + "\n" for step, seconds in enumerate(times, 1))
+    )
+    found = estimate(made)
+    assert found.step_seconds == 0.5
+    assert str(run) in (found.source or "")
+    assert estimate(config("whet/tiny", runs_directory=str(tmp_path), seed=7)).step_seconds == 0.5
+    assert estimate(config("whet/tiny", runs_directory=str(tmp_path), batch_size=16)).step_seconds is None
+
+
+def test_a_dry_run_prints_a_config_file_with_the_estimate_in_comments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("r.toml").write_text('[[env]]\nid = "a"\n')
+    assert main(["train", "run", "r.toml", "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    assert RunConfig.model_validate(tomllib.loads(out)).name == "r"
+    assert "# learner: optimiser" in out
+    assert "# unknown: time of a step" in out
+    assert main(["train", "run", "r.toml", "--dry-run", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)["estimate"]
+    assert said["total"] == sum(said["memory"].values())
