@@ -124,7 +124,7 @@ def test_activations_are_what_autograd_keeps(
     expected = memory_parts(read_architecture(path), made)["learner: activations"]
     if checkpointing:  # the one layer that is computed again is not there while these are kept
         expected -= tokens * 4 * (4 * 64 + 4 * 192 + 3 * (64 + 32) + 4 * length)
-    assert sum(kept.values()) == pytest.approx(expected, rel=0.05)
+    assert sum(kept.values()) == pytest.approx(expected, rel=0.1)
 
 
 def batch(count: int, length: int) -> Any:
