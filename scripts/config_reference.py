@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -10,6 +11,7 @@ from pydantic_core import PydanticUndefined
 
 from whet.config import section_of
 from whet.rl.config import RunConfig
+from whet.rl.sft.config import SftConfig
 
 TARGET = Path(__file__).parents[1] / "docs" / "config.md"
 HEADER = """# Every config key
@@ -22,14 +24,31 @@ FILLED_IN = {"name": "the file's name"}
 """Keys whose default is not the class's, but set where a file is read."""
 
 
+FINE_TUNING = """
+# Keys of `whet train sft`
+
+[Supervised fine-tuning](guides/sft.md) explains them. `[lora]`, `[optimizer]`, `[learner]`, `[eval]`, `[sampling]`,
+`[checkpointing]`, `[inference]`, `[deployment]`, `[wandb]` and `[trackio]` are as above.
+"""
+ITS_OWN = ("data", "validation")
+"""Sections that only fine-tuning has."""
+
+
 def reference() -> str:
-    return HEADER + "".join(tables(RunConfig, "", ()))
+    return HEADER + "".join(tables(RunConfig, "", ())) + FINE_TUNING + "".join(fine_tuning())
 
 
-def tables(model: type[BaseModel], title: str, seen: tuple[str, ...]) -> list[str]:
-    """The table of one section, and after it those of the sections inside."""
+def fine_tuning() -> list[str]:
+    shared = {name for name, field in SftConfig.model_fields.items() if section_of(field.annotation) is not None}
+    return tables(SftConfig, "", (), without=shared - {*ITS_OWN})
+
+
+def tables(model: type[BaseModel], title: str, seen: tuple[str, ...], without: Collection[str] = ()) -> list[str]:
+    """The table of one section, and after it those of the sections inside, except those named in `without`."""
     rows, inside = [], []
     for name, field in model.model_fields.items():
+        if name in without:
+            continue
         section = section_of(field.annotation)
         if section is None:
             usual = FILLED_IN.get(".".join((*seen, name)), default(field))

@@ -31,9 +31,9 @@ def sft(
 
     \b
     Examples:
-      whet train sft configs/sft/calculator.toml
+      whet train sft configs/sft/hours.toml
       whet train sft my.toml --num_epochs 3 --data.path more.jsonl
-      whet train sft my.toml --data.path outputs/evals/my-eval --data.min_reward 1.0
+      whet train sft my.toml --data.path outputs/evals --data.min_reward 1.0
       whet train sft my.toml --resume
     """
     from whet.rl.sft.config import load_sft_config

@@ -28,7 +28,7 @@ class DataConfig(StrictModel):
 
     path: Path | None = Field(
         None,
-        description="A .jsonl, .json or .parquet file, a saved dataset, or the directory of an evaluation or a run.",
+        description="A .jsonl, .json or .parquet file, a saved dataset, or a directory of evaluations or of a run.",
     )
     dataset: str | None = Field(None, min_length=1, description="Instead of path: a dataset of the Hugging Face hub.")
     split: str = Field("train", min_length=1, description="Split of a dataset that has several.")

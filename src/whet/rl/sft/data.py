@@ -119,7 +119,7 @@ class _Reader:
         rows = self._good(source, name)
         rows = rows[: self._data.num_examples or len(rows)]
         if source.sampled_by is not None and rows:
-            self._check_tokenizer(source.sampled_by, name)
+            self._check_recorded(source.sampled_by, name)
         examples, faults = [], []
         for done, row in enumerate(rows, start=1):
             try:
@@ -164,8 +164,13 @@ class _Reader:
         thinking = self._data.enable_thinking
         return conversation_tokens(conversation, self._renderer, enable_thinking=thinking, name=row.where)
 
-    def _check_tokenizer(self, model: str, name: str) -> None:
-        """Recorded tokens are those of the model that sampled them; they mean something else to another tokenizer."""
+    def _check_recorded(self, model: str, name: str) -> None:
+        """Recorded tokens are trained as they are, and mean something else to another tokenizer."""
+        for key in ("train_on", "text", "enable_thinking"):
+            if getattr(self._data, key) != type(self._data).model_fields[key].default:
+                raise DatasetError(
+                    f"[data] {key} would have no effect: {name} is a run, whose tokens are trained as sampled"
+                )
         if model == self._config.model:
             return
         if read_model(model).tokenizer.get_vocab() != self._renderer.tokenizer.get_vocab():

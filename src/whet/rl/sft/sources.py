@@ -43,16 +43,18 @@ class Source:
 def read_path(path: Path, split: str) -> Source:
     """Whatever lies at `path`. Raises `DatasetError`."""
     if path.is_file():
+        if split != "train":
+            raise DatasetError(f"[data] split = {split!r} would have no effect: {path} is a file")
         return Source.of(_file(path))
     if not path.is_dir():
         raise DatasetError(f"{path}: there is no such file or directory")
     try:
-        if (path / RESULTS).is_file():
-            rows = (Row(f"{path}, rollout {i}", row) for i, row in enumerate(load_outputs(path), start=1))
-            return Source.of(rows, rollouts=True)
         if (path / "rollouts").is_dir() and (path / "config.toml").is_file():
             model = read_toml(path / "config.toml").get("model")
             return Source.of(_trained(path), rollouts=True, sampled_by=str(model))
+        if evaluations := sorted(results.parent for results in path.rglob(RESULTS)):
+            rows = (row for evaluation in evaluations for row in _evaluated(evaluation))
+            return Source.of(rows, rollouts=True)
     except RunError as error:
         raise DatasetError(str(error)) from None
     if (path / "state.json").is_file() or (path / "dataset_dict.json").is_file():
@@ -124,6 +126,11 @@ def _parquet(path: Path) -> list[dict[str, Any]]:
     except pyarrow.ArrowInvalid as error:
         raise DatasetError(f"{path}: not a Parquet file ({str(error).partition(chr(10))[0]})") from None
     return rows
+
+
+def _evaluated(evaluation: Path) -> Iterator[Row]:
+    for number, fields in enumerate(load_outputs(evaluation), start=1):
+        yield Row(f"{evaluation / RESULTS}, rollout {number}", fields)
 
 
 def _trained(run: Path) -> Iterator[Row]:
