@@ -154,3 +154,10 @@ def test_two_runs_are_compared_by_config_curves_and_scores(whole: Path, adapted:
     assert rewards["recent_a"] == rewards["a"][0]  # up to the last step that both have
     assert all(score["step_a"] == 3 and score["b"] is None for score in said["held_out"])
     assert "lora.rank" in whet("train", "compare", whole, adapted)[1]
+
+
+def test_an_evaluation_says_which_version_it_is_of_and_how_often_one_of_k_attempts_passes(whole: Path) -> None:
+    rows = [json.loads(line) for line in (whole / "evals.jsonl").read_text().splitlines()]
+    assert {row["step"]: row["version"] for row in rows} == {0: 0, 2: 2, 3: 3}
+    assert all(set(row["pass@k"]) == {"1", "2"} for row in rows if row["sampling"] != "greedy")
+    assert all("pass@k" not in row for row in rows if row["sampling"] == "greedy")
