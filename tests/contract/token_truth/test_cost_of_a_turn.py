@@ -23,7 +23,7 @@ from whet.inference.rendering import ChatRenderer
 from whet.models.tokenizer import build_tokenizer
 from whet.types import Messages, ToolMessage, UserMessage
 
-TURNS = 50
+TURNS = 25
 TINY_CALL = '<tool_call>\n{"name": "calculate", "arguments": {"expression": "1+2"}}\n</tool_call><|im_end|>'
 UNKNOWN_CALL = '<tool_call>\n{"name": "calculate", "arguments": {"x": 1}}\n</tool_call></s>'
 
