@@ -45,7 +45,7 @@ length_penalty = 0.1
 length_penalty_full = 16
 repetition_penalty = 0.1
 """
-ASYNCHRONOUS = ["--max_async_level", "1", "--eval.after", "false"]
+ASYNCHRONOUS = ["--max_async_level", "1", "--eval.after", "false", "--deployment.engine_process", "false"]
 
 
 def documented() -> list[str]:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from whet.rl.doctor import line
+
 Whet = Callable[..., tuple[int, str, str]]
 
 
@@ -70,6 +72,7 @@ def test_show_has_what_the_config_changes_the_curves_the_scores_and_which_checkp
     assert faults[1] is faults[3] is None
     assert "weights.safetensors" in faults[2]
     assert [report["moment"] for report in said["evaluations"]] == ["before", "during", "after"]
+    assert said["doctor"] == line(run)
     text = whet("train", "show", run)[1]
     assert "checkpoints of step 1, 3, verified" in text
     assert "weights.safetensors is damaged" in text

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from whet.display.columns import print_fact, print_rows
 from whet.display.text import number
+from whet.rl.doctor import line
 from whet.rl.monitors.evaluation_metrics import evaluation_metrics
 from whet.rl.stored.compare import RunComparison
 from whet.rl.stored.config_changes import changed
@@ -75,10 +76,11 @@ def summary(run: StoredRun) -> dict[str, Any]:
         "evaluations": [
             {"moment": report.moment, "step": report.step, **evaluation_metrics(report)} for report in evaluations
         ],
+        "doctor": line(run.path),
     }
 
 
-def print_summary(run: StoredRun, console: Console, findings: Sequence[str] = ()) -> None:
+def print_summary(run: StoredRun, console: Console) -> None:
     """The plan, what is not as by default, curves, checkpoints, evaluations, what the doctor says, what to do."""
     said = summary(run)
     print_fact("run", safe_text(f"{run.name} ({run.path})", 300), console, fold=False)
@@ -118,8 +120,8 @@ def print_summary(run: StoredRun, console: Console, findings: Sequence[str] = ()
     for check in said["checkpoints"]:
         if check["fault"]:
             print_fact("damaged", safe_text(f"checkpoint of step {check['step']}: {check['fault']}", 300), console)
-    for place, finding in enumerate(findings):
-        print_fact("doctor" if place == 0 else "", safe_text(finding, 400), console)
+    if said["doctor"]:
+        print_fact("doctor", safe_text(said["doctor"], 400), console)
     print_fact("rollouts", f"whet view {run.path}", console, fold=False)
     if run.resume:
         print_fact("go on", run.resume, console, fold=False)
