@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from whet.errors import SandboxUnavailableError
+from whet.sandboxes import bubblewrap_host
+
 
 def _beside(name: str) -> Any:
     """A module of this folder: tests are imported by path, so that it is not on the path for imports."""
@@ -90,6 +93,15 @@ def warm(warm_server: Any) -> Iterator[Any]:
     """`whet` in processes that start at once: `warm.start("train", "run", config)`; see `warm.py`."""
     yield warm_server
     warm_server.clean()
+
+
+@pytest.fixture(scope="session")
+def bubblewrap() -> None:
+    """Skips a test on a machine whose kernel or packages do not allow bubblewrap."""
+    try:
+        bubblewrap_host.host()
+    except SandboxUnavailableError as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture

@@ -13,9 +13,7 @@ pytest.importorskip("uvicorn")
 pytest.importorskip("prometheus_client")
 
 import whet
-from whet.errors import SandboxUnavailableError
 from whet.rollouts.groups import run_group
-from whet.sandboxes import bubblewrap_host
 
 _spec = importlib.util.spec_from_file_location("commands", Path(__file__).parent / "commands.py")
 _commands = importlib.util.module_from_spec(_spec)
@@ -47,13 +45,7 @@ def post(url, key):
 """
 
 
-@pytest.fixture(autouse=True)
-def bubblewrap() -> None:
-    """Skips a test on a machine whose kernel or packages do not allow bubblewrap."""
-    try:
-        bubblewrap_host.host()
-    except SandboxUnavailableError as error:
-        pytest.skip(str(error))
+pytestmark = pytest.mark.usefixtures("bubblewrap")
 
 
 @pytest.fixture

@@ -12,8 +12,7 @@ pytest.importorskip("uvicorn")
 pytest.importorskip("prometheus_client")
 
 import whet
-from whet.errors import ConfigError, SandboxUnavailableError
-from whet.sandboxes import bubblewrap_host
+from whet.errors import ConfigError
 from whet.sandboxes.bubblewrap_command import PATH
 
 _spec = importlib.util.spec_from_file_location("commands", Path(__file__).parent / "commands.py")
@@ -22,15 +21,6 @@ _spec.loader.exec_module(_commands)
 AGENT, ASK, env_of, roll = _commands.AGENT, _commands.ASK, _commands.env_of, _commands.roll
 
 OUT = {"out": {"path": "out.txt"}}
-
-
-@pytest.fixture
-def bubblewrap() -> None:
-    """Skips a test on a machine whose kernel or packages do not allow bubblewrap."""
-    try:
-        bubblewrap_host.host()
-    except SandboxUnavailableError as error:
-        pytest.skip(str(error))
 
 
 pytestmark = pytest.mark.usefixtures("bubblewrap")

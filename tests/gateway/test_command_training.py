@@ -9,12 +9,10 @@ pytest.importorskip("torch")
 pytest.importorskip("uvicorn")
 pytest.importorskip("prometheus_client")
 
-from whet.errors import SandboxUnavailableError
 from whet.files import read_lines
 from whet.rl.config import load_run_config
 from whet.rl.rollout_log import read_rollouts
 from whet.rl.run import run_training
-from whet.sandboxes import bubblewrap_host
 
 _spec = importlib.util.spec_from_file_location("commands", Path(__file__).parent / "commands.py")
 _commands = importlib.util.module_from_spec(_spec)
@@ -72,11 +70,8 @@ threads = 1
 """
 
 
+@pytest.mark.usefixtures("bubblewrap")
 def test_a_step_of_the_tiny_model_with_a_command(tmp_path: Path) -> None:
-    try:
-        bubblewrap_host.host()
-    except SandboxUnavailableError as error:
-        pytest.skip(str(error))
     (tmp_path / "commanded.py").write_text(TASKSET)
     (tmp_path / "run.toml").write_text(CONFIG.format(directory=tmp_path))
     outcome = run_training(load_run_config(tmp_path / "run.toml"), json_output=True)

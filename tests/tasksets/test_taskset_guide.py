@@ -8,9 +8,7 @@ from types import ModuleType
 import pytest
 
 import whet
-from whet.errors import SandboxUnavailableError
 from whet.rl.config import RunConfig
-from whet.sandboxes import bubblewrap_host
 
 GUIDE = (Path(__file__).parents[2] / "docs/guides/taskset.md").read_text()
 
@@ -56,12 +54,9 @@ def test_the_tools_are_called_and_count(typed, call, roll) -> None:
     assert state["completion"][1]["content"] == "to sharpen"
 
 
+@pytest.mark.usefixtures("bubblewrap")
 def test_the_command_asks_twice_and_leaves_a_file(typed, roll) -> None:
     pytest.importorskip("uvicorn")
-    try:
-        bubblewrap_host.host()
-    except SandboxUnavailableError as error:
-        pytest.skip(str(error))
     (state,) = roll(typed.commanded, lambda prompt, turn: "first" if turn == 0 else reversed_word(prompt))
     assert (state["error"], state["metrics"]["from_the_file"], len(state["trajectory"])) == (None, 1.0, 2)
 
