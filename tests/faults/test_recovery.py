@@ -265,7 +265,7 @@ def test_an_engine_that_stops_answering_stops_the_run_with_a_checkpoint(
         outcome = train(*quick, "--checkpointing.save_every_n_steps", "50")
     assert outcome.state == "failed"
     assert "for an answer of the engine" in outcome.message
-    assert "A checkpoint of step 2 was written" in outcome.message
+    assert "There is a checkpoint of step 2" in outcome.message
     assert (tmp_path / "runs" / "run" / "checkpoints" / "step_2").is_dir()
     assert train(resume=True).state == "finished"
 

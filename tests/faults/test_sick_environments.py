@@ -106,6 +106,7 @@ def test_code_that_keeps_the_event_loop_is_named_interrupted_and_replaced(train:
     assert "has kept the event loop" in errors_of(directory)
 
 
+@pytest.mark.long
 def test_code_that_keeps_the_event_loop_beside_a_learner_is_interrupted_too(train: Train) -> None:
     output, status, _ = train("loops", *ASYNCHRONOUS)
     assert status["state"] == "finished"

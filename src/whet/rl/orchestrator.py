@@ -109,8 +109,7 @@ class Orchestrator:
         with self.watchdog.waiting("learn", "the run", "the learner's step", act=self._learner_hangs, blocks=True):
             loss, optim, update = await self.beside(lambda: self._learn(assembled))
         learned = time.perf_counter()
-        with self.watchdog.waiting("weights", "the learner", "the engine to take weights", act=self.watchdog.stop):
-            await self.engine.load_weights(update)
+        await self._hand_over(update)
         published = time.perf_counter()
         self.source.advance(update.version)
 
@@ -156,6 +155,22 @@ class Orchestrator:
             max_grad_norm=self.config.optimizer.max_grad_norm or None,
         )
         return loss, self.learner.optim_step(params), self.learner.publish()
+
+    async def _hand_over(self, update: WeightUpdate) -> None:
+        """New weights to the engine. One that does not take them ends the run, but the step counts: it was learned."""
+        timeout = asyncio.timeout(None)
+
+        def give_up(message: str) -> None:
+            self.watchdog.stop(message)
+            timeout.reschedule(asyncio.get_running_loop().time())
+
+        with self.watchdog.waiting("weights", "the learner", "the engine to take weights", act=give_up):
+            try:
+                async with timeout:
+                    await self.engine.load_weights(update)
+            except TimeoutError:
+                if not timeout.expired():
+                    raise
 
     def _learner_hangs(self, message: str) -> None:
         """In a process of its own it is ended, so that whoever awaits it is told."""

@@ -10,6 +10,7 @@ import asyncio
 import os
 from contextlib import ExitStack
 from dataclasses import dataclass
+from multiprocessing import active_children
 from typing import Any, cast
 
 from whet.env_files import load_env_files
@@ -53,6 +54,8 @@ from whet.rl.watchdog_engine import WatchedEngine
 from whet.rl.watchdog_thread import Watchdog
 from whet.types import RolloutInput
 
+GRACE_S = 5.0
+"""For engine and rollouts to end where one of them has been found not to answer."""
 AnyLearner = TorchLearner | ProcessLearner
 
 
@@ -177,7 +180,6 @@ class _Run:
             last = asyncio.run(self._orchestrate(step, records, source, shaper))
         except StopRequested:
             if self.watchdog.failure is not None:
-                self.watchdog.failure += f". A checkpoint of step {self.learner.version} was written"
                 raise TrainingError(self.watchdog.failure) from None
             if self.ending.reason is not None:
                 return self._ended(self.learner.version, self.ending.reason)
@@ -229,8 +231,18 @@ class _Run:
                 self.ending.begin(orchestrator.stop, records.evaluations)
                 return await orchestrator.run(step + 1)
             finally:
-                await source.close()
-                await self.client.engine.close()
+                await self._close(source)
+
+    async def _close(self, source: Source) -> None:
+        """End what is in flight. Where the watchdog has stopped the run, something may not answer: briefly."""
+        closing = asyncio.ensure_future(self._close_in_order(source))
+        await asyncio.wait({closing}, timeout=None if self.watchdog.failure is None else GRACE_S)
+        if closing.done():
+            closing.result()
+
+    async def _close_in_order(self, source: Source) -> None:
+        await source.close()
+        await self.client.engine.close()
 
     def _source(self) -> Source:
         """Where batches come from: one after the other, or all the time."""
@@ -284,11 +296,17 @@ class _Run:
 
     def _stalled(self) -> str | None:
         """Why the watchdog stopped the run, where it did, whatever else that has led to."""
-        return None if self.watchdog.failure is None else f"{self.watchdog.failure}."
+        if self.watchdog.failure is None:
+            return None
+        step = self.learner.version
+        saved = (self.directory.checkpoints / f"step_{step}").is_dir()
+        return f"{self.watchdog.failure}." + (f" There is a checkpoint of step {step}." if saved else "")
 
     def _end_the_process(self, message: str) -> None:
         """Nothing else has helped: code that cannot be interrupted. The run can be resumed from its last checkpoint."""
         self.monitor.close(Outcome("failed", self.learner.version, message, next_command=self._resume_command()))
+        for child in active_children():  # a process that hangs does not see that its parent is gone
+            child.kill()
         os._exit(1)
 
     def _resume_command(self) -> str:

@@ -61,7 +61,7 @@ class WatchedEngine:
     def _begin(self) -> Wait:
         dog = self.watchdog
         self._wait = dog.waits.begin(
-            ENGINE, "rollouts", "an answer of the engine", dog.clock(), dog.stop, detail=self._describe
+            ENGINE, "every rollout", "an answer of the engine", dog.clock(), dog.stop, detail=self._describe
         )
         return self._wait
 
