@@ -96,11 +96,11 @@ def uninterrupted(make_run: Make) -> dict[str, object]:
 def test_a_synchronous_run_killed_at_random_moments_is_the_uninterrupted_run(
     trials: Make, uninterrupted: dict[str, object]
 ) -> None:
-    trials("synchronous", 10, 0, uninterrupted)
+    trials("synchronous", 4, 0, uninterrupted)
 
 
 def test_an_asynchronous_run_killed_at_random_moments_loses_and_repeats_no_group(trials: Make) -> None:
-    trials("asynchronous", 10, 0, None)
+    trials("asynchronous", 4, 0, None)
 
 
 @pytest.mark.long
