@@ -263,6 +263,8 @@ class RunConfig(StrictModel):
             raise ValueError(f"buffer.env_ratios has {len(ratios)} shares for {len(self.env)} [[env]]: one for each")
         if ratios and any(env.weight != 1 for env in self.env):
             raise ValueError("buffer.env_ratios and the weight of an [[env]] say the same thing: drop one of the two")
+        if any(env.weight != 1 for env in self.eval.env):
+            raise ValueError("the weight of an [[eval.env]] has no effect: each is scored on eval.num_examples tasks")
         for environments, where in ((self.env, "[[env]]"), (self.eval.env, "[[eval.env]]")):
             labels = [env.label for env in environments]
             if twice := {label for label in labels if labels.count(label) > 1}:

@@ -53,6 +53,7 @@ class Evaluation:
             done += 1
             self.monitor.phase("evaluate", done, total)
 
+        at_once = max(1, self.config.max_concurrent // max(1, len(self.environments) * len(ways)))
         jobs: list[Any] = [
             evaluate_environment(
                 env,
@@ -61,7 +62,7 @@ class Evaluation:
                 num_examples=self._eval.num_examples,
                 rollouts_per_example=self._repeats((way, sampling)),
                 sampling_args=sampling,
-                max_concurrent=self.config.max_concurrent,
+                max_concurrent=at_once,
                 seed=self.config.seed,
                 on_progress=advance,
                 label=(name, way),
