@@ -200,15 +200,8 @@ def export(
         from whet.rl.stored.export import export_run
 
         exported = export_run(stored, step=step, format=format, to=to, overwrite=overwrite)
-    print_result(
-        {
-            "saved": str(exported.saved),
-            "step": exported.step,
-            "format": exported.format,
-            "next": exported.next_command,
-        },
-        json_output,
-    )
+    said = {"saved": str(exported.saved), "step": exported.step, "format": exported.format}
+    print_result(said | ({"next": exported.next_command} if exported.next_command else {}), json_output)
 
 
 def _cell(value: float | None) -> float | str:

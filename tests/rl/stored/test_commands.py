@@ -164,3 +164,39 @@ def test_an_evaluation_says_which_version_it_is_of_and_how_often_one_of_k_attemp
     assert {row["step"]: row["version"] for row in rows} == {0: 0, 2: 2, 3: 3}
     assert all(set(row["pass@k"]) == {"1", "2"} for row in rows if row["sampling"] != "greedy")
     assert all("pass@k" not in row for row in rows if row["sampling"] == "greedy")
+
+
+def test_a_run_that_cannot_be_read_is_listed_as_such_beside_the_others(whole: Path, tmp_path: Path, whet: Whet) -> None:
+    for name, file, text in (
+        ("config", "config.toml", "model ="),
+        ("status", "status.json", "{"),
+        ("metrics", "metrics.jsonl", "{}}\n"),
+    ):
+        (copied(whole, tmp_path / "runs" / name) / file).write_text(text)
+    copied(whole, tmp_path / "runs" / "good")
+    code, out, _ = whet("train", "list", tmp_path / "runs", "--json")
+    runs = {Path(run["directory"]).name: run for run in json.loads(out)["runs"]}
+    assert (code, runs["good"]["fault"]) == (0, None)
+    assert all(file in runs[name]["fault"] for name, file in (("config", "toml"), ("status", "json"), ("metrics", "1")))
+    assert whet("train", "list", tmp_path / "runs")[1].count("damaged") == 3
+    code, out, err = whet("train", "show", tmp_path / "runs" / "status")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+
+
+def test_a_run_that_imitates_conversations_is_shown_by_its_losses(
+    tmp_path: Path, whet: Whet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = [{"role": "user", "content": "Say a."}, {"role": "assistant", "content": "a"}]
+    Path("rows.jsonl").write_text((json.dumps({"messages": said}) + "\n") * 4)
+    Path("imitate.toml").write_text(
+        'num_epochs = 2\nbatch_size = 2\n[data]\npath = "rows.jsonl"\n[deployment]\nthreads = 1\n'
+    )
+    assert whet("train", "sft", "imitate.toml")[0] == 0
+    shown = json.loads(whet("train", "show", "imitate", "--json")[1])
+    assert (shown["imitates"], shown["environments"]) == ("rows.jsonl", [])
+    assert shown["config"].keys() == {"batch_size", "data.path", "deployment.threads", "num_epochs"}
+    assert shown["curves"]["optim/loss"]["steps"] == 4
+    assert "rows.jsonl" in whet("train", "list")[1]
+    assert "`whet train sft` has none" in whet("train", "rollouts", "imitate")[2]
+    assert whet("train", "export", "imitate")[0] == 0

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from whet.rl.config import RunConfig
+from whet.rl.sft.config import SftConfig
 
 ABSENT = "absent"
 OF_THE_RUN_ITSELF = ("name", "runs_directory")
@@ -38,14 +40,23 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str
 
 
 def changed(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What a config sets to something else than its default, by path."""
-    return {path: value for path, (_, value) in differences(_defaults(), config).items() if value != ABSENT}
+    """What a config sets to something else than its default, by path; of an optional section all there is."""
+    kind = SftConfig if "data" in config else RunConfig
+    return {path: value for path, (_, value) in differences(_defaults(kind), config).items() if value != ABSENT}
 
 
-def _defaults() -> dict[str, Any]:
-    fields = {name: field.get_default(call_default_factory=True) for name, field in RunConfig.model_fields.items()}
-    known = {name: value for name, value in fields.items() if value is not PydanticUndefined and value is not None}
-    return {
-        name: value.model_dump(mode="json", exclude_none=True) if hasattr(value, "model_dump") else value
-        for name, value in known.items()
-    }
+def _defaults(model: type[BaseModel]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, field in model.model_fields.items():
+        value = field.get_default(call_default_factory=True)
+        if isinstance(value, BaseModel):
+            found[name] = value.model_dump(mode="json", exclude_none=True)
+        elif value is PydanticUndefined and (section := _section(field.annotation)) is not None:
+            found[name] = _defaults(section)
+        elif value is not PydanticUndefined and value is not None:
+            found[name] = value
+    return found
+
+
+def _section(annotation: Any) -> type[BaseModel] | None:
+    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None

@@ -53,7 +53,7 @@ def newest_step(directory: Path) -> int:
     """Raises `RunError` where no step has rollouts."""
     steps = [int(found[1]) for path in directory.glob("step_*.jsonl") if (found := re.search(r"step_(\d+)", path.name))]
     if not steps:
-        raise RunError(f"{directory}: no step has been trained yet, so there are no rollouts.")
+        raise RunError(f"{directory}: no step with rollouts has been trained yet; a run of `whet train sft` has none.")
     return max(steps)
 
 

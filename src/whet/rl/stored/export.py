@@ -24,7 +24,7 @@ class Exported:
     saved: Path
     step: int
     format: str
-    next_command: str
+    next_command: str | None
 
 
 def export_run(
@@ -45,8 +45,9 @@ def export_run(
     if target.exists() and not overwrite:
         raise RunError(f"{target} is there already. Replace it with --overwrite, or name another with --to.")
     export_checkpoint(resolve_model(run.model), lora, checkpoint.path, target, cast(Format, chosen))
-    environment = next(iter(run.environments), "ENV")
-    return Exported(target, checkpoint.step, chosen, f"whet eval run {environment} -m {target}")
+    environment = next(iter(run.environments), None)
+    next_command = None if environment is None else f"whet eval run {environment} -m {target}"
+    return Exported(target, checkpoint.step, chosen, next_command)
 
 
 def _checkpoint(run: StoredRun, step: int | None) -> Checkpoint:

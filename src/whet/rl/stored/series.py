@@ -15,6 +15,8 @@ from whet.rl.stored.stored_run import StoredRun
 Row = dict[str, Any]
 HEADLINES = (
     "reward/mean",
+    "optim/loss",
+    "validation/loss",
     "policy/entropy",
     "policy/kl",
     "optim/grad_norm",

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from whet.config import read_toml
-from whet.errors import RunError
+from whet.errors import RunError, WhetError
 from whet.files import read_lines
 from whet.rl.checkpoints import fault_of
 from whet.rl.config import RunConfig
@@ -33,6 +33,7 @@ class StoredRun:
     config: dict[str, Any]
     status: dict[str, Any]
     state: str  # that of status.json; `died` where it says running and nobody is at it; `unknown` without a status
+    fault: str | None = None  # why its config or status cannot be read, where it is listed nevertheless
 
     @property
     def name(self) -> str:
@@ -43,8 +44,14 @@ class StoredRun:
         return str(self.config.get("model", "?"))
 
     @property
+    def imitates(self) -> str | None:
+        """Of a run of `whet train sft`: the conversations that it learns from; None for reinforcement learning."""
+        data = self.config.get("data")
+        return str(data.get("path") or data.get("dataset")) if isinstance(data, Mapping) else None
+
+    @property
     def environments(self) -> list[str]:
-        """Those that are trained on, by their names in metrics."""
+        """Those that are trained on, by their names in metrics; none where it imitates conversations."""
         sections = [env for env in self.config.get("env", ()) if isinstance(env, Mapping)]
         return [str(env.get("name") or Path(str(env.get("id", "?"))).name) for env in sections]
 
@@ -99,11 +106,20 @@ def open_run(run: str | Path) -> StoredRun:
 def find_runs(folder: Path = RUNS) -> list[StoredRun]:
     """The runs directly below a folder, the latest sign of life first.
 
-    Raises `RunError` where there is no such folder.
+    One whose config or status cannot be read has a `fault` in place of them. Raises `RunError` where there is no such
+    folder.
     """
     if not folder.is_dir():
         raise RunError(f"{folder}: there is no such folder. `whet train run` makes {RUNS}/; name yours.")
-    return sorted((_read(path.parent) for path in folder.glob("*/config.toml")), key=lambda run: run.when, reverse=True)
+    found = [_read_as_far_as_possible(path.parent) for path in folder.glob("*/config.toml")]
+    return sorted(found, key=lambda run: run.when, reverse=True)
+
+
+def _read_as_far_as_possible(path: Path) -> StoredRun:
+    try:
+        return _read(path)
+    except WhetError as error:
+        return StoredRun(path, {}, {}, "unreadable", str(error))
 
 
 def _read(path: Path) -> StoredRun:

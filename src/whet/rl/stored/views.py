@@ -10,6 +10,7 @@ from rich.console import Console
 
 from whet.display.columns import print_fact, print_rows
 from whet.display.text import number
+from whet.errors import RunError
 from whet.rl.doctor import line
 from whet.rl.monitors.evaluation_metrics import evaluation_metrics
 from whet.rl.stored.compare import RunComparison
@@ -24,21 +25,29 @@ RIGHT = {"step", "reward", "first", "last", "A", "B", "before", "newest", "chang
 
 def heads(runs: Sequence[StoredRun]) -> list[dict[str, Any]]:
     """A line of the list for each run, as data; the reward is that of the newest step."""
-    return [
-        {
-            "name": run.name,
-            "state": run.state,
-            "step": run.step,
-            "max_steps": run.max_steps,
-            "reward": next(reversed(curve(run.metrics(), "reward/mean")), None),
-            "model": run.model,
-            "environments": run.environments,
-            "when": run.when,
-            "directory": str(run.path),
-            "resume": run.resume,
-        }
-        for run in runs
-    ]
+    return [_head(run) for run in runs]
+
+
+def _head(run: StoredRun) -> dict[str, Any]:
+    reward, fault = None, run.fault
+    try:
+        reward = next(reversed(curve(run.metrics(), "reward/mean")), None)
+    except RunError as error:
+        fault = fault or str(error)
+    return {
+        "name": run.name,
+        "state": run.state,
+        "step": run.step,
+        "max_steps": run.max_steps,
+        "reward": reward,
+        "model": run.model,
+        "environments": run.environments,
+        "imitates": run.imitates,
+        "when": run.when,
+        "directory": str(run.path),
+        "resume": run.resume,
+        "fault": fault,
+    }
 
 
 def print_heads(found: Sequence[Mapping[str, Any]], console: Console) -> None:
@@ -50,13 +59,15 @@ def print_heads(found: Sequence[Mapping[str, Any]], console: Console) -> None:
             "step": f"{head['step']}/{head['max_steps'] or '?'}",
             "reward": number(head["reward"]),
             "model": safe_text(head["model"], 40),
-            "environments": safe_text(", ".join(head["environments"]), 60),
+            "trained on": safe_text(", ".join(head["environments"]) or head["imitates"] or "", 60),
             "when": head["when"],
         }
         for head in found
     ]
     print_rows(rows, console, RIGHT)
     for head in found:
+        if head["fault"]:
+            print_fact("damaged", safe_text(head["fault"], 400), console, fold=False)
         if head["resume"]:
             print_fact("go on", safe_text(head["resume"], 400), console, fold=False)
 
@@ -90,7 +101,7 @@ def print_summary(run: StoredRun, console: Console) -> None:
     if said["last_error"]:
         print_fact("error", safe_text(said["last_error"], 1000), console)
     print_fact("model", safe_text(run.model, 200), console)
-    print_fact("trained on", safe_text(", ".join(run.environments), 400), console)
+    print_fact("trained on", safe_text(", ".join(run.environments) or run.imitates or "", 400), console)
     for place, (path, value) in enumerate(said["config"].items()):
         print_fact("config" if place == 0 else "", safe_text(f"{path} = {value!r}", 300), console, fold=False)
     rows = run.metrics()
@@ -122,7 +133,8 @@ def print_summary(run: StoredRun, console: Console) -> None:
             print_fact("damaged", safe_text(f"checkpoint of step {check['step']}: {check['fault']}", 300), console)
     if said["doctor"]:
         print_fact("doctor", safe_text(said["doctor"], 400), console)
-    print_fact("rollouts", f"whet view {run.path}", console, fold=False)
+    if run.imitates is None:
+        print_fact("rollouts", f"whet view {run.path}", console, fold=False)
     if run.resume:
         print_fact("go on", run.resume, console, fold=False)
 
