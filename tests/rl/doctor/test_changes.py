@@ -41,7 +41,6 @@ def test_the_changes_of_a_finding_make_a_config_that_holds(
         pytest.param("cold", "identical-outputs", 1, marks=pytest.mark.long),
         pytest.param("paid for noise", "entropy-explosion", 1, marks=pytest.mark.long),
         pytest.param("paid for one letter", "truncation", 1, marks=pytest.mark.long),
-        pytest.param("a slow judge", "slow", 9, marks=pytest.mark.long),
         pytest.param("old rollouts", "staleness", 2, marks=pytest.mark.long),
     ],
 )

@@ -21,7 +21,7 @@ DISEASES = [
     ("steps of a hundredfold", "reward-unstable", "error", "lost", "0.530 in step 1", "learning_rate = 0.003"),
     ("by turns", "reward-unstable", "warning", "swings", "steps 1 to 12", None),
     ("cold", "identical-outputs", "error", "all the same", "groups that are not solved", "sampling.temperature = 1.0"),
-    ("paid for noise", "entropy-explosion", "error", "random", "in step 1", "algorithm.entropy_coef = 0.1"),
+    ("paid for noise", "entropy-explosion", "error", "random", "in step 1", "algorithm.entropy_coef = 0.003"),
     ("paid for length", "lengths", "warning", "far longer", "sampled tokens", "algorithm.length_penalty = 0.1"),
     ("paid for brevity", "lengths", "warning", "shrink", "sampled tokens", None),
     ("paid for brevity", "overfitting", "warning", "held-out tasks of held-out get worse", "held-out reward", None),

@@ -43,6 +43,13 @@ def test_the_log_of_a_healthy_run_has_none(run_of: Run) -> None:
     assert "doctor" not in told(run_of("healthy"))
 
 
+def test_checkpoints_are_not_missed_by_who_does_not_look_for_them(run_of: Run) -> None:
+    doctor = LiveDoctor({"checkpointing": {"save_every_n_steps": 2}})
+    for row in read_lines(run_of("healthy") / "metrics.jsonl"):
+        doctor.step(row["step"], row)
+    assert doctor.line is None
+
+
 def test_the_live_view_shows_it_on_one_line_and_stays_within_the_window(run_of: Run) -> None:
     progress = Progress(plan_of(run_of("healthy")), clock=lambda: 0.0)
     progress.finding = "the policy lost \x1b[31m what it could do: " + 60 * "learning_rate "

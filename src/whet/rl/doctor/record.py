@@ -66,7 +66,7 @@ class Life:
     silent_seconds: float = 0.0  # since its last heartbeat
     last_error: str | None = None
     faults: Sequence[str] = ()  # of checkpoints that cannot be trusted
-    checkpoints: Sequence[int] = ()  # steps
+    checkpoints: Sequence[int] | None = None  # their steps; None where nobody looked
 
 
 @dataclass(frozen=True, slots=True)

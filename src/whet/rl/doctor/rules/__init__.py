@@ -70,5 +70,6 @@ EXPLAINED_BY: dict[str, tuple[str, ...]] = {
     no_variance.NAME: (swings.NAME, reward_low.NAME, reward_high.NAME, identical_outputs.NAME),
     truncation.NAME: (swings.NAME, reward_low.NAME, lengths.NAME, entropy_explosion.NAME),
     clipped.NAME: (mismatch.NAME,),
+    grad_norm.NAME: (swings.NAME,),
 }
 """Findings that follow from others: left out where one of those was made, for its cure is theirs."""

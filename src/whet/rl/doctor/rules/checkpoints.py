@@ -14,6 +14,8 @@ MISSED = 2
 
 def check(run: RunRecord) -> Iterator[Finding]:
     life = run.life
+    if life.checkpoints is None:
+        return
     keep = int(run.setting("checkpointing.keep_n_checkpoints", 10))
     if life.faults:
         others = [step for step in life.checkpoints if all(f"step_{step}:" not in fault for fault in life.faults)]

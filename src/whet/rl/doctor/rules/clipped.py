@@ -9,7 +9,7 @@ from whet.rl.doctor.record import MIN_STEPS, RunRecord
 
 NAME = "clipped"
 MANY = 0.2
-"""Share of tokens. A few per cent is what clipping is for (published runs have 0.1 to 5 %); a fifth is lost work."""
+"""Share of tokens. A few per cent is what clipping is for; a fifth is lost work."""
 SPREADS = ("grpo", "ppo", "cispo", "gspo")
 
 

@@ -10,8 +10,7 @@ from whet.rl.doctor.record import RunRecord
 
 MEMORY = re.compile(r"out of memory|can't allocate memory|cannot allocate memory|MemoryError|for its memory", re.I)
 """What torch, Python, the kernel and the learner's process say when there was no memory left."""
-SILENT_SECONDS = 60.0
-STEPS_SILENT = 10.0
+SILENT_SECONDS, STEPS_SILENT = 60.0, 10.0
 """A heartbeat is due every 2 s, except while one thing is computed: ten mean steps, and a minute at least."""
 
 

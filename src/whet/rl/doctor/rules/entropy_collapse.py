@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from whet.rl.doctor.finding import Finding, rounded
 from whet.rl.doctor.record import MIN_STEPS, RunRecord
+from whet.rl.doctor.rules.entropy_explosion import USUAL
 
 NAME = "entropy-collapse"
 CERTAIN = 0.02
@@ -32,5 +33,5 @@ def check(run: RunRecord) -> Iterator[Finding]:
     if entropy.values[0] > CERTAIN:
         changes.append(run.change("learning_rate", rounded(rate / 3), "it grew certain faster than it became right"))
     bonus = float(run.setting("algorithm.entropy_coef", 0.0))
-    changes.append(run.change("algorithm.entropy_coef", 3 * bonus or 0.003, "certainty then has a price"))
+    changes.append(run.change("algorithm.entropy_coef", 3 * bonus or USUAL, "certainty then has a price"))
     yield Finding(NAME, "warning", "the policy stopped exploring before it was right", evidence, changes)

@@ -13,6 +13,8 @@ TIMES = 2.0
 """Factor over where it began. Learning lowers entropy; a policy that tries more for a while stays below this."""
 NATS = 0.5
 """Least rise: a factor of two over next to nothing is nothing."""
+USUAL = 0.003
+"""A bonus that keeps a policy from growing certain and outweighs no reward."""
 FAR = 1.0
 """Rise that is enough whatever the beginning: the policy then chooses among almost three times as many tokens."""
 
@@ -27,5 +29,8 @@ def check(run: RunRecord) -> Iterator[Finding]:
     evidence = [f"entropy {start:.3f} nats a token in step {entropy.steps[0]}, {now.mean:.3f} in {now.span}"]
     changes = calmer(run)
     if bonus := float(run.setting("algorithm.entropy_coef", 0.0)):
-        changes = [run.change("algorithm.entropy_coef", bonus / 10, "the bonus pays more than the reward"), *changes]
+        changes = [
+            run.change("algorithm.entropy_coef", min(bonus / 10, USUAL), "the bonus pays more than the reward"),
+            *changes,
+        ]
     yield Finding(NAME, "error", "the policy grows random", evidence, changes)

@@ -11,6 +11,7 @@ from whet.rl.doctor.record import MIN_STEPS, RunRecord, Series
 
 NAME = "forgetting"
 SMOOTH = 5
+"""Steps whose mean is compared; 2 in a run of fewer than ten."""
 FALL = 0.3
 """Share of its best that the environment has lost."""
 CHANCE = 4.0

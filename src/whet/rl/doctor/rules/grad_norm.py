@@ -6,15 +6,17 @@ import statistics
 from collections.abc import Iterator
 
 from whet.rl.doctor.finding import Finding, rounded
-from whet.rl.doctor.record import WINDOW, RunRecord
+from whet.rl.doctor.record import RunRecord
 
 NAME = "gradient-spikes"
 TIMES = 8.0
-"""Multiples of the median: norms of healthy runs stay within 3 of it."""
-STEPS = 2 * WINDOW
+"""Multiples of the median: those of the quickstart stay within 2 of it."""
+STEPS = 20
+"""Steps that are looked at: an older spike has been made up for."""
 NOTHING = 1e-5
 """Norm of a step whose groups were all flat: rounding, which says nothing of what is usual."""
 FEWEST = 5
+"""Steps that taught something, below which nothing is usual."""
 
 
 def check(run: RunRecord) -> Iterator[Finding]:

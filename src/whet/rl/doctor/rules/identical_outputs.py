@@ -12,6 +12,7 @@ NAME = "identical-outputs"
 MOST = 0.5
 """Share of the unsolved groups whose rollouts are all the same text; short right answers are the same by right."""
 SOLVED = 0.9
+"""Mean reward from which a group is solved."""
 FEWEST = 4
 """Unsolved groups below which nothing is said."""
 

@@ -9,7 +9,7 @@ from whet.rl.doctor.record import MIN_STEPS, RunRecord
 
 NAME = "no-variance"
 MANY_FLAT = 0.7
-"""Share of flat groups. Half is common towards the end of a good run; from here on most of a batch is wasted."""
+"""Share of flat groups. Half and more is common at the end of a good run; from here on most of a batch is wasted."""
 HOPELESS = 0.95
 """Share of flat groups from which sampling others instead finds none."""
 DONE = 0.9

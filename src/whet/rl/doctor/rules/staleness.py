@@ -11,7 +11,7 @@ NAME = "staleness"
 WASTED = 0.1
 """Share of the rollouts that were cancelled or dropped for their age: work that taught nothing."""
 OLD = 4.0
-"""Mean age in versions beyond which asynchronous runs are published to learn less (docs/design/doctor.md)."""
+"""Mean age in versions: half of what max_off_policy_steps allows by default, so that many tokens are near its end."""
 
 
 def check(run: RunRecord) -> Iterator[Finding]:
