@@ -332,6 +332,8 @@ def load_run_config(path: Path, overrides: list[str] | None = None) -> RunConfig
     """
     data = canonical(read_toml(path), str(path))
     data = canonical(apply_overrides(data, parse_overrides(overrides or [])), str(path))
+    if "data" in data and "env" not in data:
+        raise ConfigError(f"{path} is a config of whet train sft: it has [data] and no [[env]]")
     data.setdefault("name", path.stem)
     _refuse_later(data, str(path))
     if data["name"] == "auto":

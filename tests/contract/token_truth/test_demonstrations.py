@@ -5,11 +5,14 @@
 2. It is what the package itself marks as sampled, without what the prompt has given already.
 3. A conversation of several turns is the rollout in which the model said it: the same ids, the same branches, and
    exactly the sampled tokens carry loss.
-4. Where a format leaves no exact answer, one line says so.
+4. Rollouts of real environments, read back from their messages, are the tokens that the model sampled.
+5. Where a format leaves no exact answer, one line says so.
 """
 
 from __future__ import annotations
 
+import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -19,13 +22,16 @@ from small_tokenizers import byte_pairs
 from test_shipped_templates import COVERED, ONE_CALL_ONLY, SAID, native, package_of, renderer_of
 from test_unknown_templates import BRANCHED, CONTINUED, MARKERS, NO_END
 
+import whet
 from whet.errors import DatasetError, ModelError
+from whet.inference.loading import load_policy
 from whet.inference.rendering import ChatRenderer
 from whet.inference.writing import answer_ids
 from whet.models.tokenizer import build_tokenizer
 from whet.rl.samples import sequences_of
-from whet.rl.sft.conversation import Conversation
+from whet.rl.sft.conversation import Conversation, conversation_of
 from whet.rl.sft.tokens import conversation_tokens
+from whet.rollouts.results import state_to_output
 from whet.types import AssistantMessage, Messages, SystemMessage, ToolCall, ToolMessage, UserMessage
 
 WRAPPED = [{"type": "function", "function": dict(TOOL)}]
@@ -173,6 +179,30 @@ def test_3_also_with_a_template_nobody_knows(kind: str) -> None:
     assert "And then" not in said
 
 
+@pytest.mark.parametrize("env_id", ["calculator", "arithmetic"])
+def test_4_rollouts_read_back_from_their_messages_are_the_tokens_that_were_sampled(env_id: str) -> None:
+    env, policy = whet.load_environment(env_id, num_train=8), load_policy("whet/tiny")
+
+    async def rollouts() -> list[Any]:
+        settings = {"temperature": 0.7, "max_tokens": 48, "seed": 0}
+        return await asyncio.gather(
+            *(env.rollout(row, policy.client, "whet/tiny", settings) for row in env.get_dataset())
+        )
+
+    compared = 0
+    for state in asyncio.run(rollouts()):
+        if state["error"] or state["is_truncated"]:
+            continue  # what was cut off or malformed is no message to imitate
+        row = json.loads(json.dumps(state_to_output(state), default=str))
+        said = conversation_of(row, "assistant")
+        found = conversation_tokens(said, policy.renderer, enable_thinking=None, name="")
+        sampled = sequences_of(state["trajectory"], temperature=0.7, rollout="")
+        assert [one.ids.tolist() for one in found] == [one.ids.tolist() for one in sampled]
+        assert [one.trained.tolist() for one in found] == [one.trained.tolist() for one in sampled]
+        compared += 1
+    assert compared >= 5
+
+
 @pytest.mark.parametrize(
     ("template", "answer", "reason"),
     [
@@ -182,7 +212,7 @@ def test_3_also_with_a_template_nobody_knows(kind: str) -> None:
         (CONTINUED["extends cleanly"], "b</s>c", "holds '</s>'"),
     ],
 )
-def test_4_where_there_is_no_exact_answer_one_line_says_so(template: str, answer: str, reason: str) -> None:
+def test_5_where_there_is_no_exact_answer_one_line_says_so(template: str, answer: str, reason: str) -> None:
     tokenizer = byte_pairs(MARKERS, eos="</s>")
     tokenizer.chat_template = template
     with pytest.raises(DatasetError, match=reason):

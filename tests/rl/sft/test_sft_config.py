@@ -6,7 +6,10 @@ import pytest
 
 from whet.config import read_toml
 from whet.errors import ConfigError
+from whet.inference.rendering import ChatRenderer
+from whet.rl.config import load_run_config
 from whet.rl.sft.config import load_sft_config
+from whet.rl.sft.data import load_data
 
 SMALL = '[data]\npath = "rows.jsonl"\n'
 
@@ -45,9 +48,23 @@ def test_what_is_saved_reads_back_as_the_same_config(tmp_path: Path) -> None:
         (SMALL + "[eval]\ninterval = 5\n", r"needs \[\[eval.env\]\]"),
         ('[data]\npath = "a"\ntext = true\nenable_thinking = true\n', "no chat format"),
         (SMALL + "[learner]\nkeep_token_details = false\n", "no rollout is trained on"),
+        ('[[env]]\nid = "reverse-text"\n', "is a config of whet train run"),
         (SMALL + "[optimizer]\ndecay_start = 0.5\n", "never decays"),
     ],
 )
 def test_a_mistake_is_named(tmp_path: Path, text: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         load(tmp_path, text)
+
+
+def test_a_config_of_fine_tuning_is_not_one_of_reinforcement_learning(tmp_path: Path) -> None:
+    (tmp_path / "small.toml").write_text(SMALL)
+    with pytest.raises(ConfigError, match="is a config of whet train sft"):
+        load_run_config(tmp_path / "small.toml")
+
+
+def test_the_sample_is_whole(monkeypatch: pytest.MonkeyPatch, renderer: ChatRenderer) -> None:
+    root = Path(__file__).parents[3]
+    monkeypatch.chdir(root)
+    data = load_data(load_sft_config(root / "configs" / "sft" / "hours.toml"), renderer, context=1024)
+    assert (len(data.train), len(data.validation)) == (42, 6)

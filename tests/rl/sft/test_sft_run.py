@@ -116,6 +116,19 @@ def test_a_finished_run_goes_on_when_it_is_given_more_epochs(run: Run, tmp_path:
     assert Counter(trained(tmp_path)) == {f"{epoch}-{row}": 1 for epoch in (1, 2) for row in range(1, 21)}
 
 
+def test_another_seed_is_another_order(run: Run, tmp_path: Path) -> None:
+    run(max_steps=1)
+    run(max_steps=1, name="other", seed=1)
+    ledgers = [(tmp_path / "runs" / name / "ledger.jsonl").read_text() for name in ("run", "other")]
+    assert ledgers[0] != ledgers[1]
+
+
+def test_a_run_does_not_go_on_with_another_config(run: Run, config: Callable[..., SftConfig]) -> None:
+    run(max_steps=1)
+    with pytest.raises(RunError, match=r"data\.train_on: was 'assistant', is 'last'"):
+        run(max_steps=1, resume=True, data={"path": config().data.path, "train_on": "last"})
+
+
 def test_a_run_does_not_go_on_with_other_rows(run: Run, write_rows: Any) -> None:
     run(max_steps=2)
     write_rows(19)

@@ -8,6 +8,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from whet.config import StrictModel, apply_overrides, parse_overrides, read_toml, validate
+from whet.errors import ConfigError
 from whet.rl.config import (
     CheckpointingConfig,
     DeploymentConfig,
@@ -118,6 +119,8 @@ class SftConfig(StrictModel):
                     raise ValueError(f"[{name}] would have no effect: there is no [eval] with an [[eval.env]]")
         elif not self.eval.env:
             raise ValueError("[eval] needs [[eval.env]]: the environments to evaluate on")
+        elif any(env.weight != 1 for env in self.eval.env):
+            raise ValueError("the weight of an [[eval.env]] has no effect: each is scored on eval.num_examples tasks")
         return self
 
     @property
@@ -148,6 +151,8 @@ def load_sft_config(path: Path, overrides: list[str] | None = None) -> SftConfig
     `--name auto` takes the first free of `<file name>`, `<file name>-2`, ... Raises `ConfigError`, a line per mistake.
     """
     data: dict[str, Any] = apply_overrides(read_toml(path), parse_overrides(overrides or []))
+    if "env" in data and "data" not in data:
+        raise ConfigError(f"{path} is a config of whet train run: it has [[env]] and no [data]")
     data.setdefault("name", path.stem)
     if data["name"] == "auto":
         data["name"] = free_name(Path(str(data.get("runs_directory", "runs"))), path.stem)

@@ -155,7 +155,7 @@ def step_metrics(
         "optim/loss": loss.loss / loss.tokens,
         "optim/grad_norm": optim.grad_norm,
         "optim/lr": optim.learning_rate,
-        "policy/entropy": loss.sums["entropy"] / loss.tokens,
+        "optim/entropy": loss.sums["entropy"] / loss.tokens,
         "data/epoch": float(picks[-1].epoch),
         "data/rows": float(len(picks)),
         "seq_len/mean": float(lengths.mean()),
