@@ -159,10 +159,13 @@ class EmbeddedEngine:
         # While requests run they go on, and what was read is taken between two decode steps.
         busy = bool(self._scheduler.running)
         base, named, weights = await asyncio.to_thread(self._read, update) if busy else self._read(update)
+        retired: list[object] = [self._base, self._decoder.weights]
         self._base, self._decoder.weights = base, weights
         self.version, self._merged = update.version, named is not base
         self._scheduler.set_version(update.version)
         self._mark_version(None)
+        if busy:  # giving gigabytes back to the system takes as long as a step
+            await asyncio.to_thread(retired.clear)
 
     def _read(self, update: WeightUpdate) -> tuple[NamedWeights, NamedWeights, PackedWeights]:
         """The whole model that adapters are merged onto, what to sample with, and that as the decoder wants it."""
