@@ -53,10 +53,13 @@ def answer_ids(
         if end is None:
             continue
         read = renderer.parse(ids[:end], prompt_ids=prompt, tools=tools, enable_thinking=enable_thinking)
-        if not (lost := _lost(renderer, answer, ids[:end], read)):
-            found.append(ids[:end])
+        if lost := _lost(renderer, answer, ids[:end], read):
+            continue
+        if _has_thought(answer) or END_OF_THOUGHT not in renderer.decode(ids[:end]):
+            return ids[:end]
+        found.append(ids[:end])  # with a thought that the message does not have; there may be a way without
     if found:
-        return found[0] if _has_thought(answer) else min(found, key=len)
+        return min(found, key=len)
     if lost:
         raise ModelError(f"the chat template does not write the {lost} of this message as it is; mend the message")
     raise refusal
