@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from whet.cli import train_control, train_stored
 from whet.cli.output import JsonOption, extra
-from whet.cli.train_config import OVERRIDES, config_comes_first, finish, shown_instead
+from whet.cli.train_config import OVERRIDES, Config, Name, Resume, config_comes_first, finish, shown_instead
 from whet.cli.train_sft import sft
 
 app = typer.Typer(rich_markup_mode=None)
@@ -23,14 +22,9 @@ def _train() -> None:
 @app.command("run", context_settings=OVERRIDES)
 def run(
     context: typer.Context,
-    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="The run's TOML file.")],
-    name: Annotated[
-        str | None,
-        typer.Option(help="Name of the run, and of its directory under runs/; auto takes the first that is free."),
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the run of this name from its last checkpoint.")
-    ] = False,
+    config: Config,
+    name: Name = None,
+    resume: Resume = False,
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="Print the resolved config, memory and step time as far as known, and stop."),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,6 +13,13 @@ if TYPE_CHECKING:
     from whet.rl.config import RunConfig
     from whet.rl.monitors.protocol import Outcome
     from whet.rl.sft.config import SftConfig
+
+Config = Annotated[Path, typer.Argument(metavar="CONFIG", help="The run's TOML file.")]
+Name = Annotated[
+    str | None,
+    typer.Option(help="Name of the run, and of its directory under runs/; auto takes the first that is free."),
+]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue the run of this name from its last checkpoint.")]
 
 OVERRIDES: dict[str, Any] = {"allow_extra_args": True, "ignore_unknown_options": True}
 """Settings of a command that takes any key of its config as --key value."""
