@@ -184,7 +184,9 @@ class Orchestrator:
         return wanted and not self.records.evaluated(step)
 
     async def _evaluate(self, moment: str, step: int) -> None:
-        with self.watchdog.waiting(EVALUATION, "the run", "rollouts of held-out tasks", act=self.watchdog.stop):
+        names = ", ".join(env.label for env in self.config.eval.env or self.config.env)
+        whom = f"the evaluation of {names}"
+        with self.watchdog.waiting(EVALUATION, "the run", whom, act=self.watchdog.stop):
             report = await unless_stopped(self.stop, self.evaluate(moment, step, self.engine.version))
         self.records.evaluation(report)
         self.monitor.evaluation(report)
