@@ -112,7 +112,7 @@ def test_new_weights_are_taken_in_mid_flight(
     save_weights(new_model, tmp_path / "w")
 
     async def run() -> tuple[Sample, Sample]:
-        early = asyncio.create_task(engine.sample(request(1, 40)))
+        early = asyncio.create_task(engine.sample(request(1, 400)))
         while engine.stats.decode_steps < 15:
             await asyncio.sleep(0)
         await engine.load_weights(WeightUpdate(version=3, path=tmp_path / "w"))
@@ -121,7 +121,7 @@ def test_new_weights_are_taken_in_mid_flight(
     early, late = asyncio.run(run())
     assert engine.version == 3
     (first, count), (second, rest) = early.versions
-    assert (first, second, count + rest) == (0, 3, 40)
+    assert (first, second, count + rest) == (0, 3, 400)
     old = reference(old_model, [1, 2, 3, 4, 5], early.ids)
     torch.testing.assert_close(old[:count], torch.tensor(early.logprobs[:count]), atol=5e-5, rtol=0)
     assert (old[count:] - torch.tensor(early.logprobs[count:])).abs().max() > 0.1
