@@ -105,4 +105,4 @@ def load_environment(
     rubric = whet.Rubric(funcs=[REWARDS[reward]], parser=parser)
     if reward == "one_letter_pays":
         rubric.add_metric(letters)
-    return whet.SingleTurnEnv(dataset=rows, eval_dataset=rows[:8], parser=parser, rubric=rubric)
+    return whet.SingleTurnEnv(dataset=rows, eval_dataset=rows, parser=parser, rubric=rubric)

@@ -46,6 +46,7 @@ PATIENTS: dict[str, dict[str, Any]] = {
     "too easy": {"env": [clinic("anything")]},
     "flat groups": {"env": [clinic("by_task")]},
     "steps of a hundredfold": {"learning_rate": 3e-2},
+    "steps of tenfold": {"learning_rate": 3e-3, "eval": {"num_examples": 48}, "max_steps": 8},
     "by turns": {
         "env": [clinic("anything", "easy"), clinic("overlap", "hard", length=16)],
         "buffer": {"curriculum": "turns:ByTurns"},

@@ -71,5 +71,6 @@ EXPLAINED_BY: dict[str, tuple[str, ...]] = {
     truncation.NAME: (swings.NAME, reward_low.NAME, lengths.NAME, entropy_explosion.NAME),
     clipped.NAME: (mismatch.NAME,),
     grad_norm.NAME: (swings.NAME,),
+    overfitting.FALLS: (swings.NAME, entropy_explosion.NAME),
 }
 """Findings that follow from others: left out where one of those was made, for its cure is theirs."""
