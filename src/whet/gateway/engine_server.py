@@ -115,9 +115,7 @@ class EngineServer:
             await send(_piece(_event(work.result())))
             await send({"type": "http.response.body", "body": b""})
 
-        await send(
-            {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]}
-        )
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
         work = asyncio.create_task(answer())
         work.add_done_callback(lambda _: news.set())
         try:
