@@ -113,7 +113,7 @@ def test_code_that_keeps_the_event_loop_beside_a_learner_is_interrupted_too(trai
     assert "environment sick, task 4 has kept the event loop" in output
 
 
-@pytest.mark.parametrize("sickness", ["loops and swallows", "will not be cancelled"])
+@pytest.mark.parametrize("sickness", ["loops and swallows"])
 def test_code_that_nothing_interrupts_ends_the_run_which_says_so_and_can_be_resumed(
     train: Train, sickness: str
 ) -> None:
