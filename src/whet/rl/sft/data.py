@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
@@ -23,7 +23,6 @@ from whet.rl.sft.sources import Row, Source, read_dataset, read_path
 from whet.rl.sft.tokens import conversation_tokens, recorded_tokens, text_tokens
 
 MOST_NAMED = 5
-Advance = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,12 +58,12 @@ class SftData:
         return hashlib.sha256(b"".join(example.content for example in self.train)).hexdigest()
 
 
-def load_data(config: SftConfig, renderer: ChatRenderer, *, context: int, advance: Advance | None = None) -> SftData:
+def load_data(config: SftConfig, renderer: ChatRenderer, *, context: int) -> SftData:
     """Everything that is trained and validated on. `context` is the most tokens the model takes.
 
     Raises `DatasetError` naming rows that cannot be used, and where nothing is left to train on.
     """
-    reader = _Reader(config, renderer, context, advance or (lambda done, total: None))
+    reader = _Reader(config, renderer, context)
     data = config.data
     if data.path is not None:
         train = reader.examples(read_path(data.path, data.split), str(data.path))
@@ -104,9 +103,9 @@ def split(examples: Sequence[Example], fraction: float, seed: int) -> tuple[list
 class _Reader:
     """Rows to examples under one config; `notes` says what was left out."""
 
-    def __init__(self, config: SftConfig, renderer: ChatRenderer, context: int, advance: Advance) -> None:
+    def __init__(self, config: SftConfig, renderer: ChatRenderer, context: int) -> None:
         self.notes: list[str] = []
-        self._config, self._data, self._renderer, self._advance = config, config.data, renderer, advance
+        self._config, self._data, self._renderer = config, config.data, renderer
         self._most = min(context, config.data.max_length or context)
 
     def note(self, count: int, why: str) -> None:
@@ -121,13 +120,12 @@ class _Reader:
         if source.sampled_by is not None and rows:
             self._check_recorded(source.sampled_by, name)
         examples, faults = [], []
-        for done, row in enumerate(rows, start=1):
+        for row in rows:
             try:
                 sequences = self._sequences(row, recorded=source.sampled_by is not None)
                 examples.append(Example(row.number, row.where, sequences))
             except (DatasetError, TrainingError) as error:
                 faults.append(f"{row.where}: {error}")
-            self._advance(done, len(rows))
         if faults:
             raise DatasetError(f"{name}: {len(faults)} of {len(rows)} rows cannot be used.{_list(faults)}")
         return self._fitting(examples, name)
