@@ -25,6 +25,7 @@ EXTRAS = {
         "PIL",
         "httptools",
         "httpx",
+        "huggingface_hub",
         "jinja2",
         "numpy",
         "peft",
