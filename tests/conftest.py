@@ -15,6 +15,10 @@ import pytest
 from whet.errors import SandboxUnavailableError
 from whet.sandboxes import bubblewrap_host
 
+# As `whet` sets it before it loads torch, which test modules do here: threads that spin for each other on shared cores
+# take several times as long (docs/design/log.md).
+os.environ.setdefault("GOMP_SPINCOUNT", "2000")
+
 
 def _beside(name: str) -> Any:
     """A module of this folder: tests are imported by path, so that it is not on the path for imports."""
