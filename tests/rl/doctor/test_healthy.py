@@ -25,9 +25,14 @@ QUICKSTART = Path(__file__).parents[3] / "configs" / "rl" / "quickstart.toml"
 PART = ("--batch_size", "64", "--deployment.threads", "1", "--eval.num_examples", "4", "--name", "run")
 
 
-@pytest.mark.parametrize("steps", [6, pytest.param(80, marks=pytest.mark.long)])
-def test_nothing_is_found_in_the_quickstart(tmp_path: Path, steps: int) -> None:
-    config = load_run_config(QUICKSTART, [*PART, "--max_steps", str(steps), "--runs_directory", str(tmp_path)])
+@pytest.mark.parametrize(
+    ("steps", "evaluated"),
+    [(6, "false"), pytest.param(80, "true", marks=pytest.mark.long)],
+    ids=["its start", "all of it"],
+)
+def test_nothing_is_found_in_the_quickstart(tmp_path: Path, steps: int, evaluated: str) -> None:
+    length = ["--max_steps", str(steps), "--eval.before", evaluated, "--eval.after", evaluated]
+    config = load_run_config(QUICKSTART, [*PART, *length, "--runs_directory", str(tmp_path)])
     assert run_training(config, json_output=True).state == "finished"
     assert examine(tmp_path / "run").findings == []
 
