@@ -38,6 +38,9 @@ peak_tflops = 1.0
 threads = 1
 """
 EVERYTHING = """
+[sampling.temp_scheduler]
+start = 1.0
+end = 0.9
 [algorithm]
 kl_coef = 0.01
 mask_truncated = true
