@@ -12,7 +12,6 @@ import fcntl
 import gc
 import importlib
 import json
-import multiprocessing
 import os
 import resource
 import runpy
@@ -95,7 +94,8 @@ if __name__ == "__main__":
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
     serve(connection)
-    multiprocessing.set_start_method("fork")  # a learner's process need not import everything again either
+    if "whet.rl.child" in sys.modules:  # the processes of a run need not import everything again either
+        sys.modules["whet.rl.child"].START_METHOD = "fork"
     if sys.argv[0] != "whet":
         runpy.run_path(sys.argv[0], run_name="__main__")
         sys.exit()

@@ -1,6 +1,5 @@
 """What a run is told of an engine process that cannot start; what a started one does is in tests/contract."""
 
-import multiprocessing
 import os
 import tempfile
 from collections.abc import Iterator
@@ -8,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-import whet.rl.engine_process
+import whet.rl.child
 from whet.errors import ModelLoadError, TrainingError
 from whet.rl.engine_process import EngineProcess
 
@@ -16,7 +15,7 @@ from whet.rl.engine_process import EngineProcess
 @pytest.fixture(autouse=True)
 def quick_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forked, so that torch need not be imported again; none of these gets as far as computing."""
-    monkeypatch.setattr(whet.rl.engine_process, "process_context", lambda: multiprocessing.get_context("fork"))
+    monkeypatch.setattr(whet.rl.child, "START_METHOD", "fork")
 
 
 @pytest.fixture

@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from multiprocessing import connection, get_context, get_start_method, parent_process
+from multiprocessing import connection, get_context, parent_process
 from multiprocessing.context import BaseContext
+
+START_METHOD = "spawn"
+"""From nothing. A fork, which Python and libraries choose on Linux, is not safe beside torch's threads."""
 
 
 def process_context() -> BaseContext:
-    """How processes start: as the program has chosen, else from nothing.
-
-    Python's own choice, a fork where it is the default, is not safe beside torch's threads.
-    """
-    return get_context(get_start_method(allow_none=True) or "spawn")
+    return get_context(START_METHOD)
 
 
 def follow_parent() -> None:
