@@ -14,9 +14,11 @@ LONGER, SHORTER = 2.5, 0.4
 
 def check(run: RunRecord) -> Iterator[Finding]:
     lengths = run.series("seq_len/trained_mean")
-    if len(lengths) < MIN_STEPS or not lengths.values[0]:
+    if len(lengths) < MIN_STEPS:
         return
     before, now = lengths.first(2), lengths.last(3)
+    if before.mean <= 0:
+        return
     times = now.mean / before.mean
     if SHORTER < times < LONGER:
         return
