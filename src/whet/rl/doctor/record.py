@@ -115,11 +115,11 @@ class RunRecord:
         this is the most it can be.
         """
         spread = self.series("reward/std")
-        return max(spread.values, default=0.0) / math.sqrt(max(1, self.groups))
+        return max(spread.values, default=0.0) / math.sqrt(self.groups)
 
     @property
     def groups(self) -> int:
-        return int(self.setting("batch_size", 1)) // max(1, int(self.setting("rollouts_per_example", 1)))
+        return max(1, int(self.setting("batch_size", 1)) // max(1, int(self.setting("rollouts_per_example", 1))))
 
     @property
     def asynchronous(self) -> bool:

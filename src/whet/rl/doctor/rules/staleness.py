@@ -21,7 +21,7 @@ def check(run: RunRecord) -> Iterator[Finding]:
     age = run.series("staleness/mean").last()
     if len(age) < MIN_STEPS:
         return
-    lost = dropped.mean / (dropped.mean + run.groups) if len(dropped) else 0.0
+    lost = max(0.0, dropped.mean) / (max(0.0, dropped.mean) + run.groups) if len(dropped) else 0.0
     thrown = lost + (cancelled.mean if len(cancelled) else 0.0)
     if thrown < WASTED and age.mean < OLD:
         return
