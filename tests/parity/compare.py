@@ -1,9 +1,14 @@
-"""Where two observations differ: by path, with both values."""
+"""Where two observations differ: by path, with both values.
+
+Means differ in their last digit where one side adds up exactly and the other in the order of rows: that is no difference.
+"""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+ROUNDING = 1e-14
 MISSING = "(missing)"
 
 
@@ -19,5 +24,7 @@ def differences(peer: Any, own: Any, path: str = "") -> dict[str, tuple[Any, Any
         for index, (one, other) in enumerate(zip(peer, own, strict=True)):
             found |= differences(one, other, f"{path}.{index}")
         return found
+    if isinstance(peer, float) and isinstance(own, float) and math.isclose(peer, own, rel_tol=ROUNDING):
+        return {}
     same = peer == own and (type(peer) is type(own) or {type(peer), type(own)} == {int, float})
     return {} if same else {path: (peer, own)}
