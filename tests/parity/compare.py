@@ -1,6 +1,6 @@
 """Where two observations differ: by path, with both values.
 
-Means differ in their last digit where one side adds up exactly and the other in the order of rows: that is no difference.
+Means differ in their last digit where one side adds up exactly and the other row by row: that is no difference.
 """
 
 from __future__ import annotations
