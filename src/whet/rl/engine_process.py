@@ -55,10 +55,9 @@ class EngineProcess:
 
         Raises what loading the model raises, and `TrainingError` for a process that ends or is not ready in time.
         """
-        connection.wait([self._word, self._process.sentinel], timeout=self._ready_within_s)
-        if not self._word.poll():
-            if self._process.is_alive():
-                raise TrainingError(f"the engine's process was not ready within {self._ready_within_s:g} s")
+        if not connection.wait([self._word, self._process.sentinel], timeout=self._ready_within_s):
+            raise TrainingError(f"the engine's process was not ready within {self._ready_within_s:g} s")
+        if not self._word.poll():  # so it has ended, if only just now
             raise self._gone("")
         try:
             failure = self._word.recv()

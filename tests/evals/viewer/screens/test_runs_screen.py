@@ -25,7 +25,7 @@ def test_evaluations_and_runs_are_listed_and_opened(
         await driver.sees("Runs", "2 below", "evaluation", "training")
         assert driver.line("arithmetic").split()[-1] == "finished"
         await driver.type("slash", *"arith", "enter")
-        await driver.sees("1 below", "with 'arith'", without="reverse-text")
+        await driver.sees("1 below", without="reverse-text")
         await driver.type("enter")
         await driver.sees("2 rollouts, reward 0.500")
         await driver.type("escape")
