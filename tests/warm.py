@@ -20,7 +20,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -110,9 +110,7 @@ class Warm:
     def run(self, *arguments: str | Path, expected: int = 0, **options: object) -> str:
         """The output of a command that ends with the exit status `expected`."""
         process = self.start(*arguments, **options)
-        output = process.communicate()
-        assert process.returncode == expected, output
-        return output
+        return process.finish(expected)
 
     def clean(self) -> None:
         """End what a test started and left running."""
@@ -171,6 +169,23 @@ class Process:
         output = self.stdout.read()
         self.wait(timeout)
         return output
+
+    def finish(self, expected: int = 0) -> str:
+        """The output that is still to be read, of a command that ends with the exit status `expected`."""
+        output = self.communicate()
+        assert self.returncode == expected, output
+        return output
+
+    def after_step(self, step: int, act: Callable[[], None]) -> None:
+        """Call `act` once a training run has said that `step` is done."""
+        for line in self.stdout:
+            if line.startswith(f"step {step}/"):
+                act()
+                return
+        raise AssertionError(f"the run ended before step {step}")
+
+    def signal_after_step(self, step: int, number: int) -> None:
+        self.after_step(step, lambda: self.send_signal(number))
 
     def close(self) -> None:
         if self._stdout is not None:

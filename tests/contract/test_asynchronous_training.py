@@ -60,20 +60,6 @@ def start(warm: Any, tmp_path: Path) -> Start:
     return lambda *arguments: warm.start("train", "run", config, "--runs_directory", tmp_path / "runs", *arguments)
 
 
-def finish(process: Any, expected: int = 0) -> str:
-    output: str = process.communicate(timeout=120)
-    assert process.returncode == expected, output
-    return output
-
-
-def after_step(process: Any, step: int, act: Callable[[], None]) -> None:
-    for line in process.stdout:
-        if line.startswith(f"step {step}/"):
-            act()
-            return
-    raise AssertionError(f"the run ended before step {step}")
-
-
 def children_of(pid: int) -> list[int]:
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
@@ -128,7 +114,7 @@ def check_whole(run: Path, steps: int) -> None:
 
 @pytest.mark.parametrize("apart", ["true", "false"])
 def test_a_run_trains_whole_batches_once_each_and_nothing_too_old(start: Start, tmp_path: Path, apart: str) -> None:
-    finish(start("--deployment.engine_process", apart))
+    start("--deployment.engine_process", apart).finish()
     run = tmp_path / "runs" / "run"
     check_whole(run, 6)
     assert any(row["staleness/max"] > 0 for row in read_lines(run / "metrics.jsonl"))
@@ -146,10 +132,10 @@ def test_a_killed_run_ends_its_processes_and_goes_on_without_losing_or_repeating
         parts.update(parts_of(process.pid))
         process.send_signal(signal.SIGKILL)
 
-    after_step(process, 3, kill)
+    process.after_step(3, kill)
     process.wait(timeout=60)
     assert all(gone(pid) for pid in parts.values())
-    finish(start("--resume"))
+    start("--resume").finish()
     run = tmp_path / "runs" / "run"
     check_whole(run, 6)
     trained = sorted(int(group) for groups in Ledger(run / "ledger.jsonl").steps.values() for group in groups)
@@ -164,11 +150,11 @@ def test_a_part_that_is_killed_ends_the_run_with_a_word_and_the_run_can_be_resum
     start: Start, tmp_path: Path, part: str
 ) -> None:
     process = start()
-    after_step(process, 3, lambda: os.kill(parts_of(process.pid)[part], signal.SIGKILL))
-    output = finish(process, expected=1)
+    process.after_step(3, lambda: os.kill(parts_of(process.pid)[part], signal.SIGKILL))
+    output = process.finish(expected=1)
     assert f"the {part}'s process ended" in output
     assert "--resume" in output
-    finish(start("--resume"))
+    start("--resume").finish()
     check_whole(tmp_path / "runs" / "run", 6)
 
 
@@ -180,10 +166,10 @@ def test_ctrl_c_saves_and_leaves_nothing_running(start: Start, tmp_path: Path) -
         parts.update(parts_of(process.pid))
         process.send_signal(signal.SIGINT)
 
-    after_step(process, 3, interrupt)
-    assert "--resume" in finish(process, expected=130)
+    process.after_step(3, interrupt)
+    assert "--resume" in process.finish(expected=130)
     assert all(gone(pid) for pid in parts.values())
     status = json.loads((tmp_path / "runs" / "run" / "status.json").read_text())
     assert (tmp_path / "runs" / "run" / "checkpoints" / f"step_{status['step']}").is_dir()
-    finish(start("--resume"))
+    start("--resume").finish()
     check_whole(tmp_path / "runs" / "run", 6)

@@ -51,20 +51,6 @@ def start(warm: Any) -> Start:
     return start
 
 
-def finish(process: Any, expected: int = 0) -> str:
-    output: str = process.communicate()
-    assert process.returncode == expected, output
-    return output
-
-
-def signal_after_step(process: Any, step: int, number: signal.Signals) -> None:
-    for line in process.stdout:
-        if line.startswith(f"step {step}/"):
-            process.send_signal(number)
-            return
-    raise AssertionError(f"the run ended before step {step}")
-
-
 def record(directory: Path) -> dict[str, object]:
     run = directory / "runs" / "run"
     ends = [path for path in sorted(run.rglob("*.safetensors")) if path.parent.name in ("model", "step_4")]
@@ -76,30 +62,30 @@ def record(directory: Path) -> dict[str, object]:
 
 
 def test_the_same_seed_is_the_same_run_whatever_interrupts_it(start: Start, tmp_path: Path) -> None:
-    finish(start(tmp_path / "whole"))
+    start(tmp_path / "whole").finish()
     whole = record(tmp_path / "whole")
     assert len(whole["metrics"]) == STEPS + 1
 
     killed = start(tmp_path / "killed")
-    signal_after_step(killed, 5, signal.SIGKILL)
+    killed.signal_after_step(5, signal.SIGKILL)
     assert killed.wait() == -signal.SIGKILL
-    finish(start(tmp_path / "killed", "--resume"))
+    start(tmp_path / "killed", "--resume").finish()
     assert record(tmp_path / "killed") == whole
 
     stopped = start(tmp_path / "stopped")
-    signal_after_step(stopped, 3, signal.SIGTERM)
-    assert "whet train sft runs/run/config.toml --resume" in finish(stopped, expected=130)
+    stopped.signal_after_step(3, signal.SIGTERM)
+    assert "whet train sft runs/run/config.toml --resume" in stopped.finish(expected=130)
     status = json.loads((tmp_path / "stopped" / "runs" / "run" / "status.json").read_text())
     assert (tmp_path / "stopped" / "runs" / "run" / "checkpoints" / f"step_{status['step']}").is_dir()
-    finish(start(tmp_path / "stopped", "--resume"))
+    start(tmp_path / "stopped", "--resume").finish()
     assert record(tmp_path / "stopped") == whole
 
 
 def test_an_adapter_with_dropout_goes_on_bit_for_bit(start: Start, tmp_path: Path) -> None:
     adapter = ("--lora.rank", "2", "--lora.dropout", "0.1", "--learning_rate", "1e-2", "--num_epochs", "1")
-    finish(start(tmp_path / "whole", *adapter))
+    start(tmp_path / "whole", *adapter).finish()
     killed = start(tmp_path / "killed", *adapter)
-    signal_after_step(killed, 3, signal.SIGKILL)
+    killed.signal_after_step(3, signal.SIGKILL)
     killed.wait()
-    finish(start(tmp_path / "killed", "--resume", *adapter))
+    start(tmp_path / "killed", "--resume", *adapter).finish()
     assert record(tmp_path / "killed") == record(tmp_path / "whole")

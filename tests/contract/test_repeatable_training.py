@@ -64,21 +64,6 @@ def start(warm: Any) -> Start:
     return lambda directory, *arguments: warm.start(*arguments_for(directory), *arguments)
 
 
-def finish(process: Any, expected: int = 0) -> str:
-    output: str = process.communicate(timeout=120)
-    assert process.returncode == expected, output
-    return output
-
-
-def signal_after_step(process: Any, step: int, number: signal.Signals) -> None:
-    """Send a signal once the run has said that `step` is done."""
-    for line in process.stdout:
-        if line.startswith(f"step {step}/"):
-            process.send_signal(number)
-            return
-    raise AssertionError(f"the run ended before step {step}")
-
-
 def record(directory: Path) -> dict[str, object]:
     """Everything a run leaves that must not depend on the clock."""
     run = directory / "runs" / "run"
@@ -109,12 +94,12 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]
 def test_two_runs_with_the_same_seed_are_identical(
     start: Start, uninterrupted: dict[str, object], tmp_path: Path
 ) -> None:
-    finish(start(tmp_path))
+    start(tmp_path).finish()
     assert record(tmp_path) == uninterrupted
 
 
 def test_another_seed_is_another_run(start: Start, uninterrupted: dict[str, object], tmp_path: Path) -> None:
-    finish(start(tmp_path, "--seed", "1", "--max_steps", "1"))
+    start(tmp_path, "--seed", "1", "--max_steps", "1").finish()
     assert record(tmp_path)["metrics"][0] != uninterrupted["metrics"][0]
 
 
@@ -122,10 +107,10 @@ def test_a_run_killed_and_resumed_is_the_uninterrupted_run(
     start: Start, uninterrupted: dict[str, object], tmp_path: Path
 ) -> None:
     process = start(tmp_path)
-    signal_after_step(process, 3, signal.SIGKILL)
+    process.signal_after_step(3, signal.SIGKILL)
     process.wait(timeout=60)
     assert process.returncode == -signal.SIGKILL
-    finish(start(tmp_path, "--resume"))
+    start(tmp_path, "--resume").finish()
     assert record(tmp_path) == uninterrupted
 
 
@@ -133,34 +118,34 @@ def test_a_run_stopped_by_ctrl_c_saves_says_how_to_resume_and_resumes(
     start: Start, uninterrupted: dict[str, object], tmp_path: Path
 ) -> None:
     process = start(tmp_path)
-    signal_after_step(process, 3, signal.SIGINT)
-    output = finish(process, expected=130)
+    process.signal_after_step(3, signal.SIGINT)
+    output = process.finish(expected=130)
     assert "--resume" in output
     status = json.loads((tmp_path / "runs" / "run" / "status.json").read_text())
     assert status["state"] == "interrupted"
     assert (tmp_path / "runs" / "run" / "checkpoints" / f"step_{status['step']}").is_dir()
-    finish(start(tmp_path, "--resume"))
+    start(tmp_path, "--resume").finish()
     assert record(tmp_path) == uninterrupted
 
 
 def test_a_lora_run_killed_and_resumed_is_the_uninterrupted_run(start: Start, tmp_path: Path) -> None:
     adapter = ("--lora.rank", "4", "--learning_rate", "3e-3")
-    finish(start(tmp_path / "whole", *adapter))
+    start(tmp_path / "whole", *adapter).finish()
     process = start(tmp_path / "killed", *adapter)
-    signal_after_step(process, 3, signal.SIGKILL)
+    process.signal_after_step(3, signal.SIGKILL)
     process.wait(timeout=60)
-    finish(start(tmp_path / "killed", "--resume", *adapter))
+    start(tmp_path / "killed", "--resume", *adapter).finish()
     assert record(tmp_path / "killed") == record(tmp_path / "whole")
 
 
 def test_resuming_with_another_config_says_exactly_what_differs(start: Start, tmp_path: Path) -> None:
-    finish(start(tmp_path, "--max_steps", "1"))
-    output = finish(start(tmp_path, "--resume", "--learning_rate", "1e-3", "--env.0.weight", "3"), expected=2)
+    start(tmp_path, "--max_steps", "1").finish()
+    output = start(tmp_path, "--resume", "--learning_rate", "1e-3", "--env.0.weight", "3").finish(expected=2)
     assert "learning_rate: was 0.0003, is 0.001" in output
     assert "env.0.weight: was 1.0, is 3" in output
 
 
 def test_a_run_directory_that_exists_is_not_overwritten(start: Start, tmp_path: Path) -> None:
     (tmp_path / "runs" / "run").mkdir(parents=True)
-    assert "--resume" in finish(start(tmp_path), expected=2)
+    assert "--resume" in start(tmp_path).finish(expected=2)
     assert list((tmp_path / "runs" / "run").iterdir()) == []

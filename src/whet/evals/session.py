@@ -13,7 +13,6 @@ import asyncio
 import contextlib
 import math
 import os
-import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -32,6 +31,7 @@ from whet.evals.summary import EvalSummary
 from whet.evals.workers.in_process import InProcess
 from whet.evals.workers.jobs import Finished, Job, Runner
 from whet.evals.workers.pool import WorkerPool
+from whet.signals import on_stopping_signals
 
 ROLLOUTS_OF_A_WORKER = 256  # in flight, before another worker is started
 KEPT_AT_ONCE = 64  # rows of before that are counted between two looks at what else goes on
@@ -241,8 +241,7 @@ def worker_count(config: EvalConfig) -> int:
 @contextmanager
 def _stop_on_signals(stopped: list[int], restore: Callable[[], Any]) -> Iterator[None]:
     """The first Ctrl-C or SIGTERM cancels the calling task and is put into `stopped`; the second ends the process."""
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    signals = (signal.SIGINT, signal.SIGTERM)
+    task = asyncio.current_task()
     assert task is not None
 
     def stop(number: int) -> None:
@@ -251,17 +250,8 @@ def _stop_on_signals(stopped: list[int], restore: Callable[[], Any]) -> Iterator
         stopped.append(number)
         task.cancel()
 
-    try:
-        for number in signals:
-            loop.add_signal_handler(number, stop, number)
-    except (ValueError, RuntimeError):  # not the main thread: whoever runs us owns the signals
+    with on_stopping_signals(stop):
         yield
-        return
-    try:
-        yield
-    finally:
-        for number in signals:
-            loop.remove_signal_handler(number)
 
 
 def _end_at_once(number: int, restore: Callable[[], Any]) -> NoReturn:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TypeVar
 
 from whet.errors import WhetError
 from whet.rl.run_directory import RunDirectory
+from whet.signals import STOPPING, on_stopping_signals
 
 T = TypeVar("T")
 
@@ -39,24 +39,14 @@ async def unless_stopped(stop: asyncio.Event, work: Awaitable[T]) -> T:
 def stop_on_signals(stop: asyncio.Event) -> Iterator[None]:
     """The first Ctrl-C or SIGTERM asks the run to stop; the second one ends the process as usual."""
     loop = asyncio.get_running_loop()
-    signals = (signal.SIGINT, signal.SIGTERM)
 
-    def ask() -> None:
+    def ask(_: int) -> None:
         stop.set()
-        for number in signals:
+        for number in STOPPING:
             loop.remove_signal_handler(number)
 
-    try:
-        for number in signals:
-            loop.add_signal_handler(number, ask)
-    except (ValueError, RuntimeError):  # not the main thread: whoever runs us owns the signals
+    with on_stopping_signals(ask):
         yield
-        return
-    try:
-        yield
-    finally:
-        for number in signals:
-            loop.remove_signal_handler(number)
 
 
 def explain_failure(error: BaseException, directory: RunDirectory) -> str | None:
