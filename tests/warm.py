@@ -155,7 +155,7 @@ class Process:
             os.kill(self.pid, number)
 
     def poll(self) -> int | None:
-        if self.returncode is None and select.select([self._status], [], [], 0)[0]:
+        if self.returncode is None and self._told(0):
             self.returncode = int(self._line(DEADLINE))
         return self.returncode
 
@@ -193,8 +193,14 @@ class Process:
         self._status.close()
 
     def _line(self, timeout: float) -> bytes:
-        if not select.select([self._status], [], [], timeout)[0]:
+        if not self._told(timeout):
             raise AssertionError(f"nothing was heard of the process within {timeout:g} s")
         line = self._status.readline()
         assert line.endswith(b"\n"), "the server that starts processes has ended"
         return line
+
+    def _told(self, timeout: float) -> bool:
+        """Whether the server has something to say of the process within so many seconds."""
+        told = select.poll()  # unlike `select` it takes any descriptor, however many are open
+        told.register(self._status, select.POLLIN)
+        return bool(told.poll(timeout * 1000))

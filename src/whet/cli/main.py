@@ -62,7 +62,16 @@ def _whet(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code."""
+    """Run one command and return its exit code. Does not return where code of others left a thread that never ends."""
+    status = _run(arguments)
+    if "asyncio" in sys.modules:  # else nothing was run that could leave a thread, and imports take time
+        from whet.cancellation import leave
+
+        return leave(status)
+    return status
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     # Torch's threads spin only briefly for each other, then sleep: as fast on idle cores, while threads that spin for
     # long made a step 5 to 15 times slower on cores shared with another process (docs/design/log.md). OpenMP reads this
     # when torch is loaded.

@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from whet.cancellation import cancel
 from whet.rl.collector import Collector
 from whet.rl.curriculum import Curriculum
 from whet.rl.group import Batch, Group
@@ -57,9 +58,7 @@ class Dispatcher:
                         running[asyncio.create_task(self.runner.run(slot, again))] = (slot, again)
                 on_progress(collector.filled, self.groups_per_batch)
         finally:
-            for unfinished in running:
-                unfinished.cancel()
-            await asyncio.gather(*running, return_exceptions=True)
+            await cancel(running)
         # In the order of the draws: the clock must not decide what comes next.
         for group in sorted(attempted, key=lambda group: group.id):
             if not group.errors:

@@ -37,6 +37,7 @@ class EngineProcess:
             raise MissingExtraError("an engine in a process of its own", "train") from error
         self._socket, self._key = directory / "engine.sock", secrets.token_urlsafe(32)
         self._ready_within_s = ready_within_s
+        self._asked_why = False
         context = process_context()
         self._word, theirs = context.Pipe(duplex=False)
         self._process = context.Process(  # type: ignore[attr-defined]  # every context has it
@@ -75,7 +76,9 @@ class EngineProcess:
         self._socket.unlink(missing_ok=True)
 
     def _gone(self, reason: str) -> TrainingError:
-        self._process.join(timeout=1)
+        if not self._asked_why:  # it may be about to end; every request asks, and the event loop waits meanwhile
+            self._asked_why = True
+            self._process.join(timeout=1)
         if self._process.exitcode is None:
             return TrainingError(f"the engine's process does not answer ({reason}). Continue with --resume.")
         return TrainingError(

@@ -199,7 +199,8 @@ class Orchestrator:
         state |= {} if self.ending is None else self.ending.state_dict()
         if step <= 0:
             return
-        with self.watchdog.waiting("save", "the run", "the disk (a checkpoint)", act=self.watchdog.stop, blocks=True):
+        whom = "the learner, or the disk (a checkpoint)"
+        with self.watchdog.waiting("save", "the run", whom, act=self._learner_hangs, blocks=True):
             saved = await self.beside(lambda: self.records.save(step, self.learner, state))
         if saved:
             self.monitor.note(f"checkpoint of step {step} written")

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from multiprocessing import active_children
 from typing import Any, cast
 
+from whet import cancellation
 from whet.env_files import load_env_files
 from whet.envs.environment import Environment
 from whet.envs.loading import load_environment
@@ -54,8 +55,6 @@ from whet.rl.watchdog_engine import WatchedEngine
 from whet.rl.watchdog_thread import Watchdog
 from whet.types import RolloutInput
 
-GRACE_S = 5.0
-"""For engine and rollouts to end where one of them has been found not to answer."""
 AnyLearner = TorchLearner | ProcessLearner
 
 
@@ -177,7 +176,7 @@ class _Run:
 
     def _train(self, step: int, records: Records, source: Source, shaper: RewardShaper) -> Outcome:
         try:
-            last = asyncio.run(self._orchestrate(step, records, source, shaper))
+            last = cancellation.run(self._orchestrate(step, records, source, shaper))
         except StopRequested:
             if self.watchdog.failure is not None:
                 raise TrainingError(self.watchdog.failure) from None
@@ -234,9 +233,9 @@ class _Run:
                 await self._close(source)
 
     async def _close(self, source: Source) -> None:
-        """End what is in flight. Where the watchdog has stopped the run, something may not answer: briefly."""
+        """End what is in flight; something may not answer, and is waited for briefly."""
         closing = asyncio.ensure_future(self._close_in_order(source))
-        await asyncio.wait({closing}, timeout=None if self.watchdog.failure is None else GRACE_S)
+        await asyncio.wait({closing}, timeout=2 * cancellation.GRACE_S)
         if closing.done():
             closing.result()
 

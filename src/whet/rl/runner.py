@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from whet.cancellation import cancellable
 from whet.clients.client import Client
 from whet.envs.environment import Environment
 from whet.errors import RolloutTimeoutError
@@ -82,7 +83,7 @@ class GroupRunner:
                 rollouts=self.rollouts_per_example,
                 on_begin=on_begin,
             ) as limit:
-                states = await run_group(
+                group = run_group(
                     source.env,
                     [row for _ in places],
                     self.client,
@@ -91,6 +92,7 @@ class GroupRunner:
                     limit=limit,
                     trajectory_ids=[f"{task.number}-{place}" for place in places],
                 )
+                states = await cancellable(group)
         except RolloutTimeoutError as error:
             states = [failed_state(row, self.client, self.model, args, error) for args in each_args]
         for state in states:

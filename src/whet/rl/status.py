@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -31,6 +32,7 @@ class Status:
     def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self.path = path
         self._clock = clock
+        self._lock = threading.Lock()  # the watchdog's thread may close it while the run writes
         self._written = float("-inf")
         self._fields: dict[str, Any] = {"state": "starting", "step": 0, "last_error": None} | _this_process()
         self._write()
@@ -78,7 +80,8 @@ class Status:
 
     def _write(self) -> None:
         self._written = self._clock()
-        write_whole(self.path, json_line({**self._fields, "heartbeat": _now()}), durable=False)
+        with self._lock:
+            write_whole(self.path, json_line({**self._fields, "heartbeat": _now()}), durable=False)
 
 
 def _this_process() -> dict[str, Any]:

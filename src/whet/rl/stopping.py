@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
+from whet.cancellation import cancel
 from whet.errors import WhetError
 from whet.rl.run_directory import RunDirectory
 from whet.signals import STOPPING, on_stopping_signals
@@ -30,9 +31,7 @@ async def unless_stopped(stop: asyncio.Event, work: Awaitable[T]) -> T:
         return job.result()
     finally:
         stopped.cancel()
-        if not job.done():
-            job.cancel()
-            await asyncio.gather(job, return_exceptions=True)
+        await cancel([job])
 
 
 @contextmanager

@@ -14,6 +14,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from whet.cancellation import cancel
 from whet.rl.backlog import Backlog
 from whet.rl.curriculum import Curriculum, Task
 from whet.rl.group import Batch, Group
@@ -100,7 +101,7 @@ class Stream:
         self._closed = True
         for attempt in list(self._flying):
             self._cancel(attempt)
-        await asyncio.gather(*self._leaving, return_exceptions=True)
+        await cancel(self._leaving)
 
     def _open_places(self) -> None:
         while self.backlog.opened < self.backlog.lead.places(self.version):

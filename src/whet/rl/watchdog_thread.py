@@ -48,6 +48,7 @@ while True:
 MOST_SWALLOWED = 3
 _current: ContextVar[Wait | None] = ContextVar("whet_current_wait", default=None)
 _OUR_CODE = str(Path(__file__).resolve().parents[1])
+_EVENT_LOOP = asyncio.events.__file__
 _STANDARD_LIBRARY = sysconfig.get_path("stdlib")
 
 Say = Callable[[str], None]
@@ -210,15 +211,17 @@ class Watchdog:
             self.failure = self.failure or line
             self._tell(f"{line}, also after it was told to stop: giving up")
             self._on_the_loop(self.stop, line)
-            if self._listener is not None:  # signals are taken
+            if self._listener is not None and self._stands_still(self.clock()):  # signals are taken, and needed
                 signal.pthread_kill(threading.main_thread().ident or 0, SIGNAL)
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         """The signal's handler: runs on the event loop's thread, inside whatever keeps it, with that code's context."""
         now = self.clock()
-        if self._gave_up is not None:
-            raise TrainingError(self.failure or "nothing answered")
         wait, stood_still = _current.get(), now - self._beat
+        if self._gave_up is not None:
+            if self._stands_still(now):  # else the loop turns, and what is told there is heard
+                raise TrainingError(self.failure or "nothing answered")
+            return
         if wait is None or not wait.runs_rollouts or stood_still < self.config.report_seconds:
             return
         code = _code_of_others(frame)
@@ -257,9 +260,12 @@ class Watchdog:
 
 
 def _code_of_others(frame: FrameType | None) -> FrameType | None:
-    """The innermost call of code that is neither whet's nor Python's own; the innermost of all where there is none."""
+    """The innermost call of code that is neither whet's nor Python's own; the innermost of all where there is none.
+
+    Only calls that the event loop has made: outside of it is whoever started the run.
+    """
     innermost = frame
-    while frame is not None:
+    while frame is not None and frame.f_code.co_filename != _EVENT_LOOP:
         name = frame.f_code.co_filename
         ours = name.startswith((_OUR_CODE, "<frozen"))
         if not ours and (not name.startswith(_STANDARD_LIBRARY) or "site-packages" in name):

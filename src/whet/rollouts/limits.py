@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeAlias, TypeVar
 
+from whet.cancellation import cancel
+
 T = TypeVar("T")
 Limit: TypeAlias = AbstractAsyncContextManager[Any, bool | None]
 """Entered while a rollout holds a place: a semaphore, or `Places.up_to(n)`."""
@@ -76,16 +78,14 @@ def rollout_limit(max_concurrent: int | None) -> asyncio.Semaphore | None:
 
 
 async def gather(coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """All results, in order. When one fails or this is cancelled, the others are cancelled and waited for first."""
+    """All results, in order. When one fails or this is cancelled, the others are cancelled, and waited for briefly."""
     if len(coroutines) == 1:
         return [await coroutines[0]]
     tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
     try:
         return await asyncio.gather(*tasks)
     except BaseException:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel(tasks)
         raise
 
 

@@ -1,7 +1,8 @@
 """`MonitorGroup`: several monitors as one, none of which can end a run.
 
 Monitors watch; training does not depend on them. One that raises is named, once, with its error, and switched off for
-the rest of the run. (What must be on disk for a run to be resumed is written by `whet.rl.records`, not through this.)
+the rest of the run, but told how it ended. (What must be on disk for a run to be resumed is written by
+`whet.rl.records`, not through this.)
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ class MonitorGroup:
     """Tells every monitor everything, in the order given."""
 
     def __init__(self, monitors: Sequence[Monitor]) -> None:
+        self._all = tuple(monitors)
         self.monitors = list(monitors)
 
     def start(self, plan: RunPlan) -> None:
@@ -37,6 +39,8 @@ class MonitorGroup:
         self._tell(lambda monitor: monitor.note(message))
 
     def close(self, outcome: Outcome) -> None:
+        """Every monitor is told, also one that is off: how a run ended is what people ask for first."""
+        self.monitors = list(self._all)
         self._tell(lambda monitor: monitor.close(outcome))
 
     def _tell(self, call: Callable[[Monitor], None]) -> None:

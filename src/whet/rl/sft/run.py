@@ -5,12 +5,12 @@ Everything that can be wrong with config and data is found before the run direct
 
 from __future__ import annotations
 
-import asyncio
 import os
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from whet import cancellation
 from whet.env_files import load_env_files
 from whet.envs.environment import Environment
 from whet.envs.loading import load_environment
@@ -137,7 +137,7 @@ class _Run:
 
     def _train(self, step: int, records: Records) -> Outcome:
         try:
-            last = asyncio.run(self._loop(step, records))
+            last = cancellation.run(self._loop(step, records))
         except StopRequested:
             done = self.learner.version
             message = f"stopped after step {done} of {self.last_step}"

@@ -1,0 +1,182 @@
+"""The words of prompt optimisation, shared by every file of this room.
+
+    candidate   texts by component name: {"system_prompt": "...", "tool:search": "..."}
+    example     one row of a dataset of an environment, in one of three splits: train, val, held_out
+    call        one rollout of one candidate on one example: what the budget counts
+    sample      the how-manieth call of this candidate on this example: 0, 1, 2, ...
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+Candidate = Mapping[str, str]
+Split = Literal["train", "val", "held_out"]
+Phase = Literal["baseline", "minibatch", "reflection", "race", "confirmation"]
+
+
+def candidate_id(candidate: Candidate) -> str:
+    """12 hexadecimal digits that depend on the texts alone."""
+    texts = json.dumps(dict(candidate), sort_keys=True, ensure_ascii=False)
+    return hashlib.blake2b(texts.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A row by its place. `environment` is the label of its `[[env]]`, `number` the place in the split."""
+
+    environment: str
+    split: Split
+    number: int
+    example_id: Any = field(compare=False)
+    row: Mapping[str, Any] = field(compare=False, repr=False, hash=False)
+
+    @property
+    def key(self) -> str:
+        """`val/reverse-text/12`: names it in files."""
+        return f"{self.split}/{self.environment}/{self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A rollout by what it was asked for. Two calls with equal keys are the same call, which is never paid for twice."""
+
+    candidate: str  # candidate_id
+    example: str  # Example.key
+    sample: int
+
+    @property
+    def key(self) -> str:
+        return f"{self.candidate}/{self.example}/{self.sample}"
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A finished call. An errored rollout has `error` set and counts as reward 0."""
+
+    call: Call
+    reward: float
+    error: str | None
+    row: Mapping[str, Any]  # a result row: prompt, completion, metrics, tool calls, state columns, usage, cost
+
+
+class BudgetSpent(Exception):
+    """The calls asked for do not fit in what is left; none of them was begun."""
+
+
+class Rollouts(Protocol):
+    """Where calls are made. Blocking; called from the thread that searches."""
+
+    def score(
+        self, candidate: Candidate, examples: Sequence[Example], phase: Phase, *, fresh: bool = True
+    ) -> list[Scored]:
+        """One call of `candidate` on each example, all at once as far as concurrency allows; in the examples' order.
+
+        With `fresh` False an example that the candidate has been called on is answered from the log, for nothing.
+        Otherwise it is another sample. A call that the log of an earlier process holds is answered from it and counts
+        as it did then. Raises `BudgetSpent` before any call is begun where they do not all fit.
+        """
+        ...
+
+    @property
+    def left(self) -> int:
+        """Calls that may still be begun in the search."""
+        ...
+
+
+class Reflect(Protocol):
+    """Proposes new texts. Blocking; called from the thread that searches."""
+
+    def __call__(
+        self, candidate: Candidate, records: Mapping[str, Sequence[Mapping[str, Any]]], components: Sequence[str]
+    ) -> dict[str, str]:
+        """New texts for (some of) `components`; `records` are what `make_records` made of scored calls, by component.
+
+        {} where the model's answer was not usable. Raises `GepaError` once that has happened too often in a row.
+        """
+        ...
+
+
+Verdict = Literal["seed", "accepted", "rejected"]
+
+
+@dataclass(slots=True)
+class CandidateRecord:
+    """What is known of one candidate: a line of `candidates.jsonl`."""
+
+    id: str
+    number: int  # in the order of proposal; the seed is 0
+    texts: dict[str, str]
+    parents: list[str]  # ids
+    changed: list[str]  # components
+    verdict: Verdict
+    reason: str  # in words, for people
+    iteration: int
+    calls_before: int  # calls begun when it was proposed
+    calls_after: int  # ... and when it was decided on
+    minibatch: dict[str, list[float]] = field(default_factory=dict)  # {"parent": rewards, "candidate": rewards}
+    val_rewards: dict[str, float] = field(default_factory=dict)  # by example key; fewer than all where the race ended
+    p_value: float | None = None  # of the paired test against its parent; None where none was made
+    val_mean: float | None = None  # None unless all of val was scored
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the budget affords; printed before anything is paid for."""
+
+    max_calls: int
+    reserved: int  # for the confirmation
+    baseline: int  # the seed on val
+    per_rejected: int  # calls of a proposal that the minibatch turns away
+    per_accepted: int  # calls of a proposal that is validated whole
+    fewest_proposals: int  # if every one were accepted
+    most_proposals: int  # if every one were turned away at once
+    cost_per_call: float | None  # None where no price is known
+    num_train: int
+    num_val: int
+    num_held_out: int
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmation:
+    """The winner against the seed on examples that the search has never seen."""
+
+    pairs: int
+    seed_mean: float
+    best_mean: float
+    difference: float
+    low: float  # 95 % confidence interval of the difference
+    high: float
+    real: bool  # whether the interval lies above 0
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """What a search has found."""
+
+    best: CandidateRecord
+    candidates: list[CandidateRecord]
+    ended: str  # why: "the budget is spent", "the seed prompt is perfect", ...
+
+
+class Observer(Protocol):
+    """Is told what happens, as it happens. Calls come from the event loop's thread only."""
+
+    def planned(self, plan: Plan) -> None: ...
+    def phase(self, phase: Phase, detail: str, total: int) -> None:
+        """A phase begins; `total` calls are asked for in it (0 for reflection)."""
+
+    def finished(self, scored: Scored, spent: int, cost: float | None) -> None:
+        """A call has ended; `spent` calls count against the budget by now."""
+
+    def decided(self, record: CandidateRecord) -> None:
+        """A candidate (the seed included) was accepted or rejected."""
+
+    def proposed(self, number: int, parent: str, texts: Mapping[str, str], changed: Sequence[str]) -> None: ...
+    def note(self, line: str) -> None: ...
+    def confirmed(self, confirmation: Confirmation) -> None: ...
