@@ -2,7 +2,8 @@
 
 A client for an HTTP interface implements the native hooks, and `get_response` calls them in order. A client that has no
 native form (an engine in this process, a script) overrides `get_response` itself. A client with a
-`release(state)` method is told when a rollout is over. Where the endpoint's price is known, `usage` has its `cost`.
+`release(state)` method is told when a rollout is over. Where the endpoint's price is known, `usage` has its `cost`;
+whoever is charged is told of every response (`usage.py`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from whet.calls import describe
 from whet.clients.deltas import OnDelta, Told
+from whet.clients.usage import charge
 from whet.errors import Error, ModelError, WhetError
 from whet.types import Messages, Response, SamplingArgs, State, Tool
 
@@ -78,6 +80,7 @@ class Client(ABC, Generic[ClientT, MessagesT, ResponseT, ToolT]):
             raise
         except Exception as error:
             raise ModelError(describe(error)) from error
+        charge(response)
         if on_delta is not None:
             on_delta(Told().rest(response.message))
         return response

@@ -16,6 +16,7 @@ from typing import Any
 from whet.calls import CallSpec, resolve
 from whet.clients.client import Client
 from whet.clients.deltas import OnDelta, Told
+from whet.clients.usage import charge
 from whet.errors import ConfigError, ModelError
 from whet.messages import as_message
 from whet.types import Messages, Response, ResponseMessage, SamplingArgs, State, Tool
@@ -73,6 +74,7 @@ class ScriptedClient(Client[None, Any, Any, Any]):
                 arguments = {self._spec.names[0]: prompt}
             answer = await resolve(self._function(**arguments))
         response = _as_response(answer, model, turn)
+        charge(response)
         if on_delta is not None:
             on_delta(Told().rest(response.message))
         return response

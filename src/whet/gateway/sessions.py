@@ -15,10 +15,10 @@ from typing import Any, Protocol, TypeVar
 
 from whet.clients.client import Client
 from whet.clients.deltas import OnDelta
+from whet.clients.usage import UsageTotals
 from whet.envs.steps import completion_messages, step_tokens
 from whet.gateway.echoes import with_reasoning
 from whet.gateway.wire import RequestError, TurnRequest
-from whet.rollouts.usage import UsageTotals
 from whet.types import Response, RolloutTiming, SamplingArgs, State, TrajectoryStep
 
 AnyClient = Client[Any, Any, Any, Any]

@@ -12,6 +12,7 @@ from typing import Any
 
 from whet.clients.client import Client
 from whet.clients.deltas import Delta, OnDelta, Told
+from whet.clients.usage import charge
 from whet.errors import OverlongPromptError
 from whet.inference.graph import MessageGraph
 from whet.inference.protocol import Engine, Sample, SampleRequest
@@ -142,7 +143,9 @@ class PolicyClient(Client[Engine, Any, Any, Any]):
         graph.add(prompt, message, tools, message["tokens"])
         rollout = "" if state is None else f"{state['trajectory_id']}-"
         usage = Usage(prompt_tokens=len(prompt_ids), completion_tokens=len(sample.ids))
-        return Response(id=f"policy-{rollout}{turn}", model=model, message=message, usage=usage)
+        response = Response(id=f"policy-{rollout}{turn}", model=model, message=message, usage=usage)
+        charge(response)  # it may be its own judge
+        return response
 
     def _refuse_hopeless(self, prompt: Messages) -> None:
         """Raise for text that cannot fit however it is tokenised: tokenising 100 MB takes minutes."""

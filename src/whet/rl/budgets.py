@@ -39,7 +39,7 @@ class BudgetConfig(StrictModel):
     )
     max_tokens: int | None = Field(None, ge=1, description="Tokens sampled from the policy, evaluations included.")
     max_cost: float | None = Field(
-        None, gt=0, description="Dollars that rollouts report for judges and other models whose price is known."
+        None, gt=0, description="Dollars of judges and other models whose price is known, evaluations included."
     )
 
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from whet.clients.usage import Spending
 from whet.rl.budgets import Budget
 from whet.rl.early_stop import EarlyStopConfig, check_metric, reason_to_stop
-from whet.rl.group import Batch
 from whet.rl.monitors.protocol import EvalReport
 
 
@@ -21,12 +21,14 @@ class Ending:
     budget: Budget
     early_stop: EarlyStopConfig | None
     sampled_tokens: Callable[[], int]  # by this process
+    spent: Spending  # by this process
     say: Callable[[str], None]
     clock: Callable[[], float] = time.monotonic
     reason: str | None = None
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
     _began: float = 0.0
     _tokens_counted: int = 0
+    _cost_counted: float = 0.0
     _evaluations: list[EvalReport] = field(default_factory=list)
     _asked_for_prices: bool = False
 
@@ -39,26 +41,35 @@ class Ending:
             asyncio.get_running_loop().call_later(remaining, self._look)
         self._look()
 
-    def after_step(self, batch: Batch) -> None:
-        costs = [
-            usage["cost"] for group in batch.groups for state in group.states if "cost" in (usage := state["usage"])
-        ]
-        if costs:
-            self.budget.cost = (self.budget.cost or 0.0) + sum(costs)
-        elif self.budget.config.max_cost is not None and self.budget.cost is None and not self._asked_for_prices:
-            self._asked_for_prices = True
-            self.say("budget.max_cost: no rollout has reported a cost so far; models need a price in endpoints.toml")
+    def after_step(self) -> None:
         self._look()
+        if self.budget.config.max_cost is not None and not self._asked_for_prices:
+            self._ask_for_prices()
+
+    def _ask_for_prices(self) -> None:
+        """Say, once, that the limit does not see everything."""
+        if tokens := self.spent.unpriced_tokens:
+            missing = f"{tokens} tokens of judges so far have no known price and do not count"
+        elif self.budget.cost is None:
+            missing = "no model has reported a cost so far"
+        else:
+            return
+        self._asked_for_prices = True
+        self.say(
+            f"budget.max_cost: {missing}. A model has a price in endpoints.toml or its ClientConfig, the judge of a "
+            "JudgeRubric a judge_price."
+        )
 
     def after_evaluation(self, report: EvalReport) -> None:
         self._evaluations.append(report)
+        self._look()
         if self.early_stop is not None:
             check_metric(self.early_stop, report)
         if self.early_stop is not None and report.moment == "during" and self.reason is None:
             self._end(reason_to_stop(self.early_stop, self._evaluations))
 
     def state_dict(self) -> dict[str, Any]:
-        self._count_tokens()
+        self._count()
         return self.budget.state_dict(self._elapsed)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -69,7 +80,7 @@ class Ending:
         return self.clock() - self._began
 
     def _look(self) -> None:
-        self._count_tokens()
+        self._count()
         if self.reason is None:
             self._end(self.budget.spent(self._elapsed))
 
@@ -78,7 +89,10 @@ class Ending:
             self.reason = reason
             self._stop.set()
 
-    def _count_tokens(self) -> None:
+    def _count(self) -> None:
         sampled = self.sampled_tokens()
         self.budget.tokens += sampled - self._tokens_counted
         self._tokens_counted = sampled
+        if self.spent.cost is not None:
+            self.budget.cost = (self.budget.cost or 0.0) + self.spent.cost - self._cost_counted
+            self._cost_counted = self.spent.cost

@@ -130,7 +130,7 @@ class Orchestrator:
             )
         self.monitor.step(StepReport(step, metrics, sample))
         if self.ending is not None:
-            self.ending.after_step(batch)
+            self.ending.after_step()
 
     async def _batch(self, step: int) -> Batch:
         """The batch of `step`. Where none can be made, the steps before it are saved."""

@@ -7,7 +7,7 @@
      "is_truncated": false, "parse_failed": false, "turns": [...]}
 
 A file is whole or absent: it is written aside and renamed. Evaluated rollouts also say how they were sampled
-(`sampling`). `parse_failed` is there where a parser looks for an answer.
+(`sampling`). `parse_failed` is there where a parser looks for an answer, `judge_usage` where a judge was asked.
 
 Tokens are kept turn by turn. The prompt of a turn is mostly the turn before, so only its new end is kept:
 
@@ -70,6 +70,8 @@ def rollout_row(
     row["advantage"] = advantage
     if "parse_failed" in state:
         row["parse_failed"] = state["parse_failed"]
+    if "judge_usage" in output:
+        row["judge_usage"] = output["judge_usage"]
     if tokens:
         turns = list(_turns(state["trajectory"]))
         for turn, values in zip(turns, details or (), strict=False):

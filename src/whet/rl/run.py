@@ -14,6 +14,7 @@ from multiprocessing import active_children
 from typing import Any, cast
 
 from whet import cancellation
+from whet.clients.usage import spending
 from whet.env_files import load_env_files
 from whet.envs.environment import Environment
 from whet.envs.loading import load_environment
@@ -114,7 +115,8 @@ def run_training(
         watchdog = Watchdog(config.watchdog)
         engine = WatchedEngine(sampler, watchdog)
         client = PolicyClient(engine, model.renderer, max_context=model.arch.max_context)
-        ending = Ending(Budget(config.budget), config.early_stop, lambda: engine.tokens, monitor.note)
+        spent = stack.enter_context(spending())
+        ending = Ending(Budget(config.budget), config.early_stop, lambda: engine.tokens, spent, monitor.note)
         return _Run(config, directory, environments, evaluated, client, learner, monitor, watchdog, ending).execute(
             step
         )

@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol, cast
 
 from whet.calls import describe, resolve
 from whet.clients.client import Client
+from whet.clients.usage import judging
 from whet.errors import (
     EnvError,
     Error,
@@ -229,9 +230,10 @@ async def _score(env: RolloutEnv, states: list[State], independent: bool) -> Non
     try:
         if independent:
             score_one = rubric.score_rollout if env.score_rollouts else rubric.dummy_score_rollout
-            await gather([score_one(state) for state in states])
+            await gather([_judged(state, score_one) for state in states])
         elif env.score_rollouts:
-            await rubric.score_group(states)
+            with judging(states):
+                await rubric.score_group(states)
         else:
             await rubric.dummy_score_group(states)
     except WhetError:
@@ -243,6 +245,11 @@ async def _score(env: RolloutEnv, states: list[State], independent: bool) -> Non
         for state in states:
             state["timing"].scoring.end = end
             await rubric.cleanup(state)
+
+
+async def _judged(state: State, score_one: Callable[[State], Awaitable[None]]) -> None:
+    with judging([state]):
+        await score_one(state)
 
 
 async def _back_off(delay: float, attempt: int) -> None:

@@ -16,9 +16,9 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import Any, cast
 
+from whet.clients.usage import JUDGE_USAGE, UsageTotals, context_tokens, usage_of
 from whet.errors import ConfigError, RunError
 from whet.files import json_line
-from whet.rollouts.usage import UsageTotals, context_tokens, usage_of
 from whet.types import RolloutOutput, State
 
 RESULTS = "results.jsonl"
@@ -49,6 +49,9 @@ def state_to_output(state: State, state_columns: Sequence[str] | None = None) ->
     usage = _token_usage(state)
     if usage is not None:
         output["token_usage"] = usage
+    judges = state.get(JUDGE_USAGE)
+    if isinstance(judges, UsageTotals):
+        output[JUDGE_USAGE] = dict(judges)
     if state.get("error") is not None:
         output["error"] = error_info(state["error"])
         output["error_chain"] = output["error"]["error_chain_repr"]

@@ -11,8 +11,8 @@ from contextvars import ContextVar
 from typing import Any
 
 from whet.clients.client import Client
+from whet.clients.usage import UsageTotals
 from whet.messages import normalize_messages
-from whet.rollouts.usage import UsageTotals
 from whet.types import RolloutTiming, SamplingArgs, State, Tool
 
 _watched: ContextVar[list[State] | None] = ContextVar("whet_watched_states", default=None)

@@ -9,7 +9,7 @@
 
 What the judge answered is kept in `state["judge_response"]` by what it was asked, so a question is put once per
 rollout. A judge that does not answer is an error of that rollout and never a reward; one that refuses our key ends the
-run.
+run. The tokens it uses, and where its price is known their cost, are added to `state["judge_usage"]`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ from typing import Any
 
 from whet.calls import describe, resolve
 from whet.clients.client import Client
+from whet.clients.config import Price
+from whet.clients.usage import charge, usage_of
 from whet.errors import ConfigError, EndpointError, MissingExtraError, MissingKeyError, RewardError, WhetError
 from whet.messages import content_text, whole_characters
 from whet.parsers.parser import Parser
 from whet.rubrics.rubric import Rubric
-from whet.types import Messages, State, UserMessage
+from whet.types import Messages, State, Usage, UserMessage
 
 DEFAULT_JUDGE_PROMPT = """\
 Is the response to the question correct? It is when it says the same as the reference answer.
@@ -60,6 +62,7 @@ class JudgeRubric(Rubric):
         judge_model: str = "gpt-4.1-nano",
         judge_sampling_args: dict[str, Any] | None = None,
         judge_prompt: str = DEFAULT_JUDGE_PROMPT,
+        judge_price: Mapping[str, float] | None = None,
     ) -> None:
         """Make a rubric without reward functions; they may name judge, judge_client, judge_model, judge_prompt and
         judge_sampling_args.
@@ -71,8 +74,11 @@ class JudgeRubric(Rubric):
             judge_model: the judge's name, as the client knows it.
             judge_sampling_args: for every question; None values are left out.
             judge_prompt: with `{question}` (the last user message), `{answer}` and `{response}`.
+            judge_price: `{"input": 0.4, "output": 1.6}`, dollars for a million tokens, of an `openai` client; the
+                config of a whet `Client` has its own.
         """
         super().__init__(parser=parser)
+        self._price = _price(judge_price, judge_client)
         self.judge_client = _openai_client() if judge_client is None else judge_client
         self.judge_model = judge_model
         self.judge_prompt = judge_prompt
@@ -124,6 +130,7 @@ class JudgeRubric(Rubric):
                         **arguments,
                     )
                 )
+                charge(native, self._cost(native))
                 verdict = content_text(native.choices[0].message.content)
         except WhetError:
             raise
@@ -135,6 +142,13 @@ class JudgeRubric(Rubric):
             raise RewardError(f"the judge '{self.judge_model}' answered with nothing")
         return verdict
 
+    def _cost(self, native: Any) -> float | None:
+        """Dollars of an answer."""
+        tokens = usage_of(native)
+        if self._price is None or tokens is None:
+            return None
+        return self._price.of(Usage(prompt_tokens=tokens[0], completion_tokens=tokens[1]))
+
 
 def question_of(prompt: Messages | str) -> str:
     """The text of the last user message; what follows it (an assistant's opening, tool calls) is not the question."""
@@ -144,6 +158,22 @@ def question_of(prompt: Messages | str) -> str:
         if isinstance(message, Mapping) and message.get("role") in ("user", "text"):
             return content_text(message.get("content"))
     return ""
+
+
+def _price(given: Mapping[str, float] | None, client: Any) -> Price | None:
+    if given is None:
+        return None
+    if isinstance(client, Client):
+        raise ConfigError(
+            f"judge_price would have no effect: {type(client).__name__} is a client of whet; give its ClientConfig "
+            "the price"
+        )
+    try:
+        return Price(**given)
+    except (TypeError, ValueError):
+        raise ConfigError(
+            f'judge_price is {given!r:.80}; it should be {{"input": dollars, "output": dollars}} for a million tokens'
+        ) from None
 
 
 def _openai_client() -> Any:

@@ -15,10 +15,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from whet.calls import CallSpec, call_all, describe, is_awaitable, resolve
+from whet.clients.usage import judging
 from whet.decorators import discover_decorated, sort_by_priority
 from whet.errors import ConfigError, RewardError, WhetError
 from whet.parsers.parser import Parser
@@ -167,7 +168,8 @@ class Rubric:
         values: list[Any] = []
         for state in states:
             try:
-                values.append(func(**self._arguments(spec, state)))
+                value: Any = func(**self._arguments(spec, state))
+                values.append(_judge(state, value) if is_awaitable(value) else value)
             except WhetError:
                 raise
             except Exception as error:
@@ -298,6 +300,12 @@ def _add_score(state: State, name: str, value: Any, weight: float) -> None:
         return
     state["reward"] += number * weight
     state["metrics"][name] = number
+
+
+async def _judge(state: State, value: Awaitable[Any]) -> Any:
+    """What a reward function answers later; models that it asks are charged to this rollout alone."""
+    with judging([state]):
+        return await value
 
 
 def _as_number(value: Any) -> float | None:

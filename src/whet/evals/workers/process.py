@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from whet.clients.client import Client
+from whet.clients.usage import charge
 from whet.envs.environment import Environment
 from whet.errors import WhetError
 from whet.evals.config import EvalConfig
@@ -228,7 +229,9 @@ class SessionsModel(Client[None, Any, Any, Any]):
         body = {"prompt": prompt, "sampling_args": sampling_args, "tools": tools}
         self._channel.send(head, json.dumps(body).encode())
         try:
-            return await answer
+            response = await answer
+            charge(response)
+            return response
         except asyncio.CancelledError:
             self._channel.send({"kind": "forget", "number": number})
             raise
