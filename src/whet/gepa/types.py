@@ -1,9 +1,9 @@
 """The words of prompt optimisation, shared by every file of this room.
 
-    candidate   texts by component name: {"system_prompt": "...", "tool:search": "..."}
-    example     one row of a dataset of an environment, in one of three splits: train, val, held_out
-    call        one rollout of one candidate on one example: what the budget counts
-    sample      the how-manieth call of this candidate on this example: 0, 1, 2, ...
+candidate   texts by component name: {"system_prompt": "...", "tool:search": "..."}
+example     one row of a dataset of an environment, in one of three splits: train, val, held_out
+call        one rollout of one candidate on one example: what the budget counts
+sample      the how-manieth call of this candidate on this example: 0, 1, 2, ...
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A rollout by what it was asked for. Two calls with equal keys are the same call, which is never paid for twice."""
+    """A rollout by what it was asked for. Calls with equal keys are the same call, which is never paid for twice."""
 
     candidate: str  # candidate_id
     example: str  # Example.key
@@ -180,3 +180,6 @@ class Observer(Protocol):
     def proposed(self, number: int, parent: str, texts: Mapping[str, str], changed: Sequence[str]) -> None: ...
     def note(self, line: str) -> None: ...
     def confirmed(self, confirmation: Confirmation) -> None: ...
+
+    def close(self) -> None:
+        """Nothing more comes, whether all went well or not: a terminal is given back here."""
