@@ -65,6 +65,10 @@ class TrainingError(WhetError):
     """Training had to stop (a loss that is not finite, no disk left); the last good checkpoint is kept."""
 
 
+class GepaError(WhetError):
+    """A prompt search cannot begin or had to stop; what it paid for is kept, and `--resume` goes on from there."""
+
+
 class Error(Exception):
     """Base class of everything that makes one rollout errored while the run goes on."""
 
