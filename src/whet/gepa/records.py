@@ -1,0 +1,152 @@
+"""What a search leaves for people and programs to read: its candidates, and who is best on which example.
+
+candidates.jsonl        a line for each candidate that was decided on, the seed first, with its parents: the lineage
+pareto_frontier.jsonl   a line for each validation example: the best reward there, and the candidates that have it
+
+Both are written anew with every decision, so each is whole whenever somebody looks. A search that is resumed is told
+from its beginning once more; what is on disk stays there until the search has come as far again, and nothing is there
+twice. The truth is in the log of calls (`call_log.py`): these files can be thrown away.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from whet.errors import RunError
+from whet.files import json_line, read_lines, write_whole
+from whet.gepa.types import CandidateRecord, Confirmation, Phase, Plan, Scored
+
+CANDIDATES = "candidates.jsonl"
+FRONTIER = "pareto_frontier.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class Frontier:
+    """The best there is for one validation example: a line of `pareto_frontier.jsonl`."""
+
+    example: str  # Example.key
+    reward: float
+    candidates: list[str]  # ids of the candidates that have this reward
+    numbers: list[int]  # ... and their numbers
+
+
+class Records:
+    """An observer that writes both files into a run's directory.
+
+    A file that cannot be read is not missed: a search that is resumed tells everything again.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._told: set[int] = set()  # candidates of this process
+        try:
+            self._records = {record.number: record for record in read_candidates(directory)}
+        except RunError:
+            self._records = {}
+
+    def decided(self, record: CandidateRecord) -> None:
+        before = self._records.get(record.number)
+        self._told.add(record.number)
+        if before is None or _line(before) != _line(record):
+            # A search that takes another way than the one on disk leaves nothing of that one after the fork.
+            self._records = {n: one for n, one in self._records.items() if n < record.number or n in self._told}
+            self._records[record.number] = dataclasses.replace(record)
+        elif len(self._told) > 1:
+            return  # the first is written in any case: a kill may have come between the two files
+        records = [self._records[number] for number in sorted(self._records)]
+        write_whole(self._directory / CANDIDATES, "".join(map(_line, records)))
+        write_whole(self._directory / FRONTIER, "".join(map(_line, frontier(records))))
+
+    def planned(self, plan: Plan) -> None: ...
+
+    def phase(self, phase: Phase, detail: str, total: int) -> None: ...
+
+    def finished(self, scored: Scored, spent: int, cost: float | None) -> None: ...
+
+    def proposed(self, number: int, parent: str, texts: Mapping[str, str], changed: Sequence[str]) -> None: ...
+
+    def note(self, line: str) -> None: ...
+
+    def confirmed(self, confirmation: Confirmation) -> None: ...
+
+    def close(self) -> None:
+        """Everything is written already."""
+
+
+def frontier(records: Iterable[CandidateRecord]) -> list[Frontier]:
+    """Who is best on each validation example, among the seed and what was accepted; in the order of the examples."""
+    best: dict[str, tuple[float, list[CandidateRecord]]] = {}
+    for record in records:
+        if record.verdict == "rejected":
+            continue
+        for example, reward in record.val_rewards.items():
+            highest, holders = best.get(example, (reward, []))
+            if reward > highest:
+                best[example] = reward, [record]
+            elif reward == highest:
+                best[example] = reward, [*holders, record]
+    return [
+        Frontier(example, reward, [one.id for one in holders], [one.number for one in holders])
+        for example, (reward, holders) in sorted(best.items(), key=lambda item: example_order(item[0]))
+    ]
+
+
+def example_order(key: str) -> tuple[str, int, str]:
+    """Sorts examples by their keys: `val/reverse-text/9` before `val/reverse-text/10`."""
+    place, _, number = key.rpartition("/")
+    return (place, int(number), "") if number.isdecimal() else (key, 0, "")
+
+
+def read_candidates(directory: Path) -> list[CandidateRecord]:
+    """The candidates of a run by their numbers; none where the search has not decided on any.
+
+    Raises `RunError` naming the line that is not one.
+    """
+    path = directory / CANDIDATES
+    if not path.is_file():
+        return []
+    records: dict[int, CandidateRecord] = {}
+    for line, row in enumerate(read_lines(path), start=1):
+        try:
+            record = _candidates().validate_python(row)
+        except ValidationError as error:
+            raise _damaged(path, line, _first(error), directory) from None
+        if record.number in records:
+            raise _damaged(path, line, f"candidate {record.number} is there twice", directory)
+        records[record.number] = record
+    return [records[number] for number in sorted(records)]
+
+
+def read_frontier(directory: Path) -> list[Frontier]:
+    """What `pareto_frontier.jsonl` says, from the candidates themselves."""
+    return frontier(read_candidates(directory))
+
+
+@cache
+def _candidates() -> TypeAdapter[CandidateRecord]:
+    return TypeAdapter(CandidateRecord)
+
+
+def _first(error: ValidationError) -> str:
+    """The first thing that is wrong, in a few words."""
+    first: Mapping[str, Any] = error.errors(include_url=False)[0]
+    where = ".".join(map(str, first["loc"]))
+    return f"{where}: {str(first['msg'])[:1].lower()}{str(first['msg'])[1:]}"
+
+
+def _damaged(path: Path, line: int, what: str, directory: Path) -> RunError:
+    return RunError(
+        f"{path}, line {line}: not a candidate ({what}). Remove the file; "
+        f"`whet gepa run --resume {directory}` writes it again from the log of calls."
+    )
+
+
+def _line(record: CandidateRecord | Frontier) -> str:
+    return json_line(dataclasses.asdict(record))
