@@ -23,14 +23,14 @@ GRACE_S = 5.0
 _left: set[asyncio.Task[Any] | threading.Thread] = set()
 
 
-async def cancel(tasks: Iterable[asyncio.Future[Any]], *, within: float = GRACE_S) -> bool:
-    """Cancel all of these and wait until they have ended, at most `within` seconds; whether all have."""
+async def cancel(tasks: Iterable[asyncio.Future[Any]], *, within: float | None = None) -> bool:
+    """Cancel all of these and wait until they have ended, at most `within` seconds (`GRACE_S`); whether all have."""
     tasks = set(tasks)
     going = {task for task in tasks if not task.done()}
     for task in going:
         task.cancel()
     if going:
-        _, going = await asyncio.wait(going, timeout=within)
+        _, going = await asyncio.wait(going, timeout=GRACE_S if within is None else within)
     for task in tasks - going:
         if not task.cancelled():
             task.exception()  # seen, so that nobody warns of it: what failed first is told by the caller
@@ -42,9 +42,9 @@ async def cancel(tasks: Iterable[asyncio.Future[Any]], *, within: float = GRACE_
 
 
 async def cancellable(
-    work: Coroutine[Any, Any, T], *, on_left: Callable[[], None] | None = None, within: float = GRACE_S
+    work: Coroutine[Any, Any, T], *, on_left: Callable[[], None] | None = None, within: float | None = None
 ) -> T:
-    """The result of `work`. Where the caller is cancelled, `work` is too, and for `within` seconds it may end.
+    """The result of `work`. Where the caller is cancelled, `work` is too, and has `within` seconds (`GRACE_S`) to end.
 
     `on_left` is called where it has not. The caller's cancellation is raised either way.
     """
@@ -79,8 +79,8 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 def leave(status: int) -> int:
-    """The status, for `sys.exit`. Where a thread was left behind, Python would wait for it: the process ends here."""
-    if any(isinstance(left, threading.Thread) and left.is_alive() for left in _left):
+    """The status, for `sys.exit`. Where something was left behind Python would wait for it: the process ends here."""
+    if _left:
         atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import threading
 import time
 
 import whet
@@ -33,6 +34,8 @@ def load_environment(sickness: str = "none", everything: bool = False) -> whet.E
                             await asyncio.Event().wait()
                         except asyncio.CancelledError:
                             continue
+                if sick.name == "never leaves its thread":
+                    await asyncio.to_thread(threading.Event().wait)
                 if sick.name == "blocks":
                     time.sleep(10_000)
                 if sick.name == "returns nothing good":

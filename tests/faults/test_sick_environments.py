@@ -97,6 +97,27 @@ def test_beside_a_learner_a_rollout_that_waits_for_ever_keeps_nobody_from_being_
     assert all(row["example_id"] != 4 for path in directory.glob("rollouts/step_*") for row in read_lines(path))
 
 
+def test_a_run_ends_although_a_rollout_in_flight_will_not_be_cancelled(train: Train) -> None:
+    _, status, directory = train("will not be cancelled", *ASYNCHRONOUS)
+    assert (status["state"], status["step"]) == ("finished", 4)
+    assert (directory / "model").is_dir()
+
+
+@pytest.mark.long
+def test_a_rollout_that_will_not_be_cancelled_is_left_behind_and_replaced(train: Train) -> None:
+    output, status, directory = train("will not be cancelled")
+    assert status["state"] == "finished"
+    assert "for environment sick, task 4" in output
+    assert "it did not end when it was cancelled, and was left" in errors_of(directory)
+
+
+@pytest.mark.long
+def test_a_scorer_that_is_still_in_a_thread_when_the_run_ends_is_left_behind(train: Train) -> None:
+    output, status, _ = train("never leaves its thread")
+    assert status["state"] == "finished"
+    assert "finished" in output
+
+
 @pytest.mark.parametrize("sickness", ["blocks", "loops", "matches for ever"])
 def test_code_that_keeps_the_event_loop_is_named_interrupted_and_replaced(train: Train, sickness: str) -> None:
     output, status, directory = train(sickness)

@@ -73,6 +73,12 @@ class GroupRunner:
         if self.temperature is not None:
             args = {**args, "temperature": self.temperature()}
         each_args = [{**args, "seed": rollout_seed(self.seed, task.number, place)} for place in places]
+        left = False
+
+        def leave() -> None:
+            nonlocal left
+            left = True
+
         try:
             async with watched_group(
                 self.watchdog,
@@ -92,8 +98,10 @@ class GroupRunner:
                     limit=limit,
                     trajectory_ids=[f"{task.number}-{place}" for place in places],
                 )
-                states = await cancellable(group)
+                states = await cancellable(group, on_left=leave)
         except RolloutTimeoutError as error:
+            if left:
+                error = RolloutTimeoutError(f"{error}; it did not end when it was cancelled, and was left")
             states = [failed_state(row, self.client, self.model, args, error) for args in each_args]
         for state in states:
             if state.get("error") is None and (failed := parse_failed(source.env, state)) is not None:

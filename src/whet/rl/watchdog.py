@@ -17,6 +17,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from whet.cancellation import GRACE_S
 from whet.config import StrictModel
 
 Verdict = Literal["told", "acted on", "given up"]
@@ -174,7 +175,7 @@ class Waits:
         if wait.replaceable and (engine := self._engine) is not None:
             waited -= now - engine.began  # it is the engine that keeps them waiting, and has a deadline of its own
         if wait.act is not None and wait.verdict in ("acted on", "given up"):
-            late = now - wait.acted > self.config.act_seconds
+            late = now - wait.acted > self.config.act_seconds + GRACE_S  # what was cancelled has so long to end
             return "given up" if late or wait.verdict == "given up" else "acted on"
         if wait.act is not None and waited > self.deadline(wait.kind):
             return "acted on"
