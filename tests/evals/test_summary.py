@@ -70,6 +70,15 @@ def test_cost_is_that_of_all_rollouts_and_unknown_without_a_price() -> None:
     assert summary([row(0, 1.0)]).cost is None
 
 
+def test_what_judges_used_is_counted_by_itself() -> None:
+    first = {"input_tokens": 100.0, "output_tokens": 2.0, "cost": 0.25}
+    second = {"input_tokens": 50.0, "output_tokens": 1.0}
+    found = summary([row(0, 1.0, judge_usage=first), row(0, 0.0, judge_usage=second), row(1, 1.0)])
+    assert found.judge_usage == {"input_tokens": 150.0, "output_tokens": 3.0, "cost": 0.25}
+    assert (found.cost, found.output_tokens) == (None, None)
+    assert summary([row(0, 1.0)]).judge_usage == {}
+
+
 def test_the_samples_are_the_best_and_the_worst_rollout() -> None:
     found = summary([row(0, 0.2), row(0, 0.9), row(1, 0.1)])
     assert [sample["reward"] for sample in found.samples] == [0.9, 0.1]

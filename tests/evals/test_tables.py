@@ -10,11 +10,11 @@ from rich.console import Console
 
 from whet.evals.summary import EvalSummary, summarize
 from whet.evals.tables import print_table
-from whet.evals.view import print_summaries
+from whet.evals.view import print_summaries, summary_lines
 from whet.types import RolloutOutput
 
 
-def summary(rewards: list[float | None], **fields: Any) -> EvalSummary:
+def summary(rewards: list[float | None], judge_usage: dict[str, float] | None = None, **fields: Any) -> EvalSummary:
     rows = [
         RolloutOutput(
             example_id=number // 2,
@@ -27,6 +27,7 @@ def summary(rewards: list[float | None], **fields: Any) -> EvalSummary:
             token_usage={"input_tokens": 3.0, "output_tokens": 20.0, "cost": 0.25},
             timing={"generation": {"duration": 0.5}},
             parse_failed=reward == 0.0,
+            **({} if judge_usage is None else {"judge_usage": judge_usage}),
         )
         for number, reward in enumerate(rewards)
     ]
@@ -97,3 +98,20 @@ def test_names_from_environments_are_harmless() -> None:
         print_table, [summary([1.0], environment="a\x1b[2Jb"), summary([1.0], varied={"x": "\x1b]0;t\x07"})]
     )
     assert "\x1b" not in "".join(lines)
+
+
+def test_what_judges_cost_has_a_column_of_its_own_where_one_was_asked() -> None:
+    unpriced = {"input_tokens": 600.0, "output_tokens": 5.0}
+    judged = [summary([1.0, 0.0], judge_usage=used) for used in ({**unpriced, "cost": 0.5}, unpriced, None)]
+    lines = printed(print_table, judged)
+    assert lines[1].split()[-3:] == ["cost", "judges", "readiness"]
+    assert [line.partition("$0.5000")[2].split()[:2] for line in lines[2:4]] == [
+        ["$1.0000", "good"],
+        ["1,210", "tokens"],
+    ]
+
+
+def test_a_summary_says_what_all_judges_used() -> None:
+    judged = summary([1.0, 0.0], judge_usage={"input_tokens": 600.0, "output_tokens": 5.0, "cost": 0.5})
+    assert ("judges", "1,200 in, 10 out, $1.0000 in all") in summary_lines(judged)
+    assert "judges" not in dict(summary_lines(summary([1.0, 0.0])))

@@ -172,3 +172,44 @@ def test_without_client_and_key_it_says_which_key_is_missing(monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with pytest.raises(whet.MissingKeyError, match="OPENAI_API_KEY"):
         whet.JudgeRubric()
+
+
+def openai_judge(text="yes"):
+    """What `openai` gives back, as far as it is read."""
+    usage = SimpleNamespace(prompt_tokens=1_000_000, completion_tokens=500_000)
+    answer = SimpleNamespace(choices=[SimpleNamespace(message=SimpleNamespace(content=text))], usage=usage)
+    return SimpleNamespace(chat=SimpleNamespace(completions=SimpleNamespace(create=lambda **_: answer)))
+
+
+def test_what_the_judge_uses_is_counted_apart_from_the_model():
+    (output,) = evaluate(judged(openai_judge()))["outputs"]
+    assert output["judge_usage"] == {"input_tokens": 1_000_000, "output_tokens": 500_000}
+    (output,) = evaluate(judged(openai_judge(), judge_price={"input": 2.0, "output": 8.0}))["outputs"]
+    assert output["judge_usage"]["cost"] == pytest.approx(6.0)
+    assert "token_usage" not in output
+
+
+def test_an_answer_that_is_remembered_is_paid_for_once():
+    rubric = judged(openai_judge(), judge_price={"input": 1.0, "output": 0.0})
+    rubric.add_metric(
+        lambda judge, prompt, completion, answer, state: correct(judge, prompt, completion, answer, state)
+    )
+    (output,) = evaluate(rubric)["outputs"]
+    assert output["judge_usage"]["cost"] == pytest.approx(1.0)
+
+
+def test_an_answer_with_nothing_in_it_is_paid_for_too():
+    (output,) = evaluate(judged(openai_judge(text="")))["outputs"]
+    assert output["error"]["error"] == "RewardError"
+    assert output["judge_usage"]["output_tokens"] == 500_000
+
+
+@pytest.mark.parametrize("price", [{"input": 1.0}, {"in": 1.0, "out": 2.0}, {"input": -1.0, "output": 0.0}, 3])
+def test_a_price_that_is_none_says_what_one_is(price):
+    with pytest.raises(whet.WhetError, match=r'judge_price is .* should be \{"input": dollars'):
+        judged(openai_judge(), judge_price=price)
+
+
+def test_a_client_of_whet_has_its_own_price():
+    with pytest.raises(whet.WhetError, match="give its ClientConfig the price"):
+        judged(whet.ScriptedClient(["yes"]), judge_price={"input": 1.0, "output": 1.0})

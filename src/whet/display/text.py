@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from whet.messages import as_tool_call
@@ -11,6 +12,12 @@ from whet.messages import as_tool_call
 def number(value: float | None, digits: int = 3) -> str:
     """`value` with so many decimals; a dash where there is none, or none that is finite."""
     return "-" if value is None or not math.isfinite(value) else f"{value:.{digits}f}"
+
+
+def usage_text(usage: Mapping[str, float]) -> str:
+    """`1,200 in, 30 out, $0.0040`: tokens of a model, and dollars where they are known."""
+    parts = [f"{usage.get('input_tokens', 0):,.0f} in", f"{usage.get('output_tokens', 0):,.0f} out"]
+    return ", ".join([*parts, f"${usage['cost']:.4f}"] if "cost" in usage else parts)
 
 
 def call_text(call: Any) -> str:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from whet.clients.usage import JUDGE_USAGE
 from whet.evals.readiness import Readiness, readiness
 from whet.evals.statistics import Estimate, Percentiles, clustered_mean, percentiles
 from whet.rollouts.totals import ExactSum, Totals
@@ -50,6 +51,7 @@ class EvalSummary:
     output_token_percentiles: Percentiles | None
     rollout_seconds: Percentiles | None  # from a rollout's start to its last turn, without its scoring
     cost: float | None  # dollars for all rollouts, where the endpoint's price is known
+    judge_usage: dict[str, float]  # input_tokens, output_tokens and, where known, cost of all judges; empty without any
     seconds: float
     readiness: Readiness
     results: Path | None = None
@@ -93,6 +95,7 @@ class SummaryBuilder:
         self._truncated = 0
         self._parsed = Counter[bool]()  # whether the parser found no answer
         self._cost: ExactSum | None = None
+        self._judges: dict[str, ExactSum] = {}
         self._numbers = {name: array("d") for name in ("input_tokens", "output_tokens", "seconds")}
         self._best: RolloutOutput | None = None
         self._worst: RolloutOutput | None = None
@@ -123,6 +126,8 @@ class SummaryBuilder:
         if "cost" in usage:
             self._cost = self._cost or ExactSum()
             self._cost.add(usage["cost"])
+        for name, used in (row.get(JUDGE_USAGE) or {}).items():
+            self._judges.setdefault(name, ExactSum()).add(used)
         seconds = ((row.get("timing") or {}).get("generation") or {}).get("duration")
         if seconds:
             self._numbers["seconds"].append(seconds)
@@ -165,6 +170,7 @@ class SummaryBuilder:
             output_token_percentiles=percentiles(self._numbers["output_tokens"]),
             rollout_seconds=percentiles(self._numbers["seconds"]),
             cost=None if self._cost is None else self._cost.value,
+            judge_usage={name: total.value for name, total in self._judges.items()},
             seconds=seconds,
             readiness=readiness(
                 self._rewards,

@@ -13,7 +13,7 @@ from whet.evals.stored import StoredHead
 from whet.evals.summary import EvalSummary
 from whet.terminal import duration, safe_text
 
-RIGHT = {"pass@k", "rollouts", "errors", "tokens", "seconds", "cost"}
+RIGHT = {"pass@k", "rollouts", "errors", "tokens", "seconds", "cost", "judges"}
 """Columns of numbers."""
 
 
@@ -58,6 +58,7 @@ def summary_cells(summary: EvalSummary) -> dict[str, str]:
         "tokens": "" if summary.output_tokens is None else f"{summary.output_tokens:,.0f}",
         "seconds": f"{summary.seconds:.1f}",
         "cost": "" if summary.cost is None else f"${summary.cost:.4f}",
+        "judges": _judges(summary.judge_usage),
         "readiness": summary.readiness.verdict,
     }
 
@@ -100,6 +101,15 @@ def _reward(reward: Estimate | None) -> str:
     if reward is None:
         return ""
     return f"{reward.mean:.3f}" + ("" if reward.low is None else f" ({reward.low:.3f} to {reward.high:.3f})")
+
+
+def _judges(usage: Mapping[str, float]) -> str:
+    """What they cost; where nobody knows, the tokens they used."""
+    if not usage:
+        return ""
+    if "cost" in usage:
+        return f"${usage['cost']:.4f}"
+    return f"{usage['input_tokens'] + usage['output_tokens']:,.0f} tokens"
 
 
 def _value(value: Any) -> str:

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from whet.display.columns import LABEL, print_fact
 from whet.display.panel import sample_panel
-from whet.display.text import number
+from whet.display.text import number, usage_text
 from whet.evals.compare import Comparison
 from whet.evals.readiness import Readiness
 from whet.evals.report import REPORT
@@ -65,6 +65,8 @@ def summary_lines(summary: EvalSummary) -> list[tuple[str, str]]:
     lines += _effort(summary)
     if summary.cost is not None:
         lines.append(("cost", f"${summary.cost:.4f} in all, ${summary.cost / summary.rollouts:.6f} a rollout"))
+    if summary.judge_usage:
+        lines.append(("judges", f"{usage_text(summary.judge_usage)} in all"))
     lines += _readiness(summary.readiness)
     if summary.results is not None:
         lines.append(("saved", str(summary.results)))

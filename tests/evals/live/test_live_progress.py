@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from whet.evals.live.progress import KINDS_OF_ERROR, SAMPLE_SECONDS, SessionProgress, names
+from whet.evals.live.views import live_view
 
 
 def test_rates_and_the_time_left_count_no_rollouts_that_were_kept_from_before(player: Any, clock: Any) -> None:
@@ -48,6 +51,19 @@ def test_failed_rollouts_are_counted_by_kind_and_left_out_of_the_means(player: A
     assert detail.reward.mean == 0.5
     assert detail.metrics == {"exact_match": 0.5}
     assert detail.input_tokens == 100.0  # failed rollouts were paid for too
+
+
+def test_what_judges_used_is_counted_apart(player: Any, clock: Any) -> None:
+    session = SessionProgress([player.plan()], clock)
+    for used in ({"input_tokens": 600.0, "output_tokens": 5.0, "cost": 0.5}, None):
+        row = player.row(0, 1.0)
+        session.rollout(0, row if used is None else {**row, "judge_usage": used})
+    detail = session.facts(0).detail
+    assert detail.judge_usage == {"input_tokens": 600.0, "output_tokens": 5.0, "cost": 0.5}
+    assert detail.cost is None
+    shown = Console(width=100, record=True, file=io.StringIO())
+    shown.print(live_view(session.facts(0), "latest", 100, 30))
+    assert "tokens     40 in, 10 out, judges 600 in, 5 out, $0.5000" in shown.export_text()
 
 
 def test_kinds_of_errors_without_end_do_not_fill_the_memory(player: Any, clock: Any) -> None:

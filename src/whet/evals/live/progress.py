@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from whet.clients.usage import JUDGE_USAGE
 from whet.evals.live.scores import Scores
 from whet.evals.observer import PlannedEval
 from whet.evals.statistics import Estimate
@@ -46,6 +47,7 @@ class EvalFacts:
     output_tokens: float | None
     output_tokens_per_second: float | None
     cost: float | None
+    judge_usage: dict[str, float]  # of all rollouts together; empty where no judge was asked
     slowest: list[tuple[float, Any]]  # (seconds, task), slowest first
     samples: dict[str, RolloutOutput]  # by their names in `SAMPLES`
 
@@ -97,6 +99,7 @@ class EvalProgress:
         self._tokens: list[float] | None = None  # [in, out]
         self._new_output_tokens = 0.0
         self._cost: float | None = None
+        self._judges: dict[str, float] = {}
         self._slowest: list[tuple[float, int, Any]] = []  # the place breaks ties: tasks of any kind do not compare
         self._sample_until = -math.inf
 
@@ -147,6 +150,8 @@ class EvalProgress:
                 self._new_output_tokens += output
             if "cost" in usage:
                 self._cost = (self._cost or 0.0) + usage["cost"]
+        for name, used in (row.get(JUDGE_USAGE) or {}).items():
+            self._judges[name] = self._judges.get(name, 0.0) + used
         seconds = _seconds(row)
         if seconds and (len(self._slowest) < SLOWEST or seconds > -self._slowest[-1][0]):
             insort(self._slowest, (-seconds, self.done, row.get("example_id")))
@@ -175,6 +180,7 @@ class EvalProgress:
             output_tokens=None if self._tokens is None else self._tokens[1],
             output_tokens_per_second=self._new_output_tokens / elapsed if self._tokens and elapsed > 0 else None,
             cost=self._cost,
+            judge_usage=dict(self._judges),
             slowest=[(-seconds, task) for seconds, _, task in self._slowest],
             samples=dict(self.samples),
         )

@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from whet.display.panel import sample_panel
-from whet.display.text import number
+from whet.display.text import number, usage_text
 from whet.evals.live.progress import EvalFacts, EvalLine, SessionFacts
 from whet.evals.observer import PlannedEval
 from whet.evals.statistics import Estimate
@@ -147,6 +147,8 @@ def _effort(facts: EvalFacts) -> str:
         parts.append(f"{facts.output_tokens_per_second:,.0f} out/s")
     if facts.cost is not None:
         parts.append(f"${facts.cost:.4f}")
+    if facts.judge_usage:
+        parts.append(f"judges {usage_text(facts.judge_usage)}")
     return ", ".join(parts)
 
 

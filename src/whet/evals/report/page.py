@@ -10,7 +10,7 @@ from whet.display.conversation import cut, expected_html, messages_html
 from whet.display.document import document
 from whet.display.histogram import histogram, svg_histogram
 from whet.display.html import Html, join, tag
-from whet.display.text import number
+from whet.display.text import number, usage_text
 from whet.evals.readiness import Readiness
 from whet.evals.report.data import ReportData, Task
 from whet.evals.statistics import Estimate, Percentiles, spread
@@ -78,6 +78,8 @@ def _tiles(summary: EvalSummary) -> list[tuple[str, str]]:
         tiles.append(("tokens out a rollout, on average", f"{summary.output_tokens:,.0f}"))
     if summary.cost is not None:
         tiles.append(("for all rollouts", f"${summary.cost:.4f}"))
+    if summary.judge_usage:
+        tiles.append(("for the judges of all rollouts", usage_text(summary.judge_usage)))
     tiles.append(("in all", duration(summary.seconds)))
     return tiles
 

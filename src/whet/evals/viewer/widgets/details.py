@@ -13,7 +13,7 @@ from whet.evals.viewer.widgets.lines import Line, line, wrapped
 SHOWN_ELSEWHERE = {
     "prompt", "completion", "reward", "advantage", "metrics", "error", "error_chain", "long_error_chain", "answer",
     "example_id", "environment", "group", "stop_condition", "is_truncated", "is_completed", "token_usage", "timing",
-    "turns", "trajectory", "tool_defs", "task", "info", "sampling",
+    "turns", "trajectory", "tool_defs", "task", "info", "sampling", "judge_usage",
 }  # fmt: skip
 """Keys of a row that are not repeated under `other columns`."""
 LONGEST = 2000  # characters of a value that are shown here
@@ -27,6 +27,7 @@ def detail_lines(row: Mapping[str, Any], head: Head, passed: float, width: int) 
         ("metrics", _metrics(row.get("metrics"))),
         ("error", _error(row)),
         ("tokens", _pairs(row.get("token_usage"))),
+        ("tokens of judges", _pairs(row.get("judge_usage"))),
         ("time", _timing(row.get("timing"))),
         ("answer", _value(row.get("answer"))),
         ("sampling", _pairs(row.get("sampling"))),
