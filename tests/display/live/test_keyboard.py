@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from whet.evals.live.keyboard import Keyboard
+from whet.display.live.keyboard import Keyboard
 
 
 @pytest.fixture

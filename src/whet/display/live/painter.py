@@ -1,0 +1,230 @@
+"""Draws what somebody else knows, in a terminal, while that somebody works.
+
+Drawing, and reading keys, is done by a thread of its own, so that the clock goes on and keys are answered while a model
+computes or an endpoint is silent, and so that a terminal that takes no output holds up nobody. It draws at most four
+times a second, and takes a twentieth of a core at most.
+
+The terminal is given back whatever ends the process, or stops it (Ctrl-Z); while the process is in the background
+nothing is drawn and no key is read.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import select
+import signal
+import termios
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
+from types import FrameType
+from typing import Any, Protocol
+
+from rich.console import Console, RenderableType
+from rich.text import Text
+
+from whet.display.live.keyboard import Keyboard, in_foreground
+from whet.display.live.screen import Screen
+from whet.terminal import safe_text
+
+REFRESH_SECONDS = 0.25
+IDLE_SECONDS = 1.0
+"""Between pictures while nothing happens but the clock."""
+MOST_OF_A_CORE = 0.05
+"""Share of a core that drawing may take."""
+ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+
+class Subject(Protocol):
+    """What is drawn. Asked from the painter's thread, so whoever changes what it knows brings a lock."""
+
+    def picture(self, width: int, height: int, keys: bool, asked_to_stop: bool) -> RenderableType:
+        """At most `height` lines; `keys`: whether any are read; `asked_to_stop`: whether another q would stop."""
+        ...
+
+    def press(self, key: str) -> None:
+        """A key that is not the painter's own (q)."""
+        ...
+
+    @property
+    def finished(self) -> bool:
+        """Whether a summary will take the last picture's place; otherwise it stays."""
+        ...
+
+
+class Painter:
+    """Draws `subject` on `console`, from `start` to `close`.
+
+    `clock` is in seconds and only ever compared with itself.
+    """
+
+    def __init__(
+        self,
+        subject: Subject,
+        console: Console,
+        keyboard: Keyboard | None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._subject, self._clock = subject, clock
+        self._screen, self._keyboard = Screen(console), keyboard
+        self._thread: threading.Thread | None = None
+        self._drawing = threading.RLock()  # of the screen and the keyboard; a signal's handler may hold it already
+        self._notes: deque[str] = deque()
+        self._wake_read, self._wake_write = -1, -1
+        self._ending = False
+        self._changed = True
+        self._asked_to_stop = False
+        self._next_draw = self._next_idle_draw = 0.0
+        self._size = (0, 0)
+        self._process = os.getpid()  # a child that is forked off has no thread, and the terminal is not its own
+        self._handlers: dict[signal.Signals, Any] = {}
+
+    def start(self) -> None:
+        self._wake_read, self._wake_write = os.pipe()
+        self._handle_signals()
+        atexit.register(self._give_back)
+        self._thread = threading.Thread(target=self._run, name="whet-live-view", daemon=True)
+        self._thread.start()
+
+    def touch(self) -> None:
+        """The subject knows something new."""
+        self._changed = True
+
+    def note(self, text: str) -> None:
+        """Lines that are printed above the picture, and stay."""
+        self._notes.extend(safe_text(line, 1000) for line in text.splitlines())
+        self._changed = True
+
+    def close(self) -> None:
+        if self._thread is None:
+            return
+        self._ending = True
+        os.write(self._wake_write, b"x")
+        self._thread.join()
+        self._thread = None
+        self._release_signals()
+        atexit.unregister(self._give_back)
+        os.close(self._wake_read)
+        os.close(self._wake_write)
+        with suppress(OSError):  # where the terminal is gone, nobody is left to be told
+            self._print_notes()  # those that came while nothing could be drawn: in the background
+
+    def _run(self) -> None:
+        """The thread: draw, wait for a key or the next picture, and in the end draw once more."""
+        try:
+            while not self._ending:
+                with self._drawing:
+                    self._take_terminal()
+                    self._draw_if_due()
+                self._wait_for_keys()
+            with self._drawing:
+                if self._screen.is_open:
+                    self._draw(keys=False)
+        except (OSError, termios.error):
+            pass  # the terminal is gone, and with it whoever watched: the work goes on
+        finally:
+            # What stands there in the end is the summary; where there will be none, the last picture.
+            self._give_back(erase=self._subject.finished)
+
+    def _take_terminal(self) -> None:
+        """Draw and read keys in the foreground alone. After Ctrl-Z and `fg` this takes the terminal again."""
+        if not in_foreground(self._screen.console.file.fileno()):
+            self._give_back()
+            return
+        if not self._screen.is_open:
+            self._screen.open()
+            self._changed = True
+        if self._keyboard is not None:
+            self._keyboard.open()
+
+    def _give_back(self, erase: bool = False) -> None:
+        if os.getpid() != self._process:
+            return
+        with self._drawing:
+            try:
+                if self._keyboard is not None:
+                    self._keyboard.close()
+                self._screen.close(erase=erase)
+            except (OSError, termios.error):
+                pass  # there is no terminal any more to give back
+
+    def _draw_if_due(self) -> None:
+        now, size = self._clock(), self._screen.console.size
+        due = now >= self._next_draw and (self._changed or now >= self._next_idle_draw or size != self._size)
+        if due and self._screen.is_open:
+            self._size = size
+            self._draw()
+
+    def _draw(self, keys: bool = True) -> None:
+        began = time.thread_time()
+        self._changed = False
+        self._print_notes()
+        keys = keys and self._keyboard is not None
+        width, height = self._screen.console.size
+        self._screen.draw(self._subject.picture(width, max(2, height - 1), keys, keys and self._asked_to_stop))
+        # What the thread computed, not how long it took: waiting for the terminal, or for its turn, costs nobody.
+        pause = max(REFRESH_SECONDS, (time.thread_time() - began) / MOST_OF_A_CORE)
+        self._next_draw = self._clock() + pause
+        self._next_idle_draw = self._clock() + max(IDLE_SECONDS, pause)
+
+    def _print_notes(self) -> None:
+        while self._notes:
+            self._screen.console.print(Text(self._notes.popleft()), soft_wrap=True)
+
+    def _wait_for_keys(self) -> None:
+        keyboard = self._keyboard if self._keyboard is not None and self._keyboard.is_open else None
+        wanted = [self._wake_read] if keyboard is None else [self._wake_read, keyboard.fd]
+        seconds = max(0.0, self._next_draw - self._clock())
+        ready = select.select(wanted, [], [], min(REFRESH_SECONDS, seconds) or REFRESH_SECONDS)[0]
+        if keyboard is None or keyboard.fd not in ready or not in_foreground(keyboard.fd):
+            return
+        try:
+            keys = keyboard.read()
+        except EOFError:
+            with self._drawing:
+                keyboard.close()
+            self._keyboard = None
+            return
+        for key in keys:
+            self._press(key)
+        if keys:
+            self._changed, self._next_draw = True, self._clock()
+
+    def _press(self, key: str) -> None:
+        if key == "q" and self._asked_to_stop:
+            os.kill(os.getpid(), signal.SIGINT)  # exactly what Ctrl-C does
+        self._asked_to_stop = key == "q" and not self._asked_to_stop
+        if key != "q":
+            self._subject.press(key)
+
+    def _handle_signals(self) -> None:
+        """What would end or stop the process gives the terminal back first; handlers of others are left alone."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number, handler in ((signal.SIGTSTP, self._on_stop), *((number, self._on_end) for number in ENDING)):
+            if signal.getsignal(number) is signal.SIG_DFL:
+                self._handlers[number] = handler
+                signal.signal(number, handler)
+
+    def _release_signals(self) -> None:
+        for number, handler in self._handlers.items():
+            if signal.getsignal(number) == handler:
+                signal.signal(number, signal.SIG_DFL)
+        self._handlers = {}
+
+    def _on_stop(self, number: int, _: FrameType | None) -> None:
+        own = os.getpid() == self._process
+        # Held until the process goes on, so that the thread does not take the terminal again before it has stopped.
+        with self._drawing if own else nullcontext():
+            self._give_back()
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+            signal.signal(number, self._on_stop)
+
+    def _on_end(self, number: int, _: FrameType | None) -> None:
+        self._give_back()
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
