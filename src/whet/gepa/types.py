@@ -171,8 +171,11 @@ class Observer(Protocol):
     def phase(self, phase: Phase, detail: str, total: int) -> None:
         """A phase begins; `total` calls are asked for in it (0 for reflection)."""
 
-    def finished(self, scored: Scored, spent: int, cost: float | None) -> None:
-        """A call has ended; `spent` calls count against the budget by now."""
+    def finished(self, scored: Scored, spent: int, cost: float | None, replayed: bool = False) -> None:
+        """A call has ended; `spent` calls count against the budget by now, and all of them together cost `cost`.
+
+        `replayed`: it was answered from the log of an earlier process, so no time was spent on it now.
+        """
 
     def decided(self, record: CandidateRecord) -> None:
         """A candidate (the seed included) was accepted or rejected."""
