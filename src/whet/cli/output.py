@@ -38,6 +38,7 @@ EXTRAS = {
         "uvicorn",
     },
     "openai": {"openai"},
+    "gepa": {"gepa"},
     "math": {"math_verify"},
     "serve": {"httptools", "prometheus_client", "starlette", "uvicorn"},
 }
