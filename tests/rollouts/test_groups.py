@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 import whet
+from whet import cancellation
 from whet.rollouts.groups import run_group
 from whet.rollouts.limits import gather, rollout_limit, to_the_end
 
@@ -282,3 +283,21 @@ def test_a_time_out_of_the_environments_own_is_not_taken_for_ours():
 
     (state,) = group(TimesOut(dataset=[TASK]), ["never asked"], 1, timeout=60.0)
     assert "a server did not answer" in str(state["error"])
+
+
+def test_a_rollout_that_takes_too_long_and_will_not_be_cancelled_is_left_behind(monkeypatch):
+    monkeypatch.setattr(cancellation, "GRACE_S", 0.05)
+    monkeypatch.setattr(cancellation, "_left", set())
+
+    class Stubborn(whet.SingleTurnEnv):
+        async def init_state(self, *args, **kwargs):
+            while True:
+                try:
+                    await asyncio.Event().wait()
+                except asyncio.CancelledError:
+                    continue
+
+    stubborn = Stubborn(dataset=[TASK])
+    client = whet.ScriptedClient(["never asked"])
+    (state,) = cancellation.run(run_group(stubborn, [TASK], client, "m", {}, timeout=0.05))
+    assert str(state["error"]) == "the rollout took longer than 0.05 s"

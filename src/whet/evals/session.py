@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from whet import cancellation
 from whet.errors import RunError
 from whet.evals.config import EvalConfig
 from whet.evals.environments import Environments
@@ -90,9 +91,9 @@ def run_evals(configs: Sequence[EvalConfig], observer: EvalObserver) -> list[Eva
         load_s = time.perf_counter() - started
         evaluations = [Evaluation(number, *one) for number, one in enumerate(zip(configs, loaded, strict=True))]
         find_models(configs)
-        return asyncio.run(_run(_Session(evaluations, observer, load_s), environments, observer))
+        return cancellation.run(_run(_Session(evaluations, observer, load_s), environments, observer))
     except BaseException:
-        asyncio.run(environments.close())
+        cancellation.run(environments.close())
         raise
     finally:
         observer.close()

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol, cast
 
 from whet.calls import describe, resolve
+from whet.cancellation import cancellable
 from whet.clients.client import Client
 from whet.clients.usage import judging
 from whet.errors import (
@@ -201,7 +202,7 @@ async def _in_time(
     with watched_states() as begun:
         try:
             async with deadline:
-                return await env.rollout(row, client, model, sampling_args)
+                return await cancellable(env.rollout(row, client, model, sampling_args))
         except TimeoutError:
             if not deadline.expired():
                 raise

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
+from whet.cancellation import cancel
 from whet.evals.model import Models
 from whet.evals.workers.jobs import Attempted, Job, Sink, attempt
 from whet.rollouts.garbage import calm_collector
@@ -71,9 +72,7 @@ class InProcess:
         await self._models.release(evaluation)
 
     async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel(self._tasks)
         await self._stack.aclose()
         await self._models.close()
 

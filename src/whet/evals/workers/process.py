@@ -23,6 +23,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from whet import cancellation
+from whet.cancellation import cancel
 from whet.clients.client import Client
 from whet.clients.usage import charge
 from whet.envs.environment import Environment
@@ -70,7 +72,7 @@ def main() -> None:
         problem = None
     except WhetError as error:
         loaded, problem = [], error
-    asyncio.run(_work(end, orders, environments, loaded, problem))
+    cancellation.run(_work(end, orders, environments, loaded, problem))
 
 
 def _end_with_session(lifeline: int) -> None:
@@ -151,9 +153,7 @@ class _Worker:
     async def close(self) -> None:
         if self._beating is not None:
             self._beating.cancel()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel(self._tasks)
         await self._models.close()
 
     async def _beat(self, seconds: float) -> None:
