@@ -1,0 +1,210 @@
+"""`GepaConfig`: what one search for better prompts is asked to do. Each description is the option's `--help`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from whet.clients.endpoints import DEFAULT_FILE
+from whet.config import StrictModel
+from whet.envs.sections import loader_arguments
+from whet.errors import ConfigError
+from whet.evals.config import EvalConfig
+
+Kind = Literal["system_prompt", "tools", "judge"]
+"""Kinds of texts that can be optimised."""
+
+
+class SearchConfig(StrictModel):
+    """`[gepa]`: how candidates are found and what has to be seen of one before it is believed."""
+
+    acceptance: Literal["paired", "gepa"] = Field(
+        "paired", description="paired: a race and a paired test on validation examples; gepa: the library's own sum."
+    )
+    held_out: int | None = Field(
+        None, ge=0, description="Examples of the final comparison; 0 leaves it out; absent, as many as are paid for."
+    )
+    confirm_calls: int | None = Field(
+        None, ge=2, description="Calls kept back for the final comparison; absent, a fifth of max_calls."
+    )
+    candidate_selection: Literal["pareto", "current_best", "epsilon_greedy", "top_k_pareto"] = Field(
+        "pareto", description="Which candidate is changed next."
+    )
+    component_selection: Literal["round_robin", "all"] = Field(
+        "round_robin", description="Whether one text is changed at a time, in turn, or all together."
+    )
+    merge: bool = Field(False, description="Also try candidates that join the texts of two others.")
+    max_chars: dict[str, int] = Field(
+        default_factory=dict,
+        description="Characters a text may have, by component; 1024 for tool descriptions, else 8000.",
+    )
+    max_unusable: int = Field(5, ge=1, description="Answers in a row without a usable text that end the search.")
+    max_request_chars: int = Field(
+        60_000, ge=4000, description="Characters of one question to the reflection model; rollouts are cut to fit."
+    )
+    max_retries: int = Field(2, ge=0, description="Calls more for one that failed for the endpoint's sake.")
+    retry_delay: float = Field(2.0, ge=0, description="Seconds before the first of them; doubles each time.")
+
+
+class EnvSection(StrictModel):
+    """`[[env]]`: one environment whose prompt is optimised."""
+
+    id: str = Field(min_length=1, description="Name of an installed environment, or a path to one.")
+    name: str | None = Field(None, min_length=1, description="Name in results; the id if absent.")
+    weight: float = Field(1.0, gt=0, description="Share of the examples, relative to the other environments.")
+    args: dict[str, Any] = Field(default_factory=dict, description="Arguments of load_environment.")
+    taskset: dict[str, Any] | None = Field(None, description="Config of the taskset: config.taskset of the loader.")
+    harness: dict[str, Any] | None = Field(None, description="Config of the harness: config.harness of the loader.")
+
+    @model_validator(mode="after")
+    def _nothing_twice(self) -> Self:
+        try:
+            self.loader_args()
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+        return self
+
+    @field_validator("name")
+    @classmethod
+    def _can_be_part_of_a_key(cls, value: str | None) -> str | None:
+        if value is not None and ("/" in value or "@" in value):
+            raise ValueError("a name may hold neither / nor @")
+        return value
+
+    def loader_args(self) -> dict[str, Any]:
+        """What `load_environment` is called with."""
+        return loader_arguments(self.args, self.taskset, self.harness)
+
+    @property
+    def label(self) -> str:
+        return self.name or Path(self.id.partition("@")[0]).stem
+
+
+class GepaConfig(StrictModel):
+    """`whet gepa run`: better prompts for a model that stays as it is."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="The run is the directory runs/<name>.")
+    runs_directory: Path = Field(Path("runs"), description="Where run directories are made.")
+    model: str = Field(
+        "whet/tiny",
+        min_length=1,
+        description="whet/tiny, a local directory, an endpoint's model, or a short name of --endpoints.",
+    )
+    reflection_model: str | None = Field(
+        None, min_length=1, description="Proposes new texts; named like the model, and the same if absent."
+    )
+    base_url: str | None = Field(None, description="OpenAI-compatible endpoint; without it the model is run here.")
+    reflection_base_url: str | None = Field(
+        None, description="Endpoint of the reflection model; the model's own if absent."
+    )
+    api_key_var: str = Field("OPENAI_API_KEY", description="Environment variable that holds the endpoint's key.")
+    reflection_api_key_var: str | None = Field(
+        None, description="The same for the reflection model; the model's own if absent."
+    )
+    endpoints: Path = Field(DEFAULT_FILE, description="File with short names for models behind endpoints.")
+    env_file: tuple[Path, ...] = Field(
+        (), description="File of KEY=VALUE lines for keys and environments; never saved."
+    )
+    max_calls: int = Field(500, ge=1, description="Rollouts that may ever be begun, the final comparison included.")
+    max_cost: float | None = Field(None, gt=0, description="Dollars after which no call is begun.")
+    num_train: int = Field(100, ge=1, description="Examples that proposals are made from.")
+    num_val: int = Field(50, ge=1, description="Examples that candidates are compared on.")
+    minibatch_size: int = Field(3, ge=1, description="Examples of training that one proposal is made from.")
+    perfect_score: float | None = Field(
+        1.0, description="Reward that cannot be bettered; what has it everywhere is left as it is."
+    )
+    state_columns: tuple[str, ...] = Field(
+        (), description="Further values of the state to save and to show to the reflection model."
+    )
+    components: tuple[Kind, ...] = Field(
+        ("system_prompt",), min_length=1, description="What is optimised: system_prompt, tools, judge."
+    )
+    seed_prompt: str | None = Field(
+        None, min_length=1, description="System prompt to begin from, for environments that have none."
+    )
+    max_concurrent: int = Field(32, ge=1, description="Rollouts in flight at once.")
+    timeout: float | None = Field(None, gt=0, description="Seconds a rollout may take.")
+    seed: int | None = Field(
+        None,
+        ge=0,
+        description="Seed of everything random; absent, 0 for the search and models run here, and none is sent to "
+        "endpoints.",
+    )
+    offline: bool = Field(False, description="Reach nothing outside this machine.")
+    dtype: Literal["float32", "bfloat16"] = Field("float32", description="Precision of a model run here.")
+    threads: int | None = Field(
+        None, ge=1, description="CPU threads of a model run here; torch's own choice if absent."
+    )
+    sampling: dict[str, Any] = Field(default_factory=dict, description="Sampling arguments of the model.")
+    reflection_sampling: dict[str, Any] = Field(
+        default_factory=dict, description="Sampling arguments of the reflection model."
+    )
+    gepa: SearchConfig = Field(default_factory=SearchConfig, description="How the search goes.")
+    env: tuple[EnvSection, ...] = Field(min_length=1, description="One or several environments.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        labels = [env.label for env in self.env]
+        if twice := next((label for label in labels if labels.count(label) > 1), None):
+            raise ValueError(f'[[env]] {twice!r} is there twice; give each its own name = "..."')
+        if self.minibatch_size > self.num_train:
+            raise ValueError(
+                f"minibatch_size = {self.minibatch_size} is more than num_train = {self.num_train}: "
+                "a proposal is made from examples of training"
+            )
+        if len(self.env) > min(self.num_train, self.num_val):
+            raise ValueError(f"{len(self.env)} environments need at least as many num_train and num_val")
+        for name in (*self.sampling, *self.reflection_sampling):
+            if name in ("seed", "n"):
+                raise ValueError(
+                    f"sampling.{name} would make every call the same; the run's own 'seed' fixes every draw"
+                )
+        return self
+
+    @property
+    def directory(self) -> Path:
+        return self.runs_directory / self.name
+
+    @property
+    def search_seed(self) -> int:
+        """Of the search: it has one, whether or not endpoints are sent any."""
+        return self.seed or 0
+
+    def policy(self) -> EvalConfig:
+        """The model that the prompts are for, as evaluations open models."""
+        return self._model(self.model, self.base_url, self.api_key_var, self.sampling)
+
+    def reflector(self) -> EvalConfig:
+        """The model that proposes, in the same way; equal to `policy()` but for sampling where none was named."""
+        key = self.reflection_api_key_var or self.api_key_var
+        named = self.reflection_model is not None
+        url = self.reflection_base_url or self.base_url
+        return self._model(self.reflection_model if named else self.model, url, key, self.reflection_sampling)
+
+    def _model(self, model: str | None, url: str | None, key: str, sampling: dict[str, Any]) -> EvalConfig:
+        args = dict(sampling)
+        fields: dict[str, Any] = {name: args.pop(name) for name in ("max_tokens", "temperature") if name in args}
+        return EvalConfig(
+            environment=self.env[0].id,
+            model=model or self.model,
+            base_url=url,
+            api_key_var=key,
+            endpoints=self.endpoints,
+            env_file=self.env_file,
+            max_concurrent=self.max_concurrent,
+            sampling_args=args,
+            timeout=self.timeout,
+            seed=self.seed,
+            offline=self.offline,
+            dtype=self.dtype,
+            threads=self.threads,
+            **fields,
+        ).with_endpoint()
+
+    def to_toml(self) -> str:
+        """The resolved config; reading it back gives an equal config."""
+        import tomli_w
+
+        return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True, exclude={"env_file"}))
