@@ -1,0 +1,87 @@
+"""What a reflection model is told of a rollout: a record of it, made of its result row. Pure.
+
+A record holds JSON values only, and nothing that changes when the same row is read from disk instead of taken from
+memory: no times, no tokens. So a search that is resumed asks the reflection model the very same thing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from whet.files import json_line
+from whet.gepa.types import Scored
+from whet.messages import as_tool_call, readable_text
+
+TOOL = "tool:"
+"""How the names of components begin that are descriptions of tools."""
+JUDGE = "judge"
+"""... and of those that are prompts of a judge."""
+JUDGED = "judge_response"
+"""The state column in which a judge's rubric keeps what it asked and what it was told."""
+
+
+def make_records(scored: Sequence[Scored], component: str, state_columns: Sequence[str]) -> list[dict[str, Any]]:
+    """One record for each rollout, of what a text for `component` could be better for.
+
+    environment     label of the `[[env]]` it ran in
+    prompt          what the model was shown: [{"role": "user", "text": "..."}]
+    completion      what followed, tool calls and results included, in the same form
+    expected        the right answer, where the dataset row has one
+    reward, metrics, error, ended, cut_off
+    state           the state columns that were asked for
+    tool            for a tool's description: the tool's parameters
+    judge           for a judge's prompt: what it was asked and what it said, where the row has it
+    """
+    return [_plain(_record(one, component, state_columns)) for one in scored]
+
+
+def _record(one: Scored, component: str, state_columns: Sequence[str]) -> dict[str, Any]:
+    row = one.row
+    record: dict[str, Any] = {
+        "environment": one.call.example.split("/")[1],
+        "prompt": list(_messages(row.get("prompt"))),
+        "completion": list(_messages(row.get("completion"))),
+        "expected": row.get("answer"),
+        "reward": one.reward,
+        "metrics": dict(row.get("metrics") or {}),
+        "error": one.error,
+        "ended": row.get("stop_condition"),
+        "cut_off": bool(row.get("is_truncated")),
+        "state": {column: row[column] for column in state_columns if row.get(column) is not None},
+    }
+    if component.startswith(TOOL):
+        record["tool"] = _tool(row.get("tool_defs") or (), component)
+    if component.startswith(JUDGE):
+        record["judge"] = row.get(JUDGED)
+    return record
+
+
+def _messages(messages: Any) -> Iterator[dict[str, str]]:
+    if isinstance(messages, str):
+        yield {"role": "text", "text": messages}
+        return
+    for message in messages or ():
+        role, text = str(message.get("role", "text")), readable_text(message.get("content"))
+        if isinstance(thought := message.get("reasoning_content"), str) and thought:
+            yield {"role": f"{role}, thinking", "text": thought}
+        calls = message.get("tool_calls") or ()
+        if text or not calls:
+            yield {"role": "tool result" if role == "tool" else role, "text": text}
+        for call in map(as_tool_call, calls):
+            yield {"role": f"{role}, tool call", "text": f"{call['name']}({call['arguments']})"}
+
+
+def _tool(tool_defs: Sequence[Mapping[str, Any]], component: str) -> Any:
+    """The definition of the tool that a component describes, without the description."""
+    for tool in tool_defs:
+        if component in (f"{TOOL}{tool.get('name')}", tool.get("name")) or component.endswith(f":{tool.get('name')}"):
+            return {key: value for key, value in tool.items() if key != "description"}
+    return None
+
+
+def _plain(record: Any) -> dict[str, Any]:
+    """As it would be read from a file."""
+    plain: dict[str, Any] = json.loads(json_line(record))
+    return plain
