@@ -1,6 +1,7 @@
 """One group: order, repeatability, sampling arguments, retries, and what ends it."""
 
 import asyncio
+import contextlib
 
 import pytest
 
@@ -287,15 +288,12 @@ def test_a_time_out_of_the_environments_own_is_not_taken_for_ours():
 
 def test_a_rollout_that_takes_too_long_and_will_not_be_cancelled_is_left_behind(monkeypatch):
     monkeypatch.setattr(cancellation, "GRACE_S", 0.05)
-    monkeypatch.setattr(cancellation, "_left", set())
 
     class Stubborn(whet.SingleTurnEnv):
         async def init_state(self, *args, **kwargs):
-            while True:
-                try:
-                    await asyncio.Event().wait()
-                except asyncio.CancelledError:
-                    continue
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+            await asyncio.Event().wait()  # until the loop is closed
 
     stubborn = Stubborn(dataset=[TASK])
     client = whet.ScriptedClient(["never asked"])
