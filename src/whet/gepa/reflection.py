@@ -16,12 +16,10 @@ import asyncio
 import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import Field
-
 from whet.clients.client import Client
-from whet.config import StrictModel
 from whet.errors import (
     ContentFilterError,
     EmptyModelResponseError,
@@ -46,19 +44,15 @@ SMALLEST_ROOM = 500
 """Characters of rollouts in a question, below which it is not worth asking."""
 
 
-class ReflectionConfig(StrictModel):
+@dataclass(frozen=True, slots=True)
+class ReflectionConfig:
     """How the reflection model is asked."""
 
-    max_chars: dict[str, int] = Field(
-        default_factory=dict,
-        description="Characters a component's text may have, by component; 1024 for tool descriptions, else 8000.",
-    )
-    max_unusable: int = Field(5, ge=1, description="Answers in a row without a usable text that end the search.")
-    max_request_chars: int = Field(
-        60_000, ge=4000, description="Characters of one question to the reflection model; rollouts are cut to fit."
-    )
-    sampling: SamplingArgs = Field(default_factory=dict, description="Sampling of the reflection model.")
-    seed: int | None = Field(0, description="Decides the seed of each question; absent, questions have none.")
+    max_chars: Mapping[str, int] = field(default_factory=dict)  # a text may have, by component; for others `MOST_CHARS`
+    max_unusable: int = 5  # answers in a row that end the search
+    max_request_chars: int = 60_000  # of one question; rollouts are cut to fit
+    sampling: SamplingArgs = field(default_factory=dict)
+    seed: int | None = 0  # of the seeds of questions; None sends none
 
     def most_chars(self, component: str) -> int:
         """What a text for a component may have."""

@@ -32,7 +32,7 @@ SUBJECTS = {
     "": (
         "a system prompt",
         "a model reads it before each task",
-        "It says what the tasks ask for, the form of an answer, how to go about it, what tasks share in facts and rules, "
+        "It says what the tasks ask for, the form of an answer, how to go about it, facts and rules that tasks share, "
         "and which mistakes to avoid.",
     ),
 }

@@ -15,7 +15,7 @@ from whet.gepa.types import Scored
 from whet.messages import as_tool_call, readable_text
 
 TOOL = "tool:"
-"""How the names of components begin that are descriptions of tools."""
+"""How the names of components begin that are descriptions of tools: `tool:search`, or `tool:search@environment`."""
 JUDGE = "judge"
 """... and of those that are prompts of a judge."""
 JUDGED = "judge_response"
@@ -75,8 +75,9 @@ def _messages(messages: Any) -> Iterator[dict[str, str]]:
 
 def _tool(tool_defs: Sequence[Mapping[str, Any]], component: str) -> Any:
     """The definition of the tool that a component describes, without the description."""
+    name = component.removeprefix(TOOL).partition("@")[0]
     for tool in tool_defs:
-        if component in (f"{TOOL}{tool.get('name')}", tool.get("name")) or component.endswith(f":{tool.get('name')}"):
+        if tool.get("name") == name:
             return {key: value for key, value in tool.items() if key != "description"}
     return None
 
