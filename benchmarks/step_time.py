@@ -4,10 +4,11 @@
     python benchmarks/step_time.py [--peer-python /path/to/other/bin/python] [--tokens 24 96] [--threads 2]
 
 Task: reverse texts of 16 to 24 letters, reward difflib's ratio, 16 prompts x 8 samples, temperature 1, on random
-weights of the shape of whet/tiny (or --model). whet's side is the whole loop of `whet train run`: rollouts through the
-environment, scoring, learning, publishing, records on disk. TRL runs in three ways: as it comes (bfloat16 autocast,
-SDPA, activation checkpointing: its defaults), tuned (bfloat16, eager attention, no checkpointing), and tuned in
-float32, which a CPU without bfloat16 instructions may like better.
+weights of the shape of whet/tiny (or --model). whet's side is `whet train run` itself: rollouts through the
+environment, scoring, learning, publishing, records on disk, watchdog; and once more with a KL to the reference, an
+entropy bonus, penalties and a budget. TRL runs as it comes (bfloat16 autocast, SDPA, activation checkpointing: its
+defaults), tuned (bfloat16, eager attention, no checkpointing), and tuned in float32, which a CPU without bfloat16
+instructions may like better, also with a KL to its reference.
 
 Every side is a process of its own that takes one step when told to, and they take turns, so that whatever else the
 machine does disturbs all alike. The figure that counts is the median of the ratios within a round.
@@ -16,7 +17,6 @@ machine does disturbs all alike. The figure that counts is the median of the rat
 from __future__ import annotations
 
 import argparse
-import asyncio
 import difflib
 import json
 import os
@@ -42,10 +42,21 @@ SHAPE: dict[str, Any] = {
     "max_position_embeddings": 1024,
     "tie_word_embeddings": True,
 }
+EVERYTHING: dict[str, Any] = {
+    "algorithm": {"kl_coef": 0.04, "entropy_coef": 0.001, "repetition_penalty": 0.1, "reward_clip": [-1.0, 1.0]},
+    "budget": {"max_tokens": 10**12},
+}
+OURS: dict[str, dict[str, Any]] = {"whet": {}, "whet, everything on": EVERYTHING}
 PEERS: dict[str, dict[str, Any]] = {
     "TRL as it comes": {},
     "TRL tuned (bf16, eager)": {"attn_implementation": "eager", "bf16": True, "gradient_checkpointing": False},
     "TRL tuned (fp32, eager)": {"attn_implementation": "eager", "bf16": False, "gradient_checkpointing": False},
+    "TRL fp32 with its KL": {
+        "attn_implementation": "eager",
+        "bf16": False,
+        "gradient_checkpointing": False,
+        "beta": 0.04,
+    },
 }
 
 
@@ -83,22 +94,16 @@ class Pacer:
 
 
 def whet_worker(pacer: Pacer, job: dict[str, Any]) -> None:
-    from whet.envs.loading import load_environment
-    from whet.inference.loading import load_policy
+    """`whet train run` as it is, with one more monitor, which takes a step when told to."""
+    from whet.rl import run
     from whet.rl.config import RunConfig
-    from whet.rl.curriculum import Pool
-    from whet.rl.dispatcher import Dispatcher
-    from whet.rl.handover import weights_directory
-    from whet.rl.learner.make import make_learner
+    from whet.rl.monitors import MonitorGroup
     from whet.rl.monitors.protocol import EvalReport, Outcome, RunPlan, StepReport
-    from whet.rl.orchestrator import Orchestrator
-    from whet.rl.records import Records
-    from whet.rl.run_directory import RunDirectory
-    from whet.rl.runner import GroupRunner, TrainingEnv
-    from whet.rl.shaping import RewardShaper
 
     class PacingMonitor:
-        def start(self, plan: RunPlan) -> None: ...
+        def start(self, plan: RunPlan) -> None:
+            self._next()
+
         def phase(self, name: str, done: int, total: int) -> None: ...
         def evaluation(self, report: EvalReport) -> None: ...
         def note(self, message: str) -> None: ...
@@ -106,69 +111,34 @@ def whet_worker(pacer: Pacer, job: dict[str, Any]) -> None:
 
         def step(self, report: StepReport) -> None:
             pacer.done()
+            self._next()
+
+        def _next(self) -> None:
             if not pacer.wait():
                 os._exit(0)
 
-    async def no_evaluation(moment: str, step: int, version: int) -> EvalReport:
-        raise AssertionError("evaluation is switched off")
+    make = run.console_and_others
 
-    config = RunConfig.model_validate(
-        {
-            "name": "step-time",
-            "model": job["model"],
-            "max_steps": 10_000,
-            "batch_size": PROMPTS * SAMPLES,
-            "rollouts_per_example": SAMPLES,
-            "learning_rate": LEARNING_RATE,
-            "runs_directory": job["scratch"],
-            "sampling": {"max_tokens": job["tokens"]},
-            "env": [ENVIRONMENT],
-            "eval": {"before": False, "after": False},
-            "checkpointing": {"save_every_n_steps": 10_000},
-        }
-    )
-    source = config.env[0]
-    environment = load_environment(source.id, **source.args)
-    training_env = TrainingEnv(source.label, environment, list(environment.get_dataset()))
-    policy = load_policy(config.model, threads=job["threads"])
-    directory = RunDirectory(config.directory)
-    directory.open(config, resume=False)
+    def with_pacing(**options: Any) -> MonitorGroup:
+        return MonitorGroup([*make(**options).monitors, PacingMonitor()])
 
-    async def train(publish_directory: Path) -> None:
-        learner = make_learner(
-            policy.path,
-            optimizer=config.optimizer,
-            lora=None,
-            max_steps=config.max_steps,
-            seed=config.seed,
-            publish_directory=publish_directory,
-        )
-        runner = GroupRunner(
-            environments=[training_env],
-            client=policy.client,
-            model=config.model,
-            sampling_args=config.sampling.args(),
-            rollouts_per_example=SAMPLES,
-            max_concurrent=config.max_concurrent,
-            seed=config.seed,
-        )
-        curriculum = config.buffer.make_curriculum([Pool(source.label, len(training_env.rows), 1.0)], config.seed)
-        records = Records(directory, keep_checkpoints=1)
-        orchestrator = Orchestrator(
-            config,
-            Dispatcher(runner, curriculum, PROMPTS, 0.0),
-            policy.engine,
-            learner,
-            no_evaluation,
-            records,
-            PacingMonitor(),
-            RewardShaper(config.algorithm),
-        )
-        if pacer.wait():
-            await orchestrator.run(1)
-
-    with weights_directory() as publish_directory:
-        asyncio.run(train(publish_directory))
+    run.console_and_others = with_pacing
+    config = {
+        "name": "step-time",
+        "model": job["model"],
+        "max_steps": 10_000,
+        "batch_size": PROMPTS * SAMPLES,
+        "rollouts_per_example": SAMPLES,
+        "learning_rate": LEARNING_RATE,
+        "runs_directory": job["scratch"],
+        "sampling": {"max_tokens": job["tokens"]},
+        "env": [ENVIRONMENT],
+        "eval": {"before": False, "after": False},
+        "checkpointing": {"save_every_n_steps": 10_000},
+        "deployment": {"threads": job["threads"]},
+        **job["settings"],
+    }
+    run.run_training(RunConfig.model_validate(config), json_output=True)
 
 
 def trl_worker(pacer: Pacer, job: dict[str, Any]) -> None:
@@ -275,7 +245,9 @@ def measure(model: Path, tokens: int, options: argparse.Namespace, scratch: Path
 
     environment = load_environment(ENVIRONMENT["id"], **ENVIRONMENT["args"])
     rows = [{"prompt": [dict(m) for m in row["prompt"]], "answer": row["answer"]} for row in environment.get_dataset()]
-    plans = [("whet", sys.executable, "whet", {})]
+    plans: list[tuple[str, str, str, dict[str, Any]]] = [
+        (name, sys.executable, "whet", {"settings": settings}) for name, settings in OURS.items()
+    ]
     plans += [(name, options.peer_python, "trl", {"rows": rows, "settings": s}) for name, s in PEERS.items()]
     sides = []
     for number, (name, python, kind, extra) in enumerate(plans):
