@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import gc
+import json
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from whet.errors import ModelLoadError
 from whet.inference.architecture import read_architecture
-from whet.inference.weights import pack, read_checkpoint
+from whet.inference.weights import pack, read_checkpoint, read_safetensors
 
 Checkpoints = Callable[[str], tuple[Path, Any]]
 
@@ -37,6 +41,62 @@ def test_a_missing_shard_is_named(checkpoints: Checkpoints, tmp_path: Path) -> N
 def test_a_directory_without_weights_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError, match="holds no weights"):
         read_checkpoint(tmp_path)
+
+
+def test_tensors_of_every_kind_and_shape_read_as_the_library_reads_them(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    numbers = torch.randn(3, 5) * 4
+    kinds = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.int64, torch.uint8)
+    tensors = {str(kind): numbers.abs().to(kind) for kind in (*kinds, torch.bool)}
+    tensors |= {"scalar": torch.tensor(3.5), "empty": torch.zeros(0, 4), "deep": torch.randn(2, 1, 3, 2)}
+    path = tmp_path / "model.safetensors"
+    save_file(tensors, path, metadata={"format": "pt"})
+    read, expected = read_safetensors([path]), load_file(path)
+    assert read.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert (read[name].dtype, read[name].shape) == (tensor.dtype, tensor.shape)
+        assert torch.equal(read[name].reshape(-1).view(torch.uint8), tensor.reshape(-1).view(torch.uint8))
+
+
+def test_data_that_begins_at_any_byte_is_read_too(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    header = json.dumps({"w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
+    header += b" " * (1 - len(header) % 2)  # an odd length, where other writers pad to eight
+    data = torch.tensor([1.5, -2.0]).numpy().tobytes()
+    path.write_bytes(len(header).to_bytes(8, "little") + header + data)
+    assert read_safetensors([path])["w"].tolist() == [1.5, -2.0]
+
+
+@pytest.mark.parametrize("cut", [1, 8, 40, 10_000])
+def test_a_file_that_was_cut_off_is_torn(tmp_path: Path, cut: int) -> None:
+    path = tmp_path / "model.safetensors"
+    save_file({"w": torch.zeros(100)}, path)
+    path.write_bytes(path.read_bytes()[:-cut])
+    with pytest.raises(ModelLoadError, match=r"model\.safetensors is torn"):
+        read_safetensors([path])
+
+
+def test_numbers_that_nobody_reads_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    save_file({"w": torch.zeros(2, dtype=torch.complex64)}, path)
+    with pytest.raises(ModelLoadError, match="'w' holds numbers of type C64"):
+        read_safetensors([path])
+
+
+def test_reading_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Weights are read after every step of a run: a few bytes a tensor would be megabytes."""
+    path = tmp_path / "model.safetensors"
+    save_file({f"w{number}": torch.zeros(300, 400) for number in range(20)}, path)
+    read_safetensors([path])
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for _ in range(50):
+            read_safetensors([path])
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] < 20 * 50 * 8  # bytes; the library leaves 56 a tensor
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("name", ["model.embed_tokens.weight", "model.layers.2.self_attn.q_norm.weight"])

@@ -188,7 +188,7 @@ class Orchestrator:
         whom = f"the evaluation of {names}"
         with self.watchdog.waiting(EVALUATION, "the run", whom, act=self.watchdog.stop):
             report = await unless_stopped(self.stop, self.evaluate(moment, step, self.engine.version))
-        self.records.evaluation(report)
+        report = self.records.evaluation(report)
         self.monitor.evaluation(report)
         if self.ending is not None:
             self.ending.after_evaluation(report)

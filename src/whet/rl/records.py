@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -98,10 +98,12 @@ class Records:
         """Write what was measured before the first step."""
         self._metrics.step(StepReport(0, dict(metrics)))
 
-    def evaluation(self, report: EvalReport) -> None:
+    def evaluation(self, report: EvalReport) -> EvalReport:
+        """Write an evaluation down and return it without its rollouts, as it may be kept."""
         write_evaluation(self.directory.rollouts, report)
         self._metrics.evaluation(report)
         self._evaluated.add(report.step)
+        return replace(report, scores=[replace(score, rows=[]) for score in report.scores])
 
     @property
     def evaluations(self) -> list[EvalReport]:

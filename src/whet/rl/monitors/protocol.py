@@ -48,7 +48,7 @@ class EvalScore:
     metrics: dict[str, float]  # means of the rubric's functions, `exact_match` among them where there is one
     rollouts: int
     errors: int = 0
-    rows: list[dict[str, Any]] = field(default_factory=list)  # rollout rows, for samples before and after
+    rows: list[dict[str, Any]] = field(default_factory=list)  # rollout rows; empty once they are written down
     pass_at_k: dict[str, float] = field(default_factory=dict)  # by k; empty where a task is attempted once
 
 

@@ -128,7 +128,7 @@ class SftLoop:
     async def _evaluate(self, moment: str, step: int) -> None:
         assert self.evaluate is not None
         report = await unless_stopped(self.stop, self.evaluate(moment, step))
-        self.records.evaluation(report)
+        report = self.records.evaluation(report)
         self.monitor.evaluation(report)
 
     def _save(self, step: int) -> None:
