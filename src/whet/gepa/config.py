@@ -35,7 +35,6 @@ class SearchConfig(StrictModel):
     component_selection: Literal["round_robin", "all"] = Field(
         "round_robin", description="Whether one text is changed at a time, in turn, or all together."
     )
-    merge: bool = Field(False, description="Also try candidates that join the texts of two others.")
     max_chars: dict[str, int] = Field(
         default_factory=dict,
         description="Characters a text may have, by component; 1024 for tool descriptions, else 8000.",
