@@ -50,8 +50,8 @@ class Subject(Protocol):
         ...
 
     @property
-    def finished(self) -> bool:
-        """Whether a summary will take the last picture's place; otherwise it stays."""
+    def transient(self) -> bool:
+        """Whether the last picture is taken away in the end, because something takes its place; otherwise it stays."""
         ...
 
 
@@ -126,8 +126,7 @@ class Painter:
         except (OSError, termios.error):
             pass  # the terminal is gone, and with it whoever watched: the work goes on
         finally:
-            # What stands there in the end is the summary; where there will be none, the last picture.
-            self._give_back(erase=self._subject.finished)
+            self._give_back(erase=self._subject.transient)
 
     def _take_terminal(self) -> None:
         """Draw and read keys in the foreground alone. After Ctrl-Z and `fg` this takes the terminal again."""

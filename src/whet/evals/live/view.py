@@ -58,7 +58,8 @@ class LiveView:
         self._painter.close()
 
     @property
-    def finished(self) -> bool:
+    def transient(self) -> bool:
+        """What stands there in the end is the summary; where there will be none, the last picture."""
         assert self._session is not None
         with self._counting:
             return self._session.finished

@@ -1,0 +1,26 @@
+"""What a person sees of a search while it runs: a live view in a terminal, plain lines elsewhere.
+
+It goes to standard error, so that a result on standard output can be piped and redirected.
+"""
+
+from __future__ import annotations
+
+from whet.display.live import live_console, plain_console
+from whet.gepa.types import Observer
+
+
+def make_observer(plain: bool = False, *, title: str = "") -> Observer:
+    """Who watches a search: a live view where standard error is a terminal that can show one, else plain lines.
+
+    `plain` asks for lines whatever the terminal; `title` says what is optimised: `reverse-text with whet/tiny`. Close
+    it, whatever happens: that gives the terminal back.
+    """
+    console = None if plain else live_console()
+    if console is not None:
+        from whet.display.live.keyboard import find_keyboard
+        from whet.gepa.live.view import LiveView
+
+        return LiveView(title, console, find_keyboard())
+    from whet.gepa.live.lines import PlainLines
+
+    return PlainLines(title, plain_console())

@@ -1,0 +1,194 @@
+"""What the views show of a search, as data: fed by the observer's calls. Knows no terminal.
+
+progress = SearchProgress("reverse-text with whet/tiny")
+progress.finished(scored, spent=12, cost=None)        # ... and every other call of an observer
+progress.facts()                                      # a copy, to be drawn while more comes in
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from whet.gepa.types import Candidate, CandidateRecord, Confirmation, Phase, Plan, Scored, candidate_id
+
+RATE_CALLS = 60
+"""How many of the latest calls the speed is of."""
+RATE_SECONDS = 1.0
+"""Less time than this tells no speed."""
+MOST_REASON = 200
+"""Characters of a reason that are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Calls, and what they earned."""
+
+    calls: int = 0
+    reward: float = 0.0  # sum
+    errors: int = 0
+
+    def plus(self, scored: Scored) -> Tally:
+        return Tally(self.calls + 1, self.reward + scored.reward, self.errors + (scored.error is not None))
+
+    @property
+    def mean(self) -> float | None:
+        return self.reward / self.calls if self.calls else None
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseFacts:
+    """What the search is doing."""
+
+    name: Phase
+    detail: str
+    total: int  # calls that are asked for in it; 0 for reflection
+    tallies: Mapping[str, Tally]  # by candidate id: its calls since the phase began
+
+    @property
+    def done(self) -> int:
+        return sum(tally.calls for tally in self.tallies.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A candidate that is not decided on yet."""
+
+    number: int
+    id: str
+    parent: str  # id
+    texts: Candidate
+    changed: tuple[str, ...]
+    tally: Tally = Tally()
+
+
+@dataclass(frozen=True, slots=True)
+class SearchFacts:
+    """A search at one moment."""
+
+    title: str
+    plan: Plan | None
+    spent: int
+    replayed: int  # of the calls, those that the log of an earlier process had
+    errors: int
+    cost: float | None
+    elapsed: float  # seconds
+    rate: float | None  # calls a second, of late
+    remaining: float | None  # seconds, were the rest of the budget spent at that speed
+    phase: PhaseFacts | None
+    records: tuple[CandidateRecord, ...]  # every candidate that was decided on, by number
+    proposal: Proposal | None
+    confirmation: Confirmation | None
+    notes: int
+    replaying: bool  # whether everything so far came from the log
+    by_id: Mapping[str, CandidateRecord] = field(default_factory=dict)
+
+    @property
+    def seed(self) -> CandidateRecord | None:
+        return next((record for record in self.records if record.verdict == "seed"), None)
+
+    @property
+    def best(self) -> CandidateRecord | None:
+        """The highest mean on validation among the seed and what was accepted; the earlier of equals."""
+        pool = [record for record in self.records if record.verdict != "rejected" and record.val_mean is not None]
+        return max(pool, key=lambda record: (record.val_mean, -record.number), default=None)
+
+    def count(self, verdict: str) -> int:
+        return sum(record.verdict == verdict for record in self.records)
+
+
+class SearchProgress:
+    """An observer that only remembers. `clock` is in seconds and only ever compared with itself.
+
+    A call costs a few microseconds, and memory does not grow with their number.
+    """
+
+    def __init__(self, title: str = "", clock: Callable[[], float] = time.monotonic) -> None:
+        self._title, self._clock = title, clock
+        self._started = clock()
+        self._plan: Plan | None = None
+        self._spent = self._replayed = self._errors = self._notes = 0
+        self._cost: float | None = None
+        self._recent: deque[float] = deque(maxlen=RATE_CALLS)
+        self._phase: PhaseFacts | None = None
+        self._tallies: dict[str, Tally] = {}
+        self._records: dict[int, CandidateRecord] = {}
+        self._proposal: Proposal | None = None
+        self._confirmation: Confirmation | None = None
+        self._fresh = False  # whether anything happened that no log knew
+        self.ended = False
+
+    def planned(self, plan: Plan) -> None:
+        self._plan = plan
+
+    def phase(self, phase: Phase, detail: str, total: int) -> None:
+        self._tallies = {}
+        self._phase = PhaseFacts(phase, detail, total, {})
+        if phase != "reflection":
+            return
+        self._proposal = None
+
+    def finished(self, scored: Scored, spent: int, cost: float | None, replayed: bool = False) -> None:
+        self._spent = max(self._spent, spent)
+        self._cost = self._cost if cost is None else cost
+        self._errors += scored.error is not None
+        who = scored.call.candidate
+        self._tallies[who] = self._tallies.get(who, Tally()).plus(scored)
+        if self._proposal is not None and who == self._proposal.id:
+            self._proposal = replace(self._proposal, tally=self._proposal.tally.plus(scored))
+        if replayed:
+            self._replayed += 1
+            return
+        self._fresh = True
+        self._recent.append(self._clock())
+
+    def proposed(self, number: int, parent: str, texts: Mapping[str, str], changed: Sequence[str]) -> None:
+        self._proposal = Proposal(number, candidate_id(texts), parent, dict(texts), tuple(changed))
+
+    def decided(self, record: CandidateRecord) -> None:
+        self._records[record.number] = replace(record, reason=record.reason[:MOST_REASON])
+        if self._proposal is not None and self._proposal.number <= record.number:
+            self._proposal = None
+
+    def note(self, line: str) -> None:
+        self._notes += 1
+
+    def confirmed(self, confirmation: Confirmation) -> None:
+        self._confirmation = confirmation
+
+    def close(self) -> None:
+        self.ended = True
+
+    def facts(self) -> SearchFacts:
+        """Everything a view needs, copied."""
+        now = self._clock()
+        rate = self._rate(now)
+        left = max(0, self._plan.max_calls - self._spent) if self._plan else 0
+        records = tuple(self._records[number] for number in sorted(self._records))
+        return SearchFacts(
+            title=self._title,
+            plan=self._plan,
+            spent=self._spent,
+            replayed=self._replayed,
+            errors=self._errors,
+            cost=self._cost,
+            elapsed=now - self._started,
+            rate=rate,
+            remaining=left / rate if rate else None,
+            phase=replace(self._phase, tallies=dict(self._tallies)) if self._phase else None,
+            records=records,
+            proposal=self._proposal,
+            confirmation=self._confirmation,
+            notes=self._notes,
+            replaying=self._replayed > 0 and not self._fresh,
+            by_id={record.id: record for record in records},
+        )
+
+    def _rate(self, now: float) -> float | None:
+        """Over the latest calls up to this moment, so that it falls while nothing comes."""
+        if len(self._recent) < 2:
+            return None
+        seconds = now - self._recent[0]
+        return (len(self._recent) - 1) / seconds if seconds >= RATE_SECONDS else None

@@ -1,0 +1,110 @@
+"""The live view of a search: what is told is remembered, and the `Painter` draws it on a thread of its own."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from rich.console import Console, RenderableType
+from rich.text import Text
+
+from whet.display.live.keyboard import Keyboard
+from whet.display.live.painter import Painter
+from whet.gepa.live.progress import SearchProgress
+from whet.gepa.live.views import COMPARISONS, footer, last_view, live_view, moved
+from whet.gepa.types import CandidateRecord, Confirmation, Phase, Plan, Scored
+from whet.terminal import safe_text
+
+NEXT, PREVIOUS = {"right", "down", "n", "\t"}, {"left", "up", "p"}
+SCROLL_LINES = 5
+
+
+class LiveView:
+    """An observer that draws on `console` from the plan on; `clock` is in seconds and only compared with itself."""
+
+    transient = False  # the last picture stays, above what is said in the end
+
+    def __init__(
+        self, title: str, console: Console, keyboard: Keyboard | None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._console = console
+        self._progress = SearchProgress(title, clock)
+        self._telling = threading.Lock()  # of `_progress`
+        self._painter = Painter(self, console, keyboard, clock)
+        self._started = False
+        self._selected: int | None = None  # None: the candidate that is worked on
+        self._comparison = 0
+        self._scrolled = 0
+
+    def planned(self, plan: Plan) -> None:
+        with self._telling:
+            self._progress.planned(plan)
+        if not self._started:
+            self._started = True
+            self._painter.start()
+
+    def phase(self, phase: Phase, detail: str, total: int) -> None:
+        with self._telling:
+            self._progress.phase(phase, detail, total)
+        self._painter.touch()
+
+    def finished(self, scored: Scored, spent: int, cost: float | None, replayed: bool = False) -> None:
+        with self._telling:
+            self._progress.finished(scored, spent, cost, replayed)
+        self._painter.touch()
+
+    def decided(self, record: CandidateRecord) -> None:
+        with self._telling:
+            self._progress.decided(record)
+        self._painter.touch()
+
+    def proposed(self, number: int, parent: str, texts: Mapping[str, str], changed: Sequence[str]) -> None:
+        with self._telling:
+            self._progress.proposed(number, parent, texts, changed)
+        self._painter.touch()
+
+    def note(self, line: str) -> None:
+        if self._started:
+            self._painter.note(line)
+        else:
+            self._console.print(Text(safe_text(line, 1000)), soft_wrap=True)
+
+    def confirmed(self, confirmation: Confirmation) -> None:
+        with self._telling:
+            self._progress.confirmed(confirmation)
+        self._painter.touch()
+
+    def close(self) -> None:
+        with self._telling:
+            self._progress.close()
+        self._painter.close()
+
+    def picture(self, width: int, height: int, keys: bool, asked_to_stop: bool) -> RenderableType:
+        with self._telling:
+            facts, ended = self._progress.facts(), self._progress.ended
+        if ended:
+            return last_view(facts, width, height)
+        return live_view(
+            facts,
+            width,
+            height,
+            selected=self._selected,
+            comparison=COMPARISONS[self._comparison],
+            scrolled=self._scrolled,
+            footer=footer(keys, asked_to_stop),
+        )
+
+    def press(self, key: str) -> None:
+        if key in NEXT | PREVIOUS:
+            with self._telling:
+                facts = self._progress.facts()
+            self._selected = moved(facts, self._selected, 1 if key in NEXT else -1)
+            self._scrolled = 0
+        elif key == "d":
+            self._comparison = (self._comparison + 1) % len(COMPARISONS)
+            self._scrolled = 0
+        elif key == " ":
+            self._scrolled += SCROLL_LINES
+        elif key == "b":
+            self._scrolled = max(0, self._scrolled - SCROLL_LINES)

@@ -1,0 +1,344 @@
+"""The live view's pictures: pure functions from `SearchFacts` to lines for rich, as many as there is room for.
+
+Text from models goes through `safe_text` or `safe_lines` and into `Text` objects, never through markup. Nothing is told
+by colour alone: what went begins with `-`, what came with `+`.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Literal
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.panel import Panel
+from rich.text import Text
+
+from whet.display.text import number
+from whet.gepa.diffs import Line, Piece, difference, whole
+from whet.gepa.live.progress import PhaseFacts, Proposal, SearchFacts
+from whet.gepa.types import Candidate, CandidateRecord, Confirmation
+from whet.terminal import duration, safe_lines, safe_text
+
+Comparison = Literal["parent", "seed", "whole"]
+COMPARISONS: tuple[Comparison, ...] = ("parent", "seed", "whole")
+"""What the shown candidate is compared with; `whole` shows its texts as they are."""
+LABEL = 11
+LEAST_LIST = 3
+LEAST_DIFF = 4
+"""Lines of the panel that are worth having: its frame, and two inside."""
+LONGEST_SAME = 60
+"""Characters of a stretch that did not change, inside a line that did."""
+TEXT_LENGTH = 4000
+"""Characters of a line that are shown at all."""
+KEYS = "←/→ candidate   d compare with seed, whole   space scroll   q stop"
+STOP = "Stop the search? q again stops it (it can be resumed), any other key goes on."
+PHASES = {
+    "baseline": "the seed prompt on validation examples",
+    "minibatch": "minibatch",
+    "reflection": "the reflection model writes a proposal",
+    "race": "race on validation examples",
+    "confirmation": "the winner against the seed on held-out examples",
+}
+MARKS = {"seed": "·", "accepted": "✓", "rejected": "✗"}
+STYLES = {"seed": "", "accepted": "green", "rejected": "dim"}
+
+Shown = CandidateRecord | Proposal
+
+
+def live_view(
+    facts: SearchFacts,
+    width: int,
+    height: int,
+    *,
+    selected: int | None = None,
+    comparison: Comparison = "parent",
+    scrolled: int = 0,
+    footer: str = "",
+) -> RenderableType:
+    """The whole live view, in at most `height` lines.
+
+    Args:
+        facts: what is known.
+        width, height: columns and lines there are.
+        selected: the number of the candidate that is shown; None: the one that is worked on.
+        comparison: what it is compared with.
+        scrolled: lines of the comparison that are scrolled away.
+        footer: a last line, left out where it is empty.
+    """
+    room = height - bool(footer)
+    # What matters most comes first, so a small window cuts off the rest.
+    parts: list[RenderableType] = list(_summary(facts, width)[: max(1, room)])
+    room -= len(parts)
+    shown = shown_candidate(facts, selected)
+    listed = _list(facts, shown, width, _lines_of_list(len(candidates(facts)), room))
+    parts += listed
+    room -= len(listed)
+    if shown is not None and room >= LEAST_DIFF:
+        parts.append(_comparison(facts, shown, comparison, scrolled, width, room))
+    if footer:
+        parts.append(_line(Text(footer, style="dim")))
+    return Group(*parts)
+
+
+def last_view(facts: SearchFacts, width: int, height: int) -> RenderableType:
+    """What stays when the search is over, above its summary: how far it came, and every candidate there is room for."""
+    parts = _summary(facts, width, ended=True)[:2]
+    return Group(*parts, *_list(facts, facts.best, width, max(0, height - len(parts))))
+
+
+def footer(keys: bool, asked_to_stop: bool) -> str:
+    """What the keys do; nothing where no keys are read."""
+    return STOP if asked_to_stop else KEYS if keys else ""
+
+
+def candidates(facts: SearchFacts) -> list[Shown]:
+    """Those that were decided on, and the one that is worked on last."""
+    return [*facts.records, *([facts.proposal] if facts.proposal else [])]
+
+
+def shown_candidate(facts: SearchFacts, selected: int | None) -> Shown | None:
+    """The one that is looked at; the last where nobody has chosen, or the chosen one is not there."""
+    there = candidates(facts)
+    return next((one for one in there if one.number == selected), there[-1] if there else None)
+
+
+def moved(facts: SearchFacts, selected: int | None, by: int) -> int | None:
+    """The number of the candidate `by` places further, going round; None follows the one that is worked on."""
+    there = candidates(facts)
+    shown = shown_candidate(facts, selected)
+    if shown is None:
+        return None
+    place = (there.index(shown) + by) % len(there)
+    return None if place == len(there) - 1 else there[place].number
+
+
+def _summary(facts: SearchFacts, width: int, ended: bool = False) -> list[Text]:
+    """Everything but the candidates, most important first."""
+    lines = [_line(Text(safe_text(facts.title), style="bold")), _bar(facts, width, ended), _phase(facts)]
+    if facts.confirmation is not None:
+        lines.append(_labelled("confirmed", confirmation_line(facts.confirmation)))
+    if facts.best is not None:
+        lines.append(_labelled("best", best_line(facts)))
+    if len(facts.records) > 1:
+        lines.append(_labelled("proposals", proposals_line(facts)))
+    if facts.errors:
+        lines.append(_labelled("errors", f"{_calls(facts.errors)} failed: reward 0", "red"))
+    if facts.cost is not None:
+        lines.append(_labelled("cost", f"${facts.cost:.4f}"))
+    return lines
+
+
+def _bar(facts: SearchFacts, width: int, ended: bool) -> Text:
+    """The budget: a bar, numbers, times. Told by its characters, not by colour alone."""
+    total = facts.plan.max_calls if facts.plan else 0
+    label = f" {facts.spent}/{total} calls" if total else f" {facts.spent} calls"
+    label += f"  {duration(facts.elapsed)}"
+    if facts.remaining is not None and facts.spent < total and not ended:
+        label += f", at most {duration(facts.remaining)} left"
+    if facts.rate is not None and not ended:
+        label += f"  {facts.rate:.1f} calls/s" if facts.rate < 10 else f"  {facts.rate:,.0f} calls/s"
+    room = max(8, min(40, width - len(label)))
+    full = room * min(facts.spent, total) // total if total else 0
+    return _line(Text.assemble(("━" * full, "green"), ("─" * (room - full), "dim"), label))
+
+
+def _phase(facts: SearchFacts) -> Text:
+    if facts.phase is None:
+        return _labelled("phase", "getting ready")
+    text = phase_line(facts.phase, facts)
+    return _labelled("phase", f"from the log: {text}" if facts.replaying else text)
+
+
+def phase_line(phase: PhaseFacts, facts: SearchFacts) -> str:
+    """What the search is doing, how far it is, and what was earned in it."""
+    text = PHASES[phase.name]
+    if phase.detail:
+        text += f": {safe_text(phase.detail)}"
+    if phase.total:
+        text += f"  {phase.done}/{phase.total}"
+    rewards = [f"{_name(facts, who)}: {number(tally.mean)}" for who, tally in phase.tallies.items()]
+    return f"{text}  {', '.join(rewards)}" if 0 < len(rewards) <= 3 else text
+
+
+def _name(facts: SearchFacts, id: str) -> str:
+    record = facts.by_id.get(id)
+    if record is not None:
+        return "seed" if record.verdict == "seed" else f"candidate {record.number}"
+    if facts.proposal is not None and facts.proposal.id == id:
+        return f"candidate {facts.proposal.number}"
+    return "proposal" if facts.records else "seed"  # nobody is called on before the seed
+
+
+def best_line(facts: SearchFacts) -> str:
+    """The best candidate and what it is better by."""
+    best, seed = facts.best, facts.seed
+    assert best is not None
+    if best.verdict == "seed":
+        return f"the seed, {number(best.val_mean)} on validation"
+    text = f"candidate {best.number}, {number(best.val_mean)} on validation"
+    if seed is None or seed.val_mean is None or best.val_mean is None:
+        return text
+    return f"{text}; the seed {number(seed.val_mean)} ({best.val_mean - seed.val_mean:+.3f})"
+
+
+def proposals_line(facts: SearchFacts) -> str:
+    """How many proposals became candidates."""
+    accepted, rejected = facts.count("accepted"), facts.count("rejected")
+    return f"{accepted + rejected} so far: {accepted} accepted, {rejected} rejected"
+
+
+def confirmation_line(found: Confirmation) -> str:
+    """The confirmation in one line, and whether it is a difference."""
+    verdict = "better" if found.real else "worse" if found.high < 0 else "this is not a difference"
+    return (
+        f"held-out reward {number(found.best_mean)}, the seed {number(found.seed_mean)}: {found.difference:+.3f} "
+        f"(95 % interval {found.low:+.3f} to {found.high:+.3f}): {verdict}"
+    )
+
+
+def _lines_of_list(count: int, room: int) -> int:
+    """Lines for the list: a third of what is left, so that the comparison is seen; none where that is too few."""
+    lines = min(count, max(LEAST_LIST, room // 3))
+    return lines if room >= lines else 0
+
+
+def _list(facts: SearchFacts, shown: Shown | None, width: int, most: int) -> list[Text]:
+    """A line a candidate, those around the selected one where there are too many."""
+    there = candidates(facts)
+    if not there or most < 1:
+        return []
+    place = there.index(shown) if shown is not None else len(there) - 1
+    first = min(max(0, place - most // 2), max(0, len(there) - most))
+    return [_candidate(facts, one, one is there[place]) for one in there[first : first + most]]
+
+
+def _candidate(facts: SearchFacts, one: Shown, selected: bool) -> Text:
+    if isinstance(one, Proposal):
+        parent = facts.by_id.get(one.parent)
+        tally = f"{number(one.tally.mean)} in {_calls(one.tally.calls)}" if one.tally.calls else "no call yet"
+        cells, style, reason = f"? {one.number:>3}          {_from([parent])}", "bold", tally
+    else:
+        score = number(one.val_mean) if one.val_mean is not None else ""
+        parents = _from([facts.by_id.get(id) for id in one.parents])
+        cells = f"{MARKS[one.verdict]} {one.number:>3}  {score:>6}  {parents}"
+        style, reason = STYLES[one.verdict], candidate_reason(one)
+    text = Text.assemble("▸ " if selected else "  ", (cells, f"{style} bold".strip() if selected else style))
+    return _line(text.append(f"  {safe_text(reason)}", style="dim"))
+
+
+def candidate_reason(record: CandidateRecord) -> str:
+    """`accepted: better than its parent on 9 of 12 examples`."""
+    if record.verdict == "seed":
+        return "the seed"
+    return f"{record.verdict}: {record.reason}" if record.reason else record.verdict
+
+
+def _calls(count: int) -> str:
+    return "1 call" if count == 1 else f"{count:,} calls"
+
+
+def _from(parents: Sequence[CandidateRecord | None]) -> str:
+    names = [str(parent.number) for parent in parents if parent is not None]
+    return f"{'from ' + '+'.join(names) if names else '':<8}"
+
+
+def _comparison(
+    facts: SearchFacts, shown: Shown, comparison: Comparison, scrolled: int, width: int, room: int
+) -> Panel:
+    """The shown candidate's texts against others, in a box of at most `room` lines."""
+    inner = max(20, width - 4)
+    other = _other(facts, shown, comparison)
+    lines = _compared(other.texts if other is not None else None, shown.texts, inner)
+    inside = room - 2
+    if len(lines) > inside:
+        scrolled = min(scrolled, max(0, len(lines) - inside))
+        below = len(lines) - scrolled - inside
+        lines = lines[scrolled : scrolled + inside]
+        if below:
+            lines[-1] = Text(f"... {below + 1} more lines", style="dim")
+    against = f" against {_name(facts, other.id)}" if other is not None else ""
+    who = "the seed" if isinstance(shown, CandidateRecord) and shown.verdict == "seed" else f"candidate {shown.number}"
+    return Panel(
+        Group(*lines),
+        title=Text(f"{who}{against}"),
+        title_align="left",
+        box=box.ROUNDED,
+        border_style="dim",
+        padding=(0, 1),
+        width=width,
+    )
+
+
+def _other(facts: SearchFacts, shown: Shown, comparison: Comparison) -> CandidateRecord | None:
+    """What it is compared with; nothing where its texts are shown whole."""
+    if comparison == "whole":
+        return None
+    if comparison == "seed":
+        other = facts.seed
+    else:
+        parents = [shown.parent] if isinstance(shown, Proposal) else shown.parents
+        other = facts.by_id.get(parents[0]) if parents else None
+    return None if other is shown else other
+
+
+def _compared(before: Candidate | None, after: Candidate, width: int) -> list[Text]:
+    """Lines for each component that changed (or each, where there is nothing to compare with), under its name."""
+    lines: list[Text] = []
+    for name in after:
+        found = _difference(None if before is None else before.get(name, ""), after[name])
+        if not found:
+            continue
+        if len(after) > 1:
+            lines.append(_line(Text(safe_text(name), style="bold")))
+        lines += [made for line in found for made in _diff_lines(line, width)]
+    return lines or [Text("no difference", style="dim")]
+
+
+@lru_cache(maxsize=64)
+def _difference(before: str | None, after: str) -> tuple[Line, ...]:
+    return tuple(whole(after) if before is None else difference(before, after))
+
+
+def _diff_lines(line: Line, width: int) -> list[Text]:
+    """A line of a difference, folded; the words that differ stand out in it."""
+    if line.kind == "hidden":
+        return [_line(Text(f"  ... {line.text}", style="dim"))]
+    sign, style = {"same": ("  ", "dim"), "gone": ("- ", "red"), "new": ("+ ", "green")}[line.kind]
+    if line.kind == "same" and line.pieces and not line.text.strip():
+        return [Text("")]
+    text = Text(style=style)
+    for piece, changed in _brief(line.pieces):
+        shown = " ".join(safe_lines(piece[:TEXT_LENGTH]))
+        text.append(shown, style="bold underline" if changed and len(line.pieces) > 1 else "")
+    folded = list(text.wrap(_FOLDER, max(10, width - 2)))
+    return [
+        Text.assemble((sign if place == 0 else "  ", style), part) for place, part in enumerate(folded or [Text("")])
+    ]
+
+
+def _brief(pieces: Sequence[Piece]) -> Iterator[Piece]:
+    """Long stretches that did not change are cut in their middle, where something around them did."""
+    half = LONGEST_SAME // 2
+    for place, (text, changed) in enumerate(pieces):
+        if changed or len(pieces) == 1 or len(text) <= LONGEST_SAME:
+            yield text, changed
+        else:
+            head, tail = text[:half] if place else "", text[-half:] if place < len(pieces) - 1 else ""
+            yield f"{head}…{tail}", changed
+
+
+_FOLDER = Console(file=io.StringIO(), width=80, color_system=None)
+"""For `Text.wrap`, which asks a console for its defaults."""
+
+
+def _labelled(label: str, text: str, style: str = "") -> Text:
+    return _line(Text.assemble((f"{label:<{LABEL}}", "bold"), (text, style)))
+
+
+def _line(text: Text) -> Text:
+    """Never more than one line."""
+    text.no_wrap, text.overflow = True, "ellipsis"
+    return text
