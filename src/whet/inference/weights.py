@@ -11,10 +11,10 @@ caches.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -64,6 +64,25 @@ class PackedWeights:
     final_gain: Tensor  # [H], float32, times sqrt(H)
     unembedding: Tensor  # [H, V]; a view of the embedding when tied
 
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor]) -> PackedWeights:
+        """From the tensors that `packed_tensors` gives."""
+        embedding, layers = tensors["embedding"], list[LayerWeights]()
+        while f"{(at := f'layers.{len(layers)}.')}qkv" in tensors:
+            held: dict[str, Any] = {field.name: tensors.get(at + field.name) for field in fields(LayerWeights)}
+            layers.append(LayerWeights(**held))
+        return cls(embedding, layers, tensors["final_gain"], tensors.get("unembedding", embedding.t()))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """By the names that `packed_tensors` gives them, the unembedding of a tied model among them."""
+        named = {
+            f"layers.{i}.{field.name}": getattr(layer, field.name)
+            for i, layer in enumerate(self.layers)
+            for field in fields(layer)
+        }
+        named |= {"embedding": self.embedding, "final_gain": self.final_gain, "unembedding": self.unembedding}
+        return {name: tensor for name, tensor in named.items() if tensor is not None}
+
 
 def read_checkpoint(directory: Path) -> NamedWeights:
     """All tensors of a checkpoint directory, sharded or not. Raises `ModelLoadError` when files are missing or torn."""
@@ -102,13 +121,13 @@ def _tensors(path: Path) -> NamedWeights:
         start = 8 + int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(start - 8))
     header.pop("__metadata__", None)
-    storage = torch.UntypedStorage.from_file(str(path), shared=False, nbytes=path.stat().st_size)
+    whole = torch.from_file(str(path), shared=False, size=path.stat().st_size, dtype=torch.uint8)
     named = {}
     for name, entry in header.items():
         if (dtype := _DTYPES.get(entry["dtype"])) is None:
             raise ModelLoadError(f"{path}: {name!r} holds numbers of type {entry['dtype']}, which no engine here reads")
         begin, end = entry["data_offsets"]
-        data = torch.empty(0, dtype=torch.uint8).set_(storage, start + begin, (end - begin,))
+        data = whole[start + begin : start + end]
         if (start + begin) % dtype.itemsize:
             data = data.clone()  # only a file that another library wrote begins its data at any byte
         named[name] = data.view(dtype).view(entry["shape"])
@@ -120,6 +139,17 @@ def pack(named: Mapping[str, Tensor], arch: Architecture, *, dtype: torch.dtype,
 
     Folding happens in float32 and is rounded once, so float32 results differ from a plain forward only by the order
     of additions.
+    """
+    return PackedWeights.of(dict(packed_tensors(named, arch, dtype=dtype, device=device)))
+
+
+def packed_tensors(
+    named: Mapping[str, Tensor], arch: Architecture, *, dtype: torch.dtype, device: torch.device
+) -> Iterator[tuple[str, Tensor]]:
+    """What `pack` makes of named weights, one layer after the other, for a reader that need not hold them all.
+
+    The names are those of the fields of `PackedWeights`, with `layers.<number>.` before those of a layer. What a model
+    does not have is left out, and so is the unembedding of a tied one.
     """
 
     def take(name: str, *shape: int) -> Tensor:
@@ -142,7 +172,6 @@ def pack(named: Mapping[str, Tensor], arch: Architecture, *, dtype: torch.dtype,
     scale = dim**-0.5
     query_scale = torch.ones(queries + 2 * keys, device=device)
     query_scale[:queries] = 1.0 if arch.qk_norm else scale
-    layers = []
     for i in range(arch.num_layers):
         at, mlp = f"model.layers.{i}.self_attn.", f"model.layers.{i}.mlp."
         input_gain = take(f"model.layers.{i}.input_layernorm.weight", hidden) * hidden**0.5
@@ -170,25 +199,20 @@ def pack(named: Mapping[str, Tensor], arch: Architecture, *, dtype: torch.dtype,
             gate_up, down = gated(mlp, inner, post_gain)
         biases = ("gate_proj.bias", "up_proj.bias")
         gate_up_bias = torch.cat([take(f"{mlp}{bias}", inner) for bias in biases]) if arch.mlp_bias else None
-        layers.append(
-            LayerWeights(
-                qkv=matrix(qkv * input_gain * query_scale.unsqueeze(1)),
-                qkv_bias=None if qkv_bias is None else (qkv_bias * query_scale).to(dtype),
-                qk_gain=qk_gain,
-                output=matrix(take(f"{at}o_proj.weight", hidden, queries)),
-                output_bias=take(f"{at}o_proj.bias", hidden).to(dtype) if arch.output_bias else None,
-                gate_up=gate_up,
-                gate_up_bias=None if gate_up_bias is None else gate_up_bias.to(dtype),
-                down=down,
-                down_bias=take(f"{mlp}down_proj.bias", hidden).to(dtype) if arch.mlp_bias else None,
-                router=router,
-            )
-        )
-    embedding = take("model.embed_tokens.weight", arch.vocab_size, hidden).to(dtype).contiguous()
-    tied = arch.tied_embeddings or "lm_head.weight" not in named
-    return PackedWeights(
-        embedding=embedding,
-        layers=layers,
-        final_gain=take("model.norm.weight", hidden) * hidden**0.5,
-        unembedding=embedding.t() if tied else matrix(take("lm_head.weight", arch.vocab_size, hidden)),
-    )
+        layer = {
+            "qkv": matrix(qkv * input_gain * query_scale.unsqueeze(1)),
+            "qkv_bias": None if qkv_bias is None else (qkv_bias * query_scale).to(dtype),
+            "qk_gain": qk_gain,
+            "output": matrix(take(f"{at}o_proj.weight", hidden, queries)),
+            "output_bias": take(f"{at}o_proj.bias", hidden).to(dtype) if arch.output_bias else None,
+            "gate_up": gate_up,
+            "gate_up_bias": None if gate_up_bias is None else gate_up_bias.to(dtype),
+            "down": down,
+            "down_bias": take(f"{mlp}down_proj.bias", hidden).to(dtype) if arch.mlp_bias else None,
+            "router": router,
+        }
+        yield from ((f"layers.{i}.{name}", tensor) for name, tensor in layer.items() if tensor is not None)
+    yield "embedding", take("model.embed_tokens.weight", arch.vocab_size, hidden).to(dtype).contiguous()
+    yield "final_gain", take("model.norm.weight", hidden) * hidden**0.5
+    if not arch.tied_embeddings and "lm_head.weight" in named:
+        yield "unembedding", matrix(take("lm_head.weight", arch.vocab_size, hidden))
