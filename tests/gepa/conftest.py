@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from whet.gepa.types import CandidateRecord, candidate_id
+
+sys.path.append(str(Path(__file__).parent))  # for `planted`, where loading it as an environment puts it too
 
 
 @pytest.fixture

@@ -37,8 +37,6 @@ SUBJECTS = {
     ),
 }
 """By how a component's name begins: what it is, what it is for, and what belongs into it."""
-NORMAL_ENDS = ("has_error", "has_final_env_response", "no_tools_called")
-"""Stop conditions that say nothing of how well a rollout went."""
 
 
 def write_request(
@@ -136,7 +134,7 @@ def _outcome(record: Mapping[str, Any]) -> str:
     told = [f"reward {_number(record['reward'])}"]
     if record["cut_off"]:
         told.append("cut off by a limit of tokens or turns")
-    if record["ended"] and record["ended"] not in NORMAL_ENDS:
+    if record["ended"]:
         told.append(f"ended by {record['ended']}")
     return ", ".join(told)
 

@@ -21,6 +21,9 @@ JUDGE = "judge"
 JUDGED = "judge_response"
 """The state column in which a judge's rubric keeps what it asked and what it was told."""
 
+NORMAL_ENDS = ("has_error", "has_final_env_response", "no_tools_called")
+"""Stop conditions that say nothing of how well a rollout went."""
+
 
 def make_records(scored: Sequence[Scored], component: str, state_columns: Sequence[str]) -> list[dict[str, Any]]:
     """One record for each rollout, of what a text for `component` could be better for.
@@ -47,7 +50,7 @@ def _record(one: Scored, component: str, state_columns: Sequence[str]) -> dict[s
         "reward": one.reward,
         "metrics": dict(row.get("metrics") or {}),
         "error": one.error,
-        "ended": row.get("stop_condition"),
+        "ended": _ended(row),
         "cut_off": bool(row.get("is_truncated")),
         "state": {column: row[column] for column in state_columns if row.get(column) is not None},
     }
@@ -56,6 +59,13 @@ def _record(one: Scored, component: str, state_columns: Sequence[str]) -> dict[s
     if component.startswith(JUDGE):
         record["judge"] = row.get(JUDGED)
     return record
+
+
+def _ended(row: Mapping[str, Any]) -> str | None:
+    """The stop condition, where it says how the rollout went: a single turn always ends with its only turn."""
+    condition = row.get("stop_condition")
+    single = condition == "max_turns_reached" and len(row.get("completion") or ()) <= 1
+    return None if condition in NORMAL_ENDS or single else condition
 
 
 def _messages(messages: Any) -> Iterator[dict[str, str]]:
