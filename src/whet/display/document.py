@@ -13,7 +13,9 @@ from pathlib import Path
 
 from whet.display.html import Html, join, tag
 
-STYLE, CHART_SCRIPT = (Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("page.css", "chart.js"))
+STYLE, CHART_SCRIPT, SORT_SCRIPT = (
+    Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("page.css", "chart.js", "sort.js")
+)
 
 
 def document(title: str, body: Iterable[Html], *, style: str = "", script: str = CHART_SCRIPT) -> str:

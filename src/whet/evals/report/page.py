@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from whet.display.conversation import cut, expected_html, messages_html
-from whet.display.document import document
+from whet.display.document import SORT_SCRIPT, document
 from whet.display.histogram import histogram, svg_histogram
 from whet.display.html import Html, join, tag
 from whet.display.text import number, usage_text
@@ -21,7 +21,7 @@ from whet.types import RolloutOutput
 MOST_TASKS = 1000
 """Rows of the table of tasks."""
 VERDICT_COLOURS = {"good": "c2", "easy": "c4", "hard": "c4", "too easy": "c1", "too hard": "c1", "unknown": "c1"}
-STYLE, SCRIPT = (Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("report.css", "sort.js"))
+STYLE = Path(__file__).with_name("report.css").read_text(encoding="utf-8")
 
 
 def page(data: ReportData) -> str:
@@ -40,7 +40,7 @@ def page(data: ReportData) -> str:
         tag("details", tag("summary", "metadata.json"), tag("pre", cut(json.dumps(data.metadata, indent=2), 20_000))),
     ]
     title = f"{data.summary.environment} with {data.summary.model}"
-    return document(title, body, style=STYLE, script=SCRIPT)
+    return document(title, body, style=STYLE, script=SORT_SCRIPT)
 
 
 def _head(data: ReportData) -> Html:
