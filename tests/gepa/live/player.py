@@ -1,7 +1,7 @@
 """A search that does what it is told, one line of a named pipe at a time: for tests of its live view.
 
     plan 100                         a budget of so many calls
-    phase race 12 PROPOSAL 1         a phase of twelve calls
+    phase race 12 1                  a phase of twelve calls of candidate 1 (or any other detail)
     call 1 3 0.5                     candidate 1, validation example 3, reward 0.5 (or the name of an error)
     proposed 1 0 Think first.        candidate 1, from candidate 0
     decided 1 accepted 0.75 REASON   with its mean on validation (- for none)
@@ -96,7 +96,10 @@ def do(told: Told, word: str, rest: list[str]) -> None:
         case "plan":
             observer.planned(plan(int(rest[0])))
         case "phase":
-            observer.phase(cast(Phase, rest[0]), " ".join(rest[2:]), int(rest[1]))
+            detail = " ".join(rest[2:])
+            told_of = int(detail) if detail.isdecimal() else None
+            detail = detail if told_of is None else candidate_id(told.texts[told_of])
+            observer.phase(cast(Phase, rest[0]), detail, int(rest[1]))
         case "call":
             outcome = rest[2]
             told.call(int(rest[0]), int(rest[1]), outcome if outcome.isidentifier() else float(outcome))

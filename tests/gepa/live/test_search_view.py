@@ -18,8 +18,9 @@ BEGUN = (
     *(f"call 0 {example} {example % 2}" for example in range(10)),
     "decided 0 seed 0.5",
     "proposed 1 0 You reverse texts.|Think first.|Answer with the whole text reversed.",
-    "phase minibatch 6",
+    "phase minibatch 3 0",
     "call 0 1 0",
+    "phase minibatch 3 1",
     "call 1 1 1",
 )
 ACCEPTED = ("decided 1 accepted 0.7 better on 4 of 10 examples", "proposed 2 1 Do nothing.", "phase minibatch 6")
@@ -36,7 +37,7 @@ def test_it_shows_the_budget_the_phase_the_candidates_and_what_the_proposal_chan
     played.tell(*BEGUN)
     screen = played.terminal.wait_for(whole("12/100"))
     for line in (
-        "phase      minibatch  2/6  seed: 0.000, candidate 1: 1.000",
+        "phase      minibatch: candidate 1  1/3  reward 1.000",
         "best       the seed, 0.500 on validation",
         "·   0   0.500",
         "▸ ?   1          from 0    1.000 in 1 call",
@@ -129,7 +130,7 @@ def test_the_terminal_is_given_back_however_it_ends(play: Play, end: str) -> Non
     played = play()
     terminal = played.terminal
     played.tell(*BEGUN)
-    terminal.wait_for(WHOLE)
+    terminal.wait_for(whole("12/100"))
     assert not terminal.settings()[3] & termios.ECHO
     if end.startswith("SIG"):
         terminal.process.send_signal(signal.Signals[end])

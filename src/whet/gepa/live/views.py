@@ -7,6 +7,7 @@ by colour alone: what went begins with `-`, what came with `+`.
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Literal
@@ -42,6 +43,7 @@ PHASES = {
     "race": "race on validation examples",
     "confirmation": "the winner against the seed on held-out examples",
 }
+CANDIDATE_ID = re.compile(r"[0-9a-f]{12}")
 MARKS = {"seed": "·", "accepted": "✓", "rejected": "✗"}
 STYLES = {"seed": "", "accepted": "green", "rejected": "dim"}
 
@@ -156,11 +158,19 @@ def phase_line(phase: PhaseFacts, facts: SearchFacts) -> str:
     """What the search is doing, how far it is, and what was earned in it."""
     text = PHASES[phase.name]
     if phase.detail:
-        text += f": {safe_text(phase.detail)}"
+        text += f": {_detail(facts, phase.detail)}"
     if phase.total:
         text += f"  {phase.done}/{phase.total}"
-    rewards = [f"{_name(facts, who)}: {number(tally.mean)}" for who, tally in phase.tallies.items()]
+    rewards = [
+        f"reward {number(tally.mean)}" if who == phase.detail else f"{_name(facts, who)}: {number(tally.mean)}"
+        for who, tally in phase.tallies.items()
+    ]
     return f"{text}  {', '.join(rewards)}" if 0 < len(rewards) <= 3 else text
+
+
+def _detail(facts: SearchFacts, detail: str) -> str:
+    """A candidate by its name, anything else as it is."""
+    return _name(facts, detail) if CANDIDATE_ID.fullmatch(detail) else safe_text(detail)
 
 
 def _name(facts: SearchFacts, id: str) -> str:
