@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from whet.errors import RunError
-from whet.gepa.records import CANDIDATES, FRONTIER, Records, frontier, read_candidates, read_frontier
+from whet.gepa.records import CANDIDATES, FRONTIER, Records, by_id, frontier, read_candidates, read_frontier
 from whet.gepa.types import CandidateRecord
 
 Make = Callable[..., CandidateRecord]
@@ -55,6 +55,16 @@ def test_the_frontier_has_the_best_candidates_of_each_example_and_no_rejected_on
 def test_examples_are_in_the_order_of_their_numbers(candidate: Make) -> None:
     keys = [one.example for one in frontier([candidate(0, rewards=[0.0] * 12)])]
     assert keys == [f"val/reverse-text/{number}" for number in range(12)]
+
+
+def test_of_texts_that_were_proposed_again_the_accepted_one_is_found_else_the_last(candidate: Make) -> None:
+    seed = candidate(0)
+    records = [
+        seed,
+        *(candidate(number, parent=seed, text="A", verdict="rejected") for number in (1, 2)),
+        *(candidate(3, parent=seed, text="B"), candidate(4, parent=seed, text="B", verdict="rejected")),
+    ]
+    assert [by_id(records)[one.id].number for one in records] == [0, 2, 2, 3, 3]
 
 
 def test_the_frontier_on_disk_is_that_of_the_candidates(tmp_path: Path, candidate: Make) -> None:

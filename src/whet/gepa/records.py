@@ -98,6 +98,11 @@ def frontier(records: Iterable[CandidateRecord]) -> list[Frontier]:
     ]
 
 
+def by_id(records: Sequence[CandidateRecord]) -> dict[str, CandidateRecord]:
+    """Candidates by their ids. Texts may be proposed again; then it is the one that was accepted, or the last."""
+    return {one.id: one for one in sorted(records, key=lambda one: (one.verdict != "rejected", one.number))}
+
+
 def example_order(key: str) -> tuple[str, int, str]:
     """Sorts examples by their keys: `val/reverse-text/9` before `val/reverse-text/10`."""
     place, _, number = key.rpartition("/")

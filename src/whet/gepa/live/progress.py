@@ -10,8 +10,9 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
+from whet.gepa.records import by_id
 from whet.gepa.types import Candidate, CandidateRecord, Confirmation, Phase, Plan, Scored, candidate_id
 
 RATE_CALLS = 60
@@ -83,7 +84,7 @@ class SearchFacts:
     confirmation: Confirmation | None
     notes: int
     replaying: bool  # whether everything so far came from the log
-    by_id: Mapping[str, CandidateRecord] = field(default_factory=dict)
+    by_id: Mapping[str, CandidateRecord]
 
     @property
     def seed(self) -> CandidateRecord | None:
@@ -183,7 +184,7 @@ class SearchProgress:
             confirmation=self._confirmation,
             notes=self._notes,
             replaying=self._replayed > 0 and not self._fresh,
-            by_id={record.id: record for record in records},
+            by_id=by_id(records),
         )
 
     def _rate(self, now: float) -> float | None:

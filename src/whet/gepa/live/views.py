@@ -174,11 +174,11 @@ def _detail(facts: SearchFacts, detail: str) -> str:
 
 
 def _name(facts: SearchFacts, id: str) -> str:
+    if facts.proposal is not None and facts.proposal.id == id:
+        return f"candidate {facts.proposal.number}"
     record = facts.by_id.get(id)
     if record is not None:
         return "seed" if record.verdict == "seed" else f"candidate {record.number}"
-    if facts.proposal is not None and facts.proposal.id == id:
-        return f"candidate {facts.proposal.number}"
     return "proposal" if facts.records else "seed"  # nobody is called on before the seed
 
 
