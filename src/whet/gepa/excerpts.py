@@ -39,23 +39,24 @@ def shares(sizes: Sequence[int], room: int) -> list[int]:
     return given
 
 
-def fit(texts: Sequence[str], room: int) -> list[str | None]:
+def fit(texts: Sequence[str], room: int, extra: Sequence[int] | None = None) -> list[str | None]:
     """Each text or an excerpt of it, together in about `room` characters; None for one that is left out.
 
-    Where there are more texts than would leave each something to say, those in the middle go.
+    `extra` are the characters that each needs beside its own, where it is not left out. Where there are more texts than
+    would leave each something to say, those in the middle go.
     """
     kept = list(range(len(texts)))
-    while len(kept) > 2 and _starved(given := shares([len(texts[number]) for number in kept], room), texts, kept):
-        most = max(2, sum(given) // SMALLEST)
-        surplus = max(1, len(kept) - most)
+    while True:
+        sizes = [len(texts[number]) for number in kept]
+        beside = sum(extra[number] for number in kept) if extra is not None else 0
+        given = shares(sizes, room - beside)
+        starved = any(share < min(SMALLEST, size) for share, size in zip(given, sizes, strict=True))
+        if not starved or len(kept) <= 2:
+            break
+        surplus = min(len(kept) - 2, 1 + len(kept) // 16)
         first = (len(kept) - surplus + 1) // 2
         del kept[first : first + surplus]
     fitted: list[str | None] = [None] * len(texts)
-    for number, size in zip(kept, shares([len(texts[number]) for number in kept], room), strict=True):
-        fitted[number] = excerpt(texts[number], size)
+    for number, share in zip(kept, given, strict=True):
+        fitted[number] = excerpt(texts[number], share)
     return fitted
-
-
-def _starved(given: Sequence[int], texts: Sequence[str], kept: Sequence[int]) -> bool:
-    """Whether a text that has to be cut would be cut to nothing."""
-    return any(size < min(SMALLEST, len(texts[number])) for size, number in zip(given, kept, strict=True))

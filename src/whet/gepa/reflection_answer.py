@@ -33,8 +33,8 @@ def text_of(answer: str, *, cut_off: bool = False) -> str:
             raise Unusable("it was cut off by the limit of tokens before its end")
         return _something(text)
     fenced = _FENCE.search(answer)
-    if fenced is not None and 2 * len(fenced["text"].strip()) >= len(answer.strip()):
-        return _something(fenced["text"])  # a shorter one is an example inside of a text that has no fence
+    if fenced is not None and len(answer.strip()) - len(fenced[0].strip()) <= len(fenced["text"].strip()):
+        return _something(fenced["text"])  # where more stands outside, it is an example inside of the text
     if cut_off:
         raise Unusable("it was cut off by the limit of tokens before its end")
     return _something(answer)

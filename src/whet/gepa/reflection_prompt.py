@@ -17,6 +17,8 @@ from whet.gepa.rollout_records import JUDGE, TOOL
 from whet.messages import whole_characters
 
 Piece = tuple[str, str]  # who says it, and what
+HEAD = 16
+"""Characters of the line before a piece, beside who says it."""
 
 SUBJECTS = {
     TOOL: (
@@ -109,16 +111,16 @@ def pieces_of(record: Mapping[str, Any], current: str) -> Iterator[Piece]:
 def _rollouts(
     pieces: Sequence[Sequence[Piece]], records: Sequence[Mapping[str, Any]], mark: str, room: int
 ) -> Iterator[str]:
-    sizes = [sum(len(who) + len(text) + len(mark) + 8 for who, text in rollout) for rollout in pieces]
+    sizes = [sum(len(who) + len(text) + HEAD for who, text in rollout) for rollout in pieces]
     for number, (rollout, record, share) in enumerate(zip(pieces, records, shares(sizes, room), strict=True), start=1):
         yield "\n".join(_rollout(rollout, record, f"{number} of {len(records)}", mark, share))
 
 
 def _rollout(rollout: Sequence[Piece], record: Mapping[str, Any], name: str, mark: str, room: int) -> Iterator[str]:
     yield f"[[{mark} rollout {name}: {_outcome(record)}]]"
-    heads = sum(len(who) + len(mark) + 8 for who, _ in rollout)
     missing = 0
-    for (who, whole), text in zip(rollout, fit([text for _, text in rollout], room - heads), strict=True):
+    fitted = fit([text for _, text in rollout], room, [len(who) + HEAD for who, _ in rollout])
+    for (who, whole), text in zip(rollout, fitted, strict=True):
         if text is None:
             missing += 1
             continue
