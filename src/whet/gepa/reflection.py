@@ -218,6 +218,15 @@ def request_seed(seed: int, key: str, number: int) -> int:
     return int.from_bytes(digest, "little") >> 1
 
 
+def why_unusable(reply: Reply, component: str, current: str, most: int) -> str | None:
+    """What is wrong with a reply, for whoever reads the log; None where its text could be tried."""
+    try:
+        check(_read(reply), current, most=most, placeholders=_placeholders(component, current))
+    except Unusable as problem:
+        return str(problem)
+    return None
+
+
 def _placeholders(component: str, current: str) -> frozenset[str] | None:
     """The names in braces that a component's text is filled in by; None where braces mean nothing in it."""
     return placeholders_of(current) if component.startswith(JUDGE) else None
