@@ -35,6 +35,7 @@ def load_environment(
     num_eval: int = 400,
     system_prompt: str = SEED_PROMPT,
     tool: bool = False,
+    kinds: int = 4,
 ) -> whet.Environment:
     """
     Args:
@@ -43,8 +44,9 @@ def load_environment(
         num_eval: Questions to evaluate on.
         system_prompt: What the model is told before a question.
         tool: Whether the answer has to be looked up with a tool.
+        kinds: Of things that questions are about.
     """
-    world = World.of(seed)
+    world = World.of(seed, kinds=kinds)
     arguments: dict[str, Any] = {
         "dataset": lambda: world.rows("train", num_train),
         "eval_dataset": lambda: world.rows("eval", num_eval),

@@ -16,6 +16,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="planted", description=__doc__)
     parser.add_argument("model", choices=("policy", "reflection"))
     parser.add_argument("--seed", type=int, default=0, help="of the world, or of the proposals")
+    parser.add_argument("--kinds", type=int, default=4, help="of things that questions are about")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--latency-ms", type=float, default=0.0)
     parser.add_argument("--busy-every", type=int, default=0, help="requests between bursts of 429")
@@ -25,7 +26,7 @@ def main() -> None:
     parser.add_argument("--useless", type=float, default=Proposer().useless)
     given = parser.parse_args()
     if given.model == "policy":
-        says = partial(answer, World.of(given.seed))
+        says = partial(answer, World.of(given.seed, kinds=given.kinds))
     else:
         says = Proposer(given.seed, given.insight, given.useless).answer
     trouble = Trouble(given.busy_every, given.busy_for, given.fail_every)
