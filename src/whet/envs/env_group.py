@@ -18,8 +18,10 @@ from whet.clients.client import Client
 from whet.decorators import teardown
 from whet.envs.datasets import Row, RowDataset
 from whet.envs.environment import Environment
+from whet.envs.texts import SYSTEM_PROMPT, Wording, joined, texts_for
 from whet.errors import ConfigError
 from whet.messages import copy_value
+from whet.rubrics.judge_rubric import JudgeRubric
 from whet.rubrics.rubric import Rubric
 from whet.types import RolloutInput, SamplingArgs, State
 
@@ -91,6 +93,31 @@ class EnvGroup(Environment):
             cast(RolloutInput, {**row, "info": {**_info_of(row), ROUTE_KEY: _as_value(route)}})
             for row, route in zip(prepared, routes, strict=True)
         ]
+
+    def texts(self) -> dict[str, str]:
+        """Those of its environments; one that differs between them is called `<name>@<environment>`."""
+        return joined({name: env.texts() for name, env in self.env_map.items()})
+
+    def reword(self, texts: Mapping[str, str]) -> None:
+        self.check_texts(texts)
+        new = SYSTEM_PROMPT in texts and SYSTEM_PROMPT not in self.texts()  # none has one, so all are given it
+        for name, env in self.env_map.items():
+            own = texts_for(env, name, texts)
+            env.reword({**own, SYSTEM_PROMPT: texts[SYSTEM_PROMPT]} if new else own)
+
+    def _wordings(self, texts: Mapping[str, str]) -> dict[Any, Wording]:
+        return {
+            inner: wording
+            for name, env in self.env_map.items()
+            for inner, wording in env._wordings(texts_for(env, name, texts)).items()
+        }
+
+    def _judged(self, texts: Mapping[str, str]) -> dict[JudgeRubric, str]:
+        return {
+            rubric: text
+            for name, env in self.env_map.items()
+            for rubric, text in env._judged(texts_for(env, name, texts)).items()
+        }
 
     def set_kwargs(self, **kwargs: Any) -> None:
         """Set attributes of the group, and of those of its environments that have them."""

@@ -1,8 +1,10 @@
 """`load_environment(id, **args)`: from an environment's id to an `Environment`.
 
 An id is the name of an installed package (`reverse-text`, `owner/name@version`), a path to a package or a file, or the
-name of a folder in `environments/` under the current directory, installed or not. Each way this can fail is an
-`EnvironmentLoadError` that says where and what to do. A package written for `verifiers` 0.1 runs as it is (`alias.py`).
+name of a folder in `environments/` under the current directory, installed or not. Two arguments every environment has:
+`system_prompt`, where its loader does not take it itself, and `components`, texts by name (`texts.py`). Each way this
+can fail is an `EnvironmentLoadError` that says where and what to do. A package written for `verifiers` 0.1 runs as it
+is (`alias.py`).
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import importlib.util
 import inspect
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -22,7 +24,8 @@ from typing import Any
 from whet.alias import advice_on, alias_where_needed
 from whet.envs.arguments import nearest
 from whet.envs.environment import Environment
-from whet.envs.sections import SECTIONS, typed_config
+from whet.envs.sections import COMPONENTS, SECTIONS, typed_config, with_files
+from whet.envs.texts import SYSTEM_PROMPT
 from whet.errors import EnvironmentLoadError, WhetError
 
 LOCAL_FOLDER = "environments"
@@ -38,15 +41,17 @@ def load_environment(env_id: str, **env_args: Any) -> Environment:
             f"environment '{env_id}': {_file_of(module)} has no function load_environment. "
             "Define one there, or rename the environment if this is another package of the same name."
         )
-    _check_arguments(env_id, loader, env_args)
+    env_args = with_files(env_args, Path(), f"environment '{env_id}'")
+    texts, own_args = _split_texts(env_id, loader, env_args)
+    _check_arguments(env_id, loader, own_args)
     try:
-        env = loader(**typed_config(loader, env_args))
+        env = loader(**typed_config(loader, own_args))
     except WhetError:
         raise
     except Exception as error:
         raise EnvironmentLoadError(
             f"environment '{env_id}': load_environment raised {_raised(error)}. "
-            f"It was called with {_shown(env_args) or 'no arguments'}.{advice_on(error)}"
+            f"It was called with {_shown(own_args) or 'no arguments'}.{advice_on(error)}"
         ) from error
     if not isinstance(env, Environment):
         raise EnvironmentLoadError(
@@ -55,7 +60,14 @@ def load_environment(env_id: str, **env_args: Any) -> Environment:
         )
     env.env_id = env.env_id or env_id
     env.env_args = env.env_args or env_args
+    if texts:
+        env.reword(texts)
     return env
+
+
+def takes_system_prompt(env_id: str) -> bool:
+    """Whether the environment's own loader has an argument `system_prompt`, and decides what becomes of it."""
+    return SYSTEM_PROMPT in inspect.signature(_find_module(env_id).load_environment).parameters
 
 
 def module_name_of(env_id: str) -> str:
@@ -163,6 +175,23 @@ def _not_found(env_id: str) -> str:
 
 def _is_local() -> bool:
     return Path(LOCAL_FOLDER).is_dir()
+
+
+def _split_texts(env_id: str, loader: Any, env_args: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Texts to put in the place of the environment's own, and what is left for its loader."""
+    own, parameters = dict(env_args), inspect.signature(loader).parameters
+    texts: dict[str, Any] = {}
+    if COMPONENTS in own and COMPONENTS not in parameters:
+        components = own.pop(COMPONENTS)
+        if not isinstance(components, Mapping):
+            raise EnvironmentLoadError(
+                f"environment '{env_id}': components should be texts by name, or {{\"file\": PATH}} "
+                f"(got {components!r:.80})."
+            )
+        texts |= components
+    if SYSTEM_PROMPT in own and SYSTEM_PROMPT not in parameters:
+        texts[SYSTEM_PROMPT] = own.pop(SYSTEM_PROMPT)
+    return texts, own
 
 
 def _check_arguments(env_id: str, loader: Any, env_args: dict[str, Any]) -> None:

@@ -186,6 +186,9 @@ class MultiTurnEnv(Environment):
             for handler, spec in self._setup_handlers:
                 await resolve(self._invoke(handler, spec, state))
             await resolve(self.setup_state(state))
+            wording = self.wording()
+            if wording is not None and wording.tools:
+                state["tool_defs"] = wording.described(state["tool_defs"])
         except WhetError:
             raise
         except Exception as error:

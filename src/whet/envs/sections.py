@@ -4,6 +4,9 @@
     [env.taskset]    ─▶  load_environment(config={"taskset": ..., "harness": ...})
     [env.harness]    ─┘
 
+`system_prompt` and `components` among the arguments are texts in the place of the environment's own (`texts.py`), or
+`{"file": PATH}` with a file that has them.
+
 A loader whose `config` is annotated with a class that has `from_config`, as the configs of tasksets have, is given one
 of these.
 """
@@ -11,12 +14,16 @@ of these.
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
+from whet.envs.texts import SYSTEM_PROMPT
 from whet.errors import ConfigError
 
 SECTIONS = ("taskset", "harness")
+COMPONENTS = "components"
 
 
 def loader_arguments(
@@ -44,6 +51,36 @@ def loader_arguments(
         if name in config:
             raise ConfigError(f"[{where}.{name}] and config.{name} in [{where}.args] say the same; leave one out.")
     return {**merged, "config": {**config, **sections}}
+
+
+def with_files(args: Mapping[str, Any], folder: Path, where: str) -> dict[str, Any]:
+    """The arguments with texts in the place of files; relative paths are relative to `folder`.
+
+    Raises `ConfigError`, beginning with `where`, for a file that cannot be read or has no texts.
+    """
+    found = dict(args)
+    for name in (SYSTEM_PROMPT, COMPONENTS):
+        value = found.get(name)
+        if isinstance(value, Mapping) and set(value) == {"file"} and isinstance(value["file"], str):
+            found[name] = _read_texts(folder / Path(value["file"]).expanduser(), name, where)
+    return found
+
+
+def _read_texts(path: Path, name: str, where: str) -> Any:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = (error.strerror or str(error)) if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ConfigError(f"{where}: {name} is to be read from {path}: {reason}.") from None
+    if name == SYSTEM_PROMPT:
+        return text.removesuffix("\n")
+    try:
+        texts = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"{where}: {name} is to be read from {path}, which is not JSON ({error}).") from None
+    if not isinstance(texts, dict):
+        raise ConfigError(f"{where}: {name} is to be read from {path}, which should hold an object of texts by name.")
+    return texts
 
 
 def typed_config(loader: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from whet.config import validate
-from whet.envs.sections import loader_arguments
+from whet.envs.sections import loader_arguments, with_files
 from whet.errors import ConfigError
 from whet.evals.config import EvalConfig
 
@@ -73,6 +73,8 @@ def canonical(raw: Mapping[str, Any], source: str, folder: Path | None = None) -
             _refuse_twice(name, layer[name], value, f"'{written[name]}' and '{key}'", source)
             value = {**layer[name], **value}
         layer[name], written[name] = dict(value) if name in TABLES else value, key
+    if "args" in layer:
+        layer["args"] = with_files(layer["args"], folder or Path(), source)
     _split_sampling(layer, source)
     for key in ("shuffle", "workers"):
         _read_word(layer, key)

@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from whet.config import StrictModel, all_keys, apply_overrides, parse_overrides, read_toml, validate
-from whet.envs.sections import loader_arguments
+from whet.envs.sections import loader_arguments, with_files
 from whet.errors import ConfigError
 from whet.rl.budgets import BudgetConfig
 from whet.rl.buffer import BufferConfig
@@ -335,6 +335,10 @@ def load_run_config(path: Path, overrides: list[str] | None = None) -> RunConfig
     if "data" in data and "env" not in data:
         raise ConfigError(f"{path} is a config of whet train sft: it has [data] and no [[env]]")
     data.setdefault("name", path.stem)
+    for sections in (data.get("env"), data["eval"].get("env") if isinstance(data.get("eval"), dict) else None):
+        for section in sections if isinstance(sections, list) else ():
+            if isinstance(section, dict) and isinstance(section.get("args"), dict):
+                section["args"] = with_files(section["args"], path.parent, str(path))
     _refuse_later(data, str(path))
     if data["name"] == "auto":
         data["name"] = free_name(Path(str(data.get("runs_directory", "runs"))), path.stem)

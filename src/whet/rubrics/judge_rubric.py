@@ -15,10 +15,12 @@ run. The tokens it uses, and where its price is known their cost, are added to `
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
-from whet.calls import describe, resolve
+from whet.calls import CallSpec, describe, resolve
 from whet.clients.client import Client
 from whet.clients.config import Price
 from whet.clients.usage import charge, usage_of
@@ -49,6 +51,7 @@ Response:
 Answer with "yes" or "no" and nothing else."""
 
 _KEY = "OPENAI_API_KEY"
+_prompts: ContextVar[Mapping[JudgeRubric, str]] = ContextVar("whet_judge_prompts", default={})  # noqa: B039  never changed
 
 
 class JudgeRubric(Rubric):
@@ -91,13 +94,22 @@ class JudgeRubric(Rubric):
             judge_sampling_args=self.judge_sampling_args,
         )
 
+    @property
+    def prompt_in_force(self) -> str:
+        """The prompt of rollouts that are scored where this is called."""
+        return _prompts.get().get(self, self.judge_prompt)
+
+    def set_judge_prompt(self, judge_prompt: str) -> None:
+        """Ask in these words from now on."""
+        self.judge_prompt = self.class_objects["judge_prompt"] = judge_prompt
+
     async def judge(
         self, prompt: Messages | str, completion: Messages | str, answer: str, state: State | None = None
     ) -> str:
         """What the judge says of a completion. Raises `RewardError` where it says nothing."""
         response = self.parser.parse_answer(completion)
         try:
-            question = self.judge_prompt.format(question=question_of(prompt), answer=answer, response=response)
+            question = self.prompt_in_force.format(question=question_of(prompt), answer=answer, response=response)
         except (KeyError, IndexError, ValueError) as error:
             raise ConfigError(
                 f"judge_prompt cannot be filled in ({describe(error)}). It may use {{question}}, {{answer}} and "
@@ -113,6 +125,12 @@ class JudgeRubric(Rubric):
             kept = state.get("judge_response")
             state["judge_response"] = {**(kept if isinstance(kept, dict) else {}), question: verdict}
         return verdict
+
+    def _arguments(self, spec: CallSpec, state: State) -> dict[str, Any]:
+        arguments = super()._arguments(spec, state)
+        if "judge_prompt" in arguments:
+            arguments["judge_prompt"] = self.prompt_in_force
+        return arguments
 
     async def _ask(self, question: str) -> str:
         arguments = {key: value for key, value in self.judge_sampling_args.items() if value is not None}
@@ -148,6 +166,16 @@ class JudgeRubric(Rubric):
         if self._price is None or tokens is None:
             return None
         return self._price.of(Usage(prompt_tokens=tokens[0], completion_tokens=tokens[1]))
+
+
+@contextmanager
+def judging_by(prompts: Mapping[JudgeRubric, str]) -> Iterator[None]:
+    """Rollouts that are scored within are judged by these prompts."""
+    token = _prompts.set({**_prompts.get(), **prompts})
+    try:
+        yield
+    finally:
+        _prompts.reset(token)
 
 
 def question_of(prompt: Messages | str) -> str:

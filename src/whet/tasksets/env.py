@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from whet.clients.client import Client
@@ -17,6 +17,7 @@ from whet.clients.make import resolve_client
 from whet.decorators import cleanup, setup, stop
 from whet.envs.datasets import RowDataset
 from whet.envs.multiturn_env import MultiTurnMonitorRubric
+from whet.envs.texts import opening
 from whet.errors import ConfigError, DatasetError
 from whet.messages import normalize_messages
 from whet.rubrics.rubric import Rubric
@@ -131,6 +132,17 @@ class Env(Lifecycle):
         use_reference_answers(rubric)
         super().add_rubric(rubric)
 
+    def _find_system_prompt(self) -> tuple[str, ...]:
+        """That of taskset and harness; where they have none, that of all tasks."""
+        own = opening(self._plan.system_prompt({}))
+        openings = {opening(self._plan.system_prompt(task)) for task in self.taskset} if not own else {own}
+        return openings.pop() if len(openings) == 1 else ()
+
+    def _prompts(self) -> Iterator[Sequence[Mapping[str, Any]]]:
+        for rows in (self.taskset.rows(), self.taskset.eval_rows()):
+            for row in rows:
+                yield self._plan.system_prompt(self.taskset.task(row))
+
     def _build(self, source: Any, name: str) -> RowDataset:
         rows: RowDataset = source()  # checked where they became tasks
         return rows
@@ -193,6 +205,9 @@ class Env(Lifecycle):
         task = state["task"]
         scopes = Scopes(self._objects, str(next(self._numbers)), state["runtime"].get(GROUP))
         state["system_prompt"] = self._plan.system_prompt(task)
+        wording = self.wording()
+        if wording is not None:
+            state["system_prompt"] = wording.prompt(state["system_prompt"])
         state.tools_now = await rollout_tools(self._plan, task, state, scopes)
         state["tool_defs"] = state.tools_now.definitions
         state["tools"] = sorted(state.tools_now.shown)

@@ -1,0 +1,194 @@
+"""`Worded`: the texts that an environment puts before a model, and the same environment with others in their place.
+
+    system_prompt    what stands before every prompt: the environment's own, or what all of its rows open with
+    tool:<name>      the description of a tool; its name and its schema are no texts
+    judge            the prompt of a `JudgeRubric`; a second one is judge:2
+
+`reword` puts others in their place for good. `worded` does so for rollouts that are begun inside it, so that the same
+environment, with all that it holds, attempts tasks with different texts at the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+from whet.envs.arguments import nearest
+from whet.errors import ConfigError
+from whet.messages import content_text
+from whet.rubrics.judge_rubric import JudgeRubric, judging_by
+from whet.rubrics.rubric import Rubric
+from whet.types import SystemMessage, Tool
+
+SYSTEM_PROMPT, TOOL, JUDGE = "system_prompt", "tool:", "judge"
+
+
+@dataclass(frozen=True, slots=True)
+class Wording:
+    """What stands in the place of what."""
+
+    own: tuple[str, ...] = ()  # the system messages of the environment itself
+    system_prompt: str | None = None  # ... and what replaces them; None: nothing does
+    tools: Mapping[str, str] = field(default_factory=dict)  # descriptions by name
+
+    def prompt(self, messages: Sequence[Mapping[str, Any]]) -> list[Any]:
+        """The messages with the new system prompt. What a row says for itself, the environment cannot reword."""
+        systems = opening(messages)
+        if self.system_prompt is None or not self.takes(messages):
+            return list(messages)
+        count = len(self.own) if systems else 0
+        return [SystemMessage(self.system_prompt), *messages[count:]]
+
+    def takes(self, messages: Sequence[Mapping[str, Any]]) -> bool:
+        """Whether the system prompt of a task is the environment's, or could be."""
+        systems = opening(messages)
+        if not systems:
+            return not messages or messages[0]["role"] != "text"
+        return bool(self.own) and systems[: len(self.own)] == self.own
+
+    def described(self, tools: Iterable[Tool]) -> list[Tool]:
+        """The tools with the new descriptions."""
+        return [
+            Tool(**{**tool, "description": self.tools[tool["name"]]}) if tool["name"] in self.tools else tool
+            for tool in tools
+        ]
+
+
+_in_force: ContextVar[Mapping[Any, Wording]] = ContextVar("whet_wordings", default={})  # noqa: B039  never changed
+
+
+class Worded:
+    """What `Environment` has of this."""
+
+    system_prompt: str | None
+    tool_defs: list[Tool] | None
+    rubric: Rubric
+    _own_system: tuple[str, ...] | None = None
+    _reworded: Wording | None = None
+
+    def texts(self) -> dict[str, str]:
+        """Its texts by name, in force now or not: what it says by itself, or was reworded to say."""
+        given = self._reworded or Wording()
+        own = "\n\n".join(self._own_system_prompt())
+        system_prompt = own if given.system_prompt is None else given.system_prompt
+        found = {SYSTEM_PROMPT: system_prompt} if system_prompt else {}
+        for tool in given.described(self.tool_defs or ()):
+            found[f"{TOOL}{tool['name']}"] = tool["description"]
+        return found | {name: rubric.judge_prompt for name, rubric in self._judges().items()}
+
+    def reword(self, texts: Mapping[str, str]) -> None:
+        """From now on, these in the place of its own; names that are not here stay as they are.
+
+        Raises `ConfigError` for a name that it has not, and where every row has a system prompt of its own.
+        """
+        self.check_texts(texts)
+        for rubric, text in self._judged(texts).items():
+            rubric.set_judge_prompt(text)
+        self._reworded = self._wording(texts)
+
+    @contextmanager
+    def worded(self, texts: Mapping[str, str]) -> Iterator[None]:
+        """Rollouts that are begun within are attempted and scored with these texts. Names are not checked."""
+        token = _in_force.set({**_in_force.get(), **self._wordings(texts)})
+        try:
+            with judging_by(self._judged(texts)):
+                yield
+        finally:
+            _in_force.reset(token)
+
+    def check_texts(self, texts: Mapping[str, str]) -> None:
+        """Raises `ConfigError` for what `reword` could not do."""
+        known = [SYSTEM_PROMPT, *(name for name in self.texts() if name != SYSTEM_PROMPT)]
+        for name, text in texts.items():
+            if name not in known:
+                raise ConfigError(f"{type(self).__name__} has no text '{name}'.{nearest(name, known)}")
+            if not isinstance(text, str):
+                raise ConfigError(f"{type(self).__name__}: '{name}' should be text (got {text!r:.80}).")
+        if SYSTEM_PROMPT in texts and not self._own_system_prompt() and not any(map(Wording().takes, self._prompts())):
+            raise ConfigError(
+                f"{type(self).__name__}: every task brings a prompt that no system prompt of the environment has a "
+                "place in, so that system_prompt would have no effect. Leave it out."
+            )
+
+    def wording(self) -> Wording | None:
+        """What is in force where this is called."""
+        return _in_force.get().get(self, self._reworded)
+
+    def _wordings(self, texts: Mapping[str, str]) -> dict[Any, Wording]:
+        """... with `texts`: of this environment and of those inside it."""
+        return {self: self._wording(texts)}
+
+    def _judged(self, texts: Mapping[str, str]) -> dict[JudgeRubric, str]:
+        """Judges, and what of `texts` is for them."""
+        return {rubric: texts[name] for name, rubric in self._judges().items() if name in texts}
+
+    def _wording(self, texts: Mapping[str, str]) -> Wording:
+        before = self._reworded or Wording()
+        tools = {name.removeprefix(TOOL): text for name, text in texts.items() if name.startswith(TOOL)}
+        system_prompt = texts.get(SYSTEM_PROMPT, before.system_prompt)
+        return Wording(self._own_system_prompt(), system_prompt, {**before.tools, **tools})
+
+    def _own_system_prompt(self) -> tuple[str, ...]:
+        """The system messages that the environment puts before its tasks, or that all of these have in common."""
+        if self._own_system is None:
+            self._own_system = self._find_system_prompt()
+        return self._own_system
+
+    def _find_system_prompt(self) -> tuple[str, ...]:
+        if self.system_prompt:
+            return (self.system_prompt,)
+        openings = set(map(opening, self._prompts()))
+        return openings.pop() if len(openings) == 1 else ()
+
+    def _prompts(self) -> Iterator[Sequence[Mapping[str, Any]]]:
+        """Those of every row."""
+        for dataset in (self.build_dataset(), self.build_eval_dataset()):  # type: ignore[attr-defined]
+            for row in dataset or ():
+                yield row["prompt"]
+
+    def _judges(self) -> dict[str, JudgeRubric]:
+        found = [rubric for rubric in _flat(self.rubric) if isinstance(rubric, JudgeRubric)]
+        return {JUDGE if not number else f"{JUDGE}:{number + 1}": rubric for number, rubric in enumerate(found)}
+
+
+def opening(messages: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """The texts of the system messages that a prompt opens with."""
+    texts = []
+    for message in messages:
+        if message["role"] != "system":
+            break
+        texts.append(content_text(message["content"]))
+    return tuple(texts)
+
+
+def joined(texts: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """The texts of several environments as one's: `system_prompt@reverse-text`, and without the environment's name
+    where all that have a text of this name have the same."""
+    found: dict[str, dict[str, str]] = {}
+    for label, own in texts.items():
+        for name, text in own.items():
+            found.setdefault(name, {})[label] = text
+    result: dict[str, str] = {}
+    for name, by_label in found.items():
+        if len(set(by_label.values())) == 1:
+            result[name] = next(iter(by_label.values()))
+        else:
+            result |= {f"{name}@{label}": text for label, text in by_label.items()}
+    return result
+
+
+def texts_for(env: Worded, label: str, texts: Mapping[str, str]) -> dict[str, str]:
+    """What of `joined` texts is for one of the environments."""
+    suffix = f"@{label}"
+    own = {name.removesuffix(suffix): text for name, text in texts.items() if name.endswith(suffix)}
+    known = env.texts()
+    return {name: text for name, text in {**texts, **own}.items() if name in known}
+
+
+def _flat(rubric: Rubric) -> Iterator[Rubric]:
+    yield rubric
+    for inner in getattr(rubric, "rubrics", ()):
+        yield from _flat(inner)
