@@ -1,0 +1,117 @@
+"""How many calls may still be begun, and for how many dollars. Pure: no files, no clocks, no event loop.
+
+promise n calls ──▶ begin each ──▶ it ends
+      └─ refused as a whole where they do not all fit
+
+`begun` counts every rollout that was ever begun, by this process or one before it: it never exceeds `max_calls`. What a
+search is told is left is counted in the order in which it asks, so that a search that is repeated from its beginning is
+told the same each time: a call that is answered from the log counts when it is asked for, as often as it was begun.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+from whet.gepa.types import BudgetSpent, Phase
+
+
+class Budget:
+    """Calls. Those of the final comparison are kept back from the search."""
+
+    def __init__(
+        self, max_calls: int, reserved: int = 0, begun: Mapping[str, int] | None = None, confirming: int = 0
+    ) -> None:
+        """`begun` are the calls of earlier processes by key; `confirming` of these belong to the final comparison."""
+        self.max_calls, self.reserved = max_calls, max(reserved, confirming)
+        self.begun = sum((begun or {}).values())
+        self.spent = 0
+        """Calls that what was asked for so far has taken."""
+        self._before = dict(begun or {})
+        self._promised = 0
+        self._confirming = confirming
+
+    @property
+    def left(self) -> int:
+        """Calls that the search may still ask for."""
+        return max(0, self.max_calls - self.reserved - self.spent)
+
+    def room(self, phase: Phase) -> int:
+        """Calls that can really still be begun in a phase."""
+        if phase == "confirmation":
+            return self.max_calls - self.begun - self._promised
+        # Where a search goes on after a comparison, that one's calls have been taken from what is kept back.
+        return self.max_calls - self.reserved - (self.begun - self._confirming) - self._promised
+
+    def promise(self, calls: int, phase: Phase) -> None:
+        """Keep room for calls. Raises `BudgetSpent` where they do not all fit; then none is kept."""
+        if calls > max(0, self.room(phase)):
+            raise BudgetSpent(f"{calls} calls do not fit into the {max(0, self.room(phase))} that are left")
+        self._promised += calls
+
+    def release(self, calls: int) -> None:
+        """Promised calls will not be begun."""
+        self._promised -= calls
+        assert self._promised >= 0
+
+    def begin(self, phase: Phase) -> None:
+        """One of the promised calls is begun."""
+        self._promised -= 1
+        self.begun += 1
+        self.spent += 1
+        if phase == "confirmation":
+            self._confirming += 1
+        assert self._promised >= 0
+        assert self.begun <= self.max_calls
+
+    def recall(self, keys: Iterable[str]) -> None:
+        """Calls are asked for, as a process before this one asked: what it began for them counts now."""
+        self.spent += sum(self._before.pop(key, 0) for key in keys)
+
+
+class CostCap:
+    """Dollars. No call is begun once they are spent; those in flight count as what the dearest has cost so far."""
+
+    def __init__(self, most: float | None) -> None:
+        self.most = most
+        self._dearest: float | None = None
+        self._sum = 0.0
+        self._calls = 0
+
+    def learn(self, cost: float) -> None:
+        """What a call has cost."""
+        self._dearest = max(self._dearest or 0.0, cost)
+        self._sum += cost
+        self._calls += 1
+
+    @property
+    def typical(self) -> float:
+        """The mean of the calls so far."""
+        return self._sum / self._calls if self._calls else 0.0
+
+    def allows(self, spent: float, in_flight: int, *, kept_back: int = 0) -> bool:
+        """Whether one more may be begun. `kept_back` are calls of the final comparison, which has to be paid for too.
+
+        While no call has ended there is no telling what they cost, so the first is made alone.
+        """
+        if self.most is None:
+            return True
+        if self._dearest is None:
+            return spent < self.most and in_flight == 0
+        return spent + in_flight * self._dearest < self.most - kept_back * self.typical
+
+    def affords(self, spent: float, calls: int, *, kept_back: int = 0) -> bool:
+        """Whether so many calls together will probably stay within."""
+        if self.most is None or calls == 0:
+            return True
+        return spent + (calls + kept_back) * self.typical <= self.most and spent < self.most
+
+
+def least_calls(*, num_val: int, minibatch_size: int, held_out: int) -> int:
+    """The fewest calls for one whole round: the seed on all of val, one proposal that is accepted, the comparison."""
+    return num_val + 2 * minibatch_size + num_val + 2 * held_out
+
+
+def pairs_for(max_calls: int, confirm_calls: int | None) -> int:
+    """Held-out examples that the final comparison pays for: one call of each of two candidates on every one."""
+    return (math.floor(max_calls / 5) if confirm_calls is None else confirm_calls) // 2

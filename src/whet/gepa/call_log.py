@@ -1,0 +1,162 @@
+"""Calls on disk: which were begun, and what came of those that finished.
+
+calls.jsonl               {"begin": ["<candidate>/<example>/<sample>", ...], "phase": ..., "cost": ...}
+rollouts/results.jsonl    the rows of finished calls, as `whet eval run` writes them, and which call each was
+
+A key is fsynced before its call is begun, a row before anybody is told of it who could ask for more. Calls that are
+begun at the same moment share an fsync. A call that was begun and has no row was lost with its process. Last lines that
+a kill has torn are cut off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from whet.errors import GepaError, RunError
+from whet.files import LineFile, json_line, read_lines
+from whet.gepa.types import Call, Phase, Scored
+from whet.rollouts.results import RESULTS
+from whet.rollouts.row_log import RowLog, read_rows, row_at
+
+CALLS = "calls.jsonl"
+ROLLOUTS = "rollouts"
+
+
+class CallLog:
+    """Both files of a run. One process at a time has them open; see `RunDirectory`."""
+
+    def __init__(self, directory: Path) -> None:
+        """Open the logs in `directory`, and read what earlier processes left there.
+
+        Raises `RunError` where they cannot be written, or hold what no run has written.
+        """
+        self._lines = LineFile(directory / CALLS)
+        self.begun: Counter[str] = Counter()
+        """How often each call was begun by earlier processes."""
+        self.confirming = 0
+        """How many of these belong to the final comparison."""
+        self.cost = 0.0
+        """Dollars that were spent when an earlier process last wrote here."""
+        self._read_begun(directory / CALLS)
+        (directory / ROLLOUTS).mkdir(parents=True, exist_ok=True)
+        self._rows = RowLog(directory / ROLLOUTS)
+        self._finished: dict[str, int] = {}
+        self._numbers: Counter[str] = Counter()  # rows by example: which of its rollouts the next one is
+        self.paid: list[float] = []
+        """What the finished calls of earlier processes have cost, where that is known."""
+        self._read_finished(directory / ROLLOUTS / RESULTS)
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="whet calls begun")
+        self._pending: list[dict[str, Any]] = []
+        self._appended = self._durable = 0  # lines
+        self._commit: asyncio.Future[None] | None = None
+
+    def __contains__(self, key: str) -> bool:
+        """Whether a call has finished."""
+        return key in self._finished
+
+    def __len__(self) -> int:
+        return len(self._finished)
+
+    def answer(self, call: Call) -> Scored:
+        """What came of a finished call."""
+        with self._rows.path.open("rb") as file:
+            row = json.loads(row_at(file, self._finished[call.key]))
+        return scored(call, row)
+
+    async def begin(self, key: str, phase: Phase, cost: float | None = None) -> None:
+        """Write down that a call begins; returns once that would survive a loss of power."""
+        self._pending.append({"begin": [key], "phase": phase, "cost": cost})
+        self._appended += 1
+        mine = self._appended
+        while self._durable < mine:
+            if self._commit is None:
+                self._commit = asyncio.ensure_future(self._write_pending())
+            await asyncio.shield(self._commit)
+
+    async def _write_pending(self) -> None:
+        taken, self._pending = self._pending, []
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._writer, self._lines.append, _joined(taken))
+            self._durable += len(taken)
+        finally:
+            self._commit = None
+
+    def finish(self, call: Call, row: Mapping[str, Any]) -> Scored:
+        """Hand over the row of a call that has finished. It counts once `flush` has returned."""
+        number = self._numbers[call.example]
+        self._numbers[call.example] += 1
+        # By these, `whet view` groups the rollouts of an example: `rollout` tells them apart.
+        placed = {**row, "example_id": call.example, "rollout": number}
+        placed |= {"candidate": call.candidate, "example": call.example, "sample": call.sample}
+        self._finished[call.key] = self._rows.append([json_line(placed).encode()])[0]
+        return scored(call, placed)
+
+    async def flush(self) -> None:
+        """Returns once every row would survive a loss of power. Raises `RunError` where that cannot be."""
+        await asyncio.get_running_loop().run_in_executor(self._writer, self._rows.flush)
+
+    def close(self, cost: float | None = None) -> None:
+        """Save what is pending, and what was spent."""
+        self._writer.shutdown(wait=True)
+        self._rows.close()
+        if cost is not None:
+            self._lines.append([{"begin": [], "cost": cost}])
+
+    def _read_begun(self, path: Path) -> None:
+        for number, line in enumerate(read_lines(path) if path.exists() else (), start=1):
+            keys = line.get("begin")
+            if not isinstance(keys, list):
+                raise GepaError(f"{path}, line {number}: no call of a search. Remove the line, or begin a new run.")
+            self.begun.update(map(str, keys))
+            self.confirming += len(keys) if line.get("phase") == "confirmation" else 0
+            self.cost = max(self.cost, float(line.get("cost") or 0.0))
+
+    def _read_finished(self, path: Path) -> None:
+        for offset, line in read_rows(path):
+            try:
+                row = json.loads(line)
+                call = Call(str(row["candidate"]), str(row["example"]), int(row["sample"]))
+            except (ValueError, KeyError, TypeError) as error:
+                raise RunError(
+                    f"{path}: the line at byte {offset} is no call of this search ({error!r}). Remove it, and resume."
+                ) from None
+            self._finished[call.key] = offset
+            self._numbers[call.example] += 1
+            self.begun[call.key] = max(1, self.begun[call.key])
+            cost = cost_of_row(row)
+            if cost is not None:
+                self.paid.append(cost)
+
+
+def scored(call: Call, row: Mapping[str, Any]) -> Scored:
+    """A finished call by its row. What failed counts as 0."""
+    error = row.get("error")
+    reward = row.get("reward")
+    said = None if error is None else str(error.get("error_chain_repr") or error.get("error"))
+    return Scored(call, 0.0 if error is not None or reward is None else float(reward), said, row)
+
+
+def cost_of_row(row: Mapping[str, Any]) -> float | None:
+    """Dollars of a rollout and of those who judged it; None where no price is known."""
+    known = [
+        float(usage["cost"])
+        for usage in (row.get("token_usage"), row.get("judge_usage"))
+        if isinstance(usage, Mapping) and usage.get("cost") is not None
+    ]
+    return sum(known) if known else None
+
+
+def _joined(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """One line for each phase."""
+    phases: dict[Any, dict[str, Any]] = {}
+    for line in lines:
+        whole = phases.setdefault(line["phase"], {**line, "begin": []})
+        whole["begin"] += line["begin"]
+        whole["cost"] = line["cost"]
+    return list(phases.values())
