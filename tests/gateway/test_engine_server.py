@@ -18,9 +18,12 @@ from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from whet.errors import EndpointDownError, ModelError, ModelLoadError, OverlongPromptError
 from whet.gateway.engine_server import EngineServer
+from whet.inference.architecture import read_architecture
 from whet.inference.embedded import EmbeddedEngine
+from whet.inference.packed_file import write_packed
 from whet.inference.protocol import SampleRequest, SamplingParams, WeightUpdate
 from whet.inference.remote import RemoteEngine
+from whet.inference.weights import packed_tensors, read_checkpoint
 
 PROMPT = [5, 17, 400, 23]
 LONG = SampleRequest(PROMPT, SamplingParams(max_tokens=400, seed=2))
@@ -112,12 +115,21 @@ def test_a_sample_is_the_same_bit_by_bit_streamed_or_not(served: Any, params: Sa
     served(work)
 
 
-def test_new_weights_reach_requests_that_run_and_their_tokens_say_so(served: Any, checkpoint: Path) -> None:
+@pytest.mark.parametrize("kind", ["model", "packed"])
+def test_new_weights_reach_requests_that_run_and_their_tokens_say_so(
+    served: Any, checkpoint: Path, tmp_path: Path, kind: Any
+) -> None:
+    path = checkpoint / "model.safetensors"
+    if kind == "packed":
+        arch, named = read_architecture(checkpoint), read_checkpoint(checkpoint)
+        path = tmp_path / "weights.packed"
+        write_packed(path, packed_tensors(named, arch, dtype=torch.float32, device=torch.device("cpu")))
+
     async def work(engine: EmbeddedEngine, remote: RemoteEngine) -> None:
         began = asyncio.Event()
         running = asyncio.create_task(remote.sample(LONG, on_tokens=lambda _: began.set()))
         await began.wait()
-        await remote.load_weights(WeightUpdate(7, checkpoint / "model.safetensors"))
+        await remote.load_weights(WeightUpdate(7, path, kind))
         assert (remote.version, engine.version, (await remote.facts()).version) == (7, 7, 7)
         sample = await running
         assert [run.version for run in sample.versions] == [0, 7]

@@ -24,7 +24,9 @@ from whet.inference.adapter_rows import AdapterRows
 from whet.inference.adapters import Factors, PackedAdapter
 from whet.inference.embedded import EmbeddedEngine
 from whet.inference.limits import EngineLimits
+from whet.inference.packed_file import write_packed
 from whet.inference.protocol import Sample, SampleRequest, SamplingParams, VersionRun, WeightUpdate
+from whet.inference.weights import packed_tensors, read_checkpoint
 
 Checkpoints = Callable[[str], tuple[Path, Any]]
 Reference = Callable[..., torch.Tensor]
@@ -310,6 +312,22 @@ def test_the_base_does_not_change_under_adapters_nor_adapters_stand_on_a_merged_
     loaded(engine, None, path, 1)
     with pytest.raises(ModelLoadError, match="'mine' cannot stand beside weights that have an adapter merged"):
         loaded(engine, "mine", path)
+
+
+def test_packed_weights_take_no_adapter_until_a_whole_model_comes(
+    checkpoints: Checkpoints, adapted: Adapted, tmp_path: Path
+) -> None:
+    directory, _ = checkpoints("qwen3")
+    path, _ = adapted("qwen3", "thin")
+    engine = EmbeddedEngine.from_directory(directory)
+    tensors = packed_tensors(read_checkpoint(directory), engine.arch, dtype=engine.dtype, device=engine.device)
+    write_packed(tmp_path / "w", tensors)
+    run(engine.load_weights(WeightUpdate(version=1, path=tmp_path / "w", kind="packed")))
+    for name in ("mine", None):
+        with pytest.raises(ModelLoadError, match="weights came packed, and an adapter cannot be put onto those"):
+            loaded(engine, name, path)
+    run(engine.load_weights(WeightUpdate(version=2, path=directory / "model.safetensors")))
+    assert loaded(engine, "mine", path).adapters == {"mine": 0}
 
 
 class Counting(TorchDispatchMode):

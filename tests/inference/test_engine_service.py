@@ -13,9 +13,12 @@ import torch
 from safetensors.torch import save_file
 
 from whet.errors import ModelError, ModelLoadError, OverlongPromptError
+from whet.inference.architecture import read_architecture
 from whet.inference.embedded import EmbeddedEngine
 from whet.inference.limits import EngineLimits
+from whet.inference.packed_file import write_packed
 from whet.inference.protocol import Sample, SampleRequest, SamplingParams, VersionRun, WeightUpdate
+from whet.inference.weights import packed_tensors, read_safetensors
 
 Checkpoints = Callable[[str], tuple[Path, Any]]
 Reference = Callable[..., torch.Tensor]
@@ -148,6 +151,31 @@ def test_a_turn_after_new_weights_recomputes_its_whole_prompt(
     torch.testing.assert_close(expected, torch.tensor(second.logprobs), atol=5e-5, rtol=0)
 
 
+def test_packed_weights_are_taken_in_mid_flight_and_draw_the_same_bits_as_the_checkpoint(
+    build_model: Build, checkpoints: Checkpoints, tmp_path: Path
+) -> None:
+    directory, _ = checkpoints("qwen3")
+    arch, model = read_architecture(directory), build_model("qwen3", seed=5)
+    save_weights(model, tmp_path / "w")
+    named = read_safetensors([tmp_path / "w"])
+    write_packed(tmp_path / "p", packed_tensors(named, arch, dtype=torch.float32, device=torch.device("cpu")))
+
+    async def run(update: WeightUpdate) -> tuple[Sample, Sample]:
+        engine = EmbeddedEngine.from_directory(directory, seed=0)
+        early = asyncio.create_task(engine.sample(request(1, 400)))
+        while engine.stats.decode_steps < 15:
+            await asyncio.sleep(0)
+        await engine.load_weights(update)
+        update.path.unlink()
+        return await early, await engine.sample(request(2, 10))
+
+    packed = asyncio.run(run(WeightUpdate(version=3, path=tmp_path / "p", kind="packed")))
+    plain = asyncio.run(run(WeightUpdate(version=3, path=tmp_path / "w")))
+    assert [version for version, _ in packed[0].versions] == [0, 3]
+    assert packed[0].logprobs[:15] == plain[0].logprobs[:15]
+    assert packed[1] == plain[1]
+
+
 def test_torn_or_foreign_weights_change_nothing(engine: EmbeddedEngine, tmp_path: Path) -> None:
     save_file({"model.norm.weight": torch.ones(3)}, tmp_path / "foreign")
     (tmp_path / "torn").write_bytes(b"\x10\x00\x00\x00\x00\x00\x00\x00{")
@@ -155,6 +183,8 @@ def test_torn_or_foreign_weights_change_nothing(engine: EmbeddedEngine, tmp_path
     for name in ("foreign", "torn", "missing"):
         with pytest.raises(ModelLoadError):
             asyncio.run(engine.load_weights(WeightUpdate(version=1, path=tmp_path / name)))
+        with pytest.raises(ModelLoadError):
+            asyncio.run(engine.load_weights(WeightUpdate(version=1, path=tmp_path / name, kind="packed")))
     assert engine.version == 0
     assert asyncio.run(engine.sample(request(1))) == before
 

@@ -14,7 +14,7 @@ import asyncio
 import math
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -26,6 +26,7 @@ from whet.inference.architecture import Architecture, read_architecture
 from whet.inference.cache import KVCache
 from whet.inference.decoder import Decoder
 from whet.inference.limits import EngineLimits, EngineStats, device_memory
+from whet.inference.packed_file import map_packed
 from whet.inference.prefill import fills_of, prefill_batches, waves
 from whet.inference.protocol import OnTokens, Sample, SampleRequest, WeightUpdate
 from whet.inference.requests import check_adapter, check_request
@@ -67,7 +68,7 @@ class EmbeddedEngine:
         self.max_context = min(limits.max_context or arch.max_context, arch.max_context)
         self.version = 0
         self.stats = EngineStats()
-        self._base = named
+        self._base: NamedWeights | None = named  # None: what came was packed, and adapters have nothing to stand on
         self._merged = False  # whether the weights in use are the base with an adapter in it
         self._adapters: dict[str, LoadedAdapter] = {}
         self._decode_text = decode_text
@@ -78,8 +79,9 @@ class EmbeddedEngine:
         self._records_experts = record_experts and arch.experts is not None
         self._cache = KVCache(arch, dtype=dtype, device=self.device, record_experts=record_experts)
         self._rows = Rows(self.device, arch.vocab_size)
-        weights = pack(named, arch, dtype=dtype, device=self.device)
-        self._decoder = Decoder(arch, weights, self._cache, max_context=self.max_context)
+        # On a GPU new weights arrive beside the steps, and in memory that goes from old ones to the next.
+        self._arrivals = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
+        self._decoder = Decoder(arch, self._pack(named), self._cache, max_context=self.max_context)
         self._watchers: dict[Job, StopWatcher] = {}
         self._listeners: dict[Job, OnTokens] = {}
         self._row_adapters: AdapterRows | None = None  # of the rows that run, as long as any has one
@@ -143,8 +145,8 @@ class EmbeddedEngine:
     async def load_weights(self, update: WeightUpdate) -> None:
         """See `Engine`. An adapter without a name is merged onto the last whole model; KV of finished turns is dropped.
 
-        Raises `ModelLoadError`, and changes nothing, for files that are missing, torn or of another model, and where
-        adapters with a name would lose the base they stand on.
+        Raises `ModelLoadError`, and changes nothing, for files that are missing, torn or of another model, where
+        adapters with a name would lose the base they stand on, and for an adapter after packed weights.
         """
         async with self._loading:
             if update.kind == "adapter" and update.adapter is not None:
@@ -158,23 +160,40 @@ class EmbeddedEngine:
             raise ModelLoadError(f"the engine's weights cannot change under its adapters ({names}); unload them first")
         # While requests run they go on, and what was read is taken between two decode steps.
         busy = bool(self._scheduler.running)
-        base, named, weights = await asyncio.to_thread(self._read, update) if busy else self._read(update)
+        base, weights = await asyncio.to_thread(self._read, update) if busy else self._read(update)
         retired: list[object] = [self._base, self._decoder.weights]
         self._base, self._decoder.weights = base, weights
-        self.version, self._merged = update.version, named is not base
+        self.version, self._merged = update.version, update.kind == "adapter"
         self._scheduler.set_version(update.version)
         self._mark_version(None)
         if busy:  # giving gigabytes back to the system takes as long as a step
             await asyncio.to_thread(retired.clear)
 
-    def _read(self, update: WeightUpdate) -> tuple[NamedWeights, NamedWeights, PackedWeights]:
-        """The whole model that adapters are merged onto, what to sample with, and that as the decoder wants it."""
+    def _read(self, update: WeightUpdate) -> tuple[NamedWeights | None, PackedWeights]:
+        """The whole model that adapters are merged onto, and what to sample with."""
+        if update.kind == "packed":
+            return None, self._arrived(lambda: map_packed(update.path, like=self._decoder.weights))
         if update.kind == "model":
-            named = base = read_safetensors([update.path])
-        else:
-            base = self._base
-            named = merge_adapter(base, update.path)
-        return base, named, pack(named, self.arch, dtype=self.dtype, device=self.device)
+            base = read_safetensors([update.path])
+            return base, self._pack(base)
+        base = self._named()
+        return base, self._pack(merge_adapter(base, update.path))
+
+    def _named(self) -> NamedWeights:
+        if self._base is None:
+            raise ModelLoadError("the engine's weights came packed, and an adapter cannot be put onto those")
+        return self._base
+
+    def _pack(self, named: NamedWeights) -> PackedWeights:
+        return self._arrived(lambda: pack(named, self.arch, dtype=self.dtype, device=self.device))
+
+    def _arrived(self, read: Callable[[], PackedWeights]) -> PackedWeights:
+        """What `read` gives, once it is there: a GPU's copies go on while decode steps do."""
+        with torch.cuda.stream(self._arrivals):
+            weights = read()
+        if self._arrivals is not None:
+            self._arrivals.synchronize()
+        return weights
 
     async def _load_adapter(self, name: str, update: WeightUpdate) -> None:
         """Requests go on while the files are read; what was read is taken between two decode steps."""
@@ -183,7 +202,7 @@ class EmbeddedEngine:
                 f"adapter {name!r} cannot stand beside weights that have an adapter merged into them; serve the base"
             )
         packed = await asyncio.to_thread(
-            pack_adapter, update.path, self._base, self.arch, dtype=self.dtype, device=self.device
+            pack_adapter, update.path, self._named(), self.arch, dtype=self.dtype, device=self.device
         )
         known = self._adapters.get(name)
         if known is None:

@@ -62,7 +62,7 @@ class WeightsBody(StrictModel):
 
     version: int
     path: Path
-    kind: Literal["model", "adapter"]
+    kind: Literal["model", "adapter", "packed"]
     adapter: str | None = None
     metadata: dict[str, str] = Field(default_factory=dict)
 

@@ -71,15 +71,16 @@ class Sample:
 class WeightUpdate:
     """New weights are a version and a place.
 
-    `path` is a safetensors file with the names of the `transformers` checkpoint (kind `model`), or a PEFT adapter
-    directory (kind `adapter`). On one host it lies in shared memory. An adapter with a name (`adapter`) is loaded
-    beside the engine's own weights, for requests that name it, with a version of its own. Without a name it is the
-    policy itself: what requests that name no adapter are answered with.
+    `path` is a safetensors file with the names of the `transformers` checkpoint (kind `model`), a PEFT adapter
+    directory (kind `adapter`), or a file that an embedded engine maps and uses as it lies (kind `packed`, see
+    `packed_file.py`), which takes no adapter. On one host it lies in shared memory. An adapter with a name (`adapter`)
+    is loaded beside the engine's own weights, for requests that name it, with a version of its own. Without a name it
+    is the policy itself: what requests that name no adapter are answered with.
     """
 
     version: int
     path: Path
-    kind: Literal["model", "adapter"] = "model"
+    kind: Literal["model", "adapter", "packed"] = "model"
     adapter: str | None = None
     metadata: dict[str, str] = field(default_factory=dict)
 

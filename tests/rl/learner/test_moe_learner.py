@@ -8,6 +8,9 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, Qwen3MoeConfig
 
+from whet.inference.architecture import read_architecture
+from whet.inference.packed_file import map_packed
+from whet.inference.weights import pack as pack_weights
 from whet.rl.batch import pack
 from whet.rl.learner.config import LoraConfig, OptimizerConfig
 from whet.rl.learner.make import make_learner
@@ -93,10 +96,12 @@ def test_logprobs_and_gradients_are_those_of_plain_transformers(moe_dir, make_mo
 def test_what_leaves_has_a_matrix_per_expert_and_loads_in_plain_transformers(moe_dir, make_moe, sequences, tmp_path):
     learner = make_moe()
     step(learner, pack(sequences))
-    published = load_file(learner.publish().path)
-    original = load_file(moe_dir / "model.safetensors")
-    assert {name: t.shape for name, t in published.items()} == {name: t.shape for name, t in original.items()}
     learner.export(tmp_path / "model")
+    exported, original = (load_file(path / "model.safetensors") for path in (tmp_path / "model", moe_dir))
+    assert {name: t.shape for name, t in exported.items()} == {name: t.shape for name, t in original.items()}
+    packed = pack_weights(exported, read_architecture(moe_dir), dtype=torch.float32, device=torch.device("cpu"))
+    published = map_packed(learner.publish().path, like=packed).tensors()
+    assert all(torch.equal(tensor, published[name]) for name, tensor in packed.tensors().items())
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype=torch.float32)
     trained = dict(learner._weights.parameters())
     assert all(torch.equal(p, trained[name]) for name, p in model.named_parameters())

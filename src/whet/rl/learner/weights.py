@@ -20,7 +20,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from whet.errors import RunError
+from whet.inference.architecture import read_architecture
+from whet.inference.packed_file import write_packed
 from whet.inference.protocol import WeightUpdate
+from whet.inference.weights import packed_tensors
 from whet.rl.learner.moe import as_checkpoint
 
 KEPT_PUBLICATIONS = 2
@@ -66,6 +69,7 @@ class FullWeights:
         """`source` is where the model came from, `publish_dtype` what engines are given."""
         self.model = model
         self._source = source
+        self._arch = read_architecture(source)
         self._publish_dtype = publish_dtype
 
     def parameters(self) -> list[tuple[str, nn.Parameter]]:
@@ -75,10 +79,13 @@ class FullWeights:
         return {name for name, _ in self.model.named_parameters() if ".layers." in name}
 
     def publish(self, directory: Path, version: int) -> WeightUpdate:
-        path = directory / f"weights-{version:08d}.safetensors"
-        write_aside(path, lambda aside: write_tensors(aside, as_checkpoint(self._tensors(self._publish_dtype))))
-        forget_older(directory, "weights-*.safetensors")
-        return WeightUpdate(version=version, path=path, kind="model")
+        """As the embedded engine computes with them, so that it has nothing to do but to map the file."""
+        path = directory / f"weights-{version:08d}.packed"
+        named = as_checkpoint({name: p.detach() for name, p in self.parameters()})
+        tensors = packed_tensors(named, self._arch, dtype=self._publish_dtype, device=self.model.device)
+        write_aside(path, lambda aside: write_packed(aside, tensors))
+        forget_older(directory, "weights-*.packed")
+        return WeightUpdate(version=version, path=path, kind="packed")
 
     def save(self, directory: Path) -> None:
         write_tensors(directory / self.FILE, self._tensors(None))
