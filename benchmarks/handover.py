@@ -1,58 +1,175 @@
-"""What new weights cost an engine that is sampling: the longest gap between two decode steps that a hand-over causes.
+"""What new weights cost an engine that is sampling: the time in which it cannot decode because of them.
 
-    python benchmarks/handover.py [--sizes 4M 500M] [--rows 16] [--updates 5] [--dtype float32] [--json]
+    python benchmarks/handover.py [--sizes 4M 500M] [--rows 16] [--updates 5] [--dtype float32] [--lora] [--json]
 
-A model of random weights is sampled by `--rows` requests without end while weights arrive as they do from a learner: a
-file in shared memory, published anew for each update. Per size:
+A run's own parts on a model of random weights: a learner in this process publishes into shared memory, again for each
+update, and an engine in a process of its own takes what is published while it samples `--rows` requests without end.
+The engine's process notes when each decode step begins. A *gap* is the time from one beginning to the next: the step
+itself and all that keeps the next one waiting, whoever causes it. Per size:
 
-    publish    the learner's side: the file is written
-    load       from `load_weights` until the new version samples; decoding goes on meanwhile
-    pause      the longest gap between two decode steps during a load, less the median gap while nothing is loaded
-    copy       one copy of the weights in memory (the same tensors, cloned), for scale
+    gap        the usual one: the median while nothing is handed over (of the steps just before each update)
+    pause      the longest gap from the moment the engine is told of new weights until two steps after it has said that
+               they are in use, less the usual gap. That is the extra time between two decode steps that taking weights
+               causes: reading, checking, taking them, giving the old ones back, and the steps that all this slows down
+    lost       the same of all gaps of an update together: decoding that did not happen, though no single gap was long
+    noise      what the definition of `pause` gives where nothing is handed over: as many gaps, just before each update
+    load       from telling the engine until it answers that the new version samples; decoding goes on meanwhile
+    publish    the learner's side: the files are written
+    beside     the longest gap while the learner publishes, less the usual one; they share memory and cores, not code
+    copy       one copy of the weights from memory to memory that has been used before, by one thread, for scale
 
-The asked figures are a pause of at most 5 ms at 4 M parameters, and of at most 1.5 copies at 500 M. While both old and
-new weights are held the engine takes twice their memory; `peak` is that of the whole process.
+The worst of all updates is given for `pause` and `noise`, with the median behind it; of the others, medians. The asked
+figures are a pause of at most 5 ms at 4 M parameters, and of at most 1.5 copies at 500 M. `peak` is the most memory
+that the engine's process held, shared memory included.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import itertools
+import contextlib
 import json
-import resource
+import re
 import statistics
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
+from numpy.typing import NDArray
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from whet.inference.embedded import EmbeddedEngine
-from whet.inference.protocol import SampleRequest, SamplingParams, WeightUpdate
-from whet.rl.handover import weights_directory
+from whet.inference.protocol import SampleRequest, SamplingParams
+from whet.inference.remote import RemoteEngine
+from whet.models.tokenizer import build_tokenizer
+from whet.rl import engine_process
+from whet.rl.engine_process import EngineProcess
+from whet.rl.handover import shared_memory, weights_directory
+from whet.rl.learner.config import LoraConfig, OptimizerConfig
+from whet.rl.learner.make import make_learner
+from whet.rl.learner.torch_learner import TorchLearner
 
 SHAPES: dict[str, dict[str, int]] = {
     "4M": {"hidden_size": 256, "intermediate_size": 640, "num_hidden_layers": 5, "vocab_size": 2048},
     "500M": {"hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 30, "vocab_size": 120_000},
 }
-SETTLE_STEPS = 10
+SETTLE_STEPS, AFTER_STEPS = 20, 2
+MOST_TOKENS, MOST_STEPS = 2000, 1 << 20
+NOTES = "steps.f8"
+_run_engine = engine_process._run
 
 
 @dataclass(frozen=True)
 class Figures:
+    """In milliseconds."""
+
     parameters: int
-    gap_ms: float  # median between decode steps, nothing being loaded
+    gap_ms: float
     pause_ms: float  # the worst of all updates
     median_pause_ms: float
-    load_ms: float  # medians of the updates
+    lost_ms: float
+    noise_ms: float  # the worst
+    median_noise_ms: float
+    load_ms: float
     publish_ms: float
+    beside_ms: float
     copy_ms: float
     peak_gib: float
+
+
+@dataclass
+class Updates:
+    """What was seen of each update, in milliseconds, the usual gap before it already taken away."""
+
+    usual: list[float] = field(default_factory=list)
+    pause: list[float] = field(default_factory=list)
+    lost: list[float] = field(default_factory=list)
+    noise: list[float] = field(default_factory=list)
+    load: list[float] = field(default_factory=list)
+    publish: list[float] = field(default_factory=list)
+    beside: list[float] = field(default_factory=list)
+
+
+class Steps:
+    """When the decode steps of an engine began, as its process notes them: [0] counts, the others are times.
+
+    The clock is the system's monotonic one, which all processes share.
+    """
+
+    def __init__(self, directory: Path, mode: Any) -> None:
+        self._notes: NDArray[np.float64] = np.memmap(directory / NOTES, np.float64, mode, shape=(MOST_STEPS + 1,))
+        if mode == "w+":
+            self._notes[0] = 0
+
+    def note(self) -> None:
+        count = int(self._notes[0])
+        self._notes[count + 1] = time.perf_counter()
+        self._notes[0] = count + 1
+
+    def __len__(self) -> int:
+        return int(self._notes[0])
+
+    async def more(self, count: int) -> None:
+        target = len(self) + count
+        while len(self) < target:
+            await asyncio.sleep(0.001)
+
+    def gaps(self, since: float, until: float, *, after: int = 0) -> list[float]:
+        """The gaps that any part of the span falls into, and `after` more, in milliseconds."""
+        times = self._notes[1 : len(self) + 1]
+        first = max(int(np.searchsorted(times, since)) - 1, 0)
+        last = int(np.searchsorted(times, until)) + after
+        return _milliseconds_between(times[first : last + 1])
+
+    def gaps_within(self, since: float, until: float) -> list[float]:
+        """The gaps that lie wholly in the span."""
+        times = self._notes[1 : len(self) + 1]
+        return _milliseconds_between(times[(since <= times) & (times <= until)])
+
+
+def _milliseconds_between(times: NDArray[np.float64]) -> list[float]:
+    gaps: list[float] = (np.diff(times) * 1e3).tolist()
+    return gaps
+
+
+def run_engine(*given: Any) -> None:
+    """The engine's process as a run has it, with a note at the beginning of each decode step."""
+    paths = (value for value in given if isinstance(value, Path))
+    directory = next(path.parent for path in paths if path.is_relative_to(shared_memory()))
+    noted, step = Steps(directory, "r+"), EmbeddedEngine._step
+
+    def timed(engine: EmbeddedEngine) -> bool:
+        noted.note()
+        return step(engine)
+
+    EmbeddedEngine._step = timed  # type: ignore[method-assign]
+    _run_engine(*given)
+
+
+@contextlib.contextmanager
+def parts(directory: Path, options: argparse.Namespace) -> Iterator[tuple[Steps, EngineProcess, TorchLearner]]:
+    engine_process._run = run_engine
+    with weights_directory() as scratch, contextlib.ExitStack() as stack:
+        steps = Steps(scratch, "w+")
+        process = EngineProcess(directory, scratch, dtype=options.dtype, threads=options.threads, seed=0)
+        stack.callback(process.close)
+        learner = make_learner(
+            directory,
+            optimizer=OptimizerConfig(),
+            lora=LoraConfig(rank=8) if options.lora else None,
+            max_steps=1,
+            seed=0,
+            threads=options.threads,
+            publish_directory=scratch,
+            publish_dtype=options.dtype,
+        )
+        stack.callback(learner.close)
+        yield steps, process, learner
 
 
 def checkpoint(directory: Path, size: str) -> None:
@@ -66,75 +183,95 @@ def checkpoint(directory: Path, size: str) -> None:
         tie_word_embeddings=True,
     )
     Qwen3ForCausalLM(config).save_pretrained(directory)
+    build_tokenizer().save_pretrained(directory)
 
 
-async def measure(directory: Path, scratch: Path, options: argparse.Namespace) -> Figures:
-    dtype = getattr(torch, options.dtype)
-    engine = EmbeddedEngine.from_directory(directory, dtype=dtype, seed=0)
-    began: list[float] = []
-    step = engine._step
-
-    def timed() -> bool:
-        began.append(time.perf_counter())
-        return step()
-
-    engine._step = timed  # type: ignore[method-assign]
+async def measure(steps: Steps, process: EngineProcess, learner: TorchLearner, options: argparse.Namespace) -> Figures:
+    copy_ms = copy_of(learner, getattr(torch, options.dtype))
+    engine = process.engine()
     asked = [asyncio.create_task(endless(engine, row)) for row in range(options.rows)]
-    published = {name: tensor.to(dtype) for name, tensor in load_file(directory / "model.safetensors").items()}
-    copy_ms = min(milliseconds(lambda: [tensor.clone() for tensor in published.values()]) for _ in range(3))
-    await steps(began, SETTLE_STEPS)
-    pauses, loads, publications, quiet = [], [], [], []
-    for version in range(1, options.updates + 1):
-        first = len(began)
-        await steps(began, SETTLE_STEPS)
-        quiet += gaps(began[first:])
-        path = scratch / f"weights-{version:08d}.safetensors"
-        publications.append(milliseconds(lambda path=path: save_file(published, path)))
-        await steps(began, 2)
-        first, started = len(began) - 1, time.perf_counter()
-        await engine.load_weights(WeightUpdate(version, path))
-        loads.append((time.perf_counter() - started) * 1e3)
-        await steps(began, 2)
-        pauses.append(max(gaps(began[first:])))
-        path.unlink()
+    await steps.more(SETTLE_STEPS)
+    await take(engine, learner, steps)  # the first is not counted: threads start, and caches fill
+    seen = Updates()
+    for _ in range(options.updates):
+        learner.version += 1
+        await observe(engine, learner, steps, seen)
     for task in asked:
         task.cancel()
     await asyncio.gather(*asked, return_exceptions=True)
+    sample = await engine.sample(SampleRequest([1, 2, 3], SamplingParams(max_tokens=2, seed=0)))
+    assert [run.version for run in sample.versions] == [learner.version], "the engine samples with other weights"
     await engine.close()
-    usual = statistics.median(quiet)
+    status = Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8")
+    (peak,) = re.findall(r"VmHWM:\s+(\d+) kB", status)
     return Figures(
-        parameters=sum(tensor.numel() for tensor in published.values()),
-        gap_ms=usual,
-        pause_ms=max(0.0, max(pauses) - usual),
-        median_pause_ms=max(0.0, statistics.median(pauses) - usual),
-        load_ms=statistics.median(loads),
-        publish_ms=statistics.median(publications),
+        parameters=learner.parameters,
+        gap_ms=statistics.median(seen.usual),
+        pause_ms=max(seen.pause),
+        median_pause_ms=statistics.median(seen.pause),
+        lost_ms=statistics.median(seen.lost),
+        noise_ms=max(seen.noise),
+        median_noise_ms=statistics.median(seen.noise),
+        load_ms=statistics.median(seen.load),
+        publish_ms=statistics.median(seen.publish),
+        beside_ms=statistics.median(seen.beside),
         copy_ms=copy_ms,
-        peak_gib=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+        peak_gib=int(peak) / 2**20,
     )
 
 
-async def endless(engine: EmbeddedEngine, row: int) -> None:
+async def observe(engine: RemoteEngine, learner: TorchLearner, steps: Steps, seen: Updates) -> None:
+    """One update, and the gaps around it."""
+    quiet_since = time.perf_counter()
+    await steps.more(SETTLE_STEPS)
+    quiet_until = time.perf_counter()
+    publish_ms, load_since, load_until = await take(engine, learner, steps)
+    quiet = steps.gaps_within(quiet_since, quiet_until)
+    usual = statistics.median(quiet)
+    busy = steps.gaps(load_since, load_until, after=AFTER_STEPS)
+    beside = steps.gaps(quiet_until, quiet_until + publish_ms / 1e3)
+    seen.usual.append(usual)
+    seen.pause.append(max(0.0, max(busy) - usual))
+    seen.lost.append(sum(busy) - len(busy) * usual)
+    seen.noise.append(max(0.0, max(quiet[-len(busy) :]) - usual))
+    seen.load.append((load_until - load_since) * 1e3)
+    seen.publish.append(publish_ms)
+    seen.beside.append(max(0.0, max(beside) - usual))
+
+
+async def take(engine: RemoteEngine, learner: TorchLearner, steps: Steps) -> tuple[float, float, float]:
+    """Publish and load: milliseconds of publishing, when loading began, and when it was done."""
+    began = time.perf_counter()
+    update = learner.publish()
+    publish_ms = (time.perf_counter() - began) * 1e3
+    await steps.more(AFTER_STEPS)
+    since = time.perf_counter()
+    await engine.load_weights(update)
+    until = time.perf_counter()
+    await steps.more(AFTER_STEPS + 2)
+    return publish_ms, since, until
+
+
+async def endless(engine: RemoteEngine, row: int) -> None:
     """One row that never ends: with each answer the next begins."""
     while True:
-        params = SamplingParams(max_tokens=2000, seed=row)
+        params = SamplingParams(max_tokens=MOST_TOKENS, seed=row)
         await engine.sample(SampleRequest([1 + row, 2, 3, 4], params))
 
 
-async def steps(began: list[float], count: int) -> None:
-    target = len(began) + count
-    while len(began) < target:
-        await asyncio.sleep(0)
+def copy_of(learner: TorchLearner, dtype: torch.dtype) -> float:
+    source = torch.ones(learner.parameters, dtype=dtype)
+    target = source.clone()
+    return min(milliseconds(lambda: target.copy_(source)) for _ in range(3))
 
 
-def gaps(times: list[float]) -> list[float]:
-    return [(later - earlier) * 1e3 for earlier, later in itertools.pairwise(times)]
-
-
-def milliseconds(work: Any) -> float:
+def milliseconds(work: Callable[[], Any]) -> float:
     started = time.perf_counter()
     work()
     return (time.perf_counter() - started) * 1e3
+
+
+COLUMNS = ("gap", "pause", "median", "lost", "noise", "median", "load", "publish", "beside", "copy")
 
 
 def main() -> None:
@@ -144,20 +281,22 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=5)
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--lora", action="store_true", help="hand over an adapter, which the engine merges")
     parser.add_argument("--json", action="store_true", help="only the JSON line")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     found: dict[str, Figures] = {}
     for size in options.sizes:
-        with tempfile.TemporaryDirectory() as model, weights_directory() as scratch:
+        with tempfile.TemporaryDirectory() as model:
             checkpoint(Path(model), size)
-            found[size] = asyncio.run(measure(Path(model), scratch, options))
+            with parts(Path(model), options) as (steps, process, learner):
+                found[size] = asyncio.run(measure(steps, process, learner, options))
     if not options.json:
-        print(f"{'size':>6}{'gap':>10}{'pause':>10}{'median':>10}{'load':>10}{'publish':>10}{'copy':>10}{'peak':>12}")
+        print(f"{'ms':>6}" + "".join(f"{name:>9}" for name in COLUMNS) + f"{'peak':>11}")
         for size, row in found.items():
-            times = (row.gap_ms, row.pause_ms, row.median_pause_ms, row.load_ms, row.publish_ms, row.copy_ms)
-            print(f"{size:>6}" + "".join(f"{value:>7.1f} ms" for value in times) + f"{row.peak_gib:>8.1f} GiB")
-    settings = {name: getattr(options, name) for name in ("rows", "updates", "dtype", "threads")}
+            _, *times, peak = asdict(row).values()
+            print(f"{size:>6}" + "".join(f"{value:>9.1f}" for value in times) + f"{peak:>7.1f} GiB")
+    settings = {name: getattr(options, name) for name in ("rows", "updates", "dtype", "threads", "lora")}
     print(
         json.dumps({"benchmark": "handover", **settings, "sizes": {size: asdict(row) for size, row in found.items()}})
     )
