@@ -99,6 +99,7 @@ def run_training(
             seed=config.seed,
             threads=learner_threads,
             publish_directory=scratch,
+            publish_dtype=config.inference.dtype,
             dtype=config.learner.dtype,
             token_budget=config.learner.micro_batch_tokens,
             activation_checkpointing=config.learner.activation_checkpointing,

@@ -58,9 +58,9 @@ def run_sft(config: SftConfig, *, resume: bool = False, step: int | None = None,
     with ExitStack() as stack:
         scratch = stack.enter_context(weights_directory())
         threads = config.deployment.torch_threads()
+        inference = config.inference or InferenceConfig()
         policy = None
         if held_out:
-            inference = config.inference or InferenceConfig()
             policy = load_policy(model, dtype=inference.dtype, threads=threads)
         learner = make_learner(
             model.path,
@@ -70,6 +70,7 @@ def run_sft(config: SftConfig, *, resume: bool = False, step: int | None = None,
             seed=config.seed,
             threads=threads,
             publish_directory=scratch,
+            publish_dtype=inference.dtype,
             dtype=config.learner.dtype,
             token_budget=config.learner.micro_batch_tokens,
             activation_checkpointing=config.learner.activation_checkpointing,
