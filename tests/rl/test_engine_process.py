@@ -1,7 +1,9 @@
 """What a run is told of an engine process that cannot start; what a started one does is in tests/contract."""
 
+import logging
 import os
 import tempfile
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -48,3 +50,17 @@ def test_a_process_that_is_never_ready_is_not_waited_for_for_ever(
         process.engine()
     process.close()
     assert not list(private.iterdir())
+
+
+def test_what_it_warns_of_while_it_loads_is_told(private: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(model: str) -> None:
+        warnings.warn("this checkpoint is old", UserWarning, stacklevel=1)
+        raise ModelLoadError("too old")
+
+    monkeypatch.setattr("whet.inference.loading.load_policy", load)
+    process = EngineProcess(Path("anything"), private)
+    heard: list[logging.LogRecord] = []
+    with process.log.told(heard.append), pytest.raises(ModelLoadError, match="too old"):
+        process.engine()
+    process.close()
+    assert ["this checkpoint is old" in record.getMessage() for record in heard] == [True]

@@ -2,7 +2,7 @@
 
 The process loads the model, listens on a Unix socket in the run's private directory, and answers `RemoteEngine` in the
 run's own process, which renders, parses and scores. It ends with its parent, however that ends, and leaves Ctrl-C to
-it.
+it. What it warns of is told by `log`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 from whet.errors import MissingExtraError, TrainingError, WhetError
 from whet.inference.remote import RemoteEngine
 from whet.rl.child import follow_parent, process_context
+from whet.rl.child_log import ChildLog, tell_parent
 
 READY_WITHIN_S = 1800.0
 """Seconds a model may take to load."""
@@ -40,11 +41,16 @@ class EngineProcess:
         self._asked_why = False
         context = process_context()
         self._word, theirs = context.Pipe(duplex=False)
+        self.log = ChildLog("engine")
         self._process = context.Process(  # type: ignore[attr-defined]  # every context has it
-            target=_run, args=(theirs, self._socket, self._key, model, options), name="whet engine", daemon=True
+            target=_run,
+            args=(theirs, self.log.theirs, self._socket, self._key, model, options),
+            name="whet engine",
+            daemon=True,
         )
         self._process.start()
         theirs.close()
+        self.log.handed_over()
 
     @property
     def pid(self) -> int:
@@ -73,6 +79,7 @@ class EngineProcess:
         self._process.kill()
         self._process.join()
         self._word.close()
+        self.log.close()
         self._socket.unlink(missing_ok=True)
 
     def _gone(self, reason: str) -> TrainingError:
@@ -87,13 +94,22 @@ class EngineProcess:
         )
 
 
-def _run(word: connection.Connection, path: Path, key: str, model: Path, options: Mapping[str, Any]) -> None:
+def _run(
+    word: connection.Connection,
+    log: connection.Connection,
+    path: Path,
+    key: str,
+    model: Path,
+    options: Mapping[str, Any],
+) -> None:
     """The process."""
     follow_parent()
+    hears = tell_parent(log)
     try:
         from whet.inference.loading import load_policy
 
         engine = load_policy(str(model), **options).engine
+        hears.attach()
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         listening.bind(str(path))
         path.chmod(0o600)

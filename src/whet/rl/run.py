@@ -110,7 +110,8 @@ def run_training(
         sampler: Engine = load_policy(model, **sampling).engine if process is None else process.engine()
         directory.open(config, resume=resume)
         stack.callback(directory.close)
-        log = stack.enter_context(run_log(directory.logs, redactor))
+        children = [part.log for part in (process, learner) if isinstance(part, EngineProcess | ProcessLearner)]
+        log = stack.enter_context(run_log(directory.logs, redactor, children))
         monitor = console_and_others(quiet=json_output, status=Status(directory.status), others=[log, *tracking])
         evaluated = held_out or [(env.name, env.env) for env in environments]
         watchdog = Watchdog(config.watchdog)

@@ -2,7 +2,7 @@
 
 A process pool of one worker from the standard library holds a `TorchLearner` and answers one call at a time; batches go
 there as arrays, weights come back as files in shared memory. Calls block: the asynchronous loop makes them from a
-thread. The process ends with its parent, however that ends, and leaves Ctrl-C to it.
+thread. The process ends with its parent, however that ends, and leaves Ctrl-C to it. What it warns of is told by `log`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import connection
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,12 +19,14 @@ from whet.errors import TrainingError
 from whet.inference.protocol import WeightUpdate
 from whet.rl.batch import PackedBatch
 from whet.rl.child import follow_parent, process_context
+from whet.rl.child_log import ChildHandler, ChildLog, tell_parent
 from whet.rl.learner.protocol import LossOutput, OptimOutput, OptimParams
 from whet.rl.losses import LossConfig
 
 T = TypeVar("T")
 _learner: Any = None
 """The learner of this process, where this is the worker."""
+_hears: ChildHandler | None = None
 
 
 class ProcessLearner:
@@ -34,8 +37,16 @@ class ProcessLearner:
 
         Raises what `make_learner` raises, and `TrainingError` where the process does not live to tell.
         """
-        self._pool = ProcessPoolExecutor(1, mp_context=process_context(), initializer=follow_parent)
-        facts = self._run(_make, model, options)
+        self.log = ChildLog("learner")
+        self._pool = ProcessPoolExecutor(
+            1, mp_context=process_context(), initializer=_begin, initargs=(self.log.theirs,)
+        )
+        try:
+            facts = self._run(_make, model, options)
+        except BaseException:
+            self.close()
+            raise
+        self.log.handed_over()
         self.pid: int = facts["pid"]
         self.version: int = facts["version"]
         self.parameters: int = facts["parameters"]
@@ -72,6 +83,7 @@ class ProcessLearner:
         for process in list((self._pool._processes or {}).values()):
             process.kill()
         self._pool.shutdown(wait=True, cancel_futures=True)
+        self.log.close()
 
     def _call(self, method: str, *arguments: Any) -> Any:
         return self._run(_answer, method, arguments)
@@ -86,11 +98,20 @@ class ProcessLearner:
             ) from None
 
 
+def _begin(log: connection.Connection) -> None:
+    """The process."""
+    global _hears
+    follow_parent()
+    _hears = tell_parent(log)
+
+
 def _make(model: Path, options: Mapping[str, Any]) -> dict[str, int]:
     from whet.rl.learner.make import make_learner
 
     global _learner
     _learner = make_learner(model, **options)
+    if _hears is not None:
+        _hears.attach()
     facts = ("version", "parameters", "trained_parameters")
     return {"pid": os.getpid(), **{name: getattr(_learner, name) for name in facts}}
 

@@ -1,23 +1,27 @@
-"""`logs/run.log`: the plain lines of a run, and the warnings of everything in its process, with the time of each.
+"""`logs/run.log`: the plain lines of a run, and the warnings of everything in its processes, with the time of each.
 
     2026-11-21T17:40:02+0000 INFO step 12/100  reward 0.512  4,100 tokens/s  0.42 s a step  0:37 left
     2026-11-21T17:40:03+0000 WARNING whet.clients.openai_chat: the endpoint is busy, trying again in 2 s
+    2026-11-21T17:40:04+0000 WARNING torch.distributed (learner): ...
 
-At 10 MB a new file is begun; the three before it are kept as run.log.1 to run.log.3. Known secrets are taken out, and
-nothing in it can move or colour a terminal. The learner's own process (asynchronous training) warns on standard error.
+Warnings are what loggers are told from that level up, and Python's own (`py.warnings`). At 10 MB a new file is begun;
+the three before it are kept as run.log.1 to run.log.3. Known secrets are taken out, and nothing in it can move or
+colour a terminal.
 """
 
 from __future__ import annotations
 
 import io
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 from rich.console import Console
 
+from whet.rl.child_log import CHILD, ChildLog, deaf_ends
 from whet.rl.monitors.console import ConsoleMonitor
 from whet.rl.monitors.redaction import Redactor
 from whet.terminal import safe_lines
@@ -36,22 +40,34 @@ class LogMonitor(ConsoleMonitor):
 
 
 @contextmanager
-def run_log(directory: Path, redactor: Redactor) -> Iterator[LogMonitor]:
-    """The log in `directory`, open until the block ends. Raises `OSError` where it cannot be made."""
+def run_log(directory: Path, redactor: Redactor, children: Sequence[ChildLog] = ()) -> Iterator[LogMonitor]:
+    """The log in `directory`, open until the block ends, `children` included. Raises `OSError` if it cannot be made."""
     directory.mkdir(parents=True, exist_ok=True)
     handler = _Handler(directory / LOG)
     handler.setFormatter(_Formatter(redactor))
     handler.addFilter(_from_elsewhere)
-    own, root = logging.getLogger("whet"), logging.getLogger()
-    loggers = [root] if own.propagate else [root, own]
-    for logger in loggers:
-        logger.addHandler(handler)
-    try:
-        yield LogMonitor(LineWriter(handler))
-    finally:
+    loggers = deaf_ends()
+    with ExitStack() as stack:
+        stack.callback(handler.close)
         for logger in loggers:
-            logger.removeHandler(handler)
-        handler.close()
+            logger.addHandler(handler)
+            stack.callback(logger.removeHandler, handler)
+        stack.enter_context(_python_warnings())
+        for child in children:
+            stack.enter_context(child.told(handler.handle))
+        yield LogMonitor(LineWriter(handler))
+
+
+@contextmanager
+def _python_warnings() -> Iterator[None]:
+    """Those of `warnings.warn` are logged, unless somebody has them logged already."""
+    shown = warnings.showwarning
+    logging.captureWarnings(True)
+    try:
+        yield
+    finally:
+        if warnings.showwarning is not shown:
+            logging.captureWarnings(False)
 
 
 class LineWriter(io.StringIO):
@@ -115,7 +131,11 @@ class _Formatter(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         line = super().formatMessage(record)
-        return line if record.name == LINES else line.replace(record.message, f"{record.name}: {record.message}", 1)
+        if record.name == LINES:
+            return line
+        child = getattr(record, CHILD, None)
+        whose = record.name if child is None else f"{record.name} ({child})"
+        return line.replace(record.message, f"{whose}: {record.message}", 1)
 
     def format(self, record: logging.LogRecord) -> str:
-        return "\n    ".join(safe_lines(self._redactor.text(super().format(record))))
+        return "\n    ".join(safe_lines(self._redactor.text(super().format(record).rstrip("\n"))))
