@@ -1,0 +1,110 @@
+"""Which texts of environments are optimised: the candidate that a search begins from, and candidates put to use.
+
+A component is named as in `envs/texts.py`. Of several environments, what is the same in all that have it is one
+component; what is not has the environment's label: `system_prompt@wordle`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from whet.envs.environment import Environment
+from whet.envs.texts import JUDGE, SYSTEM_PROMPT, TOOL, joined, texts_for
+from whet.errors import ConfigError, GepaError
+from whet.gepa.config import Kind
+from whet.gepa.types import Candidate
+
+BEST_PROMPT, BEST_COMPONENTS = "best_prompt.txt", "best_components.json"
+PROMPT_SUFFIXES = (".txt", ".md")
+
+
+def seed_candidate(
+    environments: Mapping[str, Environment], kinds: Sequence[Kind], seed_prompt: str | None = None
+) -> dict[str, str]:
+    """The texts to begin from. With `seed_prompt`, the environments have it from here on.
+
+    Raises `GepaError` for an environment without a system prompt, and for kinds of texts that none has.
+    """
+    if seed_prompt is not None and "system_prompt" not in kinds:
+        raise GepaError("a seed prompt would have no effect: system_prompt is not among the components.")
+    for label, env in environments.items():
+        if seed_prompt is not None:
+            try:
+                env.reword({SYSTEM_PROMPT: seed_prompt})
+            except ConfigError as error:
+                raise GepaError(f"environment {label}: {error}") from None
+        elif "system_prompt" in kinds and not any(_kind(name) == "system_prompt" for name in env.texts()):
+            raise GepaError(
+                f"environment {label} has no system prompt that could be optimised. Give one to begin from: "
+                "--seed-prompt, with a text or a file."
+            )
+    texts = {
+        label: {name: text for name, text in env.texts().items() if _kind(name) in kinds}
+        for label, env in environments.items()
+    }
+    found = joined(texts)
+    for kind in kinds:
+        if not any(_kind(name) == kind for name in found):
+            raise GepaError(f"no environment has {_WHAT[kind]}; leave {kind} out of the components.")
+    return found
+
+
+@contextmanager
+def with_components(env: Environment, label: str, candidate: Candidate) -> Iterator[None]:
+    """Rollouts of `env` that are begun within have the candidate's texts. It is shared by all that run at the time."""
+    with env.worded(texts_for(env, label, candidate)):
+        yield
+
+
+def read_seed_prompt(value: Any, folder: Path, where: str) -> str:
+    """A text, or that of a file: `{"file": PATH}`, the path of a file that is there, or what can be nothing else.
+
+    Raises `ConfigError` for a file that cannot be read.
+    """
+    path = value.get("file") if isinstance(value, Mapping) else value
+    if not isinstance(path, str):
+        raise ConfigError(f"{where}: seed_prompt should be a text, or {{file = PATH}} (got {value!r:.80}).")
+    is_named = "\n" not in path and len(path) < 1000
+    file = folder / Path(path).expanduser() if is_named else None
+    named = file is not None and (file.is_file() or (file.suffix in PROMPT_SUFFIXES and " " not in path))
+    if not isinstance(value, Mapping) and not named:
+        return path
+    try:
+        assert file is not None
+        return file.read_text(encoding="utf-8").removesuffix("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = (error.strerror or str(error)) if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ConfigError(f"{where}: the seed prompt is to be read from {file}: {reason}.") from None
+
+
+def best_files(candidate: Candidate) -> dict[str, str]:
+    """What is written of the best candidate: files by name, as arguments of environments take them.
+
+    A system prompt for each environment that has its own: `best_prompt-wordle.txt`.
+    """
+    files = {BEST_COMPONENTS: json.dumps(dict(candidate), indent=2, ensure_ascii=False) + "\n"}
+    for name, text in candidate.items():
+        if _kind(name) == "system_prompt":
+            label = name.partition("@")[2]
+            files[BEST_PROMPT if not label else f"best_prompt-{label}.txt"] = text + "\n"
+    return files
+
+
+def _kind(name: str) -> Kind | None:
+    base = name.partition("@")[0]
+    if base == SYSTEM_PROMPT:
+        return "system_prompt"
+    if base.startswith(TOOL):
+        return "tools"
+    return "judge" if base.partition(":")[0] == JUDGE else None
+
+
+_WHAT: dict[Kind, str] = {
+    "system_prompt": "a system prompt",
+    "tools": "tools that are known before a rollout begins",
+    "judge": "a JudgeRubric",
+}

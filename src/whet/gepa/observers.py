@@ -1,0 +1,90 @@
+"""Observers: several at once, and one that may be told from the thread of a search."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from whet.gepa.types import CandidateRecord, Confirmation, Observer, Phase, Plan, Scored
+
+
+class Several:
+    """Tells all of them, in their order. All are closed, also where one fails to."""
+
+    def __init__(self, *observers: Observer) -> None:
+        self._observers = observers
+
+    def planned(self, plan: Plan) -> None:
+        for one in self._observers:
+            one.planned(plan)
+
+    def phase(self, phase: Phase, detail: str, total: int) -> None:
+        for one in self._observers:
+            one.phase(phase, detail, total)
+
+    def finished(self, scored: Scored, spent: int, cost: float | None, replayed: bool = False) -> None:
+        for one in self._observers:
+            one.finished(scored, spent, cost, replayed)
+
+    def decided(self, record: CandidateRecord) -> None:
+        for one in self._observers:
+            one.decided(record)
+
+    def proposed(self, number: int, parent: str, texts: Mapping[str, str], changed: Sequence[str]) -> None:
+        for one in self._observers:
+            one.proposed(number, parent, texts, changed)
+
+    def note(self, line: str) -> None:
+        for one in self._observers:
+            one.note(line)
+
+    def confirmed(self, confirmation: Confirmation) -> None:
+        for one in self._observers:
+            one.confirmed(confirmation)
+
+    def close(self) -> None:
+        failure: Exception | None = None
+        for one in self._observers:
+            try:
+                one.close()
+            except Exception as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+
+class FromThread:
+    """Passes what it is told on to the event loop, in order. A record is told as it is at that moment."""
+
+    def __init__(self, observer: Observer, loop: asyncio.AbstractEventLoop) -> None:
+        self._observer, self._loop = observer, loop
+
+    def planned(self, plan: Plan) -> None:
+        self._pass_on(self._observer.planned, plan)
+
+    def phase(self, phase: Phase, detail: str, total: int) -> None:
+        self._pass_on(self._observer.phase, phase, detail, total)
+
+    def finished(self, scored: Scored, spent: int, cost: float | None, replayed: bool = False) -> None:
+        self._pass_on(self._observer.finished, scored, spent, cost, replayed)
+
+    def decided(self, record: CandidateRecord) -> None:
+        now = dataclasses.replace(record, minibatch=dict(record.minibatch), val_rewards=dict(record.val_rewards))
+        self._pass_on(self._observer.decided, now)
+
+    def proposed(self, number: int, parent: str, texts: Mapping[str, str], changed: Sequence[str]) -> None:
+        self._pass_on(self._observer.proposed, number, parent, dict(texts), list(changed))
+
+    def note(self, line: str) -> None:
+        self._pass_on(self._observer.note, line)
+
+    def confirmed(self, confirmation: Confirmation) -> None:
+        self._pass_on(self._observer.confirmed, confirmation)
+
+    def close(self) -> None:
+        self._pass_on(self._observer.close)
+
+    def _pass_on(self, tell: Callable[..., None], *told: Any) -> None:
+        self._loop.call_soon_threadsafe(tell, *told)
