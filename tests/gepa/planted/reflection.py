@@ -47,16 +47,23 @@ class Proposer:
         absent = [sentence for sentence in SENTENCES if sentence not in present]
         wanted = [INSTRUCTIONS[kind] for kind in kinds if INSTRUCTIONS[kind] in absent]
         if wanted and luck.random() < self.insight:
-            return f"{current}\n{luck.choice(wanted)}"
+            return _with(current, luck.choice(wanted), luck)
         move = luck.choice(("add", "remove", "replace")) if present and absent else "add" if absent else "remove"
         text = current if move == "add" else _without(current, luck.choice(present))
-        return text if move == "remove" else f"{text}\n{luck.choice(absent)}"
+        return text if move == "remove" else _with(text, luck.choice(absent), luck)
 
 
 def current_text(request: str) -> str:
     """The text that is to be improved."""
     found = _OURS.search(request) or _PLAIN.search(request)
     return found["text"] if found else ""
+
+
+def _with(text: str, sentence: str, luck: Random) -> str:
+    """Somewhere after the first line: models do not write the same text twice."""
+    lines = text.splitlines()
+    lines.insert(luck.randint(1, max(1, len(lines))), sentence)
+    return "\n".join(lines)
 
 
 def _without(text: str, sentence: str) -> str:
