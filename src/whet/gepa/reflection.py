@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from whet.clients.client import Client
+from whet.envs.texts import JUDGE, TOOL
 from whet.errors import (
     ContentFilterError,
     EmptyModelResponseError,
@@ -32,7 +33,6 @@ from whet.gepa.excerpts import excerpt
 from whet.gepa.reflection_answer import Unusable, check, placeholders_of, text_of
 from whet.gepa.reflection_log import ReflectionLog, Reply, Request
 from whet.gepa.reflection_prompt import write_correction, write_request
-from whet.gepa.rollout_records import JUDGE, TOOL
 from whet.gepa.rollout_records import make_records as make_records
 from whet.gepa.types import Candidate, Observer, candidate_id
 from whet.messages import content_text

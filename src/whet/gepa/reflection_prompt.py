@@ -11,9 +11,9 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from whet.envs.texts import JUDGE, TOOL
 from whet.gepa.excerpts import excerpt, fit, shares
 from whet.gepa.reflection_answer import CLOSE, OPEN
-from whet.gepa.rollout_records import JUDGE, TOOL
 from whet.messages import whole_characters
 
 Piece = tuple[str, str]  # who says it, and what

@@ -10,14 +10,11 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from whet.envs.texts import JUDGE, TOOL
 from whet.files import json_line
 from whet.gepa.types import Scored
 from whet.messages import as_tool_call, readable_text
 
-TOOL = "tool:"
-"""How the names of components begin that are descriptions of tools: `tool:search`, or `tool:search@environment`."""
-JUDGE = "judge"
-"""... and of those that are prompts of a judge."""
 JUDGED = "judge_response"
 """The state column in which a judge's rubric keeps what it asked and what it was told."""
 
