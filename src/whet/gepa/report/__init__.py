@@ -1,0 +1,22 @@
+"""`report.html`: a search on one page, in one file, made from its directory alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from whet.files import write_whole
+from whet.gepa.report.data import read_report
+from whet.gepa.report.page import page
+from whet.gepa.stored import REPORT, open_search
+
+
+def write_report(directory: Path) -> Path:
+    """Write `report.html` into the directory of a search and return its path.
+
+    A search that has not ended is reported as far as it came; however many its calls, the page is a few megabytes.
+    Raises `RunError` where there is no search, and for a file of it that is damaged.
+    """
+    search = open_search(directory)
+    path = search.directory / REPORT
+    write_whole(path, page(read_report(search)), durable=False)
+    return path

@@ -1,0 +1,126 @@
+"""What a report is made of: the search as its directory tells it, in one pass over its rollouts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from whet.evals.viewer.entries import question_of
+from whet.files import read_lines
+from whet.gepa.records import Frontier, frontier
+from whet.gepa.reflection import ReflectionConfig, why_unusable
+from whet.gepa.reflection_log import FILE as REFLECTIONS
+from whet.gepa.reflection_log import Reply
+from whet.gepa.stored import StoredSearch
+from whet.rollouts.results import RESULTS
+
+QUESTION = 160
+"""Characters of an example's question that are kept."""
+ANSWER = 300
+"""Characters of an unusable answer that are shown."""
+KINDS = 20
+"""Kinds of errors that are told apart."""
+
+
+@dataclass(slots=True)
+class Usage:
+    """What some calls of a model took."""
+
+    calls: int = 0
+    input_tokens: float = 0.0
+    output_tokens: float = 0.0
+    cost: float | None = None  # dollars; None where no price is known
+
+    def add(self, usage: Any, names: tuple[str, str]) -> None:
+        """`names` are those that tokens in and tokens out have in `usage`."""
+        self.calls += 1
+        told = usage if isinstance(usage, Mapping) else {}
+        self.input_tokens += _number(told.get(names[0])) or 0.0
+        self.output_tokens += _number(told.get(names[1])) or 0.0
+        if (cost := _number(told.get("cost"))) is not None:
+            self.cost = (self.cost or 0.0) + cost
+
+
+@dataclass(frozen=True, slots=True)
+class Unusable:
+    """An answer of the reflection model that no text could be taken from."""
+
+    component: str
+    candidate: int | None  # the number of the one that was to be changed
+    why: str
+    answer: str  # its beginning
+
+
+@dataclass(slots=True)
+class ReportData:
+    """A search, as its directory tells it."""
+
+    search: StoredSearch
+    frontier: list[Frontier]
+    questions: dict[str, str] = field(default_factory=dict)  # by example key
+    rollouts: Usage = field(default_factory=Usage)
+    reflection: Usage = field(default_factory=Usage)
+    errors: Counter[str] = field(default_factory=Counter)  # rollouts that failed, by kind
+    unusable: list[Unusable] = field(default_factory=list)
+
+    @property
+    def directory(self) -> Path:
+        return self.search.directory
+
+
+def read_report(search: StoredSearch) -> ReportData:
+    """Everything the page shows. Raises `RunError` for a line of a file that is damaged."""
+    data = ReportData(search, frontier(search.candidates))
+    _read_rollouts(search.directory / "rollouts" / RESULTS, data)
+    _read_reflections(search.directory / REFLECTIONS, data)
+    return data
+
+
+def _read_rollouts(path: Path, data: ReportData) -> None:
+    if not path.is_file():
+        return
+    for row in read_lines(path):
+        data.rollouts.add(row.get("token_usage"), ("input_tokens", "output_tokens"))
+        example = row.get("example")
+        if isinstance(example, str) and example not in data.questions:
+            data.questions[example] = question_of(row, QUESTION)
+        error = row.get("error")
+        if error is not None:
+            kind = str(error.get("error") if isinstance(error, Mapping) else error)
+            data.errors[kind if kind in data.errors or len(data.errors) < KINDS else "others"] += 1
+
+
+def _read_reflections(path: Path, data: ReportData) -> None:
+    if not path.is_file():
+        return
+    limits = data.search.config.get("gepa")
+    max_chars = limits.get("max_chars") if isinstance(limits, Mapping) else None
+    config = ReflectionConfig(max_chars=max_chars if isinstance(max_chars, Mapping) else {})
+    known = data.search.by_id
+    for row in read_lines(path):
+        reply = _reply(row.get("reply"))
+        data.reflection.add(reply.usage, ("prompt_tokens", "completion_tokens"))
+        component, parent = str(row.get("component") or "?"), known.get(str(row.get("candidate")))
+        if reply.failure == "too long":
+            continue  # it was asked again, with less
+        current = parent.texts.get(component, "") if parent is not None else ""
+        why = why_unusable(reply, component, current, config.most_chars(component))
+        if why is not None:
+            number = parent.number if parent is not None else None
+            data.unusable.append(Unusable(component, number, why, (reply.answer or reply.said)[:ANSWER]))
+
+
+def _reply(value: Any) -> Reply:
+    """What a line says of an answer, whatever it is."""
+    told = value if isinstance(value, Mapping) else {}
+    texts = {name: told.get(name) for name in ("answer", "failure", "finish_reason")}
+    known: dict[str, Any] = {name: text if isinstance(text, str) else None for name, text in texts.items()}
+    usage = told.get("usage")
+    return Reply(**known, said=str(told.get("said") or ""), usage=usage if isinstance(usage, Mapping) else None)
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
