@@ -129,6 +129,7 @@ def test_the_key_and_headers_are_sent(server, monkeypatch):
         (500, "oops", whet.ModelError),
         (400, "unknown field", whet.ModelError),
         (400, "This model's maximum context length is 8 tokens", whet.OverlongPromptError),
+        (400, "triggered our content management policy", whet.errors.ContentFilterError),
     ],
 )
 def test_errors_are_fatal_or_one_turns_own(server, status, message, error):

@@ -18,7 +18,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from whet.clients.client import Client
 from whet.clients.keys import find_key
-from whet.errors import EndpointDownError, EndpointError, MissingExtraError, ModelError, OverlongPromptError
+from whet.errors import (
+    ContentFilterError,
+    EndpointDownError,
+    EndpointError,
+    MissingExtraError,
+    ModelError,
+    OverlongPromptError,
+)
 from whet.types import SamplingArgs
 
 if TYPE_CHECKING:
@@ -43,6 +50,7 @@ OVERLONG_PHRASES = (  # how servers say that the prompt does not fit, lower case
     "prompt is too long",
     "too many total text bytes",
 )
+FILTER_PHRASES = ("content_filter", "content management policy")  # of servers that filter what they are asked
 QUOTA_PHRASES = ("quota", "billing", "credit balance", "insufficient_funds", "spend limit")
 
 
@@ -165,6 +173,8 @@ def _of_status(error: Any, base_url: str) -> Exception:
             return OverlongPromptError(message)
         if any(phrase in whole for phrase in QUOTA_PHRASES):
             return EndpointError(f"{base_url} has no quota left for us: {message}")
+        if any(phrase in whole for phrase in FILTER_PHRASES):
+            return ContentFilterError(f"{base_url}: the content filter stopped the request: {message}")
         return ModelError(f"{base_url} rejects the request: {message}")
     if status == 404:
         return EndpointError(f"{base_url} does not have what was asked for: {message} Check the model and the address.")
