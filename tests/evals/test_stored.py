@@ -1,8 +1,6 @@
 """Evaluations on disk: listed, opened, summed up and compared again."""
 
-import fcntl
 import json
-import os
 import shlex
 from pathlib import Path
 
@@ -14,6 +12,7 @@ from whet.errors import RunError
 from whet.evals.command import resume_command
 from whet.evals.config import EvalConfig
 from whet.evals.stored import list_stored, open_stored
+from whet.rollouts.row_log import DirectoryLock
 
 
 @pytest.fixture
@@ -167,12 +166,11 @@ def test_what_the_command_says_is_what_was_asked_for(interrupted, tmp_path, monk
 
 
 def test_an_evaluation_that_somebody_is_at_is_running(interrupted, tmp_path):
-    descriptor = os.open(interrupted, os.O_RDONLY)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    lock = DirectoryLock(interrupted)
     try:
         (head,) = list_stored(tmp_path)
     finally:
-        os.close(descriptor)
+        lock.release()
     assert (head.state, head.resume) == ("running", None)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +13,7 @@ from whet.evals.evaluate import sampling_name
 from whet.evals.streaming import find_results, stream_rows
 from whet.evals.summary import EvalSummary, summarize
 from whet.rollouts.results import METADATA, RESULTS, load_metadata
+from whet.rollouts.row_log import is_locked
 from whet.types import RolloutOutput
 
 DEFAULT_FOLDER = Path("outputs/evals")
@@ -118,19 +117,7 @@ def state_of(directory: Path, metadata: Mapping[str, Any]) -> State:
     """What became of it. One that was killed still says that it runs; the lock on its directory knows better."""
     if metadata.get("state", "finished") == "finished":
         return "finished"
-    return "running" if _is_locked(directory) else "unfinished"
-
-
-def _is_locked(directory: Path) -> bool:
-    """Whether some process writes to a results directory: it holds the lock as long as it lives."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)  # which gives the lock back
-    return False
+    return "running" if is_locked(directory) else "unfinished"
 
 
 def _count_rows(path: Path) -> int:

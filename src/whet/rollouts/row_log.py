@@ -44,6 +44,18 @@ class DirectoryLock:
         self._file.close()
 
 
+def is_locked(directory: Path) -> bool:
+    """Whether some process writes to a results directory."""
+    try:
+        with (directory / LOCK).open("r") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
 class RowLog:
     """Rows that are appended to one file. A torn last line, left by a kill, is cut off when it is opened."""
 
