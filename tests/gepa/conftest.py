@@ -115,7 +115,7 @@ def searched(tmp_path: Path, candidate: Callable[..., CandidateRecord]) -> Calla
             "date": "2026-11-21T14:04:00",
         }
         (directory / "metadata.json").write_text(json.dumps({**known, **metadata}))
-        (directory / "calls.jsonl").write_text("")
+        (directory / "gepa.toml").write_text("")
         for place, rows in (("rollouts/results.jsonl", rollouts), ("reflections.jsonl", reflections)):
             path = directory / place
             path.parent.mkdir(exist_ok=True)

@@ -16,8 +16,10 @@ from pydantic import TypeAdapter, ValidationError
 
 from whet.errors import RunError, WhetError
 from whet.gepa.records import CANDIDATES, by_id, read_candidates
+from whet.gepa.run_directory import CONFIG
 from whet.gepa.types import CandidateRecord, Confirmation, Plan
 from whet.rollouts.results import METADATA, load_metadata
+from whet.rollouts.row_log import is_locked
 
 RUNS = Path("runs")
 BEST_PROMPT, REPORT = "best_prompt.txt", "report.html"
@@ -145,8 +147,8 @@ def find_searches(folder: Path = RUNS) -> list[StoredSearch]:
 
 
 def is_search(directory: Path) -> bool:
-    """Whether `whet gepa run` has made this directory: no other run has a log of calls, or candidates."""
-    return any((directory / name).is_file() for name in ("calls.jsonl", CANDIDATES))
+    """Whether `whet gepa run` has made this directory."""
+    return any((directory / name).is_file() for name in (CONFIG, CANDIDATES))
 
 
 def _read(directory: Path, candidates: Sequence[CandidateRecord] | None = None) -> StoredSearch:
@@ -170,7 +172,8 @@ def _read_as_far_as_possible(directory: Path) -> StoredSearch:
 
 def _state(directory: Path, metadata: Mapping[str, Any]) -> str:
     """What became of it. One that was killed still says that it runs; the lock on its directory knows better."""
-    return str(metadata.get("state") or "unknown")
+    said = str(metadata.get("state") or "unknown")
+    return DIED if said == "running" and not is_locked(directory) else said
 
 
 def _part(kind: type[T], metadata: Mapping[str, Any], name: str, directory: Path) -> T | None:
