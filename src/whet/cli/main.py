@@ -35,6 +35,7 @@ app = typer.Typer(
 )
 app.add_typer(lazy_group("whet.cli.train", "Train a model on environments."), name="train")
 app.add_typer(lazy_group("whet.cli.eval", "Evaluate a model on an environment."), name="eval")
+app.add_typer(lazy_group("whet.cli.gepa", "Find better prompts for a model that stays as it is."), name="gepa")
 app.add_typer(lazy_group("whet.cli.env", "Make, check and install environments."), name="env")
 app.command("doctor")(doctor_command)
 app.command("view")(view_command)

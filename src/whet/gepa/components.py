@@ -81,17 +81,32 @@ def read_seed_prompt(value: Any, folder: Path, where: str) -> str:
         raise ConfigError(f"{where}: the seed prompt is to be read from {file}: {reason}.") from None
 
 
-def best_files(candidate: Candidate) -> dict[str, str]:
+def best_files(candidate: Candidate, environments: Mapping[str, Environment]) -> dict[str, str]:
     """What is written of the best candidate: files by name, as arguments of environments take them.
 
-    A system prompt for each environment that has its own: `best_prompt-wordle.txt`.
+    `best_components.json` has all texts. Where texts differ between environments, each has its own files besides:
+    `best_prompt-wordle.txt`, `best_components-wordle.json`.
     """
-    files = {BEST_COMPONENTS: json.dumps(dict(candidate), indent=2, ensure_ascii=False) + "\n"}
-    for name, text in candidate.items():
-        if _kind(name) == "system_prompt":
-            label = name.partition("@")[2]
-            files[BEST_PROMPT if not label else f"best_prompt-{label}.txt"] = text + "\n"
+    files = {BEST_COMPONENTS: _as_json(candidate)}
+    if SYSTEM_PROMPT in candidate:
+        files[BEST_PROMPT] = candidate[SYSTEM_PROMPT] + "\n"
+    if len(environments) > 1:
+        for label, env in environments.items():
+            texts = texts_for(env, label, candidate)
+            files[of_environment(BEST_COMPONENTS, label)] = _as_json(texts)
+            if SYSTEM_PROMPT in texts and SYSTEM_PROMPT not in candidate:
+                files[of_environment(BEST_PROMPT, label)] = texts[SYSTEM_PROMPT] + "\n"
     return files
+
+
+def of_environment(name: str, label: str) -> str:
+    """`best_prompt-wordle.txt`"""
+    stem, _, suffix = name.rpartition(".")
+    return f"{stem}-{label}.{suffix}"
+
+
+def _as_json(texts: Mapping[str, str]) -> str:
+    return json.dumps(dict(texts), indent=2, ensure_ascii=False) + "\n"
 
 
 def _kind(name: str) -> Kind | None:

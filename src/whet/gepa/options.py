@@ -1,0 +1,178 @@
+"""From an environment or a config file, and the command line, to a `GepaConfig`.
+
+    env_id = "wordle"              # or several: [[env]] with id, name, weight, args, taskset, harness
+    model = "mini"
+    max_calls = 500
+
+    [gepa]                         # how the search goes
+    acceptance = "paired"
+
+    [sampling]
+    temperature = 0.7
+
+The command line goes over the file, `[sampling]` key by key. Relative paths are relative to the file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from whet.config import read_toml, validate
+from whet.envs.sections import with_files
+from whet.errors import ConfigError, GepaError
+from whet.gepa.components import read_seed_prompt
+from whet.gepa.config import EnvSection, GepaConfig
+from whet.gepa.run_directory import CONFIG, RunDirectory
+
+COMMAND_LINE = "command line"
+SPELLINGS = {
+    "endpoint_id": "model",
+    "api_base_url": "base_url",
+    "endpoints_path": "endpoints",
+    "sampling_args": "sampling",
+    "reflection_sampling_args": "reflection_sampling",
+}
+OF_ONE_ENVIRONMENT = {
+    "env_id": "id",
+    "environment": "id",
+    "id": "id",
+    "env_args": "args",
+    "args": "args",
+    "taskset": "taskset",
+    "harness": "harness",
+}
+"""Keys beside which there is no `[[env]]`."""
+IN_SAMPLING = ("temperature", "max_tokens")
+PATHS = ("endpoints", "env_file")
+TABLES = ("sampling", "reflection_sampling", "gepa")
+
+
+def load_config(target: str | None, given: Mapping[str, Any]) -> GepaConfig:
+    """The config of a new search: of the environment or config file `target`, with the options of the command line.
+
+    Raises `ConfigError`, a line for each mistake.
+    """
+    if target is None:
+        raise ConfigError("name an environment or a config file: whet gepa run ENV. To go on with a run: --resume RUN.")
+    is_file = target.endswith(".toml")
+    path = Path(target).expanduser()
+    source = str(path) if is_file else COMMAND_LINE
+    layer = _canonical(read_toml(path), source, path.parent) if is_file else {"env": [{"id": target}]}
+    data = _merged(layer, given)
+    if "env" not in data:
+        raise ConfigError(f"{source}: 'env_id' is missing; it names the environment. Several are [[env]] tables.")
+    data["name"] = _name(data, path.stem if is_file else None)
+    return validate(GepaConfig, data, source)
+
+
+def load_resumed(directory: Path, target: str | None, given: Mapping[str, Any]) -> GepaConfig:
+    """The config of a run that is gone on with: its own, with the options of the command line.
+
+    Where `target` is given as well, it has to come to the same run; that is checked when the run is opened.
+    """
+    if not (directory / CONFIG).is_file():
+        raise GepaError(f"--resume {directory}: this is no run of whet gepa; {CONFIG} is missing in it.")
+    place = {"name": directory.name, "runs_directory": str(directory.parent)}
+    if target is not None:
+        return load_config(target, {**given, **place})
+    saved = read_toml(directory / CONFIG)
+    return validate(GepaConfig, {**_merged(saved, given), **place}, str(directory / CONFIG))
+
+
+def _canonical(raw: Mapping[str, Any], source: str, folder: Path | None) -> dict[str, Any]:
+    """A file's keys, or those of the command line, in our own spelling."""
+    layer: dict[str, Any] = {}
+    env: dict[str, Any] = {}
+    for key, value in raw.items():
+        into, name = (env, OF_ONE_ENVIRONMENT[key]) if key in OF_ONE_ENVIRONMENT else (layer, SPELLINGS.get(key, key))
+        if name in into:
+            raise ConfigError(f"{source}: '{key}' is there twice, in two spellings; give it once.")
+        into[name] = value
+    for name in TABLES:
+        if name in layer and not isinstance(layer[name], Mapping):
+            raise ConfigError(f"{source}: '{name}' should be a table (got {layer[name]!r}).")
+    for name in IN_SAMPLING:
+        if name in layer:
+            layer["sampling"] = {name: layer.pop(name), **layer.get("sampling", {})}
+    if env:
+        if "env" in layer:
+            raise ConfigError(f"{source}: '{next(iter(env))}' is for one environment, and there is [[env]]; use that.")
+        layer["env"] = [env]
+    elif isinstance(layer.get("env"), Mapping):
+        layer["env"] = [layer["env"]]
+    if "env" in layer:
+        layer["env"] = [_environment(section, source, folder) for section in _sections(layer["env"], source)]
+    for name in ("state_columns", "components", "env_file"):
+        if isinstance(layer.get(name), str):
+            layer[name] = [part.strip() for part in layer[name].split(",")]
+    if "seed_prompt" in layer:
+        layer["seed_prompt"] = read_seed_prompt(layer["seed_prompt"], folder or Path(), source)
+    if folder is not None:
+        _resolve_paths(layer, folder)
+    return layer
+
+
+def _sections(value: Any, source: str) -> Sequence[Mapping[str, Any]]:
+    if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
+        raise ConfigError(f"{source}: 'env' should be tables, [[env]].")
+    return value
+
+
+def _environment(section: Mapping[str, Any], source: str, folder: Path | None) -> dict[str, Any]:
+    names = {"env_id": "id", "environment": "id", "env_args": "args"}
+    env = {names.get(key, key): value for key, value in section.items()}
+    if isinstance(env.get("args"), Mapping):
+        env["args"] = with_files(env["args"], folder or Path(), source)
+    if folder is not None and isinstance(env.get("id"), str):
+        env["id"] = _beside(env["id"], folder)
+    return env
+
+
+def _merged(layer: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The command line over the rest."""
+    over = _canonical(given, COMMAND_LINE, None)
+    data = {**layer, **over}
+    for name in TABLES:
+        if name in layer and name in over:
+            data[name] = {**layer[name], **over[name]}
+    if "env" in over and "env" in layer:
+        if len(layer["env"]) > 1:
+            raise ConfigError("-a is for one environment, and the file has several; write their args into the file.")
+        below, above = layer["env"][0], over["env"][0]
+        data["env"] = [{**below, **above, "args": {**below.get("args", {}), **above.get("args", {})}}]
+    return data
+
+
+def _resolve_paths(layer: dict[str, Any], folder: Path) -> None:
+    for name in PATHS:
+        value = layer.get(name)
+        if isinstance(value, str):
+            layer[name] = str(folder / Path(value).expanduser())
+        elif isinstance(value, list):
+            layer[name] = [str(folder / Path(item).expanduser()) for item in value]
+    for name in ("model", "reflection_model"):
+        if isinstance(layer.get(name), str):
+            layer[name] = _beside(layer[name], folder)
+
+
+def _beside(name: str, folder: Path) -> str:
+    """An id, or a path relative to the file."""
+    is_path = name.startswith(".") or ("/" in name and (folder / name).exists())
+    return str(folder / name) if is_path else name
+
+
+def _name(data: Mapping[str, Any], stem: str | None) -> str:
+    """The name that was given, else the first that is free: `wordle`, `wordle-2`, ..."""
+    if data.get("name") not in (None, "auto"):
+        return str(data["name"])
+    first = data["env"][0] if data["env"] else {}
+    label = EnvSection(id=str(first.get("id") or "run")).label if stem is None else stem
+    label = "gepa-" + (re.sub(r"[^A-Za-z0-9._-]+", "-", label).strip("-.") or "run")
+    runs = Path(str(data.get("runs_directory", GepaConfig.model_fields["runs_directory"].default)))
+    number = 1
+    while RunDirectory(runs / (name := label if number == 1 else f"{label}-{number}")).path.exists():
+        number += 1
+    return name

@@ -1,0 +1,125 @@
+"""How a search ended, and what to do next: the exact command that evaluates the best prompt."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from whet.envs.environment import Environment
+from whet.envs.loading import takes_system_prompt
+from whet.envs.texts import SYSTEM_PROMPT, texts_for
+from whet.evals.config import EvalConfig
+from whet.gepa.components import BEST_COMPONENTS, BEST_PROMPT, of_environment
+from whet.gepa.config import EnvSection, GepaConfig
+from whet.gepa.types import Candidate, CandidateRecord, Confirmation
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a person is told in the end."""
+
+    state: Literal["finished", "interrupted", "failed", "planned"]
+    message: str  # why it ended
+    directory: Path
+    spent: int = 0
+    max_calls: int = 0
+    cost: float | None = None
+    candidates: int = 0  # proposals that were decided on
+    accepted: int = 0
+    seed_mean: float | None = None  # on validation
+    best: CandidateRecord | None = None
+    confirmation: Confirmation | None = None
+    evaluate: list[str] = field(default_factory=list)  # a command for each environment
+    report: Path | None = None
+    resume: str | None = None
+    exit_code: int = 0
+
+
+def lines(outcome: Outcome) -> Iterator[str]:
+    """The outcome in words."""
+    cost = "" if outcome.cost is None else f", ${outcome.cost:.4g}"
+    yield f"{outcome.state}: {outcome.message}"
+    if outcome.state == "planned":
+        return
+    yield (
+        f"{outcome.spent} of {outcome.max_calls} calls{cost}; {outcome.accepted} of {outcome.candidates} proposals "
+        "accepted"
+    )
+    if outcome.best is not None and outcome.best.val_mean is not None:
+        yield _best(outcome, outcome.best)
+    if outcome.confirmation is not None:
+        yield in_words(outcome.confirmation)
+    if outcome.report is not None:
+        yield f"report: {outcome.report}"
+    for command in outcome.evaluate:
+        yield f"evaluate it: {command}"
+    if outcome.resume is not None:
+        yield f"go on with: {outcome.resume}"
+
+
+def in_words(found: Confirmation) -> str:
+    """What the comparison on held-out examples says, and whether it says anything."""
+    share = (
+        f"{found.best_mean:.3f} against {found.seed_mean:.3f} on {found.pairs} held-out examples: "
+        f"{found.difference:+.3f}, 95 % interval {found.low:+.3f} to {found.high:+.3f}"
+    )
+    return f"confirmed: {share}" if found.real else f"not confirmed: {share}, so it may be no better at all"
+
+
+def _best(outcome: Outcome, best: CandidateRecord) -> str:
+    prompt = outcome.directory / BEST_COMPONENTS if SYSTEM_PROMPT not in best.texts else outcome.directory / BEST_PROMPT
+    if best.verdict == "seed":
+        return f"best: the prompt it began with, {best.val_mean:.3f} on validation"
+    return f"best: candidate {best.number}, {best.val_mean:.3f} on validation against {outcome.seed_mean:.3f}: {prompt}"
+
+
+def evaluate_commands(
+    config: GepaConfig, policy: EvalConfig, environments: Mapping[str, Environment], best: Candidate
+) -> list[str]:
+    """`whet eval run ...` with the best texts in the place of each environment's own."""
+    return [
+        shlex.join(_evaluate(config, policy, section, texts_for(environments[section.label], section.label, best)))
+        for section in config.env
+    ]
+
+
+def resume_command(directory: Path) -> str:
+    return shlex.join(["whet", "gepa", "run", "--resume", str(directory)])
+
+
+def _evaluate(config: GepaConfig, policy: EvalConfig, section: EnvSection, texts: Mapping[str, str]) -> list[str]:
+    # A loader that takes a system prompt may add to it: there the texts go in as they are to be shown.
+    plain = set(texts) == {SYSTEM_PROMPT} and not takes_system_prompt(section.id)
+    args: dict[str, Any] = {
+        name: value for name, value in section.loader_args().items() if name not in (SYSTEM_PROMPT, "components")
+    }
+    several = len(config.env) > 1
+    file = BEST_PROMPT if plain else BEST_COMPONENTS
+    if several and not (plain and (config.directory / BEST_PROMPT).exists()):
+        file = of_environment(file, section.label)
+    args[SYSTEM_PROMPT if plain else "components"] = {"file": str(config.directory / file)}
+    words = ["whet", "eval", "run", section.id, *_model(config, policy), "-a", json.dumps(args, ensure_ascii=False)]
+    if policy.max_tokens is not None:
+        words += ["-t", str(policy.max_tokens)]
+    if policy.temperature is not None:
+        words += ["-T", str(policy.temperature)]
+    if policy.sampling_args:
+        words += ["-S", json.dumps(policy.sampling_args)]
+    return words
+
+
+def _model(config: GepaConfig, policy: EvalConfig) -> list[str]:
+    if policy.short_name is not None:
+        default = GepaConfig.model_fields["endpoints"].default
+        given = [] if config.endpoints == default else ["-e", str(config.endpoints)]
+        return ["-m", policy.short_name, *given]
+    words = ["-m", config.model]
+    if config.base_url is not None:
+        words += ["-b", config.base_url]
+        if config.api_key_var != GepaConfig.model_fields["api_key_var"].default:
+            words += ["-k", config.api_key_var]
+    return words

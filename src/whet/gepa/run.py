@@ -1,0 +1,381 @@
+"""From a config to a finished search: loads, plans, opens the directory, searches in a thread, compares in the end.
+
+Everything that can be wrong with a config is found before the directory is made, and nothing is paid for before the
+plan has been told. What ends it, whatever that is, becomes an `Outcome`, and what had finished is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from whet import __version__, cancellation
+from whet.calls import call_all
+from whet.clients.config import Price
+from whet.clients.usage import Spending, spending
+from whet.env_files import load_env_files
+from whet.envs.environment import Environment
+from whet.envs.loading import load_environment
+from whet.errors import ConfigError, DatasetError, RunError, WhetError
+from whet.evals.config import EvalConfig
+from whet.evals.model import Models, endpoint_of, find_models
+from whet.evals.offline import check_loopback, go_offline
+from whet.gepa.budget import Budget, CostCap
+from whet.gepa.call_log import CallLog
+from whet.gepa.calls import Calls
+from whet.gepa.components import best_files, seed_candidate
+from whet.gepa.config import GepaConfig
+from whet.gepa.execute import Rolled
+from whet.gepa.identity import identity_of
+from whet.gepa.observers import FromThread, Several
+from whet.gepa.outage import Outage
+from whet.gepa.outcome import Outcome, evaluate_commands, resume_command
+from whet.gepa.plan import held_out_wanted, make_plan
+from whet.gepa.records import Records
+from whet.gepa.reflection import Reflection, ReflectionConfig
+from whet.gepa.reflection_log import FILE as REFLECTIONS
+from whet.gepa.reflection_log import ReflectionLog
+from whet.gepa.rollout_records import JUDGED
+from whet.gepa.run_directory import RunDirectory
+from whet.gepa.splits import Source, Splits, split_examples
+from whet.gepa.types import BudgetSpent, CandidateRecord, Confirmation, Observer, Phase, Plan, Scored, SearchResult
+from whet.rollouts.pace import paced
+from whet.signals import on_stopping_signals
+
+FEWEST_PAIRS = 2
+"""Held-out examples without which there is nothing to compare."""
+
+
+class Interrupted(Exception):
+    """Ctrl-C or SIGTERM, by its number."""
+
+    def __init__(self, signal_number: int) -> None:
+        super().__init__(signal_number)
+        self.signal_number = signal_number
+
+
+def run_search(config: GepaConfig, observer: Observer, *, resume: bool = False, dry_run: bool = False) -> Outcome:
+    """Search, from the start or (resumed) with a log that answers. `observer` is closed in the end.
+
+    With `dry_run` only the plan is told. Raises `WhetError` for a mistake that was found before the search began.
+    """
+    environments: dict[str, Environment] = {}
+    try:
+        _prepare(config)
+        for section in config.env:
+            environments[section.label] = load_environment(section.id, **section.loader_args())
+        search = _Search(config, observer, environments)
+        directory = RunDirectory(config.directory)
+        directory.check(search.identity, config.max_calls, resume=resume)
+        if not dry_run:
+            find_models([search.policy, search.reflector])
+        observer.planned(search.plan)
+        if dry_run:
+            return Outcome("planned", "nothing was run", config.directory, max_calls=config.max_calls)
+        directory.open(config, search.identity, resume=resume)
+        try:
+            return search.execute(directory)
+        finally:
+            directory.close()
+    finally:
+        observer.close()
+        cancellation.run(_close(environments.values()))  # of a search that did not come to it
+
+
+def _prepare(config: GepaConfig) -> None:
+    if config.offline:
+        go_offline()
+        for model in (config.policy(), config.reflector()):
+            for url in model.base_url.split(",") if model.base_url is not None else ():
+                check_loopback(url)
+    load_env_files(config.env_file)
+
+
+class _Search:
+    """The parts of one search, and what happens when it ends one way or another."""
+
+    def __init__(self, config: GepaConfig, observer: Observer, environments: Mapping[str, Environment]) -> None:
+        """Find the examples and make the plan; nothing is written."""
+        self.config, self.environments = config, environments
+        self.policy, self.reflector = config.policy(), config.reflector()
+        self.seed = seed_candidate(environments, config.components, config.seed_prompt)
+        for env in environments.values():
+            env.set_concurrency(config.max_concurrent)
+        self.splits = self._split()
+        self.plan = make_plan(config, self.splits, _price(self.policy))
+        if config.max_cost is not None and not (_price(self.policy) and _price(self.reflector)):
+            raise ConfigError(
+                "max_cost needs the prices of both models: give each a short name in configs/endpoints.toml, with its "
+                "price = { input = ..., output = ... } in dollars for a million tokens."
+            )
+        self.identity = identity_of(config, self.policy, self.reflector, self.seed, self.splits)
+        self.observer = observer
+        self.told = _Told()
+
+    def _split(self) -> Splits:
+        sources = []
+        for section in self.config.env:
+            env = self.environments[section.label]
+            train, held_out = env.build_dataset(), env.build_eval_dataset()
+            rows = train if train is not None else held_out
+            if rows is None or not len(rows):
+                raise DatasetError(f"environment {section.id}: there is no task to learn from")
+            sources.append(Source(section.label, rows, held_out if train is not None else None, section.weight))
+        return split_examples(
+            sources,
+            num_train=self.config.num_train,
+            num_val=self.config.num_val,
+            held_out=held_out_wanted(self.config),
+            exact=self.config.gepa.held_out is not None,
+            seed=self.config.search_seed,
+        )
+
+    def execute(self, directory: RunDirectory) -> Outcome:
+        """Search until the end, an interruption or a failure; in each case records and report are left whole."""
+        self.directory = directory
+        self.observer = Several(self.observer, Records(directory.path), self.told)
+        directory.write(plan=self.plan, seed_candidate=self.seed, version_info={"whet": __version__})
+        try:
+            reason = cancellation.run(self._run())
+            return self._ended("finished", reason)
+        except Interrupted as interrupted:
+            return self._ended("interrupted", "stopped; what has finished is kept", 128 + interrupted.signal_number)
+        except WhetError as error:
+            return self._ended("failed", str(error), 1)
+        except OSError as error:
+            if not error.filename or not Path(error.filename).is_relative_to(directory.path):
+                raise
+            reason = f"cannot write {error.filename}: {error.strerror}. Make room or mend the disk, then --resume."
+            return self._ended("failed", reason, 1)
+        except BaseException as error:
+            directory.write(state="failed", reason=f"{type(error).__name__}: {error}", **self._so_far())
+            raise
+
+    async def _run(self) -> str:
+        """Why the search ended. Raises `Interrupted` where it was asked to stop."""
+        stopped: list[int] = []
+        with _stop_on_signals(stopped, self.observer.close):
+            try:
+                return await self._with_models()
+            except asyncio.CancelledError:
+                if not stopped:
+                    raise
+                raise Interrupted(stopped[0]) from None
+
+    async def _with_models(self) -> str:
+        models = Models([self.policy, self.reflector])
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(_close, self.environments.values())
+            stack.push_async_callback(models.close)
+            spent = stack.enter_context(spending())
+            if not self.policy.local:
+                stack.enter_context(paced())
+            log = CallLog(self.directory.path)
+            reflections = ReflectionLog(self.directory.path / REFLECTIONS)
+            cost = _Cost(spent, log, reflections)
+            stack.callback(lambda: log.close(cost()))
+            calls = self._calls(await models.client(0), log, cost)
+            stack.push_async_callback(calls.close)
+            self.told.cost = cost
+            reflection = self._reflection(await models.client(1), reflections)
+            # In a thread: the library calls, and waits for what the event loop does.
+            return await asyncio.to_thread(self._search, calls, reflection, asyncio.get_running_loop())
+
+    def _calls(self, client: Any, log: CallLog, cost: Callable[[], float | None]) -> Calls:
+        config = self.config
+        judged = (JUDGED,) if "judge" in config.components else ()
+        sampling = {label: self.policy.resolved_sampling(env.sampling_args) for label, env in self.environments.items()}
+        execute = Rolled(
+            self.environments,
+            client,
+            self.policy.model,
+            sampling,
+            seed=_seed_sent(self.policy),
+            timeout=config.timeout,
+            state_columns=(*config.state_columns, *judged),
+        )
+        return Calls(
+            execute=execute,
+            budget=Budget(config.max_calls, self.plan.reserved, log.begun, log.confirming),
+            cap=CostCap(config.max_cost),
+            log=log,
+            observer=self.observer,
+            max_concurrent=config.max_concurrent,
+            outage=Outage(config.gepa.max_retries, config.gepa.retry_delay),
+            max_retries=config.gepa.max_retries,
+            cost=cost,
+        )
+
+    def _reflection(self, client: Any, log: ReflectionLog) -> Reflection:
+        asked = ReflectionConfig(
+            max_chars=self.config.gepa.max_chars,
+            max_unusable=self.config.gepa.max_unusable,
+            max_request_chars=self.config.gepa.max_request_chars,
+            sampling=self.reflector.resolved_sampling({}),
+            seed=_seed_sent(self.reflector),
+        )
+        return Reflection(client, self.reflector.model, asked, log, self.observer, asyncio.get_running_loop())
+
+    def _search(self, calls: Calls, reflection: Reflection, loop: asyncio.AbstractEventLoop) -> str:
+        """The search and the final comparison, in a thread of their own; why the search ended."""
+        from whet.gepa.search import search
+
+        observer = FromThread(self.observer, loop)
+        result = search(self.config, self.seed, self.splits.train, self.splits.val, calls, reflection, observer)
+        self._confirm(result, calls, observer)
+        return result.ended
+
+    def _confirm(self, result: SearchResult, calls: Calls, observer: Observer) -> None:
+        from whet.gepa.confirm import confirm
+
+        best, held_out = result.best, self.splits.held_out
+        if best.verdict == "seed" or not held_out:
+            return
+        pairs = calls.affordable([self.seed, best.texts], held_out)
+        if pairs < FEWEST_PAIRS:
+            observer.note("no calls are left for the final comparison; raise -B and go on with --resume")
+            return
+        try:
+            observer.confirmed(confirm(self.seed, best.texts, held_out[:pairs], calls))
+        except BudgetSpent as error:
+            observer.note(f"the final comparison is not finished: {error}; raise the budget and go on with --resume")
+
+    def _ended(self, state: Literal["finished", "interrupted", "failed"], reason: str, exit_code: int = 0) -> Outcome:
+        told, directory = self.told, self.directory
+        evaluate: list[str] = []
+        if told.best is not None:
+            directory.write_files(best_files(told.best.texts, self.environments))
+            if state == "finished":
+                evaluate = evaluate_commands(self.config, self.policy, self.environments, told.best.texts)
+        directory.write(state=state, reason=reason, **self._so_far())
+        return Outcome(
+            state=state,
+            message=reason,
+            directory=directory.path,
+            spent=told.spent,
+            max_calls=self.config.max_calls,
+            cost=told.cost(),
+            candidates=told.proposals,
+            accepted=told.accepted,
+            seed_mean=told.seed.val_mean if told.seed is not None else None,
+            best=told.best,
+            confirmation=told.confirmation,
+            evaluate=evaluate,
+            report=self._report(),
+            resume=None if state == "finished" else resume_command(directory.path),
+            exit_code=exit_code,
+        )
+
+    def _so_far(self) -> dict[str, Any]:
+        told = self.told
+        best = told.best
+        return {
+            "spent": told.spent,
+            "cost": told.cost(),
+            "proposals": told.proposals,
+            "accepted": told.accepted,
+            "best": None if best is None else {"id": best.id, "number": best.number, "val_mean": best.val_mean},
+            "confirmation": told.confirmation,
+        }
+
+    def _report(self) -> Path | None:
+        """`report.html`. What was found is worth more than the page, so a failure is only told."""
+        from whet.gepa.report import write_report
+
+        try:
+            return write_report(self.directory.path)
+        except (OSError, RunError) as error:
+            self.observer.note(f"no report: {error}")
+            return None
+
+
+@dataclass(slots=True)
+class _Told:
+    """An observer that keeps what the end of a run has to say."""
+
+    spent: int = 0
+    proposals: int = 0
+    accepted: int = 0
+    seed: CandidateRecord | None = None
+    best: CandidateRecord | None = None
+    confirmation: Confirmation | None = None
+    cost: Callable[[], float | None] = field(default=lambda: None)
+
+    def planned(self, plan: Plan) -> None: ...
+
+    def phase(self, phase: Phase, detail: str, total: int) -> None: ...
+
+    def finished(self, scored: Scored, spent: int, cost: float | None, replayed: bool = False) -> None:
+        self.spent = spent
+
+    def decided(self, record: CandidateRecord) -> None:
+        if record.verdict == "seed":
+            self.seed = record
+        else:
+            self.proposals += 1
+            self.accepted += record.verdict == "accepted"
+        best = self.best.val_mean if self.best is not None else None
+        if record.verdict != "rejected" and record.val_mean is not None and (best is None or record.val_mean > best):
+            self.best = record
+
+    def proposed(self, number: int, parent: str, texts: Mapping[str, str], changed: Any) -> None: ...
+
+    def note(self, line: str) -> None: ...
+
+    def confirmed(self, confirmation: Confirmation) -> None:
+        self.confirmation = confirmation
+
+    def close(self) -> None: ...
+
+
+class _Cost:
+    """Dollars of a run so far, those of earlier processes included; None where no price is known."""
+
+    def __init__(self, spent: Spending, log: CallLog, reflections: ReflectionLog) -> None:
+        self._spent = spent
+        self._before = max(log.cost, sum(log.paid) + (reflections.cost or 0.0))
+
+    def __call__(self) -> float | None:
+        if self._spent.cost is None:
+            return self._before or None
+        return self._before + self._spent.cost
+
+
+async def _close(environments: Iterable[Environment]) -> None:
+    await call_all(env.close for env in environments)
+
+
+def _price(model: EvalConfig) -> Price | None:
+    """What a model's endpoint asks; None where it does not say, or the model is run here."""
+    return None if model.local else endpoint_of(model).spread()[0].price
+
+
+def _seed_sent(model: EvalConfig) -> int | None:
+    """The seed that seeds of requests are made of; None where none are sent."""
+    if not model.local and endpoint_of(model).client_type == "anthropic_messages":
+        return None
+    return model.resolved_seed
+
+
+@contextmanager
+def _stop_on_signals(stopped: list[int], restore: Callable[[], Any]) -> Iterator[None]:
+    """The first Ctrl-C or SIGTERM cancels the calling task and is put into `stopped`; the second ends the process."""
+    task = asyncio.current_task()
+    assert task is not None
+
+    def stop(number: int) -> None:
+        if stopped:
+            try:
+                restore()
+            finally:
+                os._exit(128 + number)
+        stopped.append(number)
+        task.cancel()
+
+    with on_stopping_signals(stop):
+        yield

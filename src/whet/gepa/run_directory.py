@@ -1,0 +1,104 @@
+"""A run is a directory: where each of its files lies, who may write there, and what it says of the run.
+
+gepa.toml                                  the resolved config
+metadata.json                              what the run is, how far it is, how it ended
+calls.jsonl, rollouts/, reflections.jsonl  what was begun and what came of it: with these, a run is gone on with
+candidates.jsonl, pareto_frontier.jsonl, report.html, best_prompt.txt, best_components.json    for people
+
+One process at a time owns a run, by a lock that the kernel drops when the process dies.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, is_dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from whet.errors import GepaError, RunError
+from whet.evals.identity import differences
+from whet.files import json_line, sync_directory, write_whole
+from whet.gepa.config import GepaConfig
+from whet.rollouts.results import METADATA, load_metadata
+from whet.rollouts.row_log import DirectoryLock
+
+CONFIG = "gepa.toml"
+IDENTITY = "identity"
+MAX_CALLS = "max_calls"
+
+
+class RunDirectory:
+    """`runs/<name>/`, locked by this process from `open` to `close`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock: DirectoryLock | None = None
+        self._metadata: dict[str, Any] = {}
+
+    def check(self, identity: Mapping[str, Any], max_calls: int, *, resume: bool) -> None:
+        """Whether `open` would be refused. Raises `GepaError` that names every key that is not as it was."""
+        if not resume:
+            if self.path.exists():
+                raise GepaError(
+                    f"{self.path} already exists. Go on with it: --resume {self.path}, or choose another --name."
+                )
+            return
+        found = self._load()
+        lines = differences(found.get(IDENTITY) or {}, json.loads(json_line(identity)))
+        before = found.get(MAX_CALLS)
+        if isinstance(before, int) and max_calls < before:
+            lines.append(f"{MAX_CALLS}: was {before}, is {max_calls}, and may only grow")
+        if lines:
+            told = "\n".join(f"  {line}" for line in lines)
+            raise GepaError(
+                f"--resume: {self.path} is another search than is asked for now:\n{told}\n"
+                "Give the settings it had, or begin a new run without --resume."
+            )
+
+    def open(self, config: GepaConfig, identity: Mapping[str, Any], *, resume: bool) -> None:
+        """Make the directory, or take an existing one to go on in, and lock it. Raises `GepaError`."""
+        self.check(identity, config.max_calls, resume=resume)
+        try:
+            self.path.mkdir(parents=True, exist_ok=resume)
+            self._lock = DirectoryLock(self.path)
+            if resume:
+                self._metadata = self._load()
+            write_whole(self.path / CONFIG, config.to_toml())
+            self.write(
+                state="running",
+                config=config.model_dump(mode="json", exclude={"env_file"}),
+                max_calls=config.max_calls,
+                identity=dict(identity),
+            )
+        except RunError as error:
+            raise GepaError(f"{self.path} is in use: another process is searching in it.") from error
+        except OSError as error:
+            raise GepaError(f"cannot make the run directory {self.path}: {error.strerror or error}.") from error
+
+    def write(self, **fields: Any) -> None:
+        """Change what `metadata.json` says. What is not named stays."""
+        plain = {name: _plain(value) for name, value in fields.items()}
+        self._metadata |= {**plain, "date": datetime.now().isoformat(timespec="seconds")}
+        write_whole(self.path / METADATA, json.dumps(json.loads(json_line(self._metadata)), indent=2) + "\n")
+        sync_directory(self.path)
+
+    def write_files(self, files: Mapping[str, str]) -> None:
+        for name, text in files.items():
+            write_whole(self.path / name, text)
+
+    def close(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def _load(self) -> dict[str, Any]:
+        found = load_metadata(self.path)
+        if found is None:
+            raise GepaError(f"--resume {self.path}: this is no run of whet gepa; {METADATA} is missing in it.")
+        return found
+
+
+def _plain(value: Any) -> Any:
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
