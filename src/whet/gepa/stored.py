@@ -74,8 +74,14 @@ class StoredSearch:
 
     @property
     def reason(self) -> str:
-        """Why it ended, in words."""
-        return str(self.metadata.get("reason") or "")
+        """Why it ended, in words; of one that goes on, or died, what was said before is no reason."""
+        return str(self.metadata.get("reason") or "") if self.state in ENDED and self.state != DIED else ""
+
+    @property
+    def evaluate(self) -> list[str]:
+        """The commands that evaluate the best prompt, one for each environment."""
+        found = self.metadata.get("evaluate")
+        return [str(command) for command in found] if isinstance(found, list) else []
 
     @property
     def spent(self) -> int:

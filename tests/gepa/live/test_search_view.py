@@ -47,7 +47,10 @@ def test_it_shows_the_budget_the_phase_the_candidates_and_what_the_proposal_chan
         "+ Answer with the whole text reversed.",
     ):
         assert line in screen
-    assert screen.startswith("reverse-text with whet/tiny\n━━━━──")
+    assert screen.startswith(
+        "plan       100 calls: 10 for the first prompt on 10 validation examples, 20 kept back for\n"
+    )
+    assert "4 to 11 proposals\nreverse-text with whet/tiny\n━━━━──" in screen
 
 
 def test_what_was_decided_stays_in_the_list_with_its_reason(play: Play) -> None:
@@ -106,6 +109,7 @@ def test_in_the_end_the_budget_and_the_candidates_stay_above_what_is_said(play: 
     played.tell(*BEGUN, *ACCEPTED, "decided 2 rejected - no", "note a worker was replaced", "close")
     assert played.terminal.wait() == 0
     lines = played.terminal.text().split("\n")
+    lines = lines[lines.index("a worker was replaced") :]
     assert lines[0] == "a worker was replaced"
     assert lines[1] == "reverse-text with whet/tiny"
     assert lines[2].endswith("s")

@@ -105,7 +105,7 @@ def test_the_command_that_evaluates_the_best_prompt_is_there_to_be_copied(
     searched: Searched, read_page: ReadPage
 ) -> None:
     command = 'whet eval run reverse-text -a \'{"system_prompt": "x"}\''
-    assert command in read_page(write_report(searched(evaluate=command))).texts
+    assert command in read_page(write_report(searched(evaluate=[command]))).texts
 
 
 def test_each_validation_example_has_a_line_that_can_be_sorted(
@@ -173,7 +173,7 @@ def test_whatever_models_and_environments_write_stays_text(
         reflections=[reflection(seed, None, failure="refused", said=said)],
         config={"model": said, "reflection_model": said, "env": [{"id": said, "name": said}]},
         reason=said,
-        evaluate=said,
+        evaluate=[said],
     )
     page = read_page(write_report(directory))
     page.check()

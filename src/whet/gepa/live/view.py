@@ -9,10 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from rich.console import Console, RenderableType
 from rich.text import Text
 
+from whet.display.columns import print_fact
 from whet.display.live.keyboard import Keyboard
 from whet.display.live.painter import Painter
 from whet.gepa.live.progress import SearchProgress
 from whet.gepa.live.views import COMPARISONS, footer, last_view, live_view, moved
+from whet.gepa.plan import describe
 from whet.gepa.types import CandidateRecord, Confirmation, Phase, Plan, Scored
 from whet.terminal import safe_text
 
@@ -30,7 +32,7 @@ class LiveView:
     ) -> None:
         self._console = console
         self._progress = SearchProgress(title, clock)
-        self._telling = threading.Lock()  # of `_progress`
+        self._telling = threading.RLock()  # of `_progress`; a signal's handler may hold it already
         self._painter = Painter(self, console, keyboard, clock)
         self._started = False
         self._selected: int | None = None  # None: the candidate that is worked on
@@ -41,6 +43,8 @@ class LiveView:
         with self._telling:
             self._progress.planned(plan)
         if not self._started:
+            for place, line in enumerate(describe(plan)):
+                print_fact("" if place else "plan", safe_text(line, 1000), self._console)
             self._started = True
             self._painter.start()
 

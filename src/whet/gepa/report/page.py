@@ -100,14 +100,13 @@ def _verdict(data: ReportData) -> Html:
 
 
 def _next(data: ReportData) -> Html:
-    """The command that evaluates the best prompt, to be copied."""
-    command = data.search.metadata.get("evaluate")
-    if not isinstance(command, str):
+    """The command that evaluates the best prompt, to be copied: one for each environment."""
+    if not data.search.evaluate:
         return join()
     return join(
         tag("h2", "Use it"),
         tag("p", f"The best prompt is in {data.directory / BEST_PROMPT}. To evaluate it:", class_="note"),
-        tag("div", tag("pre", command), class_="command"),
+        *(tag("div", tag("pre", command), class_="command") for command in data.search.evaluate),
     )
 
 
