@@ -1,8 +1,7 @@
 """A search where nobody watches a terminal: plain lines, few enough for a log.
 
-The plan at the start, a line for each candidate that was decided on, one for each tenth of the budget (or a minute,
-where that takes longer), every note, and the confirmation. What the log of an earlier process answers is not said
-again.
+One at the start, one for each candidate that was decided on, one for each tenth of the budget (or a minute, where that
+takes longer), every note, and the confirmation. What the log of an earlier process answers is not said again.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from rich.text import Text
 from whet.display.text import number
 from whet.gepa.live.progress import SearchFacts, SearchProgress
 from whet.gepa.live.views import best_line, candidate_reason, confirmation_line, phase_line
-from whet.gepa.plan import describe
 from whet.gepa.types import CandidateRecord, Confirmation, Phase, Plan, Scored
 from whet.terminal import duration, safe_text
 
@@ -37,9 +35,7 @@ class PlainLines:
 
     def planned(self, plan: Plan) -> None:
         self._progress.planned(plan)
-        self._print(safe_text(self._title))
-        for line in describe(plan):
-            self._print(safe_text(line, 1000))
+        self._print(f"{safe_text(self._title)}: at most {plan.max_calls} calls")
 
     def phase(self, phase: Phase, detail: str, total: int) -> None:
         self._progress.phase(phase, detail, total)

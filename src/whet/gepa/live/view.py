@@ -9,12 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from whet.display.columns import print_fact
 from whet.display.live.keyboard import Keyboard
 from whet.display.live.painter import Painter
 from whet.gepa.live.progress import SearchProgress
 from whet.gepa.live.views import COMPARISONS, footer, last_view, live_view, moved
-from whet.gepa.plan import describe
 from whet.gepa.types import CandidateRecord, Confirmation, Phase, Plan, Scored
 from whet.terminal import safe_text
 
@@ -43,8 +41,6 @@ class LiveView:
         with self._telling:
             self._progress.planned(plan)
         if not self._started:
-            for place, line in enumerate(describe(plan)):
-                print_fact("" if place else "plan", safe_text(line, 1000), self._console)
             self._started = True
             self._painter.start()
 
@@ -72,7 +68,7 @@ class LiveView:
         if self._started:
             self._painter.note(line)
         else:
-            self._console.print(Text(safe_text(line, 1000)), soft_wrap=True)
+            self._console.print(Text(safe_text(line, 1000)))
 
     def confirmed(self, confirmation: Confirmation) -> None:
         with self._telling:
