@@ -28,9 +28,9 @@ FINE_TUNING = """
 # Keys of `whet train sft`
 
 [Supervised fine-tuning](guides/sft.md) explains them. `[lora]`, `[optimizer]`, `[learner]`, `[eval]`, `[sampling]`,
-`[checkpointing]`, `[inference]`, `[deployment]`, `[wandb]` and `[trackio]` are as above.
+`[checkpointing]`, `[watchdog]`, `[inference]`, `[deployment]`, `[wandb]` and `[trackio]` are as above.
 """
-ITS_OWN = ("data", "validation")
+ITS_OWN = ("data", "validation", "budget", "early_stop")
 """Sections that only fine-tuning has."""
 
 

@@ -48,6 +48,7 @@ class Budget:
     """What has been used, and whether that is all."""
 
     config: BudgetConfig = field(default_factory=BudgetConfig)
+    counted: str = "sampled"  # what became of the tokens that count
     time: float = 0.0  # seconds, before this process
     tokens: int = 0
     cost: float | None = None  # dollars; None while nothing has reported any
@@ -62,7 +63,7 @@ class Budget:
         if limit.max_time is not None and self.time + elapsed >= limit.max_time:
             return f"budget.max_time = {limit.max_time:g} s is used up"
         if limit.max_tokens is not None and self.tokens >= limit.max_tokens:
-            return f"budget.max_tokens = {limit.max_tokens} is used up ({self.tokens} tokens were sampled)"
+            return f"budget.max_tokens = {limit.max_tokens} is used up ({self.tokens} tokens were {self.counted})"
         if limit.max_cost is not None and (self.cost or 0.0) >= limit.max_cost:
             return f"budget.max_cost = {limit.max_cost:g} is used up ({self.cost:.4f} dollars)"
         return None

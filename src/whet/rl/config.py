@@ -257,7 +257,7 @@ class RunConfig(StrictModel):
                 f"{self.max_async_level}: most rollouts would be too old before they are trained"
             )
         if self.early_stop is not None:
-            self._early_stop_can_act(self.early_stop)
+            check_early_stop(self.early_stop, self.eval, self.env)
         ratios = self.buffer.env_ratios
         if ratios and len(ratios) != len(self.env):
             raise ValueError(f"buffer.env_ratios has {len(ratios)} shares for {len(self.env)} [[env]]: one for each")
@@ -272,15 +272,6 @@ class RunConfig(StrictModel):
         if self.sampling.temperature == 0:
             raise ValueError("sampling.temperature = 0 makes every rollout of a group the same: nothing to learn from")
         return self
-
-    def _early_stop_can_act(self, early_stop: EarlyStopConfig) -> None:
-        if not self.eval.interval:
-            raise ValueError("[early_stop] has no effect without evaluations during training: set eval.interval")
-        names = [env.label for env in self.eval.env or self.env]
-        if early_stop.environment not in (None, *names):
-            raise ValueError(
-                f"early_stop.environment = {early_stop.environment!r} is not evaluated; choose from {', '.join(names)}"
-            )
 
     @property
     def groups_per_batch(self) -> int:
@@ -322,6 +313,19 @@ class RunConfig(StrictModel):
         import tomli_w
 
         return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
+
+
+def check_early_stop(
+    early_stop: EarlyStopConfig, evaluated: EvalConfig | None, environments: tuple[EnvConfig, ...] = ()
+) -> None:
+    """Raise `ValueError` where nothing would ever be measured. `environments` are evaluated where [eval] names none."""
+    if evaluated is None or not evaluated.interval:
+        raise ValueError("[early_stop] has no effect without evaluations during training: set eval.interval")
+    names = [env.label for env in evaluated.env or environments]
+    if early_stop.environment not in (None, *names):
+        raise ValueError(
+            f"early_stop.environment = {early_stop.environment!r} is not evaluated; choose from {', '.join(names)}"
+        )
 
 
 def load_run_config(path: Path, overrides: list[str] | None = None) -> RunConfig:

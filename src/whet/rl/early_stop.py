@@ -1,7 +1,7 @@
-"""Whether held-out scores say that training on would be a waste. Pure: the evaluations so far in, a reason or None out.
+"""Whether held-out scores say that training on would be a waste. Pure: the scores so far in, a reason or None out.
 
-There is nothing to remember: the evaluations are on record (`evals.jsonl`), so a resumed run decides as one that was
-never interrupted.
+There is nothing to remember: evaluations and validation losses are on record (`evals.jsonl`, `metrics.jsonl`), so a
+resumed run decides as one that was never interrupted.
 """
 
 from __future__ import annotations
@@ -27,14 +27,30 @@ class EarlyStopConfig(StrictModel):
         None, gt=0, description="End the run at once when the metric is this much below its best; absent: never."
     )
 
+    @property
+    def watches_evaluations(self) -> bool:
+        """Rather than a loss."""
+        return True
+
 
 def reason_to_stop(config: EarlyStopConfig, evaluations: Sequence[EvalReport]) -> str | None:
     """Why to stop after these evaluations (in their order), in words for people; None to go on."""
     scores = [(report.step, value_of(config, report)) for report in evaluations if report.moment != "after"]
+    what = f"eval {config.metric}" + (f" of {config.environment}" if config.environment else "")
+    return _reason(config, scores, what, sign=1)
+
+
+def reason_of_losses(config: EarlyStopConfig, losses: Sequence[tuple[int, float]]) -> str | None:
+    """The same of a loss, which is better where it is lower, by step."""
+    return _reason(config, [(step, -loss) for step, loss in losses], config.metric, sign=-1)
+
+
+def _reason(config: EarlyStopConfig, scores: Sequence[tuple[int, float]], what: str, *, sign: int) -> str | None:
+    """Scores are better where they are higher; times `sign` they are what people know."""
     best_step, best = -1, -math.inf
     since = 0
     for step, score in scores:
-        if math.isnan(score):  # every rollout of it errored: it says nothing
+        if math.isnan(score):  # every rollout of it errored, or there is no loss: it says nothing
             continue
         if score > best + (config.min_delta if best > -math.inf else 0.0):
             best_step, best, since = step, score, 0
@@ -42,16 +58,12 @@ def reason_to_stop(config: EarlyStopConfig, evaluations: Sequence[EvalReport]) -
         since += 1
     if not scores or math.isnan(last := scores[-1][1]) or since == 0:
         return None
-    what = f"eval {config.metric}" + (f" of {config.environment}" if config.environment else "")
+    known, now = f"{sign * best:.3f} (step {best_step})", f"{sign * last:.3f} (step {scores[-1][0]})"
     if config.collapse is not None and last <= best - config.collapse:
-        return (
-            f"{what} fell from {best:.3f} (step {best_step}) to {last:.3f} (step {scores[-1][0]}): early_stop.collapse"
-        )
+        return f"{what} {'fell' if sign > 0 else 'rose'} from {known} to {now}: early_stop.collapse"
     if since >= config.patience:
-        return (
-            f"{what} has not been better than {best:.3f} (step {best_step}) for {since} evaluations: "
-            f"early_stop.patience = {config.patience}"
-        )
+        times = "evaluations" if sign > 0 else "validations"
+        return f"{what} has not been better than {known} for {since} {times}: early_stop.patience = {config.patience}"
     return None
 
 

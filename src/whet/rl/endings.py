@@ -1,16 +1,16 @@
-"""What ends a run before its last step, with a checkpoint: a budget used up, held-out scores that stop rising."""
+"""What ends a run before its last step, with a checkpoint: a budget used up, held-out scores that get no better."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from whet.clients.usage import Spending
 from whet.rl.budgets import Budget
-from whet.rl.early_stop import EarlyStopConfig, check_metric, reason_to_stop
+from whet.rl.early_stop import EarlyStopConfig, check_metric, reason_of_losses, reason_to_stop
 from whet.rl.monitors.protocol import EvalReport
 
 
@@ -20,7 +20,7 @@ class Ending:
 
     budget: Budget
     early_stop: EarlyStopConfig | None
-    sampled_tokens: Callable[[], int]  # by this process
+    used_tokens: Callable[[], int]  # by this process
     spent: Spending  # by this process
     say: Callable[[str], None]
     clock: Callable[[], float] = time.monotonic
@@ -30,12 +30,18 @@ class Ending:
     _tokens_counted: int = 0
     _cost_counted: float = 0.0
     _evaluations: list[EvalReport] = field(default_factory=list)
+    _losses: list[tuple[int, float]] = field(default_factory=list)  # of validation, by step
     _asked_for_prices: bool = False
 
-    def begin(self, stop: asyncio.Event, evaluations: list[EvalReport]) -> None:
-        """From here on time counts. `stop` is set when the run is to end; `evaluations` are those on record."""
+    def begin(
+        self, stop: asyncio.Event, evaluations: Sequence[EvalReport], losses: Sequence[tuple[int, float]] = ()
+    ) -> None:
+        """From here on time counts. `stop` is set when the run is to end.
+
+        `evaluations`, and `losses` of validation by step, are those on record.
+        """
         self._stop, self._began = stop, self.clock()
-        self._evaluations = list(evaluations)
+        self._evaluations, self._losses = list(evaluations), list(losses)
         remaining = self.budget.remaining_time()
         if remaining is not None:
             asyncio.get_running_loop().call_later(remaining, self._look)
@@ -63,10 +69,16 @@ class Ending:
     def after_evaluation(self, report: EvalReport) -> None:
         self._evaluations.append(report)
         self._look()
-        if self.early_stop is not None:
-            check_metric(self.early_stop, report)
-        if self.early_stop is not None and report.moment == "during" and self.reason is None:
+        if self.early_stop is None or not self.early_stop.watches_evaluations:
+            return
+        check_metric(self.early_stop, report)
+        if report.moment == "during" and self.reason is None:
             self._end(reason_to_stop(self.early_stop, self._evaluations))
+
+    def after_validation(self, step: int, loss: float) -> None:
+        self._losses.append((step, loss))
+        if self.early_stop is not None and not self.early_stop.watches_evaluations and self.reason is None:
+            self._end(reason_of_losses(self.early_stop, self._losses))
 
     def state_dict(self) -> dict[str, Any]:
         self._count()
@@ -90,9 +102,9 @@ class Ending:
             self._stop.set()
 
     def _count(self) -> None:
-        sampled = self.sampled_tokens()
-        self.budget.tokens += sampled - self._tokens_counted
-        self._tokens_counted = sampled
+        used = self.used_tokens()
+        self.budget.tokens += used - self._tokens_counted
+        self._tokens_counted = used
         if self.spent.cost is not None:
             self.budget.cost = (self.budget.cost or 0.0) + self.spent.cost - self._cost_counted
             self._cost_counted = self.spent.cost

@@ -1,10 +1,12 @@
-"""What a run leaves when it ends: weights where people look for them, and a report."""
+"""What a run leaves when it ends: weights where people look for them, a report, and where it hung, why."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
+from multiprocessing import active_children
 from pathlib import Path
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from whet.errors import WhetError
 from whet.files import replace_directory
@@ -36,3 +38,19 @@ def with_report(outcome: Outcome, directory: RunDirectory, monitor: Monitor) -> 
     except (OSError, WhetError) as error:
         monitor.note(f"no report was written: {error}")
         return outcome
+
+
+def stall(failure: str | None, directory: RunDirectory, step: int) -> str | None:
+    """Why the watchdog stopped a run, where it did, whatever else that has led to."""
+    if failure is None:
+        return None
+    saved = (directory.checkpoints / f"step_{step}").is_dir()
+    return f"{failure}." + (f" There is a checkpoint of step {step}." if saved else "")
+
+
+def end_the_process(monitor: Monitor, outcome: Outcome) -> NoReturn:
+    """Nothing else has helped: code that cannot be interrupted. The run can be resumed from its last checkpoint."""
+    monitor.close(outcome)
+    for child in active_children():  # a process that hangs does not see that its parent is gone
+        child.kill()
+    os._exit(1)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from whet.errors import RunError
-from whet.files import LineFile
+from whet.files import LineFile, read_lines
 from whet.rl.checkpoints import load_checkpoint, newest_checkpoint, save_checkpoint
 from whet.rl.group import Batch
 from whet.rl.learner.protocol import Learner
@@ -109,6 +109,11 @@ class Records:
     def evaluations(self) -> list[EvalReport]:
         """Those on record, in the order in which they were made."""
         return read_evaluations(self.directory.path / EVALS)
+
+    def curve(self, name: str) -> list[tuple[int, float]]:
+        """A metric by step, where it is on record."""
+        rows = read_lines(self.directory.metrics) if self.directory.metrics.exists() else ()
+        return [(row["step"], row[name]) for row in rows if isinstance(row.get(name), float)]
 
     def evaluated(self, step: int) -> bool:
         """Whether the evaluation of `step` is on record."""

@@ -10,7 +10,6 @@ import asyncio
 import os
 from contextlib import ExitStack
 from dataclasses import dataclass
-from multiprocessing import active_children
 from typing import Any, cast
 
 from whet import cancellation
@@ -30,7 +29,7 @@ from whet.rl.dispatcher import Dispatcher
 from whet.rl.endings import Ending
 from whet.rl.engine_process import EngineProcess
 from whet.rl.evaluation import Evaluation
-from whet.rl.finishing import export_weights, with_report
+from whet.rl.finishing import end_the_process, export_weights, stall, with_report
 from whet.rl.handover import weights_directory
 from whet.rl.judge import Judge
 from whet.rl.learner.make import make_learner
@@ -163,7 +162,8 @@ class _Run:
                 self.monitor.note(line)
             outcome = self._train(step, records, source, shaper)
         except BaseException as error:
-            failure = self._stalled() or explain_failure(error, self.directory)
+            stalled = stall(self.watchdog.failure, self.directory, self.learner.version)
+            failure = stalled or explain_failure(error, self.directory)
             if failure is None:
                 self.monitor.close(Outcome("failed", self.learner.version, f"{type(error).__name__}: {error}"))
                 raise
@@ -297,20 +297,9 @@ class _Run:
             seed=self.config.seed,
         )
 
-    def _stalled(self) -> str | None:
-        """Why the watchdog stopped the run, where it did, whatever else that has led to."""
-        if self.watchdog.failure is None:
-            return None
-        step = self.learner.version
-        saved = (self.directory.checkpoints / f"step_{step}").is_dir()
-        return f"{self.watchdog.failure}." + (f" There is a checkpoint of step {step}." if saved else "")
-
     def _end_the_process(self, message: str) -> None:
-        """Nothing else has helped: code that cannot be interrupted. The run can be resumed from its last checkpoint."""
-        self.monitor.close(Outcome("failed", self.learner.version, message, next_command=self._resume_command()))
-        for child in active_children():  # a process that hangs does not see that its parent is gone
-            child.kill()
-        os._exit(1)
+        again = self._resume_command()
+        end_the_process(self.monitor, Outcome("failed", self.learner.version, message, next_command=again))
 
     def _resume_command(self) -> str:
         return f"whet train run {self.directory.config} --resume"

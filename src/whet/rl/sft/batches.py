@@ -29,6 +29,7 @@ class Batches:
     epochs: int | None
     seed: int
     taken: int = 0
+    tokens_taken: int = 0  # since it was made
     _orders: dict[int, list[int]] = field(default_factory=dict)
 
     def next(self) -> list[Pick]:
@@ -41,6 +42,7 @@ class Batches:
                 break
             batch.append(pick)
             self.taken += 1
+            self.tokens_taken += self.tokens[pick.row]
         return batch
 
     def left(self) -> int:

@@ -9,18 +9,27 @@ from pydantic import Field, model_validator
 
 from whet.config import StrictModel, apply_overrides, parse_overrides, read_toml, validate
 from whet.errors import ConfigError
+from whet.rl.budgets import BudgetConfig
 from whet.rl.config import (
     CheckpointingConfig,
     DeploymentConfig,
     EvalConfig,
     InferenceConfig,
     SamplingConfig,
+    check_early_stop,
     free_name,
 )
+from whet.rl.early_stop import EarlyStopConfig
 from whet.rl.learner.config import LearnerConfig, LoraConfig, OptimizerConfig
 from whet.rl.monitors.config import TrackioConfig, WandbConfig
+from whet.rl.watchdog import WatchdogConfig
 
-NO_ROLLOUTS: dict[str, tuple[str, ...]] = {"learner": ("keep_token_details",), "deployment": ("engine_process",)}
+VALIDATION_LOSS = "validation/loss"
+NO_ROLLOUTS: dict[str, tuple[str, ...]] = {
+    "learner": ("keep_token_details",),
+    "deployment": ("engine_process",),
+    "budget": ("max_cost",),
+}
 """Keys of shared sections that are about rollouts of training; here they would have no effect, which is refused."""
 
 
@@ -72,6 +81,33 @@ class ValidationConfig(StrictModel):
         return self
 
 
+class SftBudgetConfig(BudgetConfig):
+    """`[budget]`: when a run ends before its last step, with a checkpoint. A larger budget goes on with --resume."""
+
+    max_tokens: int | None = Field(None, ge=1, description="Tokens of the rows that were trained, prompts included.")
+    max_cost: float | None = Field(
+        None, gt=0, description="Refused: no rollout is trained on that would cost."
+    )
+
+
+class SftEarlyStopConfig(EarlyStopConfig):
+    """`[early_stop]`: present = end the run when what is held out stops getting better, or gets much worse."""
+
+    metric: str = Field(
+        VALIDATION_LOSS,
+        min_length=1,
+        description="validation/loss; or, of evaluations, reward or a reward function or metric of the rubric.",
+    )
+    patience: int = Field(3, ge=1, description="Validations or evaluations in a row without a new best that end it.")
+    collapse: float | None = Field(
+        None, gt=0, description="End the run at once when the metric is this much worse than its best; absent: never."
+    )
+
+    @property
+    def watches_evaluations(self) -> bool:
+        return self.metric != VALIDATION_LOSS
+
+
 class SftConfig(StrictModel):
     """A run of supervised fine-tuning."""
 
@@ -99,6 +135,15 @@ class SftConfig(StrictModel):
     checkpointing: CheckpointingConfig = Field(
         default_factory=CheckpointingConfig, description="When the run is saved."
     )
+    budget: SftBudgetConfig = Field(
+        default_factory=SftBudgetConfig, description="When the run ends before its last step."
+    )
+    early_stop: SftEarlyStopConfig | None = Field(
+        None, description="Present: end when the validation loss, or a held-out score, gets no better."
+    )
+    watchdog: WatchdogConfig = Field(
+        default_factory=WatchdogConfig, description="How long anything may wait for anything."
+    )
     inference: InferenceConfig | None = Field(None, description="The engine of evaluations.")
     wandb: WandbConfig | None = Field(None, description="Present: track the run with Weights & Biases.")
     trackio: TrackioConfig | None = Field(None, description="Present: track the run with trackio.")
@@ -121,7 +166,20 @@ class SftConfig(StrictModel):
             raise ValueError("[eval] needs [[eval.env]]: the environments to evaluate on")
         elif any(env.weight != 1 for env in self.eval.env):
             raise ValueError("the weight of an [[eval.env]] has no effect: each is scored on eval.num_examples tasks")
+        if self.early_stop is not None:
+            self._early_stop_can_act(self.early_stop)
         return self
+
+    def _early_stop_can_act(self, early_stop: SftEarlyStopConfig) -> None:
+        if early_stop.watches_evaluations:
+            check_early_stop(early_stop, self.eval)
+            return
+        if self.validation is None or not self.validation.interval:
+            raise ValueError(
+                "[early_stop] has no effect without the validation loss during training: set validation.interval"
+            )
+        if early_stop.environment is not None:
+            raise ValueError("early_stop.environment would have no effect: validation/loss is of no environment")
 
     @property
     def directory(self) -> Path:

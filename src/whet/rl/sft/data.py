@@ -17,6 +17,7 @@ from whet.errors import DatasetError, TrainingError
 from whet.inference.loading import read_model
 from whet.inference.rendering import ChatRenderer
 from whet.rl.samples import TokenSequence
+from whet.rl.sft.batches import Batches
 from whet.rl.sft.config import SftConfig
 from whet.rl.sft.conversation import conversation_of
 from whet.rl.sft.sources import Row, Source, read_dataset, read_path
@@ -56,6 +57,17 @@ class SftData:
     def fingerprint(self) -> str:
         """Of everything that is trained, in its order: a resumed run must find the same."""
         return hashlib.sha256(b"".join(example.content for example in self.train)).hexdigest()
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence."""
+        return max(len(sequence) for example in self.train + self.validation for sequence in example.sequences)
+
+    def batches(self, config: SftConfig) -> Batches:
+        """All that are to come, from the first on."""
+        epochs = None if config.max_steps else config.epochs
+        tokens = [example.tokens for example in self.train]
+        return Batches(tokens, config.batch_size, config.batch_tokens, epochs, config.seed)
 
 
 def load_data(config: SftConfig, renderer: ChatRenderer, *, context: int) -> SftData:

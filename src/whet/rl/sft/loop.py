@@ -3,19 +3,21 @@
     batches ─rows─▶ pack ─▶ learner.forward_backward (cross entropy on the answers) ─▶ learner.optim_step
 
 One step is the same whether it is in a run of its own or in the recipe of whet/tiny: `imitate`. The writes at the end
-of a step are in the order that makes a run safe to kill: metrics, ledger, and every so often a checkpoint.
+of a step are in the order that makes a run safe to kill: metrics, ledger, and every so often a checkpoint. Everything
+computes in this process, one after the other, so what the watchdog sees is how long each part takes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from whet.rl.batch import pack
+from whet.rl.endings import Ending
 from whet.rl.learner.protocol import Learner, LossOutput, OptimOutput, OptimParams
 from whet.rl.learner.torch_learner import TorchLearner
 from whet.rl.losses.config import LossConfig
@@ -23,9 +25,11 @@ from whet.rl.monitors.protocol import EvalReport, Monitor, StepReport
 from whet.rl.records import Records
 from whet.rl.samples import TokenSequence
 from whet.rl.sft.batches import Batches, Pick
-from whet.rl.sft.config import SftConfig
+from whet.rl.sft.config import VALIDATION_LOSS, SftConfig
 from whet.rl.sft.data import Example, SftData
 from whet.rl.stopping import StopRequested, unless_stopped
+from whet.rl.watchdog import EVALUATION
+from whet.rl.watchdog_thread import Watchdog
 
 CROSS_ENTROPY = LossConfig(loss="cross_entropy")
 VALIDATED_AT_ONCE = 64
@@ -57,6 +61,8 @@ class SftLoop:
     records: Records
     monitor: Monitor
     evaluate: Evaluate | None = None
+    watchdog: Watchdog = field(default_factory=Watchdog)
+    ending: Ending | None = None  # what may set `stop` before the last step
     stop: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def run(self, first_step: int) -> int:
@@ -67,6 +73,7 @@ class SftLoop:
                 before = self._validate()
                 self.records.measured(before)
                 self.monitor.step(StepReport(0, before))
+                self._after(0, before)
             while step < self.last_step:
                 await self._evaluate_if_due(step)
                 await self._step(step + 1)
@@ -90,15 +97,26 @@ class SftLoop:
         examples = [self.data.train[pick.row] for pick in picks]
         sequences = [sequence for example in examples for sequence in example.sequences]
         self.monitor.phase("train", 0, 1)
-        loss, optim = imitate(
-            self.learner, sequences, self.config.learning_rate, self.config.optimizer.max_grad_norm or None
-        )
+        with self.watchdog.waiting("learn", "the run", "the learner's step", act=self.watchdog.stop, blocks=True):
+            loss, optim = imitate(
+                self.learner, sequences, self.config.learning_rate, self.config.optimizer.max_grad_norm or None
+            )
         trained = [f"{pick.epoch}-{self.data.train[pick.row].number}" for pick in picks]
         metrics = step_metrics(picks, examples, loss, optim, time.perf_counter() - started)
         if self._validation_is_due(step):
             metrics |= self._validate()
-        self.records.trained(step, trained, metrics)
+        with self.watchdog.waiting("records", "the run", "the disk (records)", act=self.watchdog.stop, blocks=True):
+            self.records.trained(step, trained, metrics)
         self.monitor.step(StepReport(step, metrics))
+        self._after(step, metrics)
+
+    def _after(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Whether this is to be the last step; the last one is anyway."""
+        if self.ending is None or step == self.last_step:
+            return
+        if VALIDATION_LOSS in metrics:
+            self.ending.after_validation(step, metrics[VALIDATION_LOSS])
+        self.ending.after_step()
 
     def _validation_is_due(self, step: int) -> bool:
         if not self.data.validation or self.config.validation is None:
@@ -108,6 +126,10 @@ class SftLoop:
 
     def _validate(self) -> dict[str, float]:
         """The mean of -log p over the answers of rows that are never trained on."""
+        with self.watchdog.waiting("validate", "the run", "the validation loss", act=self.watchdog.stop, blocks=True):
+            return self._validation_loss()
+
+    def _validation_loss(self) -> dict[str, float]:
         sequences = [sequence for example in self.data.validation for sequence in example.sequences]
         total = tokens = 0.0
         started = time.perf_counter()
@@ -116,7 +138,7 @@ class SftLoop:
             batch = pack(sequences[start : start + VALIDATED_AT_ONCE])
             total -= float(self.learner.token_logprobs(batch).astype(np.float64).sum())
             tokens += batch.trained_tokens
-        return {"validation/loss": total / tokens, "time/validate": time.perf_counter() - started}
+        return {VALIDATION_LOSS: total / tokens, "time/validate": time.perf_counter() - started}
 
     async def _evaluate_if_due(self, step: int) -> None:
         config = self.config.eval
@@ -127,14 +149,23 @@ class SftLoop:
 
     async def _evaluate(self, moment: str, step: int) -> None:
         assert self.evaluate is not None
-        report = await unless_stopped(self.stop, self.evaluate(moment, step))
+        with self.watchdog.waiting(EVALUATION, "the run", "an evaluation", act=self.watchdog.stop):
+            report = await unless_stopped(self.stop, self.evaluate(moment, step))
         report = self.records.evaluation(report)
         self.monitor.evaluation(report)
+        if self.ending is not None:
+            self.ending.after_evaluation(report)
 
     def _save(self, step: int) -> None:
         """A checkpoint of `step`; nothing when there is one already or nothing was learned."""
         state = {"rows_taken": self.batches.taken, "data": self.data.fingerprint}
-        if step > 0 and self.records.save(step, self.learner, state):
+        state |= {} if self.ending is None else self.ending.state_dict()
+        if step <= 0:
+            return
+        whom = "the learner, or the disk (a checkpoint)"
+        with self.watchdog.waiting("save", "the run", whom, act=self.watchdog.stop, blocks=True):
+            saved = self.records.save(step, self.learner, state)
+        if saved:
             self.monitor.note(f"checkpoint of step {step} written")
 
     async def _unless_asked_to_stop(self) -> None:

@@ -11,14 +11,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from whet import cancellation
+from whet.clients.usage import Spending
 from whet.env_files import load_env_files
 from whet.envs.environment import Environment
 from whet.envs.loading import load_environment
-from whet.errors import RunError
-from whet.inference.loading import Policy, load_policy, read_model
+from whet.errors import RunError, TrainingError
+from whet.inference.loading import load_policy, read_model
+from whet.inference.policy_client import PolicyClient
+from whet.rl.budgets import Budget
 from whet.rl.config import InferenceConfig
+from whet.rl.endings import Ending
 from whet.rl.evaluation import Evaluation
-from whet.rl.finishing import export_weights, with_report
+from whet.rl.finishing import end_the_process, export_weights, stall, with_report
 from whet.rl.handover import weights_directory
 from whet.rl.learner.make import make_learner
 from whet.rl.learner.torch_learner import TorchLearner
@@ -30,11 +34,13 @@ from whet.rl.monitors.trackers import trackers
 from whet.rl.records import Records
 from whet.rl.run_directory import RunDirectory
 from whet.rl.sft.batches import Batches
-from whet.rl.sft.config import SftConfig
+from whet.rl.sft.config import VALIDATION_LOSS, SftConfig
 from whet.rl.sft.data import SftData, load_data
 from whet.rl.sft.loop import Evaluate, SftLoop
 from whet.rl.status import Status
 from whet.rl.stopping import StopRequested, explain_failure, stop_on_signals
+from whet.rl.watchdog_engine import WatchedEngine
+from whet.rl.watchdog_thread import Watchdog
 
 
 def run_sft(config: SftConfig, *, resume: bool = False, step: int | None = None, json_output: bool = False) -> Outcome:
@@ -52,16 +58,18 @@ def run_sft(config: SftConfig, *, resume: bool = False, step: int | None = None,
     directory.check(config, resume=resume)
     model = read_model(config.model)
     data = load_data(config, model.renderer, context=model.arch.max_context)
-    batches = _batches(config, data)
+    batches = data.batches(config)
     last_step = config.max_steps or batches.left()
 
     with ExitStack() as stack:
         scratch = stack.enter_context(weights_directory())
         threads = config.deployment.torch_threads()
         inference = config.inference or InferenceConfig()
-        policy = None
+        watchdog = Watchdog(config.watchdog)
+        client = None
         if held_out:
-            policy = load_policy(model, dtype=inference.dtype, threads=threads)
+            engine = WatchedEngine(load_policy(model, dtype=inference.dtype, threads=threads).engine, watchdog)
+            client = PolicyClient(engine, model.renderer, max_context=model.arch.max_context)
         learner = make_learner(
             model.path,
             optimizer=config.optimizer,
@@ -80,13 +88,11 @@ def run_sft(config: SftConfig, *, resume: bool = False, step: int | None = None,
         stack.callback(directory.close)
         log = stack.enter_context(run_log(directory.logs, redactor))
         monitor = console_and_others(quiet=json_output, status=Status(directory.status), others=[log, *tracking])
-        return _Run(config, directory, data, batches, last_step, held_out, policy, learner, monitor).execute(step)
-
-
-def _batches(config: SftConfig, data: SftData) -> Batches:
-    epochs = None if config.max_steps else config.epochs
-    tokens = [example.tokens for example in data.train]
-    return Batches(tokens, config.batch_size, config.batch_tokens, epochs, config.seed)
+        budget = Budget(config.budget, counted="trained")
+        ending = Ending(budget, config.early_stop, lambda: batches.tokens_taken, Spending(), monitor.note)
+        return _Run(
+            config, directory, data, batches, last_step, held_out, client, learner, monitor, watchdog, ending
+        ).execute(step)
 
 
 @dataclass(slots=True)
@@ -99,9 +105,11 @@ class _Run:
     batches: Batches
     last_step: int
     held_out: list[tuple[str, Environment]]
-    policy: Policy | None
+    client: PolicyClient | None  # of the policy that is evaluated
     learner: TorchLearner
     monitor: Monitor
+    watchdog: Watchdog
+    ending: Ending
 
     def execute(self, resume_step: int | None) -> Outcome:
         """Train until the end, an interruption or a failure; in each case the records and the report are left whole."""
@@ -110,12 +118,14 @@ class _Run:
             step, state, passed_over = records.rewind(self.learner, resume_step)
             if state:
                 self._take_up(step, state.get("rows_taken"), state.get("data"))
+                self.ending.load_state_dict(state)
             self.monitor.start(self._plan(step + 1))
             for line in [f"checkpoint passed over: {line}" for line in passed_over] + self.data.notes:
                 self.monitor.note(line)
             outcome = self._train(step, records)
         except BaseException as error:
-            failure = explain_failure(error, self.directory)
+            stalled = stall(self.watchdog.failure, self.directory, self.learner.version)
+            failure = stalled or explain_failure(error, self.directory)
             if failure is None:
                 self.monitor.close(Outcome("failed", self.learner.version, f"{type(error).__name__}: {error}"))
                 raise
@@ -140,8 +150,14 @@ class _Run:
         try:
             last = cancellation.run(self._loop(step, records))
         except StopRequested:
-            done = self.learner.version
-            message = f"stopped after step {done} of {self.last_step}"
+            done, planned = self.learner.version, self.last_step
+            if self.watchdog.failure is not None:
+                raise TrainingError(self.watchdog.failure) from None
+            if self.ending.reason is not None:
+                weights = export_weights(self.learner, self.directory, done, self.config.lora)
+                message = f"after {done} of {planned} steps: {self.ending.reason}"
+                return Outcome("finished", done, message, weights=weights, next_command=self._resume_command())
+            message = f"stopped after step {done} of {planned}"
             return Outcome("interrupted", done, message, next_command=self._resume_command())
         weights = export_weights(self.learner, self.directory, last, self.config.lora)
         return Outcome("finished", last, f"{last} steps", weights=weights, next_command=self._next(weights))
@@ -156,20 +172,24 @@ class _Run:
             records=records,
             monitor=self.monitor,
             evaluate=self._evaluate(),
+            watchdog=self.watchdog,
+            ending=self.ending,
         )
-        with stop_on_signals(loop.stop):
+        watching = self.watchdog.on_duty(stop=loop.stop.set, say=self.monitor.note, last_resort=self._end_the_process)
+        with stop_on_signals(loop.stop), watching:
             try:
+                self.ending.begin(loop.stop, records.evaluations, records.curve(VALIDATION_LOSS))
                 return await loop.run(step + 1)
             finally:
-                if self.policy is not None:
-                    await self.policy.engine.close()
+                if self.client is not None:
+                    await self.client.engine.close()
 
     def _evaluate(self) -> Evaluate | None:
         """Scores of the weights of now; None where nothing is evaluated."""
-        if self.policy is None:
+        if self.client is None:
             return None
-        engine = self.policy.engine
-        evaluation = Evaluation(self.config, self.held_out, self.policy.client, self.monitor)
+        engine = self.client.engine
+        evaluation = Evaluation(self.config, self.held_out, self.client, self.monitor)
 
         async def evaluate(moment: str, step: int) -> EvalReport:
             if step or self.config.lora is not None:
@@ -197,6 +217,10 @@ class _Run:
 
     def _next(self, weights: Path) -> str | None:
         return f"whet eval run {self.config.eval.env[0].id} -m {weights}" if self.config.eval else None
+
+    def _end_the_process(self, message: str) -> None:
+        again = self._resume_command()
+        end_the_process(self.monitor, Outcome("failed", self.learner.version, message, next_command=again))
 
     def _resume_command(self) -> str:
         return f"whet train sft {self.directory.config} --resume"
