@@ -35,7 +35,7 @@ from whet.gepa.identity import identity_of
 from whet.gepa.observers import FromThread, Several
 from whet.gepa.outage import Outage
 from whet.gepa.outcome import Outcome, evaluate_commands, resume_command
-from whet.gepa.plan import held_out_wanted, make_plan
+from whet.gepa.plan import describe, held_out_wanted, make_plan
 from whet.gepa.records import Records
 from whet.gepa.reflection import Reflection, ReflectionConfig
 from whet.gepa.reflection_log import FILE as REFLECTIONS
@@ -74,9 +74,11 @@ def run_search(config: GepaConfig, observer: Observer, *, resume: bool = False, 
         directory.check(search.identity, config.max_calls, resume=resume)
         if not dry_run:
             find_models([search.policy, search.reflector])
-        observer.planned(search.plan)
+        for line in describe(search.plan):
+            observer.note(line)
         if dry_run:
-            return Outcome("planned", "nothing was run", config.directory, max_calls=config.max_calls)
+            return Outcome("planned", "nothing was run; without --dry-run it begins", config.directory)
+        observer.planned(search.plan)
         directory.open(config, search.identity, resume=resume)
         try:
             return search.execute(directory)
@@ -231,8 +233,6 @@ class _Search:
         return result.ended
 
     def _confirm(self, result: SearchResult, calls: Calls, observer: Observer) -> None:
-        from whet.gepa.confirm import confirm
-
         best, held_out = result.best, self.splits.held_out
         if best.verdict == "seed" or not held_out:
             return
@@ -240,6 +240,8 @@ class _Search:
         if pairs < FEWEST_PAIRS:
             observer.note("no calls are left for the final comparison; raise -B and go on with --resume")
             return
+        from whet.gepa.confirm import confirm
+
         try:
             observer.confirmed(confirm(self.seed, best.texts, held_out[:pairs], calls))
         except BudgetSpent as error:
@@ -252,7 +254,7 @@ class _Search:
             directory.write_files(best_files(told.best.texts, self.environments))
             if state == "finished":
                 evaluate = evaluate_commands(self.config, self.policy, self.environments, told.best.texts)
-        directory.write(state=state, reason=reason, **self._so_far())
+        directory.write(state=state, reason=reason, evaluate=evaluate, **self._so_far())
         return Outcome(
             state=state,
             message=reason,
