@@ -33,7 +33,6 @@ def load_environment(
     seed: int = 0,
     num_train: int = 400,
     num_eval: int = 400,
-    system_prompt: str = SEED_PROMPT,
     tool: bool = False,
     kinds: int = 4,
 ) -> whet.Environment:
@@ -42,7 +41,6 @@ def load_environment(
         seed: Draws the world: which instructions its questions need.
         num_train: Questions to train on.
         num_eval: Questions to evaluate on.
-        system_prompt: What the model is told before a question.
         tool: Whether the answer has to be looked up with a tool.
         kinds: Of things that questions are about.
     """
@@ -51,6 +49,6 @@ def load_environment(
         "dataset": lambda: world.rows("train", num_train),
         "eval_dataset": lambda: world.rows("eval", num_eval),
         "rubric": whet.Rubric(funcs=[exact_match]),
-        "system_prompt": system_prompt,
+        "system_prompt": SEED_PROMPT,
     }
     return whet.ToolEnv(tools=[look_up], max_turns=3, **arguments) if tool else whet.SingleTurnEnv(**arguments)

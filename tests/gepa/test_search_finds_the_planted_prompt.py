@@ -1,0 +1,96 @@
+"""The whole way: `whet gepa run` over HTTP finds the prompt that was planted, and what it prints in the end is true."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from planted.policy import answer
+from planted.reflection import Proposer
+from planted.server import Endpoint, Trouble
+from planted.world import HARMFUL, SEED_PROMPT, World, sentences_in
+
+pytest.importorskip("gepa")
+pytest.importorskip("openai")
+
+PLANTED = Path(__file__).parent / "planted"
+KINDS, CALLS = 2, 700
+SEARCH = {"max_calls": CALLS, "num_val": 50, "max_concurrent": 32}
+
+
+class Models:
+    """The two endpoints of a world."""
+
+    def __init__(self, seed: int, policy: Endpoint, reflection: Endpoint) -> None:
+        self.seed, self.policy, self.reflection = seed, policy, reflection
+        self.world = World.of(seed, kinds=KINDS)
+
+    def command(self, *options: str, **search: Any) -> list[str]:
+        """`whet gepa run` of the planted environment, without the first word."""
+        given = {"seed": self.seed, **SEARCH, **search}
+        words = ["gepa", "run", str(PLANTED), "-a", json.dumps({"seed": self.seed, "kinds": KINDS})]
+        words += ["-m", "policy", "-b", self.policy.url]
+        words += ["-M", "reflection", "--reflection-base-url", self.reflection.url, "--name", "planted"]
+        return [*words, *(f"--{name.replace('_', '-')}={value}" for name, value in given.items()), *options]
+
+    def is_best(self, prompt: str) -> bool:
+        """Whether no other prompt has a higher chance: all that is needed is in it, and nothing that does harm."""
+        present = set(sentences_in(prompt))
+        return self.world.best <= present and not present & set(HARMFUL)
+
+
+@contextmanager
+def models(seed: int, **trouble: Any) -> Iterator[Models]:
+    world = World.of(seed, kinds=KINDS)
+    proposer = Proposer(seed, insight=0.6)
+    with (
+        Endpoint(partial(answer, world), trouble=Trouble(**trouble)) as policy,
+        Endpoint(proposer.answer, trouble=Trouble(**trouble)) as reflection,
+    ):
+        yield Models(seed, policy, reflection)
+
+
+def evaluated(directory: Path) -> float:
+    """The mean reward of the one evaluation under a directory."""
+    (results,) = directory.rglob("results.jsonl")
+    rewards = [json.loads(line)["reward"] for line in results.read_text().splitlines()]
+    return sum(rewards) / len(rewards)
+
+
+def test_the_best_prompt_is_found_within_the_budget_and_the_printed_command_shows_that_it_is_better(
+    warm: Any, tmp_path: Path
+) -> None:
+    with models(0, busy_every=40, busy_for=3) as two:
+        printed = warm.run(*two.command(), cwd=tmp_path)
+        run = tmp_path / "runs" / "planted"
+        prompt = (run / "best_prompt.txt").read_text()
+        assert two.is_best(prompt), prompt
+        assert prompt.startswith(SEED_PROMPT)
+        assert len(two.policy.requests) <= CALLS
+        assert "confirmed:" in printed
+
+        command = re.search(r"^evaluate it: whet (.*)$", printed, re.MULTILINE)[1]
+        words = shlex.split(command)
+        warm.run(*words, cwd=tmp_path)
+        words[words.index("-a") + 1] = json.dumps({"seed": two.seed, "kinds": KINDS})
+        warm.run(*words, "-o", "with-the-seed-prompt", cwd=tmp_path)
+        assert evaluated(tmp_path / "outputs") > 0.75 > 0.5 > evaluated(tmp_path / "with-the-seed-prompt")
+
+
+@pytest.mark.long
+def test_it_is_found_for_nearly_every_seed(warm: Any, tmp_path: Path) -> None:
+    """Chance is in the rewards: of 20 searches one may miss an instruction (of 300, one did)."""
+    found = []
+    for seed in range(20):
+        with models(seed) as two:
+            (place := tmp_path / str(seed)).mkdir()
+            warm.run(*two.command(), cwd=place)
+            found.append(two.is_best((place / "runs" / "planted" / "best_prompt.txt").read_text()))
+    assert sum(found) >= 19
