@@ -1,0 +1,39 @@
+"""The configs in configs/gepa are what their comments say they are, and load."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from whet.cli.main import main
+from whet.gepa.options import load_config
+
+pytest.importorskip("gepa")
+pytest.importorskip("openai")
+
+CONFIGS = Path(__file__).parents[2] / "configs" / "gepa"
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in CONFIGS.glob("*.toml")))
+def test_a_config_comes_to_a_plan(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # made-up problems stand in for those of the hub
+    path = CONFIGS / f"{name}.toml"
+    assert main(["gepa", "run", str(path), "--dry-run"]) == 0
+    printed = "".join(capsys.readouterr())
+    assert f"{load_config(str(path), {}).max_calls} calls: " in printed
+    assert "nothing was run" in printed
+    assert not (tmp_path / "runs").exists()
+
+
+def test_there_is_one_for_a_prompt_one_for_several_environments_and_one_for_tools() -> None:
+    simple, several, agent = (
+        load_config(str(CONFIGS / f"{name}.toml"), {}) for name in ("gsm8k", "several", "wiki-search")
+    )
+    assert (len(simple.env), simple.components) == (1, ("system_prompt",))
+    assert [env.weight for env in several.env] == [2, 1]
+    assert agent.components == ("system_prompt", "tools")
+    assert len(list(CONFIGS.glob("*.toml"))) == 3
