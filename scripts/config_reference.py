@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
@@ -67,6 +67,8 @@ def kind(annotation: Any) -> str:
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Literal:
         return " \\| ".join(f"`{toml(value)}`" for value in arguments)
+    if origin is Annotated:
+        return kind(arguments[0])
     if origin in (tuple, list):
         return f"list of {kind(arguments[0])}"
     if origin is dict or annotation is dict:

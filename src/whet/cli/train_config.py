@@ -34,19 +34,16 @@ def shown_instead(config: RunConfig | SftConfig, dry_run: bool, json_output: boo
         return False
     from whet.rl.config import RunConfig
 
-    found = None
-    if isinstance(config, RunConfig):
-        with extra("train", "estimating memory"):
-            from whet.rl.estimate import estimate, lines
+    with extra("train", "estimating memory"):
+        from whet.rl.estimate import estimate, lines
+        from whet.rl.sft.estimate import estimate as estimate_fine_tuning
 
-            found = estimate(config)
+        found = estimate(config) if isinstance(config, RunConfig) else estimate_fine_tuning(config)
     if json_output:
-        shown = config.model_dump(mode="json", exclude_none=True)
-        print_json(shown if found is None else {**shown, "estimate": found})
+        print_json({**config.model_dump(mode="json", exclude_none=True), "estimate": found})
         return True
     typer.echo(config.to_toml(), nl=False)
-    if found is not None and isinstance(config, RunConfig):
-        typer.echo("\n" + "\n".join(f"# {line}" for line in lines(found, config)))
+    typer.echo("\n" + "\n".join(f"# {line}" for line in lines(found)))
     return True
 
 

@@ -15,7 +15,13 @@ def sft(
     config: Config,
     name: Name = None,
     resume: Resume = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved config and stop.")] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Read the data, print the resolved config, memory and steps, and stop.",
+        ),
+    ] = False,
     json_output: JsonOption = False,
 ) -> None:
     """Fine-tune a model on conversations, as a config file says. Only the assistant's messages carry loss.

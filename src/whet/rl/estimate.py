@@ -1,31 +1,38 @@
 """`--dry-run`: what a run will hold in memory, and how long a step takes where that is known. Pure, but for `estimate`.
 
     parameters    V H (twice where the head is not tied) + L (H (2 W + 2 K) + 3 H I + 2 H) + H      + biases, norms
-    weights       sampler: P x 4 bytes (2 in bfloat16); learner: P x 4; handed over in files: 2 x 4 x what is trained
+    weights       sampler: P x 4 bytes (2 in bfloat16); learner: P x 4; handed over in files: twice what is sampled with
     gradients     4 x trained parameters
     optimiser     adamw 8, sgd 4 x trained parameters; muon 4 of matrices in layers, 8 of the rest
     KV cache      sampler: rollouts in flight x max_tokens x 2 L K x 4 bytes (2 in bfloat16); prompts come on top
-    activations   learner: tokens of a micro-batch x (L (4 H + 4 I + 3 W + 3 K + heads x max_tokens) + 2 H) x 4 bytes;
-                  with activation checkpointing x (L H + that of one layer + 2 H)
+    activations   learner: tokens of a micro-batch x (L (4 H + 4 I + 3 W + 3 K + heads x length) + 2 H) x 4 bytes; with
+                  activation checkpointing x (L H + that of one layer + 2 H). The length is max_tokens, or in
+                  fine-tuning that of the longest sequence
 
 V tokens of the vocabulary, H hidden size, I intermediate size (of all experts for parameters, of those that a token
 goes to for activations), L layers, W and K the widths of all query and of all key heads. The scores of attention, heads
-x max_tokens, are held on a CPU only. Python, torch and data are not in it: some hundred MB a process.
+x length, are held on a CPU only. Python, torch and data are not in it: some hundred MB a process. Fine-tuning is
+estimated in `sft/estimate.py`, by the same parts.
 """
 
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Protocol
 
 from whet.errors import ModelLoadError
 from whet.inference.architecture import Architecture, read_architecture
-from whet.rl.config import RunConfig
+from whet.rl.config import InferenceConfig, RunConfig
+from whet.rl.learner.config import LearnerConfig, LoraConfig, OptimizerConfig
 from whet.rl.stored.stored_run import StoredRun, find_runs
 
 SAME_WORK = ("batch_size", "rollouts_per_example", "max_async_level", "sampling", "env", "lora", "learner", "inference")
 """Keys that must be equal for the steps of one run to say how long those of another take."""
+
+CACHE = "sampler: KV cache"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,26 +43,63 @@ class Estimate:
     trained_parameters: int | None
     memory: dict[str, int]
     total: int | None
+    steps: int | None
     step_seconds: float | None
     source: str | None  # where the seconds are from
     unknown: list[str]
+    data: dict[str, int] = field(default_factory=dict)  # of fine-tuning: rows, tokens, ... where it could be read
+
+
+class Learning(Protocol):
+    """What of a run's config its learner goes by."""
+
+    @property
+    def model(self) -> str: ...
+    @property
+    def runs_directory(self) -> Path: ...
+    @property
+    def lora(self) -> LoraConfig | None: ...
+    @property
+    def optimizer(self) -> OptimizerConfig: ...
+    @property
+    def learner(self) -> LearnerConfig: ...
+    def model_dump(self, *, mode: str, exclude_none: bool) -> dict[str, Any]: ...
 
 
 def estimate(config: RunConfig) -> Estimate:
     """For a config that is about to run. Nothing is downloaded and no weight is read."""
-    unknown = []
-    arch, why = _architecture(config.model)
-    memory: dict[str, int] = {}
-    trained = parameters = None
-    if arch is None:
-        unknown.append(f"memory: {why}")
-    else:
-        parameters, trained = parameter_count(arch), trained_count(arch, config)
-        memory = memory_parts(arch, config)
-    seconds, source = measured_step(config, _runs(config.runs_directory))
+    arch, why = architecture(config.model)
+    memory = {} if arch is None else memory_parts(arch, config)
+    return made_up(config, arch, why, memory, SAME_WORK, steps=config.max_steps)
+
+
+def made_up(
+    config: Learning,
+    arch: Architecture | None,
+    why: str,
+    memory: dict[str, int],
+    same_work: Sequence[str],
+    *,
+    steps: int | None,
+    unknown: Sequence[str] = (),
+    data: Mapping[str, int] | None = None,
+) -> Estimate:
+    """The estimate of these parts; `why` says why the model is not known, where it is not."""
+    unknown = [*unknown] if arch is not None else [f"memory: {why}", *unknown]
+    seconds, source = measured_step(config, _runs(config.runs_directory), same_work)
     if seconds is None:
         unknown.append(f"time of a step: no run below {config.runs_directory}/ did the same work")
-    return Estimate(parameters, trained, memory, sum(memory.values()) or None, seconds, source, unknown)
+    return Estimate(
+        parameters=None if arch is None else parameter_count(arch),
+        trained_parameters=None if arch is None else trained_count(arch, config.lora),
+        memory=memory,
+        total=sum(memory.values()) or None,
+        steps=steps,
+        step_seconds=seconds,
+        source=source,
+        unknown=unknown,
+        data=dict(data or {}),
+    )
 
 
 def parameter_count(arch: Architecture) -> int:
@@ -72,9 +116,9 @@ def parameter_count(arch: Architecture) -> int:
     return layers + hidden + arch.vocab_size * hidden * (1 if arch.tied_embeddings else 2)
 
 
-def trained_count(arch: Architecture, config: RunConfig) -> int:
+def trained_count(arch: Architecture, lora: LoraConfig | None) -> int:
     """All of them, or those of the adapter: rank x (in + out) of every layer that has one."""
-    if config.lora is None:
+    if lora is None:
         return parameter_count(arch)
     hidden, query, keys = arch.hidden_size, arch.num_heads * arch.head_dim, arch.num_kv_heads * arch.head_dim
     inner = arch.intermediate_size
@@ -87,30 +131,46 @@ def trained_count(arch: Architecture, config: RunConfig) -> int:
         "up_proj": hidden + inner,
         "down_proj": inner + hidden,
     }
-    return config.lora.rank * arch.num_layers * sum(sizes.get(name, 0) for name in config.lora.target_modules)
+    return lora.rank * arch.num_layers * sum(sizes.get(name, 0) for name in lora.target_modules)
 
 
 def memory_parts(arch: Architecture, config: RunConfig) -> dict[str, int]:
     """Bytes, by the formulas above."""
-    parameters, trained = parameter_count(arch), trained_count(arch, config)
-    sampled = 2 if config.inference.dtype == "bfloat16" else 4
     in_flight = min(config.max_concurrent, round(config.batch_size * config.oversampling_factor))
-    base = 0 if config.lora is None else trained
-    parts = {
-        "sampler: weights": parameters * sampled,
-        "sampler: KV cache": in_flight * config.sampling.max_tokens * arch.kv_values_per_token * sampled,
-        "learner: weights": (parameters + base) * 4,
-        "learner: gradients": trained * 4,
-        "learner: optimiser": _optimiser_bytes(arch, config, trained),
-        "learner: activations": config.learner.micro_batch_tokens * _kept_per_token(arch, config) * 4,
-        "handed over": 2 * 4 * (trained if config.lora is not None else parameters),
-    }
+    most = config.sampling.max_tokens
+    parts = sampler_parts(arch, config.inference, config.lora, tokens=in_flight * most)
+    parts |= learner_parts(arch, config, tokens=config.learner.micro_batch_tokens, length=most)
     if config.algorithm.kl_coef and not (config.lora is not None and config.algorithm.reference == "initial"):
-        parts["learner: reference"] = parameters * 4
+        parts["learner: reference"] = parameter_count(arch) * 4
     return parts
 
 
-def _optimiser_bytes(arch: Architecture, config: RunConfig, trained: int) -> int:
+def sampler_parts(
+    arch: Architecture, inference: InferenceConfig, lora: LoraConfig | None, *, tokens: int
+) -> dict[str, int]:
+    """Of an engine that holds so many tokens at once, and what it is handed."""
+    sampled = 2 if inference.dtype == "bfloat16" else 4
+    handed = parameter_count(arch) * sampled if lora is None else trained_count(arch, lora) * 4
+    return {
+        "sampler: weights": parameter_count(arch) * sampled,
+        CACHE: tokens * arch.kv_values_per_token * sampled,
+        "handed over": 2 * handed,
+    }
+
+
+def learner_parts(arch: Architecture, config: Learning, *, tokens: int, length: int) -> dict[str, int]:
+    """Of a learner whose micro-batches have so many tokens, in sequences of this length."""
+    trained = trained_count(arch, config.lora)
+    adapter = 0 if config.lora is None else trained
+    return {
+        "learner: weights": (parameter_count(arch) + adapter) * 4,
+        "learner: gradients": trained * 4,
+        "learner: optimiser": _optimiser_bytes(arch, config, trained),
+        "learner: activations": tokens * _kept_per_token(arch, config, length) * 4,
+    }
+
+
+def _optimiser_bytes(arch: Architecture, config: Learning, trained: int) -> int:
     kind = config.optimizer.type
     if kind != "muon":
         return trained * (8 if kind == "adamw" else 4)
@@ -118,21 +178,23 @@ def _optimiser_bytes(arch: Architecture, config: RunConfig, trained: int) -> int
     return (trained - rest) * 4 + rest * 8
 
 
-def _kept_per_token(arch: Architecture, config: RunConfig) -> int:
+def _kept_per_token(arch: Architecture, config: Learning, length: int) -> int:
     """Numbers that one token leaves for the backward pass."""
     inner = arch.intermediate_size if arch.experts is None else arch.experts.intermediate_size * arch.experts.per_token
     widths = 3 * (arch.num_heads + arch.num_kv_heads) * arch.head_dim
-    layer = 4 * arch.hidden_size + 4 * inner + widths + arch.num_heads * config.sampling.max_tokens
+    layer = 4 * arch.hidden_size + 4 * inner + widths + arch.num_heads * length
     if config.learner.activation_checkpointing:
         return (arch.num_layers + 2) * arch.hidden_size + layer
     return arch.num_layers * layer + 2 * arch.hidden_size
 
 
-def measured_step(config: RunConfig, runs: list[StoredRun]) -> tuple[float | None, str | None]:
+def measured_step(
+    config: Learning, runs: list[StoredRun], same_work: Sequence[str] = SAME_WORK
+) -> tuple[float | None, str | None]:
     """The median seconds of a step of the newest run of the same work on this machine, and which run that is."""
     wanted = config.model_dump(mode="json", exclude_none=True)
     for run in runs:
-        if any(run.config.get(key) != wanted.get(key) for key in ("model", *SAME_WORK)):
+        if any(run.config.get(key) != wanted.get(key) for key in ("model", *same_work)):
             continue
         times = [row["time/step"] for row in run.metrics() if isinstance(row.get("time/step"), float)]
         if times:
@@ -144,7 +206,7 @@ def _runs(folder: Path) -> list[StoredRun]:
     return find_runs(folder) if folder.is_dir() else []
 
 
-def _architecture(model: str) -> tuple[Architecture | None, str]:
+def architecture(model: str) -> tuple[Architecture | None, str]:
     """The model's, or why it is not known here."""
     try:
         if (directory := _on_this_machine(model)) is None:
@@ -166,20 +228,25 @@ def _on_this_machine(model: str) -> Path | None:
     return base_of_adapter(directory) or directory
 
 
-def lines(found: Estimate, config: RunConfig) -> list[str]:
+def lines(found: Estimate) -> list[str]:
     """For people, a line each."""
     shown = []
+    if found.data:
+        shown.append(", ".join(f"{name} {count:,}" for name, count in found.data.items()))
     if found.parameters is not None and found.trained_parameters is not None:
         shown.append(f"parameters {found.parameters:,}, trained {found.trained_parameters:,}")
     width = max(map(len, found.memory), default=0)
     shown += [f"{name:<{width}}  {_size(size):>9}" for name, size in found.memory.items()]
     if found.total is not None:
-        shown.append(f"{'together':<{width}}  {_size(found.total):>9}; prompts, Python and torch come on top")
+        besides = "prompts, Python and torch" if CACHE in found.memory else "Python and torch"
+        shown.append(f"{'together':<{width}}  {_size(found.total):>9}; {besides} come on top")
     if found.step_seconds is not None:
-        hours = found.step_seconds * config.max_steps / 3600
-        shown.append(
-            f"a step takes {found.step_seconds:.2f} s ({found.source}), {config.max_steps} steps {hours:.1f} h"
-        )
+        line = f"a step takes {found.step_seconds:.2f} s ({found.source})"
+        if found.steps is not None:
+            line += f", {found.steps:,} steps {found.step_seconds * found.steps / 3600:.1f} h"
+        shown.append(line)
+    elif found.steps is not None:
+        shown.append(f"{found.steps:,} steps")
     return [*shown, *(f"unknown: {line}" for line in found.unknown)]
 
 
