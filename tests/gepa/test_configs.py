@@ -20,7 +20,8 @@ def test_a_config_comes_to_a_plan(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # made-up problems stand in for those of the hub
+    # Made-up problems stand in for those of the hub.
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     path = CONFIGS / f"{name}.toml"
     assert main(["gepa", "run", str(path), "--dry-run"]) == 0
     printed = "".join(capsys.readouterr())
