@@ -238,9 +238,10 @@ def test_an_answer_is_on_disk_before_it_counts(place: Place, monkeypatch: pytest
     ("trouble", "why"),
     [
         (Trouble(refuse_after=0), "refuses us: scripted trouble 401"),
-        (Trouble(busy_every=0, fail_every=1), "fails with status 500"),
+        (Trouble(fail_every=1), "fails with status 500"),
+        (Trouble(busy_for=1000), "is busy: scripted trouble 429"),
     ],
-    ids=["key", "failure"],
+    ids=["key", "failure", "rate limit"],
 )
 def test_an_endpoint_that_fails_ends_the_search_in_one_line_and_a_resumed_one_asks_again(
     place: Place, trouble: Trouble, why: str

@@ -20,7 +20,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--latency-ms", type=float, default=0.0)
     parser.add_argument("--busy-every", type=int, default=0, help="requests between bursts of 429")
-    parser.add_argument("--busy-for", type=int, default=1, help="requests of a burst")
+    parser.add_argument("--busy-for", type=int, default=0, help="requests of a burst")
     parser.add_argument("--fail-every", type=int, default=0, help="each so manieth request fails with 500")
     parser.add_argument("--insight", type=float, default=Proposer().insight)
     parser.add_argument("--useless", type=float, default=Proposer().useless)

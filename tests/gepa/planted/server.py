@@ -26,7 +26,7 @@ class Trouble:
     """What goes wrong, by the number of the request: the same in each run that asks in the same order."""
 
     busy_every: int = 0  # after each so many requests ...
-    busy_for: int = 1  # ... so many are turned away with 429
+    busy_for: int = 0  # ... so many are turned away with 429
     fail_every: int = 0  # each so manieth request fails with 500
     refuse_after: int | None = None  # requests after which the key is no longer good
 
@@ -34,7 +34,7 @@ class Trouble:
         """Of the answer to request `number`, from 0."""
         if self.refuse_after is not None and number >= self.refuse_after:
             return 401
-        if self.busy_every and number % (self.busy_every + self.busy_for) >= self.busy_every:
+        if self.busy_for and number % (self.busy_every + self.busy_for) >= self.busy_every:
             return 429
         return 500 if self.fail_every and (number + 1) % self.fail_every == 0 else 200
 
