@@ -8,6 +8,7 @@ torn. Then the next process goes on.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import tempfile
 from collections import Counter
@@ -152,8 +153,9 @@ class Search:
             pass
         if best:
             pairs = self.calls.affordable([pool[0], pool[best]], held_out)
-            for candidate in (pool[0], pool[best]):
-                self.score(candidate, held_out[:pairs], "confirmation")
+            with contextlib.suppress(BudgetSpent):  # calls that failed had to be made again
+                for candidate in (pool[0], pool[best]):
+                    self.score(candidate, held_out[:pairs], "confirmation")
 
 
 EVENTS_OF_A_CALL = 6  # about

@@ -38,10 +38,12 @@ class Budget:
 
     def room(self, phase: Phase) -> int:
         """Calls that can really still be begun in a phase."""
+        room = self.max_calls - self.begun - self._promised
         if phase == "confirmation":
-            return self.max_calls - self.begun - self._promised
+            return room
         # Where a search goes on after a comparison, that one's calls have been taken from what is kept back.
-        return self.max_calls - self.reserved - (self.begun - self._confirming) - self._promised
+        kept_back = max(0, self.reserved - self._confirming)
+        return room - kept_back
 
     def promise(self, calls: int, phase: Phase) -> None:
         """Keep room for calls. Raises `BudgetSpent` where they do not all fit; then none is kept."""
