@@ -29,8 +29,10 @@ class SearchConfig(StrictModel):
     confirm_calls: int | None = Field(
         None, ge=2, description="Calls kept back for the final comparison; absent, a fifth of max_calls."
     )
-    candidate_selection: Literal["pareto", "current_best", "epsilon_greedy", "top_k_pareto"] = Field(
-        "pareto", description="Which candidate is changed next."
+    candidate_selection: Literal["likely_best", "pareto", "current_best", "epsilon_greedy", "top_k_pareto"] | None = (
+        Field(
+            None, description="Which candidate is changed next; absent, likely_best, and pareto with acceptance gepa."
+        )
     )
     component_selection: Literal["round_robin", "all"] = Field(
         "round_robin", description="Whether one text is changed at a time, in turn, or all together."
