@@ -45,7 +45,7 @@ class CallLog:
         """Dollars that were spent when an earlier process last wrote here."""
         self._read_begun(directory / CALLS)
         (directory / ROLLOUTS).mkdir(parents=True, exist_ok=True)
-        self._rows = RowLog(directory / ROLLOUTS)
+        self._rows = RowLog(directory / ROLLOUTS, seconds=0.0)  # a kill would lose what waits
         self._finished: dict[str, int] = {}
         self._numbers: Counter[str] = Counter()  # rows by example: which of its rollouts the next one is
         self.paid: list[float] = []

@@ -59,9 +59,13 @@ def is_locked(directory: Path) -> bool:
 class RowLog:
     """Rows that are appended to one file. A torn last line, left by a kill, is cut off when it is opened."""
 
-    def __init__(self, directory: Path) -> None:
-        """Open `directory`'s results. Raises `RunError` where they cannot be written."""
+    def __init__(self, directory: Path, *, seconds: float = SECONDS_AT_MOST) -> None:
+        """Open `directory`'s results. Raises `RunError` where they cannot be written.
+
+        A row waits at most so many `seconds` for others that are saved together with it.
+        """
         self.path = directory / RESULTS
+        self._seconds = seconds
         self.saved = 0  # rows that were appended here and are on the disk
         try:
             repair(self.path)
@@ -129,7 +133,7 @@ class RowLog:
             with self._changed:
                 self._changed.wait_for(lambda: self._pending or self._closing)
                 self._changed.wait_for(
-                    lambda: self._pending_rows >= ROWS_AT_ONCE or self._in_a_hurry or self._closing, SECONDS_AT_MOST
+                    lambda: self._pending_rows >= ROWS_AT_ONCE or self._in_a_hurry or self._closing, self._seconds
                 )
                 lines, rows = self._pending, self._pending_rows
                 self._pending, self._pending_rows, self._in_a_hurry = [], 0, False
