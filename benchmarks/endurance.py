@@ -5,7 +5,7 @@
 Both are the real command: the tiny model, short answers, a checkpoint every 100 steps, held-out tasks every 50. After
 each step the resident memory of every process of the run is read (the run's own, the engine's, the learner's, the
 watchdog's) and how many file descriptors it holds; besides, how much lies in the shared memory through which weights
-are handed over. The first quarter, at least 100 steps, is warm-up: code is loaded, pools and allocators fill.
+are handed over. The first half is warm-up: code is loaded, allocators settle, caches of a fixed size fill.
 
 The figure is the slope of the line of least squares through the rest, in MB per 100 steps. Descriptors are compared by
 the fewest of the first and of the last twentieth after warm-up: what is open for a moment does not count, what is
@@ -59,8 +59,6 @@ after = false
 [checkpointing]
 save_every_n_steps = 100
 keep_n_checkpoints = 2
-
-[deployment]
 
 """
 MODES = {
@@ -155,7 +153,7 @@ def role(pid: int) -> str:
 
 def warmed_up(steps: int) -> int:
     """The last step that is left out."""
-    return max(min(100, steps // 2), steps // 4)
+    return steps // 2
 
 
 def judge(samples: Sequence[Sample], warm_up: int) -> Endurance:
