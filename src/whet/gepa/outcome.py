@@ -37,11 +37,13 @@ class Outcome:
     report: Path | None = None
     resume: str | None = None
     exit_code: int = 0
+    plan: list[str] = field(default_factory=list)  # of a dry run, in words
 
 
 def lines(outcome: Outcome) -> Iterator[str]:
     """The outcome in words."""
     cost = "" if outcome.cost is None else f", ${outcome.cost:.4g}"
+    yield from outcome.plan
     yield f"{outcome.state}: {outcome.message}"
     if outcome.state == "planned":
         return

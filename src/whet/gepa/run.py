@@ -74,10 +74,11 @@ def run_search(config: GepaConfig, observer: Observer, *, resume: bool = False, 
         directory.check(search.identity, config.max_calls, resume=resume)
         if not dry_run:
             find_models([search.policy, search.reflector])
-        for line in describe(search.plan):
-            observer.note(line)
+        plan = describe(search.plan)
         if dry_run:
-            return Outcome("planned", "nothing was run; without --dry-run it begins", config.directory)
+            return Outcome("planned", "nothing was run; without --dry-run it begins", config.directory, plan=plan)
+        for line in plan:
+            observer.note(line)
         observer.planned(search.plan)
         directory.open(config, search.identity, resume=resume)
         try:
