@@ -102,8 +102,8 @@ class Endpoint:
                     self.in_flight -= 1
                 writer.write(_response(status, reply))
                 await writer.drain()
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+            pass  # the client or the server has ended
         finally:
             writer.close()
 
