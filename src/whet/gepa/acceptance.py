@@ -1,0 +1,134 @@
+"""Whether a proposal is better than its parent: a gate, a race, and one test that knows of both. Pure.
+
+Rewards come in pairs, parent and candidate on one example. If both are equally good, then within each pair it is chance
+which of the two rewards is whose; so swapping them, pair by pair, gives everything that could as well have been seen
+(a sign-flip permutation test). The p-value of a proposal is the share of these worlds in which it would have passed the
+gate, stayed in the race to its end and had at least the total it has:
+
+    p  =  P(passes the gate)  *  P(stays in the race, and total >= the total seen)
+
+It is accepted where p <= `level`. Because a world that leaves early counts as one that is not accepted, leaving early
+pays for itself: it lowers the total that the end asks for. Nothing is assumed of the rewards, neither how they are
+distributed nor that examples are alike, and nothing is drawn: the shares are counted.
+
+    gate    the candidate's rewards on the minibatch add up to more than its parent's
+    race    validation examples in rounds; after each but the last the candidate leaves where its lead
+            is below a line that climbs from `start` to `end`, in standard deviations of the lead at the end
+    test    p <= level
+
+The parent's rewards on a minibatch that was reflected on are not all perfect, where perfect minibatches are passed
+over: so worlds in which they are do not count (`gate_chance`).
+
+Sources: E. Pitman, "Significance tests which may be applied to samples from any populations" (1937), swaps within
+pairs; K. Lan, R. Simon and M. Halperin, "Stochastically curtailed tests in long-term clinical trials" (1982), leaving
+when the end can hardly be reached.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+GRID = 120
+"""Differences are rounded to this share of the largest one, so that totals can be counted. Rewards of 0 and 1, or in
+halves, thirds, quarters, fifths, sixths, eighths or tenths, are not changed by it."""
+NEARLY = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Criterion:
+    """What a proposal has to show."""
+
+    level: float = 0.05  # of false acceptance of an equal prompt, gate and race included
+    shares: tuple[float, ...] = (0.1, 0.2, 0.4, 0.7)  # of the validation examples, after which the race looks
+    start: float = -0.4  # the line's height before the first example
+    end: float = 1.0  # ... and after the last
+
+    def looks(self, total: int) -> list[int]:
+        """How many validation examples have been seen at each look; `total` itself is the test's."""
+        return sorted({look for share in self.shares if 0 < (look := round(share * total)) < total})
+
+    def rounds(self, total: int) -> list[tuple[int, int]]:
+        """The race's rounds, as places in its order: [(0, 5), (5, 10), ...]."""
+        return list(itertools.pairwise([0, *self.looks(total), total]))
+
+    def leaves(self, differences: Sequence[float], total: int) -> bool:
+        """Whether a candidate leaves the race with these differences, of `total` that there could be."""
+        return self._below(sum(differences), math.fsum(d * d for d in differences), len(differences), total)
+
+    def p_value(self, differences: Sequence[float], chance: float) -> float:
+        """Of a candidate at the end of its race: the share of all ways to swap in which it would have got as far.
+
+        Leads are counted, not swaps: there are 2^n of these, but a lead is one of 2 * n * GRID + 1 whole numbers.
+
+        Args:
+            differences: candidate less parent, in the race's order.
+            chance: of the gate, see `gate_chance`.
+        """
+        steps, looks = whole(differences), set(self.looks(len(differences)))
+        shares, squares, lead = {0: 1.0}, 0, 0
+        for seen, step in enumerate(steps, start=1):
+            lead += step
+            if step:
+                squares += step * step
+                after: dict[int, float] = {}
+                for before, share in shares.items():
+                    after[before + step] = after.get(before + step, 0.0) + share / 2
+                    after[before - step] = after.get(before - step, 0.0) + share / 2
+                shares = after
+            if seen in looks:
+                shares = {x: share for x, share in shares.items() if not self._below(x, squares, seen, len(steps))}
+                if lead not in shares:  # rounding: it was just above the line
+                    return 1.0
+        return chance * math.fsum(share for x, share in shares.items() if x >= lead)
+
+    def _below(self, lead: float, squares: float, seen: int, total: int) -> bool:
+        """Whether a lead is below the line. A lead of n swapped pairs has a variance of the sum of their squares."""
+        share = seen / total
+        line = self.start + (self.end - self.start) * share
+        return lead < line * math.sqrt(squares / share) - NEARLY
+
+
+def gate(parent: Sequence[float], candidate: Sequence[float]) -> bool:
+    """Whether a proposal is worth a race, by its minibatch: what it gains there is more than what it loses."""
+    return sum(whole(differences_of(parent, candidate))) > 0
+
+
+def gate_chance(parent: Sequence[float], candidate: Sequence[float], perfect: float | None) -> float:
+    """The share of all ways to swap in which the gate is passed, of those that could have been seen.
+
+    Args:
+        parent: rewards on the minibatch.
+        candidate: the same, of the proposal.
+        perfect: a parent with only rewards this high would not have been reflected on; None where it would.
+    """
+    shares = {(0, perfect is not None): 1.0}  # by lead, and by whether the parent has been perfect so far
+    for step, p, c in zip(whole(differences_of(parent, candidate)), parent, candidate, strict=True):
+        after: dict[tuple[int, bool], float] = {}
+        for (lead, flawless), share in shares.items():
+            for way, reward in ((step, p), (-step, c)):
+                key = lead + way, flawless and perfect is not None and reward >= perfect
+                after[key] = after.get(key, 0.0) + share / 2
+        shares = after
+    seen = {key: share for key, share in shares.items() if not key[1]}
+    return math.fsum(share for (lead, _), share in seen.items() if lead > 0) / math.fsum(seen.values())
+
+
+def differences_of(parent: Sequence[float], candidate: Sequence[float]) -> list[float]:
+    return [c - p for p, c in zip(parent, candidate, strict=True)]
+
+
+def whole(differences: Sequence[float]) -> list[int]:
+    """Differences as whole numbers, the largest being `GRID`."""
+    largest = max(map(abs, differences), default=0.0)
+    return [round(d / largest * GRID) for d in differences] if largest else [0] * len(differences)
+
+
+def race_order(total: int, seed: int, number: int) -> list[int]:
+    """The order of the validation examples for one proposal: another for each, the same in every process."""
+    order = list(range(total))
+    random.Random(f"{seed}/{number}").shuffle(order)
+    return order
