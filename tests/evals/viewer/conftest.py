@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +123,29 @@ def training(tmp_path: Path) -> Make:
             write_step(run / "rollouts", step, rows)
         (run / "config.toml").write_text('model = "whet/tiny"\nbatch_size = 2\n[[env]]\nid = "reverse-text"\n')
         (run / "status.json").write_text(json.dumps({"state": "finished", "step": len(steps), "max_steps": 2}))
+        return run
+
+    return make
+
+
+@pytest.fixture
+def search(tmp_path: Path) -> Make:
+    """Writes a search for prompts: rewards by candidate and example, verdicts by candidate; gives its directory."""
+
+    def make(rewards: Mapping[str, Sequence[float]], verdicts: Mapping[str, str]) -> Path:
+        run = tmp_path / "runs" / "gepa-echo"
+        rows = []
+        for number, (candidate, of_examples) in enumerate(rewards.items()):
+            for example, reward in enumerate(of_examples):
+                key = f"val/echo/{example}"
+                told = {"candidate": candidate, "example": key, "sample": 0, "rollout": number, "example_id": key}
+                rows.append(RolloutOutput({**row_of(example, reward, f"said by {candidate}"), **told}))
+        ResultsFile(run / "rollouts").append(rows)
+        (run / "gepa.toml").write_text("")
+        config = {"model": "whet/tiny", "env": [{"id": "echo"}]}
+        (run / "metadata.json").write_text(json.dumps({"config": config, "state": "finished"}))
+        lines = [{"id": id, "number": number, "verdict": verdicts[id]} for number, id in enumerate(verdicts)]
+        (run / "candidates.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
         return run
 
     return make

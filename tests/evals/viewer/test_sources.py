@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 from pathlib import Path
 
 import pytest
 
 from whet.errors import RunError
-from whet.evals.viewer.sources import find_sources, source_at
+from whet.evals.viewer.sources import candidate_names, find_sources, source_at
+from whet.rollouts.row_log import DirectoryLock
 
 
 def evaluation(folder: Path, date: str = "2026-01-01T00:00:00", rows: str = "not read", **more: object) -> Path:
@@ -48,6 +47,50 @@ def test_evaluations_and_runs_are_found_newest_first(tmp_path: Path) -> None:
     assert (sources[0].count, sources[0].reward) == (15, 0.5)
 
 
+def search(folder: Path, state: str = "finished", candidates: str = "") -> Path:
+    (folder / "rollouts").mkdir(parents=True)
+    (folder / "rollouts" / "results.jsonl").write_text("not read")
+    (folder / "gepa.toml").write_text("")
+    (folder / "candidates.jsonl").write_text(candidates)
+    metadata = {
+        "config": {"model": "m", "env": [{"id": "environments/echo"}]}, "state": state, "date": "2026-01-07T00:00:00",
+        "spent": 80, "best": {"id": "b", "number": 3, "val_mean": 0.75},
+    }  # fmt: skip
+    (folder / "metadata.json").write_text(json.dumps(metadata))
+    return folder
+
+
+def test_a_search_for_prompts_is_found_with_its_model_and_how_good_its_best_prompt_is(tmp_path: Path) -> None:
+    folder = search(tmp_path / "runs" / "gepa-echo")
+    (source,) = find_sources(tmp_path)
+    assert (source.kind, source.path, source.environment, source.model) == ("search", folder, "echo", "m")
+    assert (source.state, source.count, source.reward) == ("finished", 80, 0.75)
+    for place in (folder, folder / "rollouts", folder / "rollouts" / "results.jsonl"):
+        assert (source_at(place).kind, source_at(place).rollouts) == ("search", folder / "rollouts" / "results.jsonl")
+
+
+def test_a_search_that_runs_is_told_from_one_that_was_killed(tmp_path: Path) -> None:
+    folder = search(tmp_path / "a", state="running")
+    assert source_at(folder).state == "unfinished"
+    lock = DirectoryLock(folder)
+    assert source_at(folder).state == "running"
+    lock.release()
+
+
+def test_candidates_are_called_by_their_number_and_verdict_and_of_equal_texts_by_what_counts(tmp_path: Path) -> None:
+    told = [
+        {"id": "s", "number": 0, "verdict": "seed"},
+        {"id": "a", "number": 1, "verdict": "accepted"},
+        {"id": "a", "number": 2, "verdict": "rejected"},
+        {"id": "r", "number": 3, "verdict": "rejected"},
+        {"id": "r", "number": 4, "verdict": "rejected"},
+    ]
+    lines = "".join(json.dumps(line) + "\n" for line in told)
+    source = source_at(search(tmp_path, candidates=lines + "{]\n"))
+    assert candidate_names(source) == {"s": "0 seed", "a": "1 accepted", "r": "4 rejected"}
+    assert candidate_names(source_at(evaluation(tmp_path / "e"))) == {}
+
+
 def test_folders_that_hold_neither_are_not_entered(tmp_path: Path) -> None:
     for hidden in (".venv", "node_modules", "checkpoints"):
         evaluation(tmp_path / hidden / "x")
@@ -59,10 +102,9 @@ def test_folders_that_hold_neither_are_not_entered(tmp_path: Path) -> None:
 def test_an_evaluation_that_runs_is_told_from_one_that_was_killed(tmp_path: Path) -> None:
     folder = evaluation(tmp_path / "a", state="running")
     assert source_at(folder).state == "unfinished"
-    descriptor = os.open(folder, os.O_RDONLY)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    lock = DirectoryLock(folder)
     assert source_at(folder).state == "running"
-    os.close(descriptor)
+    lock.release()
 
 
 def test_an_evaluation_without_metadata_is_dated_by_its_file(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from whet.evals.viewer.store import Store, open_store
 from whet.rollouts.results import RESULTS
 
 FOLDERS = (Path("outputs/evals"), Path("runs"))
-"""Where `whet eval run` and `whet train run` write, unless they are told otherwise."""
+"""Where `whet eval run`, `whet train run` and `whet gepa run` write, unless they are told otherwise."""
 
 
 def view(path: Path | None) -> int:

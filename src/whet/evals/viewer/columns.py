@@ -71,7 +71,7 @@ class Columns:
         return values
 
     def name(self, number: int) -> str:
-        """An environment, a class of error or a stop condition; "" for none."""
+        """An environment, a class of error, a stop condition or a candidate; "" for none."""
         if number not in self._names and number:
             self._names = self._index.names()
         return self._names.get(number, "")
@@ -108,6 +108,7 @@ class Columns:
             advantage=_known(self["advantage"][number]),
             error=self.name(self["error"][number]) or None,
             stop_condition=self.name(self["stop_condition"][number]) or None,
+            candidate=self.name(self["candidate"][number]) or None,
             truncated=bool(self["truncated"][number]),
             input_tokens=_known(self["input_tokens"][number]),
             output_tokens=_known(self["output_tokens"][number]),
@@ -123,7 +124,8 @@ class Columns:
         numbers: Sequence[int] = range(self.count)
         if filter.numbers is not None:
             numbers = sorted(number for number in filter.numbers if 0 <= number < self.count)
-        for column, name in (("error", filter.error), ("stop_condition", filter.stop_condition)):
+        names = {name: getattr(filter, name) for name in ("error", "stop_condition", "candidate")}
+        for column, name in names.items():
             if name is not None:
                 numbers = _equal(numbers, self[column], self._numbers_of(name))
         if filter.environment is not None:

@@ -1,6 +1,7 @@
 """What the index keeps of one line: fixed-size columns, names, and a little text. Pure.
 
-Rows are those of `results.jsonl` (`rollouts/results.py`) and of a run's rollouts (`rl/rollout_log.py`). Whatever is
+Rows are those of `results.jsonl` (`rollouts/results.py`) and of a run's rollouts (`rl/rollout_log.py`,
+`gepa/call_log.py`). Whatever is
 missing or of another type than expected is empty: nothing in a line can stop the index.
 """
 
@@ -26,6 +27,7 @@ NUMBERS: Mapping[str, str] = {
     "environment": "I",
     "error": "I",
     "stop_condition": "I",
+    "candidate": "I",
     "truncated": "B",
     "damaged": "B",
     "turns": "I",
@@ -37,7 +39,7 @@ NUMBERS: Mapping[str, str] = {
     "example": "d",
 }
 """Columns by name, with the type code of `array`. Where a number is not known, a `d` column holds NaN."""
-NAMES = ("environment", "error", "stop_condition")
+NAMES = ("environment", "error", "stop_condition", "candidate")
 """Columns that hold numbers of names, 0 for none."""
 QUESTION_LENGTH = 160
 NAME_LENGTH = 120
@@ -50,6 +52,7 @@ class Entry(NamedTuple):
     environment: str = ""  # "" where the row names none: then it is that of the whole file
     error: str = ""
     stop_condition: str = ""
+    candidate: str = ""
     truncated: bool = False
     turns: int = 0
     reward: float = UNKNOWN
@@ -84,6 +87,7 @@ def entry_of(row: dict[str, Any]) -> Entry:
         environment=name,
         error=_error(row.get("error")),
         stop_condition=_name(row.get("stop_condition")),
+        candidate=_name(row.get("candidate")),
         truncated=bool(row.get("is_truncated")),
         turns=_turns(row),
         reward=_number(row.get("reward")),

@@ -43,6 +43,7 @@ class Head:
     advantage: float | None = None
     error: str | None = None  # class of the error
     stop_condition: str | None = None
+    candidate: str | None = None  # of a search for prompts: its id
     truncated: bool = False
     input_tokens: float | None = None
     output_tokens: float | None = None
@@ -62,6 +63,7 @@ class Filter:
     failed: bool | None = None  # with an error, or a line that cannot be read
     error: str | None = None  # class of the error
     stop_condition: str | None = None
+    candidate: str | None = None
     truncated: bool | None = None
     reward_from: float | None = None  # inclusive; a rollout without a reward never fits
     reward_to: float | None = None  # inclusive

@@ -13,9 +13,10 @@ from typing import Any, Literal
 
 from whet.errors import RunError
 from whet.evals.viewer.heads import Filter, Head, Progress, Sort, SortColumn, Totals
+from whet.evals.viewer.sources import candidate_names
 from whet.evals.viewer.store import Heads, Store
 
-Choosable = Literal["stop_condition", "environment", "part"]
+Choosable = Literal["stop_condition", "environment", "candidate", "part"]
 """What one of several values may be chosen of."""
 
 PASSED = 0.5
@@ -54,6 +55,8 @@ class Listing:
         self.heads: Heads = store.heads()
         self.totals: Totals | None = None
         self.number: int | None = self.heads[0].number if len(self.heads) else None
+        self.candidates: dict[str, str] = {}
+        """In a search for prompts: what candidates are called, by id."""
 
     @property
     def passed(self) -> float:
@@ -68,6 +71,7 @@ class Listing:
     def load(self) -> tuple[Heads, Totals]:
         """Ask the store for the list as it should be now; takes up to a tenth of a second, so call it in a thread."""
         heads = self.store.heads(self.filter, self.sort)
+        self.candidates = candidate_names(self.store.source)
         return heads, self.store.totals(heads)
 
     def take(self, loaded: tuple[Heads, Totals]) -> None:
@@ -128,8 +132,14 @@ class Listing:
             self.filter = replace(self.filter, stop_condition=value)
         elif column == "environment":
             self.filter = replace(self.filter, environment=value)
+        elif column == "candidate":
+            self.filter = replace(self.filter, candidate=value)
         else:
             self.filter = replace(self.filter, part=value)
+
+    def candidate(self, id: str | None) -> str:
+        """A candidate's number and verdict; its id where that is not decided yet."""
+        return "" if id is None else self.candidates.get(id, id)
 
     def toggle_group(self, number: int) -> None:
         """Only the group of this rollout, or all groups again."""
@@ -175,6 +185,7 @@ class Listing:
             ("s", f"stop: {chosen.stop_condition}" if chosen.stop_condition is not None else ""),
             ("v", f"environment: {chosen.environment}" if chosen.environment is not None else ""),
             ("p", f"part: {chosen.part}" if chosen.part is not None else ""),
+            ("p", f"candidate: {self.candidate(chosen.candidate)}" if chosen.candidate is not None else ""),
             ("o", "one group" if chosen.group is not None else ""),
             ("m", f"found: {self.search.text}" if chosen.numbers is not None and self.search is not None else ""),
         ]

@@ -1,4 +1,4 @@
-"""What there is to look at below a folder: evaluations and training runs, without reading a rollout."""
+"""What there is to look at below a folder: evaluations, training runs and searches, without reading a rollout."""
 
 from __future__ import annotations
 
@@ -13,19 +13,22 @@ from typing import Any, Literal
 
 from whet.errors import RunError, WhetError
 from whet.evals.viewer.layout import SUFFIX
+from whet.files import read_lines
 from whet.rollouts.results import METADATA, RESULTS, load_metadata
+from whet.rollouts.row_log import is_locked
 
 RUN_CONFIG, RUN_STATUS, RUN_ROLLOUTS = "config.toml", "status.json", "rollouts"
+SEARCH_CONFIG, CANDIDATES = "gepa.toml", "candidates.jsonl"
 NOT_ENTERED = frozenset({"node_modules", "__pycache__", "checkpoints", "adapters", "model", "site-packages"})
 DEEPEST = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """An evaluation or a training run."""
+    """An evaluation, a training run, or a search for better prompts."""
 
     path: Path  # its directory, or the file that was named
-    kind: Literal["evaluation", "training"]
+    kind: Literal["evaluation", "training", "search"]
     rollouts: Path  # the file or directory that the rollouts are in
     environment: str = ""  # several are joined by ", "; "" where unknown
     model: str = ""
@@ -38,18 +41,24 @@ class Source:
 
 
 def source_at(path: Path) -> Source:
-    """The evaluation or run at a path. Raises `RunError` where there is none, in a line that says what to name."""
+    """What there is at a path. Raises `RunError` where there is nothing, in a line that says what to name."""
     if path.is_file():
         if path.name == METADATA:
             return source_at(path.parent)
         if path.suffix != SUFFIX:
             raise RunError(f"{path}: not a file of rollouts; name a {RESULTS}, or a file in a run's {RUN_ROLLOUTS}/.")
         run = path.parent.parent
+        if path.parent.name == RUN_ROLLOUTS and (run / SEARCH_CONFIG).is_file():
+            return _search(run, path, path)
         if path.parent.name == RUN_ROLLOUTS and (run / RUN_CONFIG).is_file():
             return _run(run, path, path)
         return _evaluation(path.parent, path, path)
     if not path.exists():
         raise RunError(f"{path}: there is no such file or directory. `whet view` without a path shows what there is.")
+    if (path / SEARCH_CONFIG).is_file():
+        return _search(path, path, path / RUN_ROLLOUTS / RESULTS)
+    if path.name == RUN_ROLLOUTS and (path.parent / SEARCH_CONFIG).is_file():
+        return _search(path.parent, path, path / RESULTS)
     if path.name == RUN_ROLLOUTS and (path.parent / RUN_CONFIG).is_file():
         return _run(path.parent, path, path)
     if (path / RUN_CONFIG).is_file() and not (path / RESULTS).exists():
@@ -57,15 +66,16 @@ def source_at(path: Path) -> Source:
     if (path / RESULTS).exists() or (path / METADATA).exists():
         return _evaluation(path, path, path / RESULTS)
     raise RunError(
-        f"{path}: neither an evaluation ({RESULTS}) nor a training run ({RUN_CONFIG}) is in this directory. "
+        f"{path}: neither an evaluation ({RESULTS}), nor a training run ({RUN_CONFIG}), nor a search "
+        f"({SEARCH_CONFIG}) is in this directory. "
         "Name one that is, or start `whet view` without a path to choose."
     )
 
 
 def find_sources(folder: Path) -> list[Source]:
-    """The evaluations and training runs below a folder, newest first.
+    """The evaluations, training runs and searches below a folder, newest first.
 
-    Raises `RunError` where there is no such folder. Hidden directories, and those that never hold either, are left out.
+    Raises `RunError` where there is no such folder. Hidden directories, and those that never hold any, are left out.
     """
     if not folder.is_dir():
         raise RunError(f"{folder}: there is no such folder.")
@@ -76,7 +86,10 @@ def _walk(folder: Path) -> Iterator[Source]:
     top = len(folder.parts)
     for directory, folders, files in os.walk(folder):
         here = Path(directory)
-        if RESULTS in files:
+        if SEARCH_CONFIG in files:
+            yield _search(here, here, here / RUN_ROLLOUTS / RESULTS)
+            folders.clear()
+        elif RESULTS in files:
             yield _evaluation(here, here, here / RESULTS)
         elif RUN_CONFIG in files and RUN_ROLLOUTS in folders:
             yield _run(here, here, here / RUN_ROLLOUTS)
@@ -143,6 +156,46 @@ def _run(directory: Path, path: Path, rollouts: Path) -> Source:
         metadata=config,
         note=note,
     )
+
+
+def _search(directory: Path, path: Path, rollouts: Path) -> Source:
+    metadata: dict[str, Any] | None = None
+    note = None
+    try:
+        metadata = load_metadata(directory)
+    except (WhetError, OSError) as error:
+        note = str(error)
+    told = metadata or {}
+    config: Mapping[str, Any] = found if isinstance(found := told.get("config"), Mapping) else {}
+    best = told.get("best")
+    state = _text(told.get("state"))
+    return Source(
+        path=path,
+        kind="search",
+        rollouts=rollouts,
+        environment=", ".join(_environments(config)),
+        model=_text(config.get("model")),
+        date=_text(told.get("date")) or _modified(rollouts),
+        state="unfinished" if state == "running" and not is_locked(directory) else state,
+        count=_integer(told.get("spent")) or None,
+        reward=_number(best.get("val_mean")) if isinstance(best, Mapping) else None,
+        metadata=told,
+        note=note,
+    )
+
+
+def candidate_names(source: Source) -> dict[str, str]:
+    """What the candidates of a search are called, by id: `3 accepted`. Lines that are none are left out."""
+    if source.kind != "search":
+        return {}
+    directory = source.rollouts.parent.parent
+    accepted: dict[str, str] = {}
+    others: dict[str, str] = {}  # texts may be proposed again: the last of them
+    with contextlib.suppress(OSError, WhetError):
+        for row in read_lines(directory / CANDIDATES):
+            id, verdict = _text(row.get("id")), _text(row.get("verdict"))
+            (others if verdict == "rejected" else accepted)[id] = f"{row.get('number')} {verdict}"
+    return {**others, **accepted}
 
 
 def _environments(config: Mapping[str, Any]) -> list[str]:

@@ -88,7 +88,7 @@ class Heads(Sequence[Head]):
 
 
 class Store:
-    """The rollouts of one evaluation or one training run."""
+    """The rollouts of one evaluation, one training run or one search."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -229,7 +229,7 @@ class Store:
         with self._reading() as columns:
             return columns.totals(range(columns.count) if heads is None else heads.numbers)
 
-    def counts(self, column: Literal["environment", "error", "stop_condition", "part"]) -> dict[str, int]:
+    def counts(self, column: Literal["environment", "error", "stop_condition", "candidate", "part"]) -> dict[str, int]:
         """The values there are to filter by, with their numbers of rollouts: most frequent first, parts in order."""
         with self._reading() as columns:
             if column == "part":

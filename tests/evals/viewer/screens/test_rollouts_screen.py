@@ -67,6 +67,40 @@ def test_a_click_on_a_title_sorts_by_it(mixed: Path, drive: Fixture) -> None:
     drive(mixed, steps)
 
 
+def test_the_rollouts_of_a_search_say_whose_they_are_and_are_narrowed_to_one_candidate(
+    search: Fixture, drive: Fixture
+) -> None:
+    directory = search({"aaa": [1.0, 0.0], "bbb": [1.0, 0.75, 0.25], "ccc": [0.0]}, {"aaa": "seed", "bbb": "accepted"})
+
+    async def steps(driver: Any) -> None:
+        text = await driver.sees("6 rollouts, reward 0.500", "p candidate")
+        assert "echo with whet/tiny" in text
+        assert [text.count(name) for name in ("0 seed", "1 accepted", "ccc")] == [2, 3, 1]
+        assert "val/echo/1" in text
+        await driver.type("p")
+        await driver.sees("Only rollouts of candidate", "1 accepted")
+        await driver.type("down", "enter")  # most rollouts first
+        text = await driver.sees("3 of 6 rollouts", "p candidate: 1 accepted")
+        assert rewards(text) == ["1.000", "0.750", "0.250"]
+
+    drive(directory, steps, size=(120, 30))
+
+
+def test_an_example_of_a_search_side_by_side_shows_what_each_candidate_brought(search: Fixture, drive: Fixture) -> None:
+    directory = search({"aaa": [1.0, 0.0], "bbb": [1.0, 0.75]}, {"aaa": "seed", "bbb": "accepted"})
+
+    async def steps(driver: Any) -> None:
+        await driver.sees("4 rollouts, reward")
+        await driver.type("down", "g")
+        text = await driver.sees("group of task val/echo/1", "said by aaa", "said by bbb")
+        assert "candidate 0 seed" in text
+        assert "candidate 1 accepted" in text
+        await driver.type("enter")
+        await driver.sees("candidate 0 seed", "task val/echo/1")
+
+    drive(directory, steps, size=(120, 30))
+
+
 def test_single_keys_narrow_by_reward_and_by_error(mixed: Path, drive: Fixture) -> None:
     async def steps(driver: Any) -> None:
         await driver.sees("5 rollouts, reward")

@@ -25,13 +25,19 @@ def test_the_columns_of_highest_rank_go_first() -> None:
     assert [column.key for column, _ in layout(COLUMNS, 10)] == ["a", "c"]
 
 
-@given(st.integers(1, 300), st.booleans(), st.integers(1, 3))
-def test_no_row_of_rollouts_is_wider_than_the_window(width: int, training: bool, environments: int) -> None:
-    fitting = layout(rollout_columns(training=training, environments=environments, errors=training), width)
+@given(st.integers(1, 300), st.sampled_from(["evaluation", "training", "search"]), st.integers(1, 3))
+def test_no_row_of_rollouts_is_wider_than_the_window(width: int, kind: str, environments: int) -> None:
+    fitting = layout(rollout_columns(kind=kind, environments=environments, errors=kind == "training"), width)
     assert fitting
     assert sum(cells + 1 for _, cells in fitting) - 1 <= width
 
 
 def test_on_the_smallest_terminal_reward_task_question_and_errors_are_seen() -> None:
-    shown = {column.key for column, _ in layout(rollout_columns(training=False, environments=1, errors=True), 60)}
+    shown = {column.key for column, _ in layout(rollout_columns(kind="evaluation", environments=1, errors=True), 60)}
     assert {"reward", "task", "question", "error"} <= shown
+
+
+def test_candidates_are_a_column_in_a_search_alone() -> None:
+    for kind in ("evaluation", "training", "search"):
+        columns = [column.key for column in rollout_columns(kind=kind, environments=1, errors=False)]
+        assert ("candidate" in columns) == (kind == "search")

@@ -19,6 +19,7 @@ from whet.evals.viewer.screens.base import LAST_KEYS
 from whet.evals.viewer.screens.searching import SearchingScreen
 from whet.evals.viewer.widgets.bar import Bar
 from whet.evals.viewer.widgets.cells import (
+    candidate_style,
     number,
     part_name,
     reward_bar,
@@ -168,6 +169,9 @@ y x     copy this rollout, export it or the list
         if head.advantage is not None:
             first.append((f" adv. {signed(head.advantage)}", signed_style(head.advantage)))
         tokens = "" if head.output_tokens is None else f" {head.output_tokens:.0f} tokens"
+        if head.candidate is not None:
+            called = self.listing.candidate(head.candidate)
+            first.append((f" candidate {called}", candidate_style(called)))
         ended = (f" {head.error}", "bad") if head.error else (f" {head.stop_condition or ''}", "dim")
         return [line(*first), line(ended, ("  truncated", "middling") if head.truncated else "", (tokens, "dim"))]
 

@@ -16,7 +16,15 @@ from whet.evals.viewer.listing import Listing
 from whet.evals.viewer.screens.base import LAST_KEYS
 from whet.evals.viewer.screens.searching import SearchingScreen
 from whet.evals.viewer.widgets.bar import Bar
-from whet.evals.viewer.widgets.cells import number, part_name, reward_bar, reward_style, signed, signed_style
+from whet.evals.viewer.widgets.cells import (
+    candidate_style,
+    number,
+    part_name,
+    reward_bar,
+    reward_style,
+    signed,
+    signed_style,
+)
 from whet.evals.viewer.widgets.conversation import Folding, Layout, Piece, lay_out, pieces
 from whet.evals.viewer.widgets.details import detail_lines
 from whet.evals.viewer.widgets.document import Document
@@ -145,6 +153,9 @@ y x     copy this rollout, export it or the list
         parts: list[str | tuple[object, str]] = [(f" {place}", "bold")]
         if head.environment:
             parts += ["  ", (head.environment, "name")]
+        if head.candidate is not None:
+            called = self.listing.candidate(head.candidate)
+            parts += ["  candidate ", (called, candidate_style(called))]
         parts.append(f"  task {head.example_id}" if head.example_id is not None else "")
         if head.part:
             parts.append(f"  step {part_name(head)}" if head.part.startswith("step") else f"  {part_name(head)}")

@@ -27,6 +27,7 @@ REST = 10  # times as long as a list took, no new one is asked for because the f
 QUESTIONS: dict[Choosable, str] = {
     "stop_condition": "Only rollouts that stopped by",
     "environment": "Only rollouts of",
+    "candidate": "Only rollouts of candidate",
     "part": "Only rollouts of",
 }
 ARROWS = {False: "↑", True: "↓"}
@@ -49,7 +50,7 @@ m       only what was found, and all again
 
 r       all rewards, then only those that passed, then only those that did not
 e       all, then only rollouts with an error, then only those without
-s v p   only one stop condition, one environment, one step or evaluation
+s v p   only one stop condition, one environment, one step or evaluation (of a search: one candidate)
 o       only the group of this rollout
 c       everything again, in the file's order
 
@@ -69,6 +70,7 @@ y x     copy this rollout, export it or the list
         Binding("s", "pick('stop_condition')", "stop"),
         Binding("v", "pick('environment')", "environment"),
         Binding("p", "pick('part')", "step"),
+        Binding("p", "pick('candidate')", "candidate"),
         Binding("o", "group_only", "one group"),
         Binding("c", "clear", "clear"),
         Binding("R", "sort('reward')", "sort: reward"),
@@ -97,8 +99,8 @@ y x     copy this rollout, export it or the list
         self._rested = 0.0  # when the next list may be asked for because the file has grown
 
     def _wanted_columns(self) -> list[Column]:
-        training = self.listing.store.source.kind == "training"
-        return rollout_columns(training=training, environments=self._environments, errors=self._errors)
+        kind = self.listing.store.source.kind
+        return rollout_columns(kind=kind, environments=self._environments, errors=self._errors)
 
     def compose(self) -> ComposeResult:
         yield Bar(self._status())
@@ -125,9 +127,12 @@ y x     copy this rollout, export it or the list
             rows.go(self.listing.position())
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        training = self.listing.store.source.kind == "training"
+        kind = self.listing.store.source.kind
+        training = kind == "training"
         if action == "pick" and parameters == ("part",):
             return training
+        if action == "pick" and parameters == ("candidate",):
+            return kind == "search"
         if action == "sort" and parameters == ("advantage",):
             return training
         if action in ("pick", "sort") and parameters == ("environment",):
@@ -202,7 +207,8 @@ y x     copy this rollout, export it or the list
         head = self.listing.heads[row]
         search = self.listing.search
         found = search is not None and head.number in search.found
-        return rollout_cells(head, self._columns, passed=self.listing.passed, found=found)
+        candidate = self.listing.candidate(head.candidate)
+        return rollout_cells(head, self._columns, passed=self.listing.passed, found=found, candidate=candidate)
 
     # What is said.
 
@@ -299,7 +305,8 @@ y x     copy this rollout, export it or the list
                 self.listing.only(column, values[answer])
                 self.reload()
 
-        answers = [("all", ""), *((value or "(none)", f"{count:,}") for value, count in counts.items())]
+        called = self.listing.candidate if column == "candidate" else str
+        answers = [("all", ""), *((called(value) or "(none)", f"{count:,}") for value, count in counts.items())]
         current = values.index(now) if now in values else 0
         self.app.push_screen(Choose(QUESTIONS[column], answers, current), pick)
 

@@ -1,4 +1,4 @@
-"""The list of runs: evaluations and training runs, the one written last first; it grows while one looks at it."""
+"""The list of runs: evaluations, training, searches for prompts, what was written last first; it grows by itself."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class RunsScreen(ViewerScreen):
 
     NAME: ClassVar[str] = "Runs"
     HELP: ClassVar[str] = """
-Evaluations and training runs, the one that was written last first. The list grows by itself.
+Evaluations, training runs and searches for prompts, the one that was written last first. The list grows by itself.
 
 Enter   the rollouts of a run
 /       only runs whose environment, model or directory has this text in it; nothing shows all again
@@ -88,7 +88,7 @@ Enter   the rollouts of a run
         self.shown = [run for run in self.all if wanted in f"{run.environment} {run.model} {run.path}".casefold()]
         at = next((place for place, run in enumerate(self.shown) if run.path == chosen), 0)
         below = ", ".join(map(str, self.folders))
-        rows.empty = f"No run below {below}. `whet eval run` and `whet train run` make them."
+        rows.empty = f"No run below {below}. `whet eval run`, `whet train run` and `whet gepa run` make them."
         narrowed = f"  with {self._wanted!r}" if self._wanted else ""
         self.query_one(Bar).show([line((" Runs", "bold"), f"  {len(self.shown)} below {below}{narrowed}")])
         rows.show(len(self.shown), at)

@@ -27,14 +27,15 @@ SORTS: dict[str, SortColumn] = {
 """What a click on the title of a column sorts by."""
 
 
-def rollout_columns(*, training: bool, environments: int, errors: bool) -> list[Column]:
-    """The columns for an evaluation, or for a run; those that would say nothing are left out."""
+def rollout_columns(*, kind: str, environments: int, errors: bool) -> list[Column]:
+    """The columns for an evaluation, a run or a search; those that would say nothing are left out."""
     columns = [
         Column("mark", "", 1),
         Column("number", "#", 6, rank=9, right=True),
         Column("part", "step", 11, rank=3),
         Column("environment", "environment", 14, rank=5),
-        Column("task", "task", 6, rank=1, right=True),
+        Column("candidate", "candidate", 12, rank=2),
+        Column("task", "task", 20 if kind == "search" else 6, rank=1, right=True),
         Column("place", "nth", 3, rank=7, right=True),
         Column("reward", "reward", 7, right=True),
         Column("bar", "", BAR, rank=8),
@@ -46,7 +47,9 @@ def rollout_columns(*, training: bool, environments: int, errors: bool) -> list[
         Column("tokens", "tokens", 6, rank=6, right=True),
         Column("time", "time", 6, rank=7, right=True),
     ]
-    without = set() if training else {"part", "advantage"}
+    without = set() if kind == "training" else {"part", "advantage"}
+    if kind != "search":
+        without.add("candidate")
     if environments < 2:
         without.add("environment")
     if not errors:
@@ -54,8 +57,8 @@ def rollout_columns(*, training: bool, environments: int, errors: bool) -> list[
     return [column for column in columns if column.key not in without]
 
 
-def rollout_cells(head: Head, columns: list[Column], *, passed: float, found: bool) -> list[Cell]:
-    """What stands in these columns for one rollout."""
+def rollout_cells(head: Head, columns: list[Column], *, passed: float, found: bool, candidate: str = "") -> list[Cell]:
+    """What stands in these columns for one rollout; `candidate` is what its candidate is called."""
     if head.problem is not None:
         told: dict[str, Cell] = {"number": str(head.number + 1), "question": (head.problem, "bad")}
         return [told.get(column.key, "") for column in columns]
@@ -65,6 +68,7 @@ def rollout_cells(head: Head, columns: list[Column], *, passed: float, found: bo
         "number": (str(head.number + 1), "dim"),
         "part": part_name(head),
         "environment": head.environment,
+        "candidate": (candidate, candidate_style(candidate)),
         "task": "" if head.example_id is None else str(head.example_id),
         "place": (str(head.place + 1), "dim"),
         "reward": (number(head.reward), style),
@@ -78,6 +82,10 @@ def rollout_cells(head: Head, columns: list[Column], *, passed: float, found: bo
         "time": seconds(head.duration),
     }
     return [cells[column.key] for column in columns]
+
+
+def candidate_style(name: str) -> str:
+    return "good" if name.endswith("accepted") else "dim" if name.endswith("rejected") else ""
 
 
 def part_name(head: Head) -> str:
