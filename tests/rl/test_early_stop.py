@@ -7,7 +7,7 @@ import math
 import pytest
 
 from whet.errors import ConfigError
-from whet.rl.early_stop import EarlyStopConfig, check_metric, reason_to_stop
+from whet.rl.early_stop import EarlyStopConfig, check_metric, reason_of_losses, reason_to_stop
 from whet.rl.monitors.protocol import EvalReport, EvalScore
 
 
@@ -67,3 +67,34 @@ def test_a_metric_that_nothing_measures_is_refused_by_name() -> None:
     with pytest.raises(ConfigError, match=r"'exact' is not what evaluations measure; choose from exact_match, reward"):
         check_metric(EarlyStopConfig(metric="exact"), report)
     check_metric(EarlyStopConfig(metric="exact_match"), report)
+
+
+LOSSES = [(0, 2.0), (10, 1.5), (20, 1.6), (30, 1.55), (40, 1.7)]
+
+
+def test_a_loss_is_better_where_it_is_lower() -> None:
+    config = EarlyStopConfig(metric="validation/loss", patience=2)
+    assert reason_of_losses(config, LOSSES[:3]) is None
+    assert reason_of_losses(config, LOSSES[:4]) == (
+        "validation/loss has not been better than 1.500 (step 10) for 2 validations: early_stop.patience = 2"
+    )
+
+
+def test_a_loss_that_has_fallen_by_less_than_min_delta_is_no_new_best() -> None:
+    falling = [(step, 2.0 - step / 100) for step in range(0, 40, 10)]
+    assert reason_of_losses(EarlyStopConfig(patience=3), falling) is None
+    assert reason_of_losses(EarlyStopConfig(patience=3, min_delta=0.5), falling) is not None
+
+
+def test_a_loss_that_rises_far_above_its_best_ends_the_run_at_once() -> None:
+    config = EarlyStopConfig(metric="validation/loss", patience=9, collapse=0.2)
+    assert reason_of_losses(config, LOSSES[:4]) is None
+    assert reason_of_losses(config, LOSSES) == (
+        "validation/loss rose from 1.500 (step 10) to 1.700 (step 40): early_stop.collapse"
+    )
+
+
+def test_a_loss_that_is_no_number_says_nothing() -> None:
+    config = EarlyStopConfig(patience=1)
+    assert reason_of_losses(config, [(0, 1.0), (1, math.nan)]) is None
+    assert reason_of_losses(config, [(0, 1.0), (1, math.nan), (2, 1.1)]) is not None

@@ -153,7 +153,7 @@ def test_what_is_not_known_is_said_and_nothing_is_downloaded(tmp_path: Path) -> 
     found = estimate(config("nobody/such-a-model", runs_directory=str(tmp_path)))
     assert (found.total, found.step_seconds) == (None, None)
     assert any("nobody/such-a-model is not on this machine" in line for line in found.unknown)
-    assert sum(line.startswith("unknown: ") for line in lines(found, config("nobody/such-a-model"))) == 2
+    assert sum(line.startswith("unknown: ") for line in lines(found)) == 2
 
 
 def test_a_step_takes_what_it_took_a_run_of_the_same_work(tmp_path: Path) -> None:

@@ -50,6 +50,19 @@ def test_what_is_saved_reads_back_as_the_same_config(tmp_path: Path) -> None:
         (SMALL + "[learner]\nkeep_token_details = false\n", "no rollout is trained on"),
         ('[[env]]\nid = "reverse-text"\n', "is a config of whet train run"),
         (SMALL + "[optimizer]\ndecay_start = 0.5\n", "never decays"),
+        (SMALL + "[budget]\nmax_cost = 2.0\n", r"budget\.max_cost would have no effect: no rollout is trained on"),
+        (SMALL + "[early_stop]\n", r"set validation\.interval"),
+        (SMALL + "[validation]\nfraction = 0.5\n[early_stop]\n", r"set validation\.interval"),
+        (SMALL + '[early_stop]\nmetric = "reward"\n', r"set eval\.interval"),
+        (
+            SMALL + '[validation]\nfraction = 0.5\ninterval = 1\n[early_stop]\nenvironment = "a"\n',
+            "validation/loss is of no environment",
+        ),
+        (
+            SMALL + '[eval]\ninterval = 1\n[[eval.env]]\nid = "a"\n'
+            '[early_stop]\nmetric = "reward"\nenvironment = "b"\n',
+            "'b' is not evaluated; choose from a",
+        ),
     ],
 )
 def test_a_mistake_is_named(tmp_path: Path, text: str, says: str) -> None:

@@ -116,6 +116,72 @@ def test_a_finished_run_goes_on_when_it_is_given_more_epochs(run: Run, tmp_path:
     assert Counter(trained(tmp_path)) == {f"{epoch}-{row}": 1 for epoch in (1, 2) for row in range(1, 21)}
 
 
+def used(tmp_path: Path, step: int) -> dict[str, Any]:
+    state = tmp_path / "runs" / "run" / "checkpoints" / f"step_{step}" / "curriculum.json"
+    found: dict[str, Any] = json.loads(state.read_text())["budget"]
+    return found
+
+
+def test_a_budget_of_tokens_ends_a_run_with_its_weights_and_a_larger_one_goes_on(run: Run, tmp_path: Path) -> None:
+    whole = run(name="whole", num_epochs=2)
+    lengths = [row["seq_len/mean"] * row["data/rows"] for row in read_lines(tmp_path / "runs/whole/metrics.jsonl")]
+    two = round(sum(lengths[:2]))
+    outcome = run(num_epochs=2, budget={"max_tokens": two})
+    assert (outcome.state, outcome.step) == ("finished", 2)
+    assert outcome.message == (
+        f"after 2 of {whole.step} steps: budget.max_tokens = {two} is used up ({two} tokens were trained)"
+    )
+    assert outcome.weights is not None
+    assert used(tmp_path, 2)["tokens"] == two
+    assert "--resume" in str(outcome.next_command)
+    assert run(num_epochs=2, budget={"max_tokens": two}, resume=True).step == 2
+    assert run(num_epochs=2, budget={"max_tokens": 10**6}, resume=True).message == f"{whole.step} steps"
+    assert used(tmp_path, whole.step)["tokens"] == round(sum(lengths))
+
+
+def test_a_budget_that_is_used_up_by_the_last_step_ends_nothing_early(run: Run) -> None:
+    assert run(max_steps=1, budget={"max_tokens": 1}).message == "1 steps"
+
+
+def test_time_is_a_budget_too(run: Run) -> None:
+    outcome = run(max_steps=10_000, budget={"max_time": 0.2})
+    assert outcome.state == "finished"
+    assert "budget.max_time = 0.2 s is used up" in outcome.message
+    assert outcome.step < 10_000
+
+
+def test_a_validation_loss_that_gets_no_better_ends_a_run_also_across_a_resume(run: Run, tmp_path: Path) -> None:
+    changes: dict[str, Any] = {
+        "num_epochs": 20,
+        "learning_rate": 1e-9,  # nothing is learned, so nothing gets better
+        "validation": {"fraction": 0.2, "interval": 2},
+        "early_stop": {"patience": 3, "min_delta": 0.01},
+    }
+    interrupted = run(**changes | {"budget": {"max_tokens": 1}})
+    assert interrupted.step == 1
+    outcome = run(**changes, resume=True)
+    assert (outcome.state, outcome.step) == ("finished", 6)
+    first = metrics(tmp_path)[0]["validation/loss"]
+    assert outcome.message == (
+        f"after 6 of 40 steps: validation/loss has not been better than {first:.3f} (step 0) for 3 validations: "
+        "early_stop.patience = 3"
+    )
+    assert [row["step"] for row in metrics(tmp_path) if "validation/loss" in row] == [0, 2, 4, 6]
+
+
+def test_held_out_rewards_may_end_it_instead(run: Run) -> None:
+    outcome = run(
+        max_steps=9,
+        learning_rate=1e-9,
+        sampling={"max_tokens": 4},
+        eval={"num_examples": 2, "interval": 1, "greedy": False, "after": False, "env": [{"id": "reverse-text"}]},
+        early_stop={"metric": "reward", "patience": 2},
+    )
+    assert outcome.state == "finished"
+    assert "eval reward has not been better than" in outcome.message
+    assert outcome.step == 2
+
+
 def test_another_seed_is_another_order(run: Run, tmp_path: Path) -> None:
     run(max_steps=1)
     run(max_steps=1, name="other", seed=1)
