@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from whet.cli.output import JsonOption, extra, json_object, print_json
+from whet.cli import gepa_stored
+from whet.cli.output import JsonOption, console, extra, json_object, print_json
 from whet.gepa.config import EnvSection, GepaConfig
 
 if TYPE_CHECKING:
     from whet.gepa.outcome import Outcome
 
 app = typer.Typer(rich_markup_mode=None)
+app.command("list")(gepa_stored.list_searches)
+app.command("show")(gepa_stored.show)
+app.command("report")(gepa_stored.report)
 
 DEFAULTS = GepaConfig(name="run", env=(EnvSection(id="-"),))
 """What an option that is written nowhere comes to."""
@@ -144,10 +148,10 @@ def run(
     if json_output:
         print_json(outcome)
     else:
+        from whet.display.columns import print_labelled
         from whet.gepa.outcome import lines
 
-        for line in lines(outcome):
-            print(line, flush=True)
+        print_labelled(lines(outcome), console())
     if outcome.exit_code:
         raise typer.Exit(outcome.exit_code)
 

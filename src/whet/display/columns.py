@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from rich.console import Console
 from rich.text import Text
@@ -18,6 +18,13 @@ def print_fact(label: str, text: str, console: Console, *, fold: bool = True) ->
         room = max(20, console.width - LABEL)
         text = f"\n{' ' * LABEL}".join(textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False))
     console.print(Text.assemble((f"{label:<{LABEL}}", "bold"), text), soft_wrap=True)
+
+
+def print_labelled(lines: Iterable[str], console: Console) -> None:
+    """Lines that begin with `label: `, which stands out in a terminal; nothing is folded, so that it can be copied."""
+    for line in lines:
+        label, colon, text = line.partition(": ")
+        console.print(Text.assemble((label + colon, "bold" if colon else ""), text), soft_wrap=True)
 
 
 def print_rows(rows: Sequence[Mapping[str, str]], console: Console, right: Collection[str] = ()) -> None:

@@ -64,6 +64,17 @@ def test_what_was_decided_stays_in_the_list_with_its_reason(play: Play) -> None:
         assert line in screen
 
 
+def test_in_a_long_list_what_was_accepted_stays(play: Play) -> None:
+    played = play(rows=20)
+    played.tell(*BEGUN, *ACCEPTED, "decided 2 rejected - no")
+    for number in range(3, 20):
+        played.tell(f"proposed {number} 1 Try {number}.", f"decided {number} rejected - no")
+    screen = played.terminal.wait_for(whole("▸ ✗  19"))
+    for line in ("·   0   0.500", "✓   1   0.700", "✗  18", "▸ ✗  19"):
+        assert line in screen
+    assert "✗   5" not in screen
+
+
 def test_the_arrow_keys_choose_the_candidate_and_d_what_it_is_compared_with(play: Play) -> None:
     played = play()
     terminal = played.terminal
@@ -110,8 +121,10 @@ def test_in_the_end_the_budget_and_the_candidates_stay_above_what_is_said(play: 
     assert lines[0] == "a worker was replaced"
     assert lines[1] == "reverse-text with whet/tiny"
     assert lines[2].endswith("s")
-    assert [line[:7].strip() for line in lines[3:6]] == ["·   0", "▸ ✓   1", "✗   2"]
-    assert lines[6] == "the summary"
+    assert [line[:7].strip() for line in lines[3:5]] == ["·   0", "▸ ✓   1"]
+    assert lines[5] == "  ✗ 1 proposal was rejected"
+    assert lines[6].startswith("╭─ candidate 1 against seed")
+    assert lines[lines.index("the summary") - 1].startswith("╰──")
     assert "q stop" not in played.terminal.text()
 
 

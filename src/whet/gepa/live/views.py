@@ -30,6 +30,8 @@ LABEL = 11
 LEAST_LIST = 3
 LEAST_DIFF = 4
 """Lines of the panel that are worth having: its frame, and two inside."""
+LAST_LIST, LAST_DIFF = 10, 14
+"""Candidates, and lines of the best one's difference, that stay in the end."""
 LONGEST_SAME = 60
 """Characters of a stretch that did not change, inside a line that did."""
 TEXT_LENGTH = 4000
@@ -86,9 +88,16 @@ def live_view(
 
 
 def last_view(facts: SearchFacts, width: int, height: int) -> RenderableType:
-    """What stays when the search is over, above its summary: how far it came, and every candidate there is room for."""
-    parts = _summary(facts, width, ended=True)[:2]
-    return Group(*parts, *_list(facts, facts.best, width, max(0, height - len(parts))))
+    """What stays when the search is over, above what is said then: calls, what was accepted, and what that changed."""
+    parts: list[RenderableType] = list(_summary(facts, width, ended=True)[:2])
+    best, rejected = facts.best, facts.count("rejected")
+    parts += [_candidate(facts, one, one is best) for one in facts.records if one.verdict != "rejected"][-LAST_LIST:]
+    if rejected:
+        parts.append(_line(Text(f"  {MARKS['rejected']} {_rejections(rejected)}", style="dim")))
+    room = min(LAST_DIFF, height - len(parts))
+    if best is not None and best.verdict != "seed" and room >= LEAST_DIFF:
+        parts.append(_comparison(facts, best, "seed", 0, width, room))
+    return Group(*parts[:height])
 
 
 def footer(keys: bool, asked_to_stop: bool) -> str:
@@ -216,13 +225,17 @@ def _lines_of_list(count: int, room: int) -> int:
 
 
 def _list(facts: SearchFacts, shown: Shown | None, width: int, most: int) -> list[Text]:
-    """A line a candidate, those around the selected one where there are too many."""
+    """A line a candidate; where there are too many, old proposals that were rejected are left out first."""
     there = candidates(facts)
     if not there or most < 1:
         return []
-    place = there.index(shown) if shown is not None else len(there) - 1
-    first = min(max(0, place - most // 2), max(0, len(there) - most))
-    return [_candidate(facts, one, one is there[place]) for one in there[first : first + most]]
+    shown = shown or there[-1]
+    order = sorted(there, key=lambda one: (one is shown, one is there[-1], not _is_rejected(one), one.number))
+    return [_candidate(facts, one, one is shown) for one in sorted(order[-most:], key=lambda one: one.number)]
+
+
+def _is_rejected(one: Shown) -> bool:
+    return isinstance(one, CandidateRecord) and one.verdict == "rejected"
 
 
 def _candidate(facts: SearchFacts, one: Shown, selected: bool) -> Text:
@@ -248,6 +261,10 @@ def candidate_reason(record: CandidateRecord) -> str:
 
 def _calls(count: int) -> str:
     return "1 call" if count == 1 else f"{count:,} calls"
+
+
+def _rejections(count: int) -> str:
+    return "1 proposal was rejected" if count == 1 else f"{count} proposals were rejected"
 
 
 def _from(parents: Sequence[CandidateRecord | None]) -> str:
