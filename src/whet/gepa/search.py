@@ -85,7 +85,7 @@ def search(
         )
     except BudgetSpent as error:
         if not history.records:
-            raise GepaError(f"{error}: too few for the first prompt on validation. Raise --max-calls.") from error
+            raise GepaError(f"{error}: too little for the first prompt on validation. Raise -B or --max-cost.") from error
         ending.reason = "the budget is spent"
         if history.open is not None:
             history.decide("rejected", "the budget ended before it could be judged")
