@@ -50,6 +50,29 @@ def test_a_long_job_is_not_overtaken() -> None:
     assert [admission.job for admission in target.admit()] == [long]
 
 
+def widths(target: Scheduler, *totals: int) -> list[int]:
+    """Columns while each of these jobs, of so many tokens, runs alone."""
+    found = []
+    for total in totals:
+        submitted(target, alone := job([1], total - 1))
+        target.admit()
+        found.append(target.columns)
+        target.finish(alone, [1])
+    return found
+
+
+def test_each_burst_of_jobs_is_as_wide_as_it_needs() -> None:
+    assert widths(scheduler(), 60, 100, 60) == [64, 128, 64]
+
+
+def test_columns_can_be_kept_from_one_burst_to_the_next_unless_that_is_a_waste() -> None:
+    assert widths(Scheduler(max_rows=4, token_budget=4096, keep_columns=True), 60, 100, 60, 20) == [64, 128, 128, 32]
+
+
+def test_columns_that_would_cost_a_row_are_not_kept() -> None:
+    assert widths(Scheduler(max_rows=4, token_budget=300, keep_columns=True), 60, 100, 60) == [64, 128, 64]
+
+
 def test_a_rollout_comes_back_to_its_slot() -> None:
     target = scheduler()
     submitted(target, job([9], rollout="other"), first := job([1, 2], rollout="r"))

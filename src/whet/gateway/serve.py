@@ -110,7 +110,13 @@ async def _serve(
     from whet.gateway.app import Gateway
     from whet.inference.loading import load_policy
 
-    policy = load_policy(config.model, dtype=config.dtype, threads=config.threads, max_rows=config.max_concurrent)
+    policy = load_policy(
+        config.model,
+        dtype=config.dtype,
+        threads=config.threads,
+        max_rows=config.max_concurrent,
+        repeatable=False,
+    )
     name = config.name or config.model
     gateway = Gateway({name: policy.client}, api_key=key)
     gateway.adapters = adapters = Adapters(gateway, name, policy, config.adapters_from)

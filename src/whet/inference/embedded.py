@@ -58,8 +58,12 @@ class EmbeddedEngine:
         decode_text: TextDecoder | None = None,
         seed: int | None = None,
         record_experts: bool = False,
+        repeatable: bool = True,
     ) -> None:
         """`decode_text` is needed for stop strings only; `seed` fixes the draws of requests that bring none.
+
+        Where it is not `repeatable`, memory keeps its shape from one burst of requests to the next: less work where
+        they come one by one, but in the last bits of a logprob an answer may depend on what was asked before.
 
         With `record_experts` samples of a mixture of experts say which experts their tokens went to.
         """
@@ -75,7 +79,9 @@ class EmbeddedEngine:
         self._seed = secrets.randbits(63) if seed is None else seed
         kv_bytes = limits.kv_bytes or device_memory(self.device) // 4
         self._token_budget = kv_bytes // KVCache.bytes_per_token(arch, dtype)
-        self._scheduler = Scheduler(max_rows=limits.max_rows, token_budget=self._token_budget)
+        self._scheduler = Scheduler(
+            max_rows=limits.max_rows, token_budget=self._token_budget, keep_columns=not repeatable
+        )
         self._records_experts = record_experts and arch.experts is not None
         self._cache = KVCache(arch, dtype=dtype, device=self.device, record_experts=record_experts)
         self._rows = Rows(self.device, arch.vocab_size)

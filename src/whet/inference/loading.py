@@ -55,6 +55,7 @@ def load_policy(
     kv_bytes: int | None = None,
     seed: int | None = None,
     record_experts: bool = False,
+    repeatable: bool = True,
 ) -> Policy:
     """Load `whet/tiny`, a local directory or a Hugging Face id into the embedded engine.
 
@@ -69,6 +70,7 @@ def load_policy(
         kv_bytes: memory of the KV cache; default: a quarter of the device's.
         seed: fixes the draws of requests that bring no seed.
         record_experts: samples of a mixture of experts say which experts their tokens went to.
+        repeatable: the same requests give the same bits, whatever was asked before; False saves work for a server.
 
     Raises `ModelLoadError` for files that are missing, torn or of an unsupported architecture, in one line.
     """
@@ -101,6 +103,7 @@ def load_policy(
         decode_text=files.renderer.decode,
         seed=seed,
         record_experts=record_experts,
+        repeatable=repeatable,
     )
     client = PolicyClient(engine, files.renderer, max_context=engine.max_context)
     return Policy(path=files.path, engine=engine, tokenizer=files.tokenizer, renderer=files.renderer, client=client)

@@ -21,6 +21,9 @@ from typing import Any, Literal
 
 from whet.inference.protocol import SampleRequest, VersionRun
 
+_TOO_WIDE = 2
+"""Columns kept from earlier requests, as a multiple of what is needed now, beyond which they are given up."""
+
 
 @dataclass(slots=True, eq=False)
 class LoadedAdapter:
@@ -78,10 +81,13 @@ class Admission:
 
 
 class Scheduler:
-    """See above. `max_rows` bounds rows decoded together, twice that all slots; `token_budget` slots x columns."""
+    """See above. `max_rows` bounds rows decoded together, twice that all slots; `token_budget` slots x columns.
 
-    def __init__(self, *, max_rows: int, token_budget: int) -> None:
-        self.max_rows, self.token_budget = max_rows, token_budget
+    With `keep_columns` the rectangle stays as wide as it was once all slots are free, unless that is a waste.
+    """
+
+    def __init__(self, *, max_rows: int, token_budget: int, keep_columns: bool = False) -> None:
+        self.max_rows, self.token_budget, self.keep_columns = max_rows, token_budget, keep_columns
         self.slots: list[Slot] = []
         self.columns = 0
         self.version = 0
@@ -112,7 +118,8 @@ class Scheduler:
         running = len(self.running)
         if all(slot.state == "free" for slot in self.slots):
             self.slots.clear()  # start over, so that one very long request does not narrow the rectangle for good
-            self.columns = 0
+            if not (self.keep_columns and self._still_suit(self.columns)):
+                self.columns = 0
         while self.waiting and running < self.max_rows:
             job = self.waiting[0]
             index = self._place(job)
@@ -221,6 +228,11 @@ class Scheduler:
             self._free(self.slots[free])
         self.columns = columns
         return own if own is not None else free
+
+    def _still_suit(self, columns: int) -> bool:
+        """Whether so many columns waste little on what waits now, and cost no row."""
+        widest = _rounded(max((job.total for job in self.waiting), default=0))
+        return columns <= _TOO_WIDE * widest and self.max_rows * columns <= self.token_budget
 
     def _shrink(self, columns: int) -> bool:
         """Drop idle slots from the end until `columns` fit the budget; False when running rows are in the way."""

@@ -108,7 +108,7 @@ def _run(
     try:
         from whet.inference.loading import load_policy
 
-        engine = load_policy(str(model), **options).engine
+        engine = load_policy(str(model), repeatable=False, **options).engine
         hears.attach()
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         listening.bind(str(path))
