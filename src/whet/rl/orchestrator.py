@@ -106,7 +106,9 @@ class Orchestrator:
             batch.groups, self.config.algorithm, self.shaper, temperature=self.config.sampling.temperature
         )
         self.monitor.phase("train", 0, 1)
-        with self.watchdog.waiting("learn", "the run", "the learner's step", act=self._learner_hangs, blocks=True):
+        with self.watchdog.waiting(
+            "learn", "the run", "the learner's step", act=self._learner_hangs, blocks=self._blocks
+        ):
             loss, optim, update = await self.beside(lambda: self._learn(assembled))
         learned = time.perf_counter()
         await self._hand_over(update)
@@ -122,7 +124,9 @@ class Orchestrator:
             score=sum(state["timing"].scoring.duration for group in batch.groups for state in group.states),
         )
         metrics = step_metrics(batch, assembled, loss, optim, timings)
-        with self.watchdog.waiting("records", "the run", "the disk (records)", act=self.watchdog.stop, blocks=True):
+        with self.watchdog.waiting(
+            "records", "the run", "the disk (records)", act=self.watchdog.stop, blocks=self._blocks
+        ):
             sample = await self.beside(
                 lambda: self.records.step(
                     step, batch, assembled.advantages, metrics, self._token_details(assembled, loss)
@@ -172,6 +176,11 @@ class Orchestrator:
                 if not timeout.expired():
                     raise
 
+    @property
+    def _blocks(self) -> bool:
+        """Whether learner and records keep the event loop; beside it they are not to blame where others keep it."""
+        return self.beside is inline
+
     def _learner_hangs(self, message: str) -> None:
         """In a process of its own it is ended, so that whoever awaits it is told."""
         self.watchdog.stop(message)
@@ -200,7 +209,7 @@ class Orchestrator:
         if step <= 0:
             return
         whom = "the learner, or the disk (a checkpoint)"
-        with self.watchdog.waiting("save", "the run", whom, act=self._learner_hangs, blocks=True):
+        with self.watchdog.waiting("save", "the run", whom, act=self._learner_hangs, blocks=self._blocks):
             saved = await self.beside(lambda: self.records.save(step, self.learner, state))
         if saved:
             self.monitor.note(f"checkpoint of step {step} written")
