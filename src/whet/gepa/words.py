@@ -18,6 +18,8 @@ def headline(search: StoredSearch) -> tuple[str, str, Sureness]:
     best, seed, found = search.best, search.seed, search.confirmation
     if best is None or seed is None:
         return "Nothing is known yet:", "the seed prompt has not been validated.", "unsure"
+    if best is seed and search.state != "finished":
+        return "Not ended:", "so far no proposal was shown to be better than the seed prompt.", "unsure"
     if best is seed:
         return "The seed prompt stays:", "no proposal was shown to be better.", "unsure"
     if found is None:
@@ -59,7 +61,8 @@ def held_out(found: Confirmation) -> str:
 
 def tested(one: CandidateRecord) -> Iterator[str]:
     """How a candidate was tested, a fact each."""
-    yield f"Decided on after calls {one.calls_before:,} to {one.calls_after:,}"
+    first = one.calls_before + 1
+    yield f"Calls {first:,} to {one.calls_after:,}" if first <= one.calls_after else f"After {one.calls_after:,} calls"
     parent, own = one.minibatch.get("parent"), one.minibatch.get("candidate")
     if parent and own:
         yield f"on its minibatch {number(statistics.fmean(own))}, its parent {number(statistics.fmean(parent))}"
