@@ -171,7 +171,7 @@ def scores_svg(records: Sequence[CandidateRecord], max_calls: int | None, width:
     values = [mean for _, mean in scored]
     shares = all(0 <= value <= 1 for value in values)
     y_axis = axis(min(0.0, *values) if shares else min(values), max(1.0, *values) if shares else max(values), 5)
-    last = max(one.calls_after for one, _ in scored)
+    last = max(one.calls_after for one in records)
     x_axis = axis(0.0, float(max(last, max_calls or 0, 1)), 8, whole=True)
 
     def place(calls: float, value: float) -> tuple[float, float]:

@@ -176,7 +176,7 @@ def _candidate(data: ReportData, one: CandidateRecord, opened: bool = False) -> 
     return tag(
         "details",
         tag("summary", tag("b", f"candidate {one.number}"), tag("span", f"{from_}{score}: {one.reason}")),
-        tag("p", ". ".join(tested(one)) + ".", class_="note"),
+        tag("p", "; ".join(tested(one)), class_="note"),
         difference_html(parents[0].texts, one.texts) if parents else prompts_html(one.texts),
         class_="sample",
         open="" if opened else None,
