@@ -29,7 +29,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 GRID = 120
@@ -39,21 +39,42 @@ NEARLY = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
+class Judgement:
+    """What came of a race."""
+
+    accepted: bool
+    differences: list[float]  # candidate less parent, as far as the race went
+    p_value: float | None  # None for a candidate that left
+
+
+@dataclass(frozen=True, slots=True)
 class Criterion:
     """What a proposal has to show."""
 
     level: float = 0.05  # of false acceptance of an equal prompt, gate and race included
     shares: tuple[float, ...] = (0.1, 0.2, 0.4, 0.7)  # of the validation examples, after which the race looks
-    start: float = -0.4  # the line's height before the first example
-    end: float = 1.0  # ... and after the last
+    start: float = -0.2  # the line's height before the first example
+    end: float = 0.7  # ... and after the last
 
     def looks(self, total: int) -> list[int]:
         """How many validation examples have been seen at each look; `total` itself is the test's."""
         return sorted({look for share in self.shares if 0 < (look := round(share * total)) < total})
 
-    def rounds(self, total: int) -> list[tuple[int, int]]:
-        """The race's rounds, as places in its order: [(0, 5), (5, 10), ...]."""
-        return list(itertools.pairwise([0, *self.looks(total), total]))
+    def judge(self, total: int, chance: float, ask: Callable[[int, int], Sequence[float]]) -> Judgement:
+        """Race a candidate that has passed the gate.
+
+        Args:
+            total: validation examples that there are.
+            chance: of the gate, see `gate_chance`.
+            ask: the differences, candidate less parent, of a round: places `begin` to `end` of the race's order.
+        """
+        differences: list[float] = []
+        for begin, end in itertools.pairwise([0, *self.looks(total), total]):
+            differences += ask(begin, end)
+            if end < total and self.leaves(differences, total):
+                return Judgement(False, differences, None)
+        p_value = self.p_value(differences, chance)
+        return Judgement(p_value <= self.level, differences, p_value)
 
     def leaves(self, differences: Sequence[float], total: int) -> bool:
         """Whether a candidate leaves the race with these differences, of `total` that there could be."""

@@ -85,7 +85,9 @@ def search(
         )
     except BudgetSpent as error:
         if not history.records:
-            raise GepaError(f"{error}: too little for the first prompt on validation. Raise -B or --max-cost.") from error
+            raise GepaError(
+                f"{error}: too little for the first prompt on validation. Raise -B or --max-cost."
+            ) from error
         ending.reason = "the budget is spent"
         if history.open is not None:
             history.decide("rejected", "the budget ended before it could be judged")
@@ -143,34 +145,29 @@ class Paired:
             self._history.decide("rejected", not_better(parent, candidate))
             return False
         chance = gate_chance(parent, candidate, self._config.perfect_score)
-        reason = self._race(state.program_candidates[proposal.parent_program_ids[0]], chance)
-        self._history.decide("rejected" if reason else "accepted", reason or self._passed())
-        return not reason
+        accepted, reason = self._race(state.program_candidates[proposal.parent_program_ids[0]], chance)
+        self._history.decide("accepted" if accepted else "rejected", reason)
+        return accepted
 
-    def _race(self, parent: Candidate, chance: float) -> str | None:
-        """Why the open candidate is turned away; None where it is not."""
+    def _race(self, parent: Candidate, chance: float) -> tuple[bool, str]:
+        """Whether the open candidate is better than its parent, and how that is known."""
         record = self._history.open
         assert record is not None
         known = self._history.accepted(parent).val_rewards
         order = race_order(len(self._val), self._config.search_seed, record.number)
-        differences: list[float] = []
-        for begin, end in self._criterion.rounds(len(order)):
+
+        def ask(begin: int, end: int) -> list[float]:
             examples = [self._val[place] for place in order[begin:end]]
             new = rewards(self._adapter.score(record.texts, examples, "race"))
             record.val_rewards |= new
-            differences += [new[example.key] - known[example.key] for example in examples]
-            if end < len(order) and self._criterion.leaves(differences, len(order)):
-                return f"left the race after {end} of {len(order)}: {fmean(differences):+.3f} against its parent"
-        record.p_value = self._criterion.p_value(differences, chance)
-        if record.p_value <= self._criterion.level:
-            return None
-        return f"{fmean(differences):+.3f} against its parent could be chance (p = {record.p_value:.3f})"
+            return [new[example.key] - known[example.key] for example in examples]
 
-    def _passed(self) -> str:
-        record = self._history.open
-        assert record is not None
-        assert record.p_value is not None
-        return f"better than its parent (p = {record.p_value:.3f})"
+        judged = self._criterion.judge(len(order), chance, ask)
+        record.p_value = judged.p_value
+        difference = f"{fmean(judged.differences):+.3f} against its parent"
+        if judged.p_value is None:
+            return False, f"left the race after {len(judged.differences)} of {len(order)} examples: {difference}"
+        return judged.accepted, f"{difference} on validation, p = {judged.p_value:.3f}"
 
 
 class Library:
