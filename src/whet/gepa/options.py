@@ -46,6 +46,8 @@ OF_ONE_ENVIRONMENT = {
 }
 """Keys beside which there is no `[[env]]`."""
 IN_SAMPLING = ("temperature", "max_tokens")
+IN_EITHER = ("max_calls", "num_train", "num_val", "minibatch_size", "perfect_score", "state_columns", "seed")
+"""Keys that may also stand in `[gepa]`."""
 PATHS = ("endpoints", "env_file")
 TABLES = ("sampling", "reflection_sampling", "gepa")
 
@@ -86,7 +88,7 @@ def _canonical(raw: Mapping[str, Any], source: str, folder: Path | None) -> dict
     """A file's keys, or those of the command line, in our own spelling."""
     layer: dict[str, Any] = {}
     env: dict[str, Any] = {}
-    for key, value in raw.items():
+    for key, value in _lifted(raw, source).items():
         into, name = (env, OF_ONE_ENVIRONMENT[key]) if key in OF_ONE_ENVIRONMENT else (layer, SPELLINGS.get(key, key))
         if name in into:
             raise ConfigError(f"{source}: '{key}' is there twice, in two spellings; give it once.")
@@ -99,7 +101,8 @@ def _canonical(raw: Mapping[str, Any], source: str, folder: Path | None) -> dict
             layer["sampling"] = {name: layer.pop(name), **layer.get("sampling", {})}
     if env:
         if "env" in layer:
-            raise ConfigError(f"{source}: '{next(iter(env))}' is for one environment, and there is [[env]]; use that.")
+            given = next(key for key in raw if key in OF_ONE_ENVIRONMENT)
+            raise ConfigError(f"{source}: '{given}' is for one environment, and there is [[env]]; use that.")
         layer["env"] = [env]
     elif isinstance(layer.get("env"), Mapping):
         layer["env"] = [layer["env"]]
@@ -113,6 +116,18 @@ def _canonical(raw: Mapping[str, Any], source: str, folder: Path | None) -> dict
     if folder is not None:
         _resolve_paths(layer, folder)
     return layer
+
+
+def _lifted(raw: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """The file with sizes and limits at its top, where they belong, also where they are written into `[gepa]`."""
+    table = raw.get("gepa")
+    if not isinstance(table, Mapping):
+        return dict(raw)
+    up = {key: value for key, value in table.items() if key in IN_EITHER}
+    both = next((key for key in up if key in raw), None)
+    if both is not None:
+        raise ConfigError(f"{source}: '{both}' and gepa.{both} say the same; leave one out.")
+    return {**raw, **up, "gepa": {key: value for key, value in table.items() if key not in up}}
 
 
 def _sections(value: Any, source: str) -> Sequence[Mapping[str, Any]]:

@@ -1,0 +1,153 @@
+"""From files and options to a config: what goes over what, how it is spelled, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from whet.errors import ConfigError, GepaError
+from whet.gepa.options import load_config, load_resumed
+
+Write = Callable[[str], str]
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
+    """Writes a config file in the folder `configs`, below the one that commands are given in."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "configs").mkdir()
+
+    def make(text: str) -> str:
+        (tmp_path / "configs" / "mine.toml").write_text(text)
+        return "configs/mine.toml"
+
+    return make
+
+
+def test_an_environment_alone_is_a_search_with_defaults(write: Write) -> None:
+    config = load_config("wordle", {})
+    assert (config.env[0].id, config.name, config.max_calls, config.minibatch_size) == ("wordle", "gepa-wordle", 500, 3)
+    assert (config.num_train, config.num_val, config.gepa.acceptance) == (100, 50, "paired")
+
+
+def test_the_name_is_the_first_that_is_free_unless_one_is_given(write: Write) -> None:
+    Path("runs/gepa-wordle").mkdir(parents=True)
+    assert load_config("wordle", {}).name == "gepa-wordle-2"
+    assert load_config("wordle", {"name": "gepa-wordle"}).name == "gepa-wordle"
+    assert load_config(write('env_id = "wordle"'), {}).name == "gepa-mine"
+
+
+def test_the_command_line_goes_over_the_file_and_tables_key_by_key(write: Write) -> None:
+    path = write(
+        'env_id = "wordle"\nmax_calls = 200\nnum_val = 30\nenv_args = { hints = 1, seed = 2 }\n'
+        "[sampling]\ntemperature = 0.5\ntop_p = 0.9\n[gepa]\nmax_unusable = 7\n"
+    )
+    given = {"max_calls": 300, "sampling": {"top_p": 0.8}, "temperature": 0.7, "env_args": {"hints": 3}}
+    config = load_config(path, given)
+    assert (config.max_calls, config.num_val) == (300, 30)
+    assert config.sampling == {"temperature": 0.7, "top_p": 0.8}
+    assert config.env[0].args == {"hints": 3, "seed": 2}
+    assert config.gepa.max_unusable == 7
+
+
+def test_sizes_and_limits_may_stand_among_what_else_the_search_is_told(write: Write) -> None:
+    config = load_config(write('env_id = "wordle"\n[gepa]\nmax_calls = 70\nnum_val = 9\nheld_out = 3\n'), {})
+    assert (config.max_calls, config.num_val, config.gepa.held_out) == (70, 9, 3)
+
+
+def test_both_models_are_opened_as_evaluations_open_theirs(write: Write) -> None:
+    Path("configs/endpoints.toml").write_text(
+        '[[endpoint]]\nendpoint_id = "mini"\nmodel = "m-1"\nurl = "http://here/v1"\nkey = "MY_KEY"\n'
+    )
+    path = write(
+        'env_id = "wordle"\nmodel = "mini"\nendpoints = "endpoints.toml"\n[sampling]\nmax_tokens = 9\n'
+        "[reflection_sampling]\ntemperature = 0\n"
+    )
+    config = load_config(path, {})
+    policy, reflector = config.policy(), config.reflector()
+    assert (policy.model, policy.base_url, policy.max_tokens) == ("m-1", "http://here/v1", 9)
+    assert (reflector.model, reflector.base_url, reflector.max_tokens, reflector.temperature) == (
+        "m-1",
+        "http://here/v1",
+        None,
+        0,
+    )
+    other = load_config(path, {"reflection_model": "big", "reflection_base_url": "http://there/v1"}).reflector()
+    assert (other.model, other.base_url) == ("big", "http://there/v1")
+
+
+def test_several_environments_are_tables(write: Write) -> None:
+    path = write(
+        '[[env]]\nid = "wordle"\nweight = 2\n[[env]]\nenv_id = "wordle"\nname = "hard"\nargs = { hints = 0 }\n'
+    )
+    config = load_config(path, {})
+    assert [(env.label, env.weight, env.args) for env in config.env] == [
+        ("wordle", 2.0, {}),
+        ("hard", 1.0, {"hints": 0}),
+    ]
+    with pytest.raises(ConfigError, match="-a is for one environment"):
+        load_config(path, {"env_args": {"hints": 1}})
+
+
+def test_paths_are_relative_to_the_file_and_those_of_options_to_where_we_are(write: Write) -> None:
+    Path("configs/mine").mkdir()
+    Path("configs/prompt.txt").write_text("From a file.\n")
+    config = load_config(write('env_id = "./mine"\nseed_prompt = "prompt.txt"\nenv_file = "keys"\n'), {})
+    assert config.env[0].id == "configs/mine"
+    assert config.seed_prompt == "From a file."
+    assert config.env_file == (Path("configs/keys"),)
+    assert load_config("wordle", {"seed_prompt": "configs/prompt.txt"}).seed_prompt == "From a file."
+    assert load_config("wordle", {"seed_prompt": "Be right."}).seed_prompt == "Be right."
+
+
+def test_a_seed_prompt_that_is_meant_to_be_a_file_has_to_be_there(write: Write) -> None:
+    with pytest.raises(ConfigError, match=r"read from nowhere\.txt: No such file"):
+        load_config("wordle", {"seed_prompt": "nowhere.txt"})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("max_calls = 5\n", "'env_id' is missing"),
+        ('env_id = "a"\nmax_call = 5\n', "unknown key 'max_call'. Did you mean 'max_calls'"),
+        ('env_id = "a"\nmax_calls = 9\n[gepa]\nmax_calls = 5\n', "'max_calls' and gepa.max_calls say the same"),
+        ('env_id = "a"\n[gepa]\nmax_char = {}\n', "unknown key 'gepa.max_char'. Did you mean 'gepa.max_chars'"),
+        ('env_id = "a"\n[gepa]\nacceptance = "luck"\n', "'gepa.acceptance'"),
+        ('env_id = "a"\nid = "b"\n', "'id' is there twice, in two spellings"),
+        ('env_id = "a"\n[[env]]\nid = "b"\n', "'env_id' is for one environment"),
+        ('[[env]]\nid = "a"\n[[env]]\nid = "a"\n', "is there twice; give each its own name"),
+        ('env_id = "a"\nsampling = 3\n', "'sampling' should be a table"),
+        ('env_id = "a"\n[sampling]\nseed = 3\n', "would make every call the same"),
+        ('env_id = "a"\nminibatch_size = 200\n', "minibatch_size = 200 is more than num_train = 100"),
+        ('env_id = "a"\ncomponents = ["prompt"]\n', "'components.0'"),
+    ],
+)
+def test_a_mistake_in_a_file_is_a_line_that_names_it(write: Write, text: str, message: str) -> None:
+    path = write(text)
+    with pytest.raises(ConfigError) as refused:
+        load_config(path, {})
+    assert message in str(refused.value)
+    assert path in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_run_is_gone_on_with_as_it_was_but_for_what_is_given_now(write: Write) -> None:
+    run = Path("runs/gepa-mine")
+    run.mkdir(parents=True)
+    first: Any = load_config(write('env_id = "wordle"\nnum_val = 30\n[gepa]\nheld_out = 5\n'), {"name": "gepa-mine"})
+    (run / "gepa.toml").write_text(first.to_toml())
+    assert load_resumed(run, None, {}) == first
+    assert load_resumed(run, None, {"max_calls": 900}) == first.model_copy(update={"max_calls": 900})
+
+
+def test_what_is_no_run_cannot_be_gone_on_with(write: Write) -> None:
+    with pytest.raises(GepaError, match=r"this is no run of whet gepa; gepa\.toml is missing"):
+        load_resumed(Path("configs"), None, {})
+
+
+def test_without_an_environment_there_is_nothing_to_search(write: Write) -> None:
+    with pytest.raises(ConfigError, match="name an environment or a config file"):
+        load_config(None, {})
