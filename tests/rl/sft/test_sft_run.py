@@ -182,6 +182,38 @@ def test_held_out_rewards_may_end_it_instead(run: Run) -> None:
     assert outcome.step == 2
 
 
+WAITS = """
+import asyncio
+
+import whet
+
+
+class Waits(whet.SingleTurnEnv):
+    async def setup_state(self, state, **kwargs):
+        await asyncio.Event().wait()
+
+
+def load_environment():
+    rows = [{"question": "Say 1", "answer": "1"}]
+    return Waits(dataset=rows, eval_dataset=rows, rubric=whet.Rubric(funcs=[lambda completion: 1.0]))
+"""
+
+
+def test_what_waits_for_ever_ends_the_run_with_a_checkpoint_and_a_name(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "waits_for_ever.py").write_text(WAITS)
+    outcome = run(
+        max_steps=5,
+        eval={"num_examples": 1, "interval": 3, "before": False, "env": [{"id": str(tmp_path / "waits_for_ever.py")}]},
+        watchdog={"report_seconds": 0.2, "act_seconds": 4, "first_seconds": 4},
+    )
+    assert (outcome.state, outcome.step) == ("failed", 3)
+    assert "the run has waited" in outcome.message
+    assert "for an evaluation" in outcome.message
+    assert outcome.message.endswith("There is a checkpoint of step 3.")
+    assert "--resume" in str(outcome.next_command)
+    assert "stalled: " in (tmp_path / "runs" / "run" / "logs" / "run.log").read_text()
+
+
 def test_another_seed_is_another_order(run: Run, tmp_path: Path) -> None:
     run(max_steps=1)
     run(max_steps=1, name="other", seed=1)

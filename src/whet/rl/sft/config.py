@@ -29,6 +29,8 @@ NO_ROLLOUTS: dict[str, tuple[str, ...]] = {
     "learner": ("keep_token_details",),
     "deployment": ("engine_process",),
     "budget": ("max_cost",),
+    "sampling": ("temp_scheduler",),
+    "wandb": ("samples_every",),
 }
 """Keys of shared sections that are about rollouts of training; here they would have no effect, which is refused."""
 
@@ -155,7 +157,7 @@ class SftConfig(StrictModel):
             raise ValueError("max_steps and num_epochs both say when to stop: drop one of the two")
         for name, keys in NO_ROLLOUTS.items():
             section = getattr(self, name)
-            for key in keys:
+            for key in keys if section is not None else ():
                 if getattr(section, key) != type(section).model_fields[key].default:
                     raise ValueError(f"{name}.{key} would have no effect: no rollout is trained on")
         if self.eval is None:

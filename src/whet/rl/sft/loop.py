@@ -21,6 +21,7 @@ from whet.rl.endings import Ending
 from whet.rl.learner.protocol import Learner, LossOutput, OptimOutput, OptimParams
 from whet.rl.learner.torch_learner import TorchLearner
 from whet.rl.losses.config import LossConfig
+from whet.rl.metrics import utilisation
 from whet.rl.monitors.protocol import EvalReport, Monitor, StepReport
 from whet.rl.records import Records
 from whet.rl.samples import TokenSequence
@@ -195,4 +196,5 @@ def step_metrics(
         "time/step": seconds,
         "time/train": seconds,
         "perf/tokens_per_s": loss.tokens / seconds,
+        **utilisation(loss, seconds),
     }

@@ -37,6 +37,7 @@ from whet.rl.sft.batches import Batches
 from whet.rl.sft.config import VALIDATION_LOSS, SftConfig
 from whet.rl.sft.data import SftData, load_data
 from whet.rl.sft.loop import Evaluate, SftLoop
+from whet.rl.starting_point import starting_adapter, starting_model
 from whet.rl.status import Status
 from whet.rl.stopping import StopRequested, explain_failure, stop_on_signals
 from whet.rl.watchdog_engine import WatchedEngine
@@ -56,7 +57,7 @@ def run_sft(config: SftConfig, *, resume: bool = False, step: int | None = None,
     redactor = Redactor.of(config.env_file, os.environ)
     tracking = trackers(config, redactor)
     directory.check(config, resume=resume)
-    model = read_model(config.model)
+    model = read_model(starting_model(config.model))
     data = load_data(config, model.renderer, context=model.arch.max_context)
     batches = data.batches(config)
     last_step = config.max_steps or batches.left()
@@ -73,7 +74,7 @@ def run_sft(config: SftConfig, *, resume: bool = False, step: int | None = None,
         learner = make_learner(
             model.path,
             optimizer=config.optimizer,
-            lora=config.lora,
+            lora=starting_adapter(config.lora),
             max_steps=last_step,
             seed=config.seed,
             threads=threads,
@@ -82,6 +83,7 @@ def run_sft(config: SftConfig, *, resume: bool = False, step: int | None = None,
             dtype=config.learner.dtype,
             token_budget=config.learner.micro_batch_tokens,
             activation_checkpointing=config.learner.activation_checkpointing,
+            peak_tflops=config.learner.peak_tflops,
         )
         stack.callback(learner.close)
         directory.open(config, resume=resume)
