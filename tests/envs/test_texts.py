@@ -75,6 +75,13 @@ def test_another_system_prompt_stands_where_the_first_did_and_few_shot_messages_
     assert opening[1:3] == [("user", "for example"), ("assistant", "so")]
 
 
+def test_an_empty_system_prompt_is_none() -> None:
+    env = env_of()
+    env.reword({"system_prompt": ""})
+    assert env.texts() == {}
+    assert shown(env)[0] == [("user", "question 0")]
+
+
 def test_an_environment_without_one_can_be_given_one() -> None:
     env = env_of(system_prompt=None)
     env.reword({"system_prompt": "Be right."})

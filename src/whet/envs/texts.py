@@ -40,7 +40,8 @@ class Wording:
         if self.system_prompt is None or not self.takes(messages):
             return list(messages)
         count = len(self.own) if systems else 0
-        return [SystemMessage(self.system_prompt), *messages[count:]]
+        new = [SystemMessage(self.system_prompt)] if self.system_prompt else []
+        return [*new, *messages[count:]]
 
     def takes(self, messages: Sequence[Mapping[str, Any]]) -> bool:
         """Whether the system prompt of a task is the environment's, or could be."""
