@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from whet.config import section_of
+from whet.gepa.config import GepaConfig
 from whet.rl.config import RunConfig
 from whet.rl.sft.config import SftConfig
 
@@ -34,8 +35,17 @@ ITS_OWN = ("data", "validation", "budget", "early_stop")
 """Sections that only fine-tuning has."""
 
 
+PROMPTS = """
+# Keys of `whet gepa run`
+
+[Prompt optimisation](guides/gepa.md) explains them. On the command line those above the tables are options of the same
+names: `--max-calls 800`.
+"""
+
+
 def reference() -> str:
-    return HEADER + "".join(tables(RunConfig, "", ())) + FINE_TUNING + "".join(fine_tuning())
+    training = "".join(tables(RunConfig, "", ())) + FINE_TUNING + "".join(fine_tuning())
+    return HEADER + training + PROMPTS + "".join(tables(GepaConfig, "", ()))
 
 
 def fine_tuning() -> list[str]:
