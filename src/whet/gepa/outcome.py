@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from whet.envs.environment import Environment
 from whet.envs.loading import takes_system_prompt
+from whet.envs.sections import COMPONENTS
 from whet.envs.texts import SYSTEM_PROMPT, texts_for
 from whet.evals.config import EvalConfig
 from whet.gepa.components import BEST_COMPONENTS, BEST_PROMPT, of_environment
@@ -83,27 +84,26 @@ def evaluate_commands(
     config: GepaConfig, policy: EvalConfig, environments: Mapping[str, Environment], best: Candidate
 ) -> list[str]:
     """`whet eval run ...` with the best texts in the place of each environment's own."""
-    return [
-        shlex.join(_evaluate(config, policy, section, texts_for(environments[section.label], section.label, best)))
-        for section in config.env
-    ]
+    return [shlex.join(_evaluate(config, policy, section, environments[section.label], best)) for section in config.env]
 
 
 def resume_command(directory: Path) -> str:
     return shlex.join(["whet", "gepa", "run", "--resume", str(directory)])
 
 
-def _evaluate(config: GepaConfig, policy: EvalConfig, section: EnvSection, texts: Mapping[str, str]) -> list[str]:
+def _evaluate(
+    config: GepaConfig, policy: EvalConfig, section: EnvSection, env: Environment, best: Candidate
+) -> list[str]:
+    texts = texts_for(env, section.label, best)
     # A loader that takes a system prompt may add to it: there the texts go in as they are to be shown.
     plain = set(texts) == {SYSTEM_PROMPT} and not takes_system_prompt(section.id)
-    args: dict[str, Any] = {
-        name: value for name, value in section.loader_args().items() if name not in (SYSTEM_PROMPT, "components")
-    }
-    several = len(config.env) > 1
     file = BEST_PROMPT if plain else BEST_COMPONENTS
-    if several and not (plain and (config.directory / BEST_PROMPT).exists()):
+    if len(config.env) > 1 and not (plain and SYSTEM_PROMPT in best):
         file = of_environment(file, section.label)
-    args[SYSTEM_PROMPT if plain else "components"] = {"file": str(config.directory / file)}
+    args: dict[str, Any] = {
+        name: value for name, value in section.loader_args().items() if name not in (SYSTEM_PROMPT, COMPONENTS)
+    }
+    args[SYSTEM_PROMPT if plain else COMPONENTS] = {"file": str(config.directory / file)}
     words = ["whet", "eval", "run", section.id, *_model(config, policy), "-a", json.dumps(args, ensure_ascii=False)]
     if policy.max_tokens is not None:
         words += ["-t", str(policy.max_tokens)]
