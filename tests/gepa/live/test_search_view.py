@@ -106,6 +106,14 @@ def test_space_scrolls_a_comparison_that_is_longer_than_its_box(play: Play) -> N
     assert "more lines" not in played.terminal.wait_for(whole("line number 29"))
 
 
+def test_calls_that_are_kept_back_are_seen_in_the_bar_until_they_are_made(play: Play) -> None:
+    played = play()
+    played.tell(*BEGUN)
+    played.terminal.wait_for(whole("━─+┄{8} 12/100 calls"))
+    played.tell("phase confirmation 10 1")
+    assert "┄" not in played.terminal.wait_for(whole("the winner against the seed on held-out examples"))
+
+
 def test_the_confirmation_is_told_in_words(play: Play) -> None:
     played = play(columns=120)
     played.tell(*BEGUN, *ACCEPTED, "confirmed 0.5 0.55 -0.1 0.2")

@@ -137,6 +137,14 @@ class Listing:
         else:
             self.filter = replace(self.filter, part=value)
 
+    def choices(self, column: Choosable) -> dict[str, int]:
+        """The values there are of a column, with their numbers of rollouts; candidates in the order of proposal."""
+        counts = self.store.counts(column)
+        if column != "candidate":
+            return counts
+        order = {id: int(name.partition(" ")[0]) for id, name in self.candidates.items()}
+        return {id: counts[id] for id in sorted(counts, key=lambda id: order.get(id, len(order)))}
+
     def candidate(self, id: str | None) -> str:
         """A candidate's number and verdict; its id where that is not decided yet."""
         return "" if id is None else self.candidates.get(id, id)

@@ -194,7 +194,7 @@ def candidate_names(source: Source) -> dict[str, str]:
     with contextlib.suppress(OSError, WhetError):
         for row in read_lines(directory / CANDIDATES):
             id, verdict = _text(row.get("id")), _text(row.get("verdict"))
-            (others if verdict == "rejected" else accepted)[id] = f"{row.get('number')} {verdict}"
+            (others if verdict == "rejected" else accepted)[id] = f"{_integer(row.get('number'))} {verdict}"
     return {**others, **accepted}
 
 

@@ -143,8 +143,10 @@ def _summary(facts: SearchFacts, width: int, ended: bool = False) -> list[Text]:
 
 
 def _bar(facts: SearchFacts, width: int, ended: bool) -> Text:
-    """The budget: a bar, numbers, times. Told by its characters, not by colour alone."""
+    """The budget: a bar, numbers, times; what is kept back for the final comparison is dotted."""
     total = facts.plan.max_calls if facts.plan else 0
+    confirming = facts.phase is not None and facts.phase.name == "confirmation"
+    kept = facts.plan.reserved if facts.plan and not confirming and not ended else 0
     label = f" {facts.spent}/{total} calls" if total else f" {facts.spent} calls"
     label += f"  {duration(facts.elapsed)}"
     if facts.remaining is not None and facts.spent < total and not ended:
@@ -153,7 +155,9 @@ def _bar(facts: SearchFacts, width: int, ended: bool) -> Text:
         label += f"  {facts.rate:.1f} calls/s" if facts.rate < 10 else f"  {facts.rate:,.0f} calls/s"
     room = max(8, min(40, width - len(label)))
     full = room * min(facts.spent, total) // total if total else 0
-    return _line(Text.assemble(("━" * full, "green"), ("─" * (room - full), "dim"), label))
+    dotted = min(room - full, room * kept // total) if total else 0
+    bar = ("━" * full, "green"), ("─" * (room - full - dotted), "dim"), ("┄" * dotted, "dim")
+    return _line(Text.assemble(*bar, label))
 
 
 def _phase(facts: SearchFacts) -> Text:

@@ -79,7 +79,7 @@ def test_the_rollouts_of_a_search_say_whose_they_are_and_are_narrowed_to_one_can
         assert "val/echo/1" in text
         await driver.type("p")
         await driver.sees("Only rollouts of candidate", "1 accepted")
-        await driver.type("down", "enter")  # most rollouts first
+        await driver.type("down", "down", "enter")  # in the order of proposal
         text = await driver.sees("3 of 6 rollouts", "p candidate: 1 accepted")
         assert rewards(text) == ["1.000", "0.750", "0.250"]
 

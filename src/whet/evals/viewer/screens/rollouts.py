@@ -296,7 +296,7 @@ y x     copy this rollout, export it or the list
         self.reload()
 
     def action_pick(self, column: Choosable) -> None:
-        counts = self.listing.store.counts(column)
+        counts = self.listing.choices(column)
         values = [None, *counts]
         now = getattr(self.listing.filter, column)
 
