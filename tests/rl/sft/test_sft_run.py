@@ -214,6 +214,24 @@ def test_what_waits_for_ever_ends_the_run_with_a_checkpoint_and_a_name(run: Run,
     assert "stalled: " in (tmp_path / "runs" / "run" / "logs" / "run.log").read_text()
 
 
+def test_a_run_begins_where_another_one_was(run: Run, tmp_path: Path) -> None:
+    run(max_steps=4, validation={"fraction": 0.2})
+    run(name="adapted", max_steps=2, lora={"rank": 2})
+    losses = [row["validation/loss"] for row in metrics(tmp_path) if "validation/loss" in row]
+    checkpoints = tmp_path / "runs" / "run" / "checkpoints"
+    assert run(name="on", model=str(checkpoints / "step_4"), max_steps=1, validation={"fraction": 0.2}).step == 1
+    on = next(read_lines(tmp_path / "runs" / "on" / "metrics.jsonl"))
+    assert on["validation/loss"] == pytest.approx(losses[-1], rel=1e-5)
+    adapter = tmp_path / "runs" / "adapted" / "checkpoints" / "step_2"
+    outcome = run(name="adapter-on", max_steps=1, lora={"rank": 2, "path": str(adapter)})
+    assert (outcome.state, outcome.step) == ("finished", 1)
+
+
+def test_the_share_of_the_device_s_peak_is_told_where_the_peak_is_known(run: Run, tmp_path: Path) -> None:
+    run(max_steps=1, learner={"peak_tflops": 1.0})
+    assert 0 < metrics(tmp_path)[0]["perf/mfu"] < 1
+
+
 def test_another_seed_is_another_order(run: Run, tmp_path: Path) -> None:
     run(max_steps=1)
     run(max_steps=1, name="other", seed=1)
