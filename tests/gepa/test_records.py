@@ -116,6 +116,23 @@ def test_a_kill_between_the_two_files_is_mended(tmp_path: Path, candidate: Make)
     assert (tmp_path / FRONTIER).read_text() == whole
 
 
+def test_what_cannot_be_written_ends_no_search_and_is_written_later(
+    tmp_path: Path, candidate: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    in_the_way = tmp_path / CANDIDATES
+    in_the_way.mkdir()
+    records = Records(tmp_path)
+    seed = candidate(0)
+    told = [seed, candidate(1, parent=seed), candidate(2, parent=seed)]
+    for record in told[:2]:
+        records.decided(record)
+    (line,) = caplog.messages
+    assert "candidates.jsonl: cannot write" in line
+    in_the_way.rmdir()
+    records.decided(told[2])
+    assert read_candidates(tmp_path) == told
+
+
 def test_a_record_that_is_changed_after_it_was_told_is_told_anew(tmp_path: Path, candidate: Make) -> None:
     records = Records(tmp_path)
     record = candidate(0)

@@ -11,6 +11,7 @@ twice. The truth is in the log of calls (`call_log.py`): these files can be thro
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -22,6 +23,8 @@ from pydantic import TypeAdapter, ValidationError
 from whet.errors import RunError
 from whet.files import json_line, read_lines, write_whole
 from whet.gepa.types import CandidateRecord, Confirmation, Phase, Plan, Scored
+
+logger = logging.getLogger(__name__)
 
 CANDIDATES = "candidates.jsonl"
 FRONTIER = "pareto_frontier.jsonl"
@@ -40,12 +43,15 @@ class Frontier:
 class Records:
     """An observer that writes both files into a run's directory.
 
-    A file that cannot be read is not missed: a search that is resumed tells everything again.
+    A file that cannot be read is not missed: a search that is resumed tells everything again. One that cannot be
+    written ends no search either; that is logged once, and tried again with the next decision.
     """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._told: set[int] = set()  # candidates of this process
+        self._unwritten = True  # a kill may have come between the two files
+        self._failed = False  # when it last tried
         try:
             self._records = {record.number: record for record in read_candidates(directory)}
         except RunError:
@@ -58,11 +64,22 @@ class Records:
             # A search that takes another way than the one on disk leaves nothing of that one after the fork.
             self._records = {n: one for n, one in self._records.items() if n < record.number or n in self._told}
             self._records[record.number] = dataclasses.replace(record)
-        elif len(self._told) > 1:
-            return  # the first is written in any case: a kill may have come between the two files
+            self._unwritten = True
+        self._write()
+
+    def _write(self) -> None:
+        if not self._unwritten:
+            return
         records = [self._records[number] for number in sorted(self._records)]
-        write_whole(self._directory / CANDIDATES, "".join(map(_line, records)))
-        write_whole(self._directory / FRONTIER, "".join(map(_line, frontier(records))))
+        try:
+            write_whole(self._directory / CANDIDATES, "".join(map(_line, records)))
+            write_whole(self._directory / FRONTIER, "".join(map(_line, frontier(records))))
+        except OSError as error:
+            if not self._failed:
+                logger.warning("%s: cannot write (%s); the search goes on", error.filename, error.strerror or error)
+            self._failed = True
+        else:
+            self._failed = self._unwritten = False
 
     def planned(self, plan: Plan) -> None: ...
 
@@ -77,7 +94,9 @@ class Records:
     def confirmed(self, confirmation: Confirmation) -> None: ...
 
     def close(self) -> None:
-        """Everything is written already."""
+        """Write what could not be written so far."""
+        if self._failed:
+            self._write()
 
 
 def frontier(records: Iterable[CandidateRecord]) -> list[Frontier]:
