@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gepa import EvaluationBatch
+from gepa.core.adapter import EvaluationBatch
 
 from whet.gepa.history import History, rewards
 from whet.gepa.types import Candidate, Example, Phase, Reflect, Rollouts, Scored
