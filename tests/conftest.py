@@ -36,6 +36,8 @@ LONGEST = (
     "tests/docs/test_guides.py",
     "tests/authoring/review/test_check.py",
     "tests/faults/test_kills.py",
+    "tests/gepa/test_run.py",
+    "tests/gepa/test_kills.py",
     "tests/faults/test_sick_environments.py",
     "tests/faults/test_hung_processes.py",
     "tests/parity/test_environments.py",

@@ -140,6 +140,7 @@ def test_a_run_is_gone_on_with_as_it_was_but_for_what_is_given_now(write: Write)
     first: Any = load_config(write('env_id = "wordle"\nnum_val = 30\n[gepa]\nheld_out = 5\n'), {"name": "gepa-mine"})
     (run / "gepa.toml").write_text(first.to_toml())
     assert load_resumed(run, None, {}) == first
+    assert load_resumed(Path("gepa-mine"), None, {}) == first
     assert load_resumed(run, None, {"max_calls": 900}) == first.model_copy(update={"max_calls": 900})
 
 

@@ -71,12 +71,16 @@ def load_config(target: str | None, given: Mapping[str, Any]) -> GepaConfig:
 
 
 def load_resumed(directory: Path, target: str | None, given: Mapping[str, Any]) -> GepaConfig:
-    """The config of a run that is gone on with: its own, with the options of the command line.
+    """The config of a run that is gone on with, named by its directory or its name: its own, under the options given.
 
     Where `target` is given as well, it has to come to the same run; that is checked when the run is opened.
     """
+    below = GepaConfig.model_fields["runs_directory"].default / directory
+    if not (directory / CONFIG).is_file() and (below / CONFIG).is_file():
+        directory = below
     if not (directory / CONFIG).is_file():
         raise GepaError(f"--resume {directory}: this is no run of whet gepa; {CONFIG} is missing in it.")
+    directory = directory if directory.name else directory.resolve()
     place = {"name": directory.name, "runs_directory": str(directory.parent)}
     if target is not None:
         return load_config(target, {**given, **place})

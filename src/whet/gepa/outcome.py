@@ -87,8 +87,8 @@ def evaluate_commands(
     return [shlex.join(_evaluate(config, policy, section, environments[section.label], best)) for section in config.env]
 
 
-def resume_command(directory: Path) -> str:
-    return shlex.join(["whet", "gepa", "run", "--resume", str(directory)])
+def resume_command(config: GepaConfig) -> str:
+    return shlex.join(["whet", "gepa", "run", "--resume", str(config.directory), *_env_files(config)])
 
 
 def _evaluate(
@@ -111,7 +111,12 @@ def _evaluate(
         words += ["-T", str(policy.temperature)]
     if policy.sampling_args:
         words += ["-S", json.dumps(policy.sampling_args)]
-    return words
+    return [*words, *_env_files(config)]
+
+
+def _env_files(config: GepaConfig) -> list[str]:
+    """Files with keys are never saved, so they have to be named again."""
+    return [word for file in config.env_file for word in ("--env-file", str(file))]
 
 
 def _model(config: GepaConfig, policy: EvalConfig) -> list[str]:

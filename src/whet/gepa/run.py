@@ -270,7 +270,7 @@ class _Search:
             confirmation=told.confirmation,
             evaluate=evaluate,
             report=self._report(),
-            resume=None if state == "finished" else resume_command(directory.path),
+            resume=None if state == "finished" else resume_command(self.config),
             exit_code=exit_code,
         )
 
