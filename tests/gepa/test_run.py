@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from planted.server import Trouble
 from planted.world import SEED_PROMPT, World
-from runs import ENVIRONMENT, Endpoints, begun, endpoints, finished, metadata
+from runs import ENVIRONMENT, Endpoints, begun, endpoints, finished, metadata, whole_lines
 
 from whet.cli.main import main
 
@@ -148,6 +148,41 @@ def test_tool_descriptions_are_optimised_where_they_are_asked_for(
     tools = {request["tools"][0]["function"]["description"] for request in models.policy.requests}
     assert len(tools) > 1, "no proposal of another description was tried"
     assert {request["tools"][0]["function"]["name"] for request in models.policy.requests} == {"look_up"}
+
+
+JUDGED = """
+import whet
+from whet.clients.scripted import ScriptedClient
+
+
+def load_environment():
+    rubric = whet.JudgeRubric(judge_client=ScriptedClient(lambda prompt: "no"), judge_prompt="Right? {response}")
+
+    async def correct(judge, prompt, completion, answer, state):
+        return float(await judge(prompt, completion, answer, state) == "yes")
+
+    rubric.add_reward_func(correct)
+    rows = [{"question": f"Record {number} (dates): what does it say?", "answer": ""} for number in range(100)]
+    return whet.SingleTurnEnv(dataset=rows, rubric=rubric)
+"""
+
+
+def test_a_judges_prompt_is_optimised_with_what_it_was_asked_in_sight(
+    whet: Whet, models: Endpoints, tmp_path: Path
+) -> None:
+    (tmp_path / "judged_for_a_search.py").write_text(JUDGED)
+    config = models.write_config(
+        tmp_path / "judged.toml", name="search", env_id="./judged_for_a_search.py", components=["judge"]
+    )
+    whet("gepa", "run", config)
+    rows = whole_lines(RUN / "rollouts" / "results.jsonl")
+    asked = {question for row in rows for question in row["judge_response"]}
+    proposed = [line for line in whole_lines(RUN / "candidates.jsonl") if line["changed"] == ["judge"]]
+    assert proposed
+    assert all("{response}" in line["texts"]["judge"] for line in proposed)
+    first = {question for question in asked if re.fullmatch(r"Right\? \d+", question)}
+    assert first
+    assert asked - first, "no proposal was asked with"
 
 
 def test_a_key_that_is_refused_ends_the_run_in_a_line_and_it_can_be_gone_on_with(
