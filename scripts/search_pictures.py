@@ -1,0 +1,78 @@
+"""Write the pictures of prompt optimisation into docs/pictures: a real search of the task that the tests search.
+
+.venv/bin/python scripts/search_pictures.py
+
+Its models are scripted (`tests/gepa/planted`), so it needs no network and takes some seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from pictures import HEIGHT, ROOT, WIDTH, recorder, save, top_of_report, working_folder
+from whet.gepa.live.progress import SearchFacts, SearchProgress
+from whet.gepa.live.views import footer, live_view
+from whet.gepa.options import load_config
+from whet.gepa.report.data import read_report
+from whet.gepa.report.page import page
+from whet.gepa.run import run_search
+from whet.gepa.stored import open_search
+from whet.gepa.types import Scored
+
+sys.path.append(str(ROOT / "tests" / "gepa"))
+from planted.policy import answer
+from planted.reflection import Proposer
+from planted.server import Endpoint
+from planted.world import World
+
+RACED = 8
+"""Calls of a proposal after which it is worth a picture, once one was accepted."""
+
+
+class OnTheWay(SearchProgress):
+    """An observer that keeps what the live view shows while a proposal is raced."""
+
+    shown: SearchFacts | None = None
+
+    def finished(self, scored: Scored, spent: int, cost: float | None, replayed: bool = False) -> None:
+        super().finished(scored, spent, cost, replayed)
+        facts = self.facts()
+        raced = facts.proposal is not None and facts.proposal.tally.calls >= RACED
+        if raced and facts.count("accepted") and facts.rate is not None:
+            self.shown = facts
+
+
+def main() -> None:
+    world = World.of(0, kinds=3)
+    with (
+        working_folder(),
+        Endpoint(partial(answer, world), 0.1) as policy,
+        Endpoint(Proposer(0, insight=0.7).answer, 0.2) as reflection,
+    ):
+        given: Mapping[str, Any] = {
+            "model": "policy",
+            "base_url": policy.url,
+            "reflection_model": "reflection",
+            "reflection_base_url": reflection.url,
+            "env_args": {"kinds": 3},
+            "max_calls": 800,
+            "num_val": 50,
+            "seed": 0,
+            "name": "planted",
+        }
+        observer = OnTheWay("planted with policy")
+        outcome = run_search(load_config(str(ROOT / "tests" / "gepa" / "planted"), given), observer)
+        assert observer.shown is not None, json.dumps(outcome.message)
+        console = recorder()
+        console.print(live_view(observer.shown, WIDTH, HEIGHT, footer=footer(True, False)))
+        save(console.export_svg(title="whet gepa run planted -m policy -M reflection -B 800"), "gepa-live")
+        report = page(read_report(open_search(outcome.directory)))
+        save(top_of_report(report.replace(str(ROOT) + "/", ""), height=1080, until="<h2>Accepted"), "gepa-report")
+
+
+if __name__ == "__main__":
+    main()
