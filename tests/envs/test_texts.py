@@ -52,20 +52,20 @@ def shown(env: whet.Environment, texts: Mapping[str, str] | None = None) -> list
 
 
 def test_the_system_prompt_is_the_environments_own() -> None:
-    assert env_of().texts() == {"system_prompt": "Be right."}
+    assert env_of().prompt_texts() == {"system_prompt": "Be right."}
 
 
 def test_it_is_what_all_rows_open_with_where_the_environment_has_none() -> None:
     rows = [{"prompt": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "?"}]}] * 2
     env = env_of(dataset=rows, system_prompt=None)
-    assert env.texts() == {"system_prompt": "Be brief."}
+    assert env.prompt_texts() == {"system_prompt": "Be brief."}
     assert shown(env, {"system_prompt": "Be long."})[0] == [("system", "Be long."), ("user", "?")]
 
 
 def test_there_is_none_where_rows_open_in_different_ways_or_with_a_question() -> None:
     rows = [[{"role": "system", "content": f"{number}"}, {"role": "user", "content": "?"}] for number in range(2)]
-    assert env_of(dataset=[{"prompt": row} for row in rows], system_prompt=None).texts() == {}
-    assert env_of(system_prompt=None).texts() == {}
+    assert env_of(dataset=[{"prompt": row} for row in rows], system_prompt=None).prompt_texts() == {}
+    assert env_of(system_prompt=None).prompt_texts() == {}
 
 
 def test_another_system_prompt_stands_where_the_first_did_and_few_shot_messages_stay() -> None:
@@ -78,14 +78,14 @@ def test_another_system_prompt_stands_where_the_first_did_and_few_shot_messages_
 def test_an_empty_system_prompt_is_none() -> None:
     env = env_of()
     env.reword({"system_prompt": ""})
-    assert env.texts() == {}
+    assert env.prompt_texts() == {}
     assert shown(env)[0] == [("user", "question 0")]
 
 
 def test_an_environment_without_one_can_be_given_one() -> None:
     env = env_of(system_prompt=None)
     env.reword({"system_prompt": "Be right."})
-    assert env.texts() == {"system_prompt": "Be right."}
+    assert env.prompt_texts() == {"system_prompt": "Be right."}
     assert shown(env)[0] == [("system", "Be right."), ("user", "question 0")]
 
 
@@ -106,7 +106,7 @@ def test_a_system_prompt_that_no_row_has_a_place_for_is_refused() -> None:
 
 def test_descriptions_of_tools_change_and_nothing_else_of_them() -> None:
     env = whet.ToolEnv(tools=[search], dataset=[dict(row) for row in ROWS])
-    assert env.texts() == {"tool:search": "Find something."}
+    assert env.prompt_texts() == {"tool:search": "Find something."}
     told = []
 
     def answer(tools: Any) -> str:
@@ -168,7 +168,7 @@ def test_a_judges_prompt_changes_for_those_who_ask_and_those_who_read_it() -> No
     asked: list[str] = []
     rubric = Judged(asked)
     env = env_of(rubric=rubric)
-    assert env.texts()["judge"] == "Right? {question} {answer} {response}"
+    assert env.prompt_texts()["judge"] == "Right? {question} {answer} {response}"
     shown(env, {"judge": "Good? {response}"})
     assert asked[0] == "Good? done"
     assert rubric.shown[0] == "Good? {response}"
@@ -180,14 +180,14 @@ def test_a_judges_prompt_changes_for_those_who_ask_and_those_who_read_it() -> No
 def test_texts_of_a_group_are_those_of_its_environments() -> None:
     one, two = env_of(system_prompt="One."), env_of(system_prompt="Two.")
     group = whet.EnvGroup([one, two, env_of(system_prompt=None)], env_names=["one", "two", "bare"])
-    assert group.texts() == {"system_prompt@one": "One.", "system_prompt@two": "Two."}
+    assert group.prompt_texts() == {"system_prompt@one": "One.", "system_prompt@two": "Two."}
     openings = [first[0] for first in shown(group, {"system_prompt@one": "Uno.", "system_prompt@two": "Two."})]
     assert openings[::3] == [("system", "Uno."), ("system", "Two."), ("user", "question 0")]
 
 
 def test_a_group_shares_what_its_environments_have_in_common() -> None:
     group = whet.EnvGroup([env_of(), env_of()], env_names=["one", "two"])
-    assert group.texts() == {"system_prompt": "Be right."}
+    assert group.prompt_texts() == {"system_prompt": "Be right."}
     assert {first[0] for first in shown(group, {"system_prompt": "Be quick."})} == {("system", "Be quick.")}
     group.reword({"system_prompt": "Be slow."})
     assert {first[0] for first in shown(group)} == {("system", "Be slow.")}
@@ -195,7 +195,7 @@ def test_a_group_shares_what_its_environments_have_in_common() -> None:
 
 def test_joined_texts_come_apart_again() -> None:
     one, two = env_of(system_prompt="One."), env_of(system_prompt="Two.")
-    texts = joined({"one": one.texts(), "two": two.texts()})
+    texts = joined({"one": one.prompt_texts(), "two": two.prompt_texts()})
     assert texts_for(two, "two", texts) == {"system_prompt": "Two."}
 
 
@@ -205,7 +205,7 @@ def test_a_taskset_or_its_harness_is_reworded(part: str) -> None:
     parts: dict[str, Any] = {"taskset": {}, "harness": {}}
     parts[part] = {"system_prompt": "Be right."}
     env = whet.Env(whet.Taskset(source=rows, **parts["taskset"]), whet.Harness(**parts["harness"]))
-    assert env.texts() == {"system_prompt": "Be right."}
+    assert env.prompt_texts() == {"system_prompt": "Be right."}
     assert shown(env, {"system_prompt": "Be quick."}) == [[("system", "Be quick."), ("user", "?")]]
     env.reword({"system_prompt": "Be slow."})
     assert shown(env) == [[("system", "Be slow."), ("user", "?")]]
@@ -245,7 +245,7 @@ def package(tmp_path: Path) -> Path:
 
 def test_every_environment_has_the_argument_system_prompt(package: Path) -> None:
     env = whet.load_environment(str(package), system_prompt="Be right.")
-    assert env.texts()["system_prompt"] == "Be right."
+    assert env.prompt_texts()["system_prompt"] == "Be right."
     assert env.env_args == {"system_prompt": "Be right."}
     assert shown(env) == [[("system", "Be right."), ("user", "?")]]
 
@@ -254,19 +254,19 @@ def test_a_loader_that_takes_it_decides_what_becomes_of_it(tmp_path: Path) -> No
     path = tmp_path / f"takes_{tmp_path.name.replace('-', '_')}.py"
     path.write_text(TAKES_ONE)
     env = whet.load_environment(str(path), system_prompt="Be right.")
-    assert env.texts()["system_prompt"] == "Be right. Be brief."
+    assert env.prompt_texts()["system_prompt"] == "Be right. Be brief."
     exact = whet.load_environment(str(path), components={"system_prompt": "Be right."})
-    assert exact.texts()["system_prompt"] == "Be right."
+    assert exact.prompt_texts()["system_prompt"] == "Be right."
 
 
 def test_texts_are_read_from_files(package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("prompt.txt").write_text("From a file.\n")
     Path("components.json").write_text(json.dumps({"system_prompt": "From another."}))
-    assert whet.load_environment(str(package), system_prompt={"file": "prompt.txt"}).texts() == {
+    assert whet.load_environment(str(package), system_prompt={"file": "prompt.txt"}).prompt_texts() == {
         "system_prompt": "From a file."
     }
-    assert whet.load_environment(str(package), components={"file": "components.json"}).texts() == {
+    assert whet.load_environment(str(package), components={"file": "components.json"}).prompt_texts() == {
         "system_prompt": "From another."
     }
 

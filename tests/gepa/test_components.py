@@ -47,7 +47,7 @@ def test_an_environment_without_a_system_prompt_is_named() -> None:
 def test_all_environments_begin_from_the_seed_prompt_that_is_given() -> None:
     environments = {"env": env_of(), "bare": env_of(system_prompt=None)}
     assert seed_candidate(environments, ["system_prompt"], "Begin.") == {"system_prompt": "Begin."}
-    assert environments["bare"].texts() == {"system_prompt": "Begin."}
+    assert environments["bare"].prompt_texts() == {"system_prompt": "Begin."}
 
 
 def test_a_seed_prompt_has_to_have_an_effect() -> None:

@@ -94,29 +94,29 @@ class EnvGroup(Environment):
             for row, route in zip(prepared, routes, strict=True)
         ]
 
-    def texts(self) -> dict[str, str]:
+    def prompt_texts(self) -> dict[str, str]:
         """Those of its environments; one that differs between them is called `<name>@<environment>`."""
-        return joined({name: env.texts() for name, env in self.env_map.items()})
+        return joined({name: env.prompt_texts() for name, env in self.env_map.items()})
 
     def reword(self, texts: Mapping[str, str]) -> None:
-        self.check_texts(texts)
-        new = SYSTEM_PROMPT in texts and SYSTEM_PROMPT not in self.texts()  # none has one, so all are given it
+        self._check_prompt_texts(texts)
+        new = SYSTEM_PROMPT in texts and SYSTEM_PROMPT not in self.prompt_texts()  # none has one, so all are given it
         for name, env in self.env_map.items():
             own = texts_for(env, name, texts)
             env.reword({**own, SYSTEM_PROMPT: texts[SYSTEM_PROMPT]} if new else own)
 
-    def _wordings(self, texts: Mapping[str, str]) -> dict[Any, Wording]:
+    def _wordings_with(self, texts: Mapping[str, str]) -> dict[Any, Wording]:
         return {
             inner: wording
             for name, env in self.env_map.items()
-            for inner, wording in env._wordings(texts_for(env, name, texts)).items()
+            for inner, wording in env._wordings_with(texts_for(env, name, texts)).items()
         }
 
-    def _judged(self, texts: Mapping[str, str]) -> dict[JudgeRubric, str]:
+    def _judged_with(self, texts: Mapping[str, str]) -> dict[JudgeRubric, str]:
         return {
             rubric: text
             for name, env in self.env_map.items()
-            for rubric, text in env._judged(texts_for(env, name, texts)).items()
+            for rubric, text in env._judged_with(texts_for(env, name, texts)).items()
         }
 
     def set_kwargs(self, **kwargs: Any) -> None:

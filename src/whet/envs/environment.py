@@ -23,7 +23,7 @@ from whet.clients.make import resolve_client
 from whet.envs.arguments import Check, check_values, unknown_argument
 from whet.envs.datasets import RowDataset, build_dataset
 from whet.envs.hooks import Hooked
-from whet.envs.texts import Worded
+from whet.envs.texts import Worded, wording_of
 from whet.envs.tool_defs import normalize_tool_defs
 from whet.errors import ConfigError, DatasetError, Error, ModelError, WhetError
 from whet.messages import copy_value, normalize_messages
@@ -199,7 +199,7 @@ class Environment(Worded, Hooked):
         tool_defs = self.tool_defs
         if isinstance(info, dict) and "tool_defs" in info:
             tool_defs = normalize_tool_defs(info["tool_defs"])
-        wording = self.wording()
+        wording = wording_of(self)
         if wording is not None:
             row["prompt"] = wording.prompt(row["prompt"])
         return new_state(row, client, model, sampling_args, tool_defs or ())

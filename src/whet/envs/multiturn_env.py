@@ -20,6 +20,7 @@ from whet.decorators import cleanup, stop
 from whet.envs.arguments import Check, check_values
 from whet.envs.environment import Environment
 from whet.envs.steps import completion_messages, step_tokens
+from whet.envs.texts import wording_of
 from whet.errors import OverlongPromptError, WhetError
 from whet.messages import normalize_messages
 from whet.rollouts.limits import to_the_end
@@ -186,7 +187,7 @@ class MultiTurnEnv(Environment):
             for handler, spec in self._setup_handlers:
                 await resolve(self._invoke(handler, spec, state))
             await resolve(self.setup_state(state))
-            wording = self.wording()
+            wording = wording_of(self)
             if wording is not None and wording.tools:
                 state["tool_defs"] = wording.described(state["tool_defs"])
         except WhetError:

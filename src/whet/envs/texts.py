@@ -70,7 +70,7 @@ class Worded:
     _own_system: tuple[str, ...] | None = None
     _reworded: Wording | None = None
 
-    def texts(self) -> dict[str, str]:
+    def prompt_texts(self) -> dict[str, str]:
         """Its texts by name, in force now or not: what it says by itself, or was reworded to say."""
         given = self._reworded or Wording()
         own = "\n\n".join(self._own_system_prompt())
@@ -78,55 +78,55 @@ class Worded:
         found = {SYSTEM_PROMPT: system_prompt} if system_prompt else {}
         for tool in given.described(self.tool_defs or ()):
             found[f"{TOOL}{tool['name']}"] = tool["description"]
-        return found | {name: rubric.judge_prompt for name, rubric in self._judges().items()}
+        return found | {name: rubric.judge_prompt for name, rubric in self._find_judges().items()}
 
     def reword(self, texts: Mapping[str, str]) -> None:
         """From now on, these in the place of its own; names that are not here stay as they are.
 
         Raises `ConfigError` for a name that it has not, and where every row has a system prompt of its own.
         """
-        self.check_texts(texts)
-        for rubric, text in self._judged(texts).items():
+        self._check_prompt_texts(texts)
+        for rubric, text in self._judged_with(texts).items():
             rubric.set_judge_prompt(text)
-        self._reworded = self._wording(texts)
+        self._reworded = self._wording_with(texts)
 
     @contextmanager
     def worded(self, texts: Mapping[str, str]) -> Iterator[None]:
         """Rollouts that are begun within are attempted and scored with these texts. Names are not checked."""
-        token = _in_force.set({**_in_force.get(), **self._wordings(texts)})
+        token = _in_force.set({**_in_force.get(), **self._wordings_with(texts)})
         try:
-            with judging_by(self._judged(texts)):
+            with judging_by(self._judged_with(texts)):
                 yield
         finally:
             _in_force.reset(token)
 
-    def check_texts(self, texts: Mapping[str, str]) -> None:
+    def _check_prompt_texts(self, texts: Mapping[str, str]) -> None:
         """Raises `ConfigError` for what `reword` could not do."""
-        known = [SYSTEM_PROMPT, *(name for name in self.texts() if name != SYSTEM_PROMPT)]
+        known = [SYSTEM_PROMPT, *(name for name in self.prompt_texts() if name != SYSTEM_PROMPT)]
         for name, text in texts.items():
             if name not in known:
                 raise ConfigError(f"{type(self).__name__} has no text '{name}'.{nearest(name, known)}")
             if not isinstance(text, str):
                 raise ConfigError(f"{type(self).__name__}: '{name}' should be text (got {text!r:.80}).")
-        if SYSTEM_PROMPT in texts and not self._own_system_prompt() and not any(map(Wording().takes, self._prompts())):
+        if (
+            SYSTEM_PROMPT in texts
+            and not self._own_system_prompt()
+            and not any(map(Wording().takes, self._prompts_of_rows()))
+        ):
             raise ConfigError(
                 f"{type(self).__name__}: every task brings a prompt that no system prompt of the environment has a "
                 "place in, so that system_prompt would have no effect. Leave it out."
             )
 
-    def wording(self) -> Wording | None:
-        """What is in force where this is called."""
-        return _in_force.get().get(self, self._reworded)
+    def _wordings_with(self, texts: Mapping[str, str]) -> dict[Any, Wording]:
+        """What is in force with `texts`, for this environment and for those inside it."""
+        return {self: self._wording_with(texts)}
 
-    def _wordings(self, texts: Mapping[str, str]) -> dict[Any, Wording]:
-        """... with `texts`: of this environment and of those inside it."""
-        return {self: self._wording(texts)}
-
-    def _judged(self, texts: Mapping[str, str]) -> dict[JudgeRubric, str]:
+    def _judged_with(self, texts: Mapping[str, str]) -> dict[JudgeRubric, str]:
         """Judges, and what of `texts` is for them."""
-        return {rubric: texts[name] for name, rubric in self._judges().items() if name in texts}
+        return {rubric: texts[name] for name, rubric in self._find_judges().items() if name in texts}
 
-    def _wording(self, texts: Mapping[str, str]) -> Wording:
+    def _wording_with(self, texts: Mapping[str, str]) -> Wording:
         before = self._reworded or Wording()
         tools = {name.removeprefix(TOOL): text for name, text in texts.items() if name.startswith(TOOL)}
         system_prompt = texts.get(SYSTEM_PROMPT, before.system_prompt)
@@ -141,18 +141,23 @@ class Worded:
     def _find_system_prompt(self) -> tuple[str, ...]:
         if self.system_prompt:
             return (self.system_prompt,)
-        openings = set(map(opening, self._prompts()))
+        openings = set(map(opening, self._prompts_of_rows()))
         return openings.pop() if len(openings) == 1 else ()
 
-    def _prompts(self) -> Iterator[Sequence[Mapping[str, Any]]]:
+    def _prompts_of_rows(self) -> Iterator[Sequence[Mapping[str, Any]]]:
         """Those of every row."""
         for dataset in (self.build_dataset(), self.build_eval_dataset()):  # type: ignore[attr-defined]
             for row in dataset or ():
                 yield row["prompt"]
 
-    def _judges(self) -> dict[str, JudgeRubric]:
+    def _find_judges(self) -> dict[str, JudgeRubric]:
         found = [rubric for rubric in _flat(self.rubric) if isinstance(rubric, JudgeRubric)]
         return {JUDGE if not number else f"{JUDGE}:{number + 1}": rubric for number, rubric in enumerate(found)}
+
+
+def wording_of(env: Worded) -> Wording | None:
+    """What is in force for an environment where this is called."""
+    return _in_force.get().get(env, env._reworded)
 
 
 def opening(messages: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
@@ -185,7 +190,7 @@ def texts_for(env: Worded, label: str, texts: Mapping[str, str]) -> dict[str, st
     """What of `joined` texts is for one of the environments."""
     suffix = f"@{label}"
     own = {name.removesuffix(suffix): text for name, text in texts.items() if name.endswith(suffix)}
-    known = env.texts()
+    known = env.prompt_texts()
     return {name: text for name, text in {**texts, **own}.items() if name in known}
 
 

@@ -37,13 +37,13 @@ def seed_candidate(
                 env.reword({SYSTEM_PROMPT: seed_prompt})
             except ConfigError as error:
                 raise GepaError(f"environment {label}: {error}") from None
-        elif "system_prompt" in kinds and not any(_kind(name) == "system_prompt" for name in env.texts()):
+        elif "system_prompt" in kinds and not any(_kind(name) == "system_prompt" for name in env.prompt_texts()):
             raise GepaError(
                 f"environment {label} has no system prompt that could be optimised. Give one to begin from: "
                 "--seed-prompt, with a text or a file."
             )
     texts = {
-        label: {name: text for name, text in env.texts().items() if _kind(name) in kinds}
+        label: {name: text for name, text in env.prompt_texts().items() if _kind(name) in kinds}
         for label, env in environments.items()
     }
     found = joined(texts)

@@ -17,7 +17,7 @@ from whet.clients.make import resolve_client
 from whet.decorators import cleanup, setup, stop
 from whet.envs.datasets import RowDataset
 from whet.envs.multiturn_env import MultiTurnMonitorRubric
-from whet.envs.texts import opening
+from whet.envs.texts import opening, wording_of
 from whet.errors import ConfigError, DatasetError
 from whet.messages import normalize_messages
 from whet.rubrics.rubric import Rubric
@@ -138,7 +138,7 @@ class Env(Lifecycle):
         openings = {opening(self._plan.system_prompt(task)) for task in self.taskset} if not own else {own}
         return openings.pop() if len(openings) == 1 else ()
 
-    def _prompts(self) -> Iterator[Sequence[Mapping[str, Any]]]:
+    def _prompts_of_rows(self) -> Iterator[Sequence[Mapping[str, Any]]]:
         for rows in (self.taskset.rows(), self.taskset.eval_rows()):
             for row in rows:
                 yield self._plan.system_prompt(self.taskset.task(row))
@@ -205,7 +205,7 @@ class Env(Lifecycle):
         task = state["task"]
         scopes = Scopes(self._objects, str(next(self._numbers)), state["runtime"].get(GROUP))
         state["system_prompt"] = self._plan.system_prompt(task)
-        wording = self.wording()
+        wording = wording_of(self)
         if wording is not None:
             state["system_prompt"] = wording.prompt(state["system_prompt"])
         state.tools_now = await rollout_tools(self._plan, task, state, scopes)
