@@ -46,19 +46,16 @@ class PlainLines:
             self._replayed += 1
             return
         self._say_what_the_log_had()
-        facts = self._progress.facts()
-        total = facts.plan.max_calls if facts.plan else 0
-        tenth = 10 * facts.spent // total if total else 0
-        if tenth > self._tenth or self._clock() - self._printed >= SECONDS_BETWEEN:
-            self._tenth = max(tenth, self._tenth)
-            self._print(progress_line(facts))
+        if self._progress.tenth > self._tenth or self._clock() - self._printed >= SECONDS_BETWEEN:
+            self._tenth = self._progress.tenth
+            self._print(progress_line(self._progress.facts()))
 
     def decided(self, record: CandidateRecord) -> None:
         self._progress.decided(record)
         line = f"candidate {record.number}: {safe_text(candidate_reason(record))}"
         if record.val_mean is not None:
             line += f" ({number(record.val_mean)} on validation)"
-        if self._progress.facts().replaying:
+        if self._progress.replaying:
             self._unsaid.append(line)
         else:
             self._say_what_the_log_had()
@@ -83,8 +80,7 @@ class PlainLines:
         """One line for all of it, once."""
         if not self._replayed:
             return
-        facts = self._progress.facts()
-        self._tenth = 10 * facts.spent // facts.plan.max_calls if facts.plan else 0
+        self._tenth = self._progress.tenth
         candidates, self._unsaid = len(self._unsaid), []
         self._print(f"from the log: {self._replayed} calls, {candidates} candidates decided on, not paid for again")
         self._replayed = 0

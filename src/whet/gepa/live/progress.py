@@ -121,6 +121,16 @@ class SearchProgress:
         self._fresh = False  # whether anything happened that no log knew
         self.ended = False
 
+    @property
+    def tenth(self) -> int:
+        """How many tenths of the budget are spent."""
+        return 10 * self._spent // self._plan.max_calls if self._plan else 0
+
+    @property
+    def replaying(self) -> bool:
+        """Whether everything so far came from the log."""
+        return self._replayed > 0 and not self._fresh
+
     def planned(self, plan: Plan) -> None:
         self._plan = plan
 
@@ -183,7 +193,7 @@ class SearchProgress:
             proposal=self._proposal,
             confirmation=self._confirmation,
             notes=self._notes,
-            replaying=self._replayed > 0 and not self._fresh,
+            replaying=self.replaying,
             by_id=by_id(records),
         )
 
