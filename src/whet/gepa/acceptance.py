@@ -26,6 +26,7 @@ when the end can hardly be reached.
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
 import random
@@ -83,28 +84,29 @@ class Criterion:
     def p_value(self, differences: Sequence[float], chance: float) -> float:
         """Of a candidate at the end of its race: the share of all ways to swap in which it would have got as far.
 
-        Leads are counted, not swaps: there are 2^n of these, but a lead is one of 2 * n * GRID + 1 whole numbers.
+        Of two equal leads at the end, the one that was higher at the last look has got further. Rewards of 0 and 1 have
+        many equal leads, and a test that could not tell them apart would turn away more than its level asks for.
 
         Args:
             differences: candidate less parent, in the race's order.
             chance: of the gate, see `gate_chance`.
         """
-        steps, looks = whole(differences), set(self.looks(len(differences)))
-        shares, squares, lead = {0: 1.0}, 0, 0
-        for seen, step in enumerate(steps, start=1):
-            lead += step
-            if step:
-                squares += step * step
-                after: dict[int, float] = {}
-                for before, share in shares.items():
-                    after[before + step] = after.get(before + step, 0.0) + share / 2
-                    after[before - step] = after.get(before - step, 0.0) + share / 2
-                shares = after
-            if seen in looks:
-                shares = {x: share for x, share in shares.items() if not self._below(x, squares, seen, len(steps))}
-                if lead not in shares:  # rounding: it was just above the line
-                    return 1.0
-        return chance * math.fsum(share for x, share in shares.items() if x >= lead)
+        steps, looks = whole(differences), self.looks(len(differences))
+        shares: dict[int, float] = {0: 1.0}
+        seen, lead, squares = 0, 0, 0
+        for look in looks:
+            round_, seen = steps[seen:look], look
+            lead, squares = lead + sum(round_), squares + sum(step * step for step in round_)
+            shares = _swapped(round_, shares)
+            shares = {x: share for x, share in shares.items() if not self._below(x, squares, seen, len(steps))}
+            if lead not in shares:  # rounding: it was just above the line
+                return 1.0
+        last = _swapped(steps[seen:], {0: 1.0})
+        needed = lead + sum(steps[seen:])
+        above = _above(last)
+        further = math.fsum(share * above(needed - x) for x, share in shares.items())
+        as_far = math.fsum(share * last.get(needed - x, 0.0) for x, share in shares.items() if x >= lead)
+        return chance * (further + as_far)
 
     def _below(self, lead: float, squares: float, seen: int, total: int) -> bool:
         """Whether a lead is below the line. A lead of n swapped pairs has a variance of the sum of their squares."""
@@ -136,6 +138,27 @@ def gate_chance(parent: Sequence[float], candidate: Sequence[float], perfect: fl
         shares = after
     seen = {key: share for key, share in shares.items() if not key[1]}
     return math.fsum(share for (lead, _), share in seen.items() if lead > 0) / math.fsum(seen.values())
+
+
+def _swapped(steps: Sequence[int], shares: dict[int, float]) -> dict[int, float]:
+    """Leads after these pairs and the share of each, from those before: every pair is swapped or not.
+
+    Leads are counted, not ways to swap: of those there are 2^n, but a lead is one of 2 * n * GRID + 1 whole numbers.
+    """
+    for step in filter(None, steps):
+        after: dict[int, float] = {}
+        for lead, share in shares.items():
+            after[lead + step] = after.get(lead + step, 0.0) + share / 2
+            after[lead - step] = after.get(lead - step, 0.0) + share / 2
+        shares = after
+    return shares
+
+
+def _above(shares: dict[int, float]) -> Callable[[int], float]:
+    """The share of leads above a lead, quickly."""
+    leads = sorted(shares)
+    sums = [*itertools.accumulate((shares[lead] for lead in reversed(leads)), initial=0.0)]
+    return lambda lead: sums[len(leads) - bisect.bisect_right(leads, lead)]
 
 
 def differences_of(parent: Sequence[float], candidate: Sequence[float]) -> list[float]:
