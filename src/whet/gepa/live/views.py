@@ -280,7 +280,7 @@ def _comparison(
     facts: SearchFacts, shown: Shown, comparison: Comparison, scrolled: int, width: int, room: int
 ) -> Panel:
     """The shown candidate's texts against others, in a box of at most `room` lines."""
-    inner = max(20, width - 4)
+    inner = max(4, width - 4)
     other = _other(facts, shown, comparison)
     lines = _compared(other.texts if other is not None else None, shown.texts, inner)
     inside = room - 2
@@ -289,7 +289,7 @@ def _comparison(
         below = len(lines) - scrolled - inside
         lines = lines[scrolled : scrolled + inside]
         if below:
-            lines[-1] = Text(f"... {below + 1} more lines", style="dim")
+            lines[-1] = _line(Text(f"... {below + 1} more lines", style="dim"))
     against = f" against {_name(facts, other.id)}" if other is not None else ""
     who = "the seed" if isinstance(shown, CandidateRecord) and shown.verdict == "seed" else f"candidate {shown.number}"
     return Panel(
@@ -325,7 +325,7 @@ def _compared(before: Candidate | None, after: Candidate, width: int) -> list[Te
         if len(after) > 1:
             lines.append(_line(Text(safe_text(name), style="bold")))
         lines += [made for line in found for made in _diff_lines(line, width)]
-    return lines or [Text("no difference", style="dim")]
+    return lines or [_line(Text("no difference", style="dim"))]
 
 
 @lru_cache(maxsize=64)
@@ -344,9 +344,10 @@ def _diff_lines(line: Line, width: int) -> list[Text]:
     for piece, changed in _brief(line.pieces):
         shown = " ".join(safe_lines(piece[:TEXT_LENGTH]))
         text.append(shown, style="bold underline" if changed and len(line.pieces) > 1 else "")
-    folded = list(text.wrap(_FOLDER, max(10, width - 2)))
+    folded = list(text.wrap(_FOLDER, max(2, width - 2)))
     return [
-        Text.assemble((sign if place == 0 else "  ", style), part) for place, part in enumerate(folded or [Text("")])
+        _line(Text.assemble((sign if place == 0 else "  ", style), part))
+        for place, part in enumerate(folded or [Text("")])
     ]
 
 
