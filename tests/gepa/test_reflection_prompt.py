@@ -42,6 +42,12 @@ def test_it_holds_the_text_and_of_each_rollout_what_is_to_be_learnt_from() -> No
     assert re.search(r"rollout 2 of 2: reward 0.75\]\]", text)
 
 
+def test_of_several_environments_each_rollout_says_whose_it_is() -> None:
+    text = request(record(), record(environment="words", reward=1.0))
+    assert re.search(r"rollout 1 of 2, in sums: reward 0\]\]", text)
+    assert re.search(r"rollout 2 of 2, in words: reward 1\]\]", text)
+
+
 def test_the_system_prompt_is_said_once() -> None:
     assert request(record(), record()).count(CURRENT) == 1
 

@@ -78,6 +78,14 @@ def test_for_the_description_of_a_tool_its_parameters_are_told_and_for_others_no
     assert "tool" not in record()
 
 
+def test_a_text_of_one_environment_is_told_of_its_rollouts_only() -> None:
+    own = Scored(Call("c0ffee", "train/sums/3", 0), 1.0, None, ROW)
+    other = Scored(Call("c0ffee", "train/words/3", 0), 0.0, None, {**ROW, "tool_defs": []})
+    assert [one["environment"] for one in make_records([own, other], "system_prompt", ())] == ["sums", "words"]
+    assert [one["environment"] for one in make_records([own, other], "system_prompt@words", ())] == ["words"]
+    assert [one["environment"] for one in make_records([own, other], "tool:times", ())] == ["sums"]
+
+
 def test_for_the_prompt_of_a_judge_what_it_said_is_told() -> None:
     assert record("judge", judge_response={"Is 7 right?": "no"})["judge"] == {"Is 7 right?": "no"}
 

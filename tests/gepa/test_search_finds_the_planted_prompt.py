@@ -114,6 +114,20 @@ def test_a_search_that_was_stopped_while_the_reflection_model_was_thinking_goes_
 
 
 @pytest.mark.long
+def test_the_description_of_a_tool_is_found_in_the_same_way(warm: Any, tmp_path: Path) -> None:
+    with models(0) as two:
+        words = two.command("--components", "tools")
+        words[words.index("-a") + 1] = json.dumps({"seed": 0, "kinds": KINDS, "tool": True})
+        printed = warm.run(*words, cwd=tmp_path)
+        (found,) = json.loads((tmp_path / "runs" / "planted" / "best_components.json").read_text()).items()
+        assert found[0] == "tool:look_up"
+        assert two.is_best(found[1]), found[1]
+        command = re.search(r"^evaluate it: whet (.*)$", printed, re.MULTILINE)[1]
+        warm.run(*shlex.split(command), cwd=tmp_path)
+        assert evaluated(tmp_path / "outputs") > 0.75
+
+
+@pytest.mark.long
 def test_it_is_found_for_nearly_every_seed(warm: Any, tmp_path: Path) -> None:
     """Chance is in the rewards: of 20 searches two may miss an instruction (of 200, three did)."""
     found = []

@@ -112,8 +112,10 @@ def _rollouts(
     pieces: Sequence[Sequence[Piece]], records: Sequence[Mapping[str, Any]], mark: str, room: int
 ) -> Iterator[str]:
     sizes = [sum(len(who) + len(text) + HEAD for who, text in rollout) for rollout in pieces]
+    several = len({record["environment"] for record in records}) > 1
     for number, (rollout, record, share) in enumerate(zip(pieces, records, shares(sizes, room), strict=True), start=1):
-        yield "\n".join(_rollout(rollout, record, f"{number} of {len(records)}", mark, share))
+        where = f", in {record['environment']}" if several else ""
+        yield "\n".join(_rollout(rollout, record, f"{number} of {len(records)}{where}", mark, share))
 
 
 def _rollout(rollout: Sequence[Piece], record: Mapping[str, Any], name: str, mark: str, room: int) -> Iterator[str]:

@@ -23,7 +23,7 @@ NORMAL_ENDS = ("has_error", "has_final_env_response", "no_tools_called")
 
 
 def make_records(scored: Sequence[Scored], component: str, state_columns: Sequence[str]) -> list[dict[str, Any]]:
-    """One record for each rollout, of what a text for `component` could be better for.
+    """One record for each rollout that a text for `component` had a part in.
 
     environment     label of the `[[env]]` it ran in
     prompt          what the model was shown: [{"role": "user", "text": "..."}]
@@ -34,13 +34,26 @@ def make_records(scored: Sequence[Scored], component: str, state_columns: Sequen
     tool            for a tool's description: the tool's parameters
     judge           for a judge's prompt: what it was asked and what it said, where the row has it
     """
-    return [_plain(_record(one, component, state_columns)) for one in scored]
+    return [_plain(_record(one, component, state_columns)) for one in scored if _has_part(component, one)]
+
+
+def _has_part(component: str, one: Scored) -> bool:
+    """Whether a rollout was shown the component: of several environments, each has its own texts and tools."""
+    label = component.partition("@")[2]
+    if label and label != _environment(one):
+        return False
+    return not component.startswith(TOOL) or _tool(one.row.get("tool_defs") or (), component) is not None
+
+
+def _environment(one: Scored) -> str:
+    """The label of the `[[env]]` that a rollout ran in."""
+    return one.call.example.split("/")[1]
 
 
 def _record(one: Scored, component: str, state_columns: Sequence[str]) -> dict[str, Any]:
     row = one.row
     record: dict[str, Any] = {
-        "environment": one.call.example.split("/")[1],
+        "environment": _environment(one),
         "prompt": list(_messages(row.get("prompt"))),
         "completion": list(_messages(row.get("completion"))),
         "expected": row.get("answer"),
