@@ -157,7 +157,7 @@ class Reflection:
                 raise GepaError(
                     f"the context of the reflection model '{self._model}' is too small: {len(text):,} characters, "
                     f"{least:,} of them before any rollout, do not fit ({reply.said}). "
-                    "Choose another --reflection-model."
+                    "Begin anew with another --reflection-model."
                 )
             self._observer.note(
                 f"{len(text):,} characters are too many for {self._model}: it is shown less of the rollouts"
@@ -208,7 +208,7 @@ class Reflection:
         if self._in_a_row == most:
             raise GepaError(
                 f"the reflection model '{self._model}' gave no usable text {most} times in a row; the last time, "
-                f"{problem}. See {self._log.path}; choose another --reflection-model, or go on with --resume."
+                f"{problem}. See {self._log.path}; go on with --resume, or begin anew with another --reflection-model."
             )
 
 
