@@ -63,6 +63,7 @@ class Room:
     most_in_flight: int = 0
     spent: float = 0.0
     watcher: Watcher = field(default_factory=Watcher)
+    rest: float = 0.0  # seconds, before a look whether the endpoint is back
     hold: threading.Event | None = None  # calls do not end; it is told when one has begun
 
     async def execute(self, candidate: Candidate, example: Example, call: Call, limit: Limit) -> Attempt:
@@ -94,7 +95,7 @@ class Room:
                 log=log,
                 observer=self.watcher,  # type: ignore[arg-type]
                 max_concurrent=self.max_concurrent,
-                outage=Outage(2, 0.0),
+                outage=Outage(2, self.rest),
                 max_retries=2,
                 cost=lambda: self.spent,
             )
@@ -224,6 +225,13 @@ def test_nothing_is_begun_after_a_failure(room: Room) -> None:
 
     room.run(search)
     assert room.made.total() <= 4
+
+
+def test_those_who_wait_for_an_endpoint_do_not_wait_for_it_once_the_run_has_ended(room: Room) -> None:
+    room.rest = 3600.0
+    room.outcome = lambda call: DOWN if call.example.endswith("/0") else EndpointError("the key is refused")
+    with pytest.raises(EndpointError):
+        room.run(lambda calls: calls.score(SEED, examples(50), "baseline"))
 
 
 def test_there_is_no_call_left_to_make_one_again(room: Room) -> None:

@@ -93,7 +93,20 @@ def test_another_looks_where_the_one_that_looked_was_cancelled() -> None:
         assert await outage.enter()
         waiting = asyncio.ensure_future(outage.enter())
         await asyncio.sleep(0)
-        outage.gave_up(looked=True)
+        outage.left(looked=True)
         assert await waiting
 
     run(cancelled())
+
+
+def test_nobody_rests_once_the_run_ends() -> None:
+    async def ends() -> None:
+        outage = Outage(2, 3600.0)
+        outage.failed(looked=False)
+        waiting = [asyncio.ensure_future(outage.enter()) for _ in range(5)]
+        await asyncio.sleep(0)
+        outage.give_up()
+        await asyncio.gather(*waiting)
+        await outage.enter()
+
+    run(ends())

@@ -187,23 +187,30 @@ class Calls:
             try:
                 attempt = await self._execute(candidate, example, call, place)
             except WhetError as error:
-                self._failure = self._failure or error
-                self._outage.failed(place.looks)
-                raise
+                self._outage.left(place.looks)
+                raise self._ends(error) from None
             except BaseException:
-                self._outage.gave_up(place.looks)
+                self._outage.left(place.looks)
                 raise
             if attempt.failure is None:
                 self._outage.succeeded(place.looks)
                 return self._finished(call, {**attempt.row, "phase": phase, "environment": example.environment})
             tried += 1
             if not self._outage.failed(place.looks) or tried > self._max_retries:
-                self._failure = self._failure or GepaError(
-                    f"calls keep failing: {attempt.failure}. What has finished is kept; mend the cause, then --resume."
+                raise self._ends(
+                    GepaError(
+                        f"calls keep failing: {attempt.failure}. What has finished is kept; mend the cause, then "
+                        "--resume."
+                    )
                 )
-                raise self._failure
             self._observer.note(f"call {call.key} failed and is made again: {attempt.failure}")
             unbegun.one_more(phase)
+
+    def _ends(self, failure: BaseException) -> BaseException:
+        """What ends the run: the first that went wrong. Nothing is begun after it."""
+        self._failure = self._failure or failure
+        self._outage.give_up()
+        return self._failure
 
     def _finished(self, call: Call, row: Mapping[str, Any]) -> Scored:
         scored = self._log.finish(call, row)
@@ -231,7 +238,7 @@ class Calls:
                 raise
             return looks
         except BaseException:
-            self._outage.gave_up(looks)
+            self._outage.left(looks)
             self._places.release()
             raise
 

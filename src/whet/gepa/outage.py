@@ -7,6 +7,7 @@ it is back, and not as many as are waiting.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 from whet.errors import ContentFilterError, InfraError, InvalidModelResponseError, ModelError
 
@@ -24,24 +25,37 @@ class Outage:
         self._failures = 0
         self._looking = False
         self._changed = asyncio.Event()
+        self._given_up = asyncio.Event()
 
     @property
     def lasts(self) -> bool:
         return self._failures > 0
 
     async def enter(self) -> bool:
-        """Returns when a call may begin: at once, or (True) as the one that looks whether the endpoint is back."""
-        while self.lasts:
+        """Returns when a call may begin: at once, or (True) as the one that looks whether the endpoint is back.
+
+        Where nobody is to begin any more, it returns at once as well, for the caller to see.
+        """
+        while self.lasts and not self._given_up.is_set():
             if not self._looking:
                 self._looking = True
                 try:
-                    await asyncio.sleep(min(LONGEST_REST_S, self._delay * 2 ** (self._failures - 1)))
+                    await self._rest(min(LONGEST_REST_S, self._delay * 2 ** (self._failures - 1)))
                 except asyncio.CancelledError:
                     self._stop_looking()
                     raise
                 return True
             await self._changed.wait()
         return False
+
+    async def _rest(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._given_up.wait(), seconds)
+
+    def give_up(self) -> None:
+        """Nobody waits any more: the run ends."""
+        self._given_up.set()
+        self._tell()
 
     def succeeded(self, looked: bool) -> None:
         """A call has ended as it should."""
@@ -59,8 +73,8 @@ class Outage:
             self._failures = 1
         return self._failures <= self._most
 
-    def gave_up(self, looked: bool) -> None:
-        """A call was cancelled."""
+    def left(self, looked: bool) -> None:
+        """A call has ended in neither way: it was cancelled, or never begun."""
         if looked:
             self._stop_looking()
 
