@@ -28,7 +28,7 @@ SUBJECTS = {
     ),
     JUDGE: (
         "the prompt of a judge",
-        "a judge model reads it, filled in with a question, an answer and a response, and its verdict is the reward",
+        "a judge model reads it, filled in with a question, an answer and a response, and its verdict scores that",
         "It says what counts as right and what does not, also on the border, and the form of the verdict.",
     ),
     "": (
