@@ -131,7 +131,7 @@ def run(
     Examples:
       whet gepa run wordle -m mini -M large -B 500
       whet gepa run wordle -m mini --dry-run          # what the budget affords
-      whet gepa run configs/gepa/quickstart.toml --max-cost 2
+      whet gepa run configs/gepa/gsm8k.toml --max-cost 2
       whet gepa run calculator -m mini --components system_prompt,tools
       whet gepa run --resume runs/gepa-wordle -B 800  # go on, with more calls
     """
