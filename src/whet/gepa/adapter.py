@@ -95,5 +95,5 @@ class Adapter:
         elif history.open is not None:
             history.open.val_rewards = rewards(self.score(candidate, val, "race"))
             history.decide("accepted", "its minibatch was better than its parent's")
-        known = history.accepted(candidate).val_rewards
+        known = history.records[-1].val_rewards
         return [known[example.key] for example in val]
