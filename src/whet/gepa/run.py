@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -141,6 +142,7 @@ class _Search:
     def execute(self, directory: RunDirectory) -> Outcome:
         """Search until the end, an interruption or a failure; in each case records and report are left whole."""
         self.directory = directory
+        self.began = time.monotonic() - directory.seconds
         self.observer = Several(self.observer, Records(directory.path), self.told)
         directory.write(plan=self.plan, seed_candidate=self.seed, version_info={"whet": __version__})
         try:
@@ -278,6 +280,7 @@ class _Search:
         told = self.told
         best = told.best
         return {
+            "time": time.monotonic() - self.began,
             "spent": told.spent,
             "cost": told.cost(),
             "proposals": told.proposals,

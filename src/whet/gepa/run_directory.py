@@ -77,6 +77,11 @@ class RunDirectory:
         except OSError as error:
             raise GepaError(f"cannot make the run directory {self.path}: {error.strerror or error}.") from error
 
+    @property
+    def seconds(self) -> float:
+        """That earlier processes have searched, as far as they could still say so."""
+        return float(self._metadata.get("time") or 0.0)
+
     def write(self, **fields: Any) -> None:
         """Change what `metadata.json` says. What is not named stays."""
         plain = {name: _plain(value) for name, value in fields.items()}
