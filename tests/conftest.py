@@ -41,6 +41,7 @@ LONGEST = (
     "tests/faults/test_sick_environments.py",
     "tests/faults/test_hung_processes.py",
     "tests/parity/test_environments.py",
+    "tests/gepa/test_search_finds_the_planted_prompt.py",
     "tests/contract/test_repeatable_training.py",
     "tests/contract/test_repeatable_sft.py",
     "tests/contract/test_asynchronous_training.py",
