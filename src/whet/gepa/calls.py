@@ -110,6 +110,8 @@ class Calls:
     async def _round(
         self, candidate: Candidate, examples: Sequence[Example], phase: Phase, fresh: bool
     ) -> list[Scored]:
+        if self._closed:  # since the search asked
+            raise asyncio.CancelledError
         task = asyncio.current_task()
         assert task is not None
         self._rounds.add(task)
