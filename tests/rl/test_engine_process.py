@@ -6,6 +6,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,7 +35,7 @@ def test_a_model_that_cannot_be_loaded_is_named_as_it_is_in_this_process(private
 
 
 def test_a_process_that_dies_while_it_loads_is_named(private: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("whet.inference.loading.load_policy", lambda model: os._exit(3))
+    monkeypatch.setattr("whet.inference.loading.load_policy", lambda model, **_: os._exit(3))
     process = EngineProcess(Path("anything"), private)
     with pytest.raises(TrainingError, match="the engine's process ended without a word"):
         process.engine()
@@ -44,7 +45,7 @@ def test_a_process_that_dies_while_it_loads_is_named(private: Path, monkeypatch:
 def test_a_process_that_is_never_ready_is_not_waited_for_for_ever(
     private: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("whet.inference.loading.load_policy", lambda model: os.read(os.pipe()[0], 1))
+    monkeypatch.setattr("whet.inference.loading.load_policy", lambda model, **_: os.read(os.pipe()[0], 1))
     process = EngineProcess(Path("anything"), private, ready_within_s=0.05)
     with pytest.raises(TrainingError, match=r"was not ready within 0\.05 s"):
         process.engine()
@@ -53,7 +54,7 @@ def test_a_process_that_is_never_ready_is_not_waited_for_for_ever(
 
 
 def test_what_it_warns_of_while_it_loads_is_told(private: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def load(model: str) -> None:
+    def load(model: str, **options: Any) -> None:
         warnings.warn("this checkpoint is old", UserWarning, stacklevel=1)
         raise ModelLoadError("too old")
 

@@ -15,10 +15,11 @@ import json
 import logging
 import queue
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import connection
-from typing import Any
+from typing import Any, TextIO
 
 from whet.rl.child import process_context
 
@@ -110,7 +111,7 @@ def _on_standard_error(record: logging.LogRecord) -> None:
 def tell_parent(end: connection.Connection) -> ChildHandler:
     """In the child, before anything else: what is logged from now on, and Python's warnings, go to the run."""
     handler = ChildHandler(end)
-    logging.captureWarnings(True)
+    warnings.showwarning = log_warning
     handler.attach()
     return handler
 
@@ -163,6 +164,24 @@ class ChildHandler(logging.Handler):
                     lost = f"{dropped} further records came too fast and are not in this log"
                     record = logging.LogRecord(__name__, logging.WARNING, __file__, 0, lost, None, None)
                     self._end.send_bytes(json.dumps(_fields(record)).encode())
+
+
+def log_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """What `warnings.showwarning` is while Python's warnings are logged: as `logging.captureWarnings` does it, but
+    without its memory of whether it has, which `warnings.catch_warnings` leaves wrong.
+    """
+    text = warnings.formatwarning(message, category, filename, lineno, line)
+    if file is not None:
+        file.write(text)
+        return
+    logging.getLogger("py.warnings").warning("%s", text)
 
 
 def deaf_ends() -> list[logging.Logger]:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from whet.rl.child_log import CHILD, ChildLog, deaf_ends
+from whet.rl.child_log import CHILD, ChildLog, deaf_ends, log_warning
 from whet.rl.monitors.console import ConsoleMonitor
 from whet.rl.monitors.redaction import Redactor
 from whet.terminal import safe_lines
@@ -60,14 +60,13 @@ def run_log(directory: Path, redactor: Redactor, children: Sequence[ChildLog] = 
 
 @contextmanager
 def _python_warnings() -> Iterator[None]:
-    """Those of `warnings.warn` are logged, unless somebody has them logged already."""
-    shown = warnings.showwarning
-    logging.captureWarnings(True)
+    """Those of `warnings.warn` are logged."""
+    before, warnings.showwarning = warnings.showwarning, log_warning
     try:
         yield
     finally:
-        if warnings.showwarning is not shown:
-            logging.captureWarnings(False)
+        if warnings.showwarning is log_warning:
+            warnings.showwarning = before
 
 
 class LineWriter(io.StringIO):
