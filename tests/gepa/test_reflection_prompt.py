@@ -50,6 +50,12 @@ def test_of_several_environments_each_rollout_says_whose_it_is() -> None:
 
 def test_the_system_prompt_is_said_once() -> None:
     assert request(record(), record()).count(CURRENT) == 1
+    more = record(prompt=[{"role": "system", "text": f"{CURRENT}\nToday is Monday."}])
+    assert "[the text as it is]\nToday is Monday." in request(more)
+
+
+def test_a_system_prompt_that_only_begins_like_the_text_is_said_whole() -> None:
+    assert f"{CURRENT}s" in request(record(prompt=[{"role": "system", "text": f"{CURRENT}s"}]))
 
 
 def test_a_rollout_that_was_cut_off_or_ended_early_is_said_to_be() -> None:

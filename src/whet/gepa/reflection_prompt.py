@@ -92,10 +92,11 @@ def mark_for(texts: Sequence[str]) -> str:
 def pieces_of(record: Mapping[str, Any], current: str) -> Iterator[Piece]:
     """A record as pieces of text, in the order in which they are read; what `current` says already is not repeated."""
     for message in [*record["prompt"], *record["completion"]]:
-        text = message["text"]
-        if message["role"] == "system" and current.strip() and current in text:
-            text = text.replace(current, "[the text as it is]")
-        yield message["role"], text
+        who, text = message["role"], message["text"]
+        rest = text.removeprefix(current)
+        if who == "system" and rest != text and not rest[:1].strip():
+            text = f"[the text as it is]{rest}"
+        yield who, text
     if record["expected"] not in (None, ""):
         yield "the right answer, which the model was not shown", _text(record["expected"])
     if record.get("judge"):
