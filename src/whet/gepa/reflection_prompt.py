@@ -61,11 +61,12 @@ def write_request(
     """
     current = whole_characters(current)
     pieces = [[(who, whole_characters(text)) for who, text in pieces_of(record, current)] for record in records]
-    mark = mark_for([current, *(part for rollout in pieces for piece in rollout for part in piece)])
+    tool = next((whole_characters(_compact(record["tool"])) for record in records if record.get("tool")), "")
+    mark = mark_for([current, tool, *(part for rollout in pieces for piece in rollout for part in piece)])
     before, after = _before(component, len(records), mark), _after(component, most, placeholders)
     text = [f"[[{mark} the text as it is]]", current, f"[[{mark} end of the text]]"]
-    if (tool := next((record["tool"] for record in records if record.get("tool")), None)) is not None:
-        text += [f"[[{mark} the tool]]", excerpt(whole_characters(_compact(tool)), most)]
+    if tool:
+        text += [f"[[{mark} the tool]]", excerpt(tool, room // 4), f"[[{mark} end of the tool]]"]
     fixed = sum(map(len, (before, *text, after)))
     rollouts = _rollouts(pieces, records, mark, room - fixed)
     return "\n\n".join([before, "\n".join(text), *rollouts, after])
