@@ -195,6 +195,13 @@ def test_an_endpoint_that_stays_down_ends_the_run_and_costs_what_was_in_flight_a
     assert room.made.total() <= room.max_concurrent + 2
 
 
+def test_an_endpoint_that_goes_down_is_told_of_once_and_not_for_every_call_in_flight(room: Room) -> None:
+    room.outcome = lambda call: DOWN if room.made.total() <= room.max_concurrent else None
+    room.run(lambda calls: calls.score(SEED, examples(20), "baseline"))
+    (note,) = room.watcher.notes
+    assert "failed and is called again: EndpointDownError: nobody is there" in note
+
+
 def test_a_round_that_goes_wrong_is_heard_to_its_end(room: Room) -> None:
     room.outcome = lambda call: DOWN if call.example.endswith("/0") else None
     with pytest.raises(GepaError):

@@ -151,7 +151,7 @@ def run(
         from whet.display.columns import print_labelled
         from whet.gepa.outcome import lines
 
-        print_labelled(lines(outcome), console())
+        print_labelled(lines(outcome), console(), copied=("evaluate it", "report", "go on with"))
     if outcome.exit_code:
         raise typer.Exit(outcome.exit_code)
 

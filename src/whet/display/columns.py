@@ -20,11 +20,15 @@ def print_fact(label: str, text: str, console: Console, *, fold: bool = True) ->
     console.print(Text.assemble((f"{label:<{LABEL}}", "bold"), text), soft_wrap=True)
 
 
-def print_labelled(lines: Iterable[str], console: Console) -> None:
-    """Lines that begin with `label: `, which stands out in a terminal; nothing is folded, so that it can be copied."""
+def print_labelled(lines: Iterable[str], console: Console, copied: Collection[str] = ()) -> None:
+    """Lines that begin with `label: `, which stands out in a terminal, where they are folded at words.
+
+    What stands behind the labels in `copied` is there to be copied, and is not folded.
+    """
     for line in lines:
         label, colon, text = line.partition(": ")
-        console.print(Text.assemble((label + colon, "bold" if colon else ""), text), soft_wrap=True)
+        whole = label in copied or not console.is_terminal
+        console.print(Text.assemble((label + colon, "bold" if colon else ""), text), soft_wrap=whole)
 
 
 def print_rows(rows: Sequence[Mapping[str, str]], console: Console, right: Collection[str] = ()) -> None:

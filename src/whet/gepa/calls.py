@@ -198,6 +198,7 @@ class Calls:
                 self._outage.succeeded(place.looks)
                 return self._finished(call, {**attempt.row, "phase": phase, "environment": example.environment})
             tried += 1
+            is_news = place.looks or not self._outage.lasts  # others that were in flight fail for the same reason
             if not self._outage.failed(place.looks) or tried > self._max_retries:
                 raise self._ends(
                     GepaError(
@@ -205,7 +206,8 @@ class Calls:
                         "--resume."
                     )
                 )
-            self._observer.note(f"call {call.key} failed and is made again: {attempt.failure}")
+            if is_news:
+                self._observer.note(f"{call.example} failed and is called again: {attempt.failure}")
             unbegun.one_more(phase)
 
     def _ends(self, failure: BaseException) -> BaseException:
