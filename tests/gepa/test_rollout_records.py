@@ -87,7 +87,10 @@ def test_a_text_of_one_environment_is_told_of_its_rollouts_only() -> None:
 
 
 def test_for_the_prompt_of_a_judge_what_it_said_is_told() -> None:
-    assert record("judge", judge_response={"Is 7 right?": "no"})["judge"] == {"Is 7 right?": "no"}
+    assert record("judge", judge_response={"Is 7 right?": "no"})["judge"] == "no"
+    several = {"Is 7 right?": "no", "Is it polite?": "yes"}
+    assert record("judge", judge_response=several)["judge"] == several
+    assert record("judge")["judge"] is None
 
 
 def test_images_are_marks() -> None:

@@ -101,7 +101,7 @@ def pieces_of(record: Mapping[str, Any], current: str) -> Iterator[Piece]:
     if record["expected"] not in (None, ""):
         yield "the right answer, which the model was not shown", _text(record["expected"])
     if record.get("judge"):
-        yield "what the judge was asked, and its verdicts", _text(record["judge"])
+        yield "what the judge said", _text(record["judge"])
     for column, value in record["state"].items():
         yield f"state of the task: {column}", _text(value)
     if record["error"]:

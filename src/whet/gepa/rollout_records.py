@@ -32,7 +32,7 @@ def make_records(scored: Sequence[Scored], component: str, state_columns: Sequen
     reward, metrics, error, ended, cut_off
     state           the state columns that were asked for
     tool            for a tool's description: the tool's parameters
-    judge           for a judge's prompt: what it was asked and what it said, where the row has it
+    judge           for a judge's prompt: what it said, where the row has it
     """
     return [_plain(_record(one, component, state_columns)) for one in scored if _has_part(component, one)]
 
@@ -67,8 +67,13 @@ def _record(one: Scored, component: str, state_columns: Sequence[str]) -> dict[s
     if component.startswith(TOOL):
         record["tool"] = _tool(row.get("tool_defs") or (), component)
     if component.startswith(JUDGE):
-        record["judge"] = row.get(JUDGED)
+        record["judge"] = _verdicts(row.get(JUDGED))
     return record
+
+
+def _verdicts(judged: Any) -> Any:
+    """What a judge said. What it was asked is its prompt, filled in with what the record says; so only of several."""
+    return next(iter(judged.values())) if isinstance(judged, Mapping) and len(judged) == 1 else judged
 
 
 def _ended(row: Mapping[str, Any]) -> str | None:
