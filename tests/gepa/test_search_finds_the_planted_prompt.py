@@ -127,6 +127,60 @@ def test_the_description_of_a_tool_is_found_in_the_same_way(warm: Any, tmp_path:
         assert evaluated(tmp_path / "outputs") > 0.75
 
 
+JUDGED = """
+import os
+
+import whet
+
+
+async def agrees(judge, prompt, completion, answer, state) -> float:
+    verdict = await judge(prompt, completion, answer, state)
+    return float(verdict == answer)
+
+
+def load_environment():
+    endpoint = whet.ClientConfig(api_base_url=os.environ["JUDGE"], api_key_var="WHET_TEST_KEY")
+    rubric = whet.JudgeRubric(judge_client=whet.OpenAIChatCompletionsClient(endpoint), judge_model="judge")
+    rubric.add_reward_func(agrees)
+
+    def rows(first, number):
+        return [{"question": f"Question {first + i}", "answer": ("yes", "no")[i % 2]} for i in range(number)]
+
+    return whet.SingleTurnEnv(
+        dataset=lambda: rows(0, 200), eval_dataset=lambda: rows(200, 40), rubric=rubric, system_prompt="Answer."
+    )
+"""
+
+
+@pytest.mark.long
+def test_the_prompt_of_a_judge_is_found_and_keeps_its_placeholders(warm: Any, tmp_path: Path) -> None:
+    """The judge is lenient until it is told to be strict; a proposal that loses the placeholders is put right."""
+    texts = ["Be strict.", "Be strict. {question} {answer} {response}"]
+    asked = []
+
+    def judge(body: dict[str, Any], number: int) -> dict[str, Any]:
+        text = body["messages"][0]["content"]
+        return {"role": "assistant", "content": "no" if "strict" in text and "no" in text.split() else "yes"}
+
+    def propose(body: dict[str, Any], number: int) -> dict[str, Any]:
+        asked.append(body["messages"][-1]["content"])
+        return {"role": "assistant", "content": f"<new_text>{texts[min(len(asked), 2) - 1]}</new_text>"}
+
+    (tmp_path / "judged.py").write_text(JUDGED)
+    with (
+        Endpoint(lambda *_: {"role": "assistant", "content": "Something."}) as policy,
+        Endpoint(judge) as judging,
+        Endpoint(propose) as reflection,
+    ):
+        words = ["gepa", "run", "./judged.py", "--components", "judge", "-m", "m", "-b", policy.url, "-M", "r"]
+        words += ["--reflection-base-url", reflection.url, "-B", "200", "-N", "20", "--seed", "0", "--name", "judged"]
+        warm.run(*words, cwd=tmp_path, env={"JUDGE": judging.url})
+    best = json.loads((tmp_path / "runs" / "judged" / "best_components.json").read_text())
+    assert best == {"judge": texts[1]}
+    assert "what the judge said]]\nyes" in asked[0]
+    assert "it has lost {answer}, {question}, {response}" in asked[1]
+
+
 @pytest.mark.long
 def test_it_is_found_for_nearly_every_seed(warm: Any, tmp_path: Path) -> None:
     """Chance is in the rewards: of 20 searches two may miss an instruction (of 200, three did)."""
