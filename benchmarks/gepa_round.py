@@ -2,7 +2,8 @@
 
 A scripted endpoint in a process of its own takes 200 ms for every answer, over real HTTP. One run makes several rounds
 of N = 50 calls, each of another prompt, as a search does: in a thread, written down as begun before and as finished
-after. The first round also opens the connections; it is told apart.
+after. The first round also opens the connections; it is told apart. In turn with them, the same requests are sent by
+the client alone, c at once: what of the time is the machine's and the client's.
 
     .venv/bin/python benchmarks/gepa_round.py
 """
@@ -22,6 +23,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from whet.clients.client import Client
 from whet.clients.config import ClientConfig
 from whet.clients.make import make_client
 from whet.envs.loading import load_environment
@@ -33,17 +35,30 @@ from whet.gepa.observers import Several
 from whet.gepa.outage import Outage
 from whet.gepa.types import Example
 from whet.rollouts.pace import paced
+from whet.types import SystemMessage
 
 TESTS = Path(__file__).parents[1] / "tests" / "gepa"
-ROUNDS = 6
+ROUNDS = 8
 
 
-def seconds_of_rounds(url: str, examples: int, concurrency: int) -> list[float]:
-    """Of each round of one search."""
+def seconds_of_rounds(url: str, examples: int, concurrency: int) -> tuple[list[float], list[float]]:
+    """Of each round of one search, and of the requests of each by the client alone."""
     env = load_environment(str(TESTS / "planted"))
     val = [Example("planted", "val", n, n, row) for n, row in enumerate(env.get_dataset(examples))]
 
-    async def measure(directory: Path) -> list[float]:
+    async def alone(client: Client[Any, Any, Any, Any], prompt: str) -> float:
+        places = asyncio.Semaphore(concurrency)
+
+        async def ask(example: Example) -> None:
+            messages = [SystemMessage(prompt), *example.row["prompt"][1:]]
+            async with places:
+                await client.get_response(messages, "policy", {})
+
+        start = time.perf_counter()
+        await asyncio.gather(*(ask(example) for example in val))
+        return time.perf_counter() - start
+
+    async def measure(directory: Path) -> tuple[list[float], list[float]]:
         client = make_client(ClientConfig(api_base_url=url))
         log = CallLog(directory)
         try:
@@ -57,18 +72,19 @@ def seconds_of_rounds(url: str, examples: int, concurrency: int) -> list[float]:
                     max_concurrent=concurrency,
                     outage=Outage(2, 1.0),
                 )
-                return await asyncio.to_thread(rounds, calls, val)
+                found: tuple[list[float], list[float]] = [], []
+                for number in range(ROUNDS):
+                    found[0].append(await asyncio.to_thread(one_round, calls, f"prompt {number}"))
+                    found[1].append(await alone(client, f"other prompt {number}"))
+                return found
         finally:
             log.close()
             await client.close()
 
-    def rounds(calls: Calls, val: list[Example]) -> list[float]:
-        found = []
-        for number in range(ROUNDS):
-            start = time.perf_counter()
-            calls.score({"system_prompt": f"prompt {number}"}, val, "race")
-            found.append(time.perf_counter() - start)
-        return found
+    def one_round(calls: Calls, prompt: str) -> float:
+        start = time.perf_counter()
+        calls.score({"system_prompt": prompt}, val, "race")
+        return time.perf_counter() - start
 
     with tempfile.TemporaryDirectory() as directory:
         return asyncio.run(measure(Path(directory)))
@@ -86,18 +102,19 @@ def main() -> None:
     )
     assert endpoint.stdout is not None
     result: dict[str, Any] = {"examples": given.examples, "latency_ms": given.latency_ms, "rounds": []}
-    print(f"{'c':>4}  {'least':>8}  {'first':>8}  {'median':>8}  {'slowest':>8}  {'ratio':>6}")
+    print(f"{'c':>4}  {'least':>7}  {'first':>7}  {'median':>7}  {'slowest':>7}  {'ratio':>6}  {'client alone':>12}")
     try:
         url = endpoint.stdout.readline().strip()
         for concurrency in (10, 32):
             least = math.ceil(given.examples / concurrency) * given.latency_ms / 1000
-            first, *others = seconds_of_rounds(url, given.examples, concurrency)
-            median = statistics.median(others)
+            (first, *others), (_, *bare) = seconds_of_rounds(url, given.examples, concurrency)
+            median, alone = statistics.median(others), statistics.median(bare)
             row = {"concurrency": concurrency, "least_s": least, "first_s": first, "median_s": median}
-            result["rounds"].append({**row, "slowest_s": max(others), "ratio": median / least})
+            row |= {"slowest_s": max(others), "ratio": median / least, "client_alone": alone / least}
+            result["rounds"].append(row)
             print(
-                f"{concurrency:>4}  {least:>7.3f}s  {first:>7.3f}s  {median:>7.3f}s  {max(others):>7.3f}s  "
-                f"{median / least:>6.3f}"
+                f"{concurrency:>4}  {least:>6.3f}s  {first:>6.3f}s  {median:>6.3f}s  {max(others):>6.3f}s  "
+                f"{median / least:>6.3f}  {alone / least:>12.3f}"
             )
     finally:
         endpoint.kill()
