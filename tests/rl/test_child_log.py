@@ -38,7 +38,6 @@ class Child:
         for taken in list(logging.root.handlers):  # pytest's own
             logging.root.removeHandler(taken)
         work(tell_parent(self.log.theirs))
-        logging.shutdown()
 
     def ends(self) -> list[logging.LogRecord]:
         """What was told until the child had ended."""

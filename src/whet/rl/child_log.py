@@ -18,7 +18,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from multiprocessing import connection
+from multiprocessing import connection, util
 from typing import Any, TextIO
 
 from whet.rl.child import process_context
@@ -127,6 +127,7 @@ class ChildHandler(logging.Handler):
         self._counting = threading.Lock()  # not the handler's own, which whoever closes it holds
         self._thread = threading.Thread(target=self._send_all, name="whet log", daemon=True)
         self._thread.start()
+        util.Finalize(None, self.close, exitpriority=0)  # a child of multiprocessing may end without `logging.shutdown`
 
     def attach(self) -> None:
         """Hear every logger there is. Called again once libraries are loaded: some keep their records to themselves."""
@@ -147,7 +148,7 @@ class ChildHandler(logging.Handler):
                 self._dropped += 1
 
     def close(self) -> None:
-        """Called by `logging` when the process ends by itself."""
+        """Called when the process ends by itself: what waits is sent."""
         with suppress(queue.Full):
             self._waiting.put(None, timeout=FLUSH_S)
             self._thread.join(timeout=FLUSH_S)
