@@ -3,9 +3,9 @@
 candidates.jsonl        a line for each candidate that was decided on, the seed first, with its parents: the lineage
 pareto_frontier.jsonl   a line for each validation example: the best reward there, and the candidates that have it
 
-Both are written anew with every decision, so each is whole whenever somebody looks. A search that is resumed is told
-from its beginning once more; what is on disk stays there until the search has come as far again, and nothing is there
-twice. The truth is in the log of calls (`call_log.py`): these files can be thrown away.
+Both are brought up to date with every decision, and hold whole lines whenever somebody looks. A search that is resumed
+is told from its beginning once more; what is on disk stays there until the search has come as far again, and nothing is
+there twice. The truth is in the log of calls (`call_log.py`): these files can be thrown away.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from whet.errors import RunError
-from whet.files import json_line, read_lines, write_whole
+from whet.files import LineFile, json_line, read_lines, write_whole
 from whet.gepa.types import CandidateRecord, Confirmation, Phase, Plan, Scored
 
 logger = logging.getLogger(__name__)
@@ -50,36 +50,48 @@ class Records:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._told: set[int] = set()  # candidates of this process
-        self._unwritten = True  # a kill may have come between the two files
-        self._failed = False  # when it last tried
+        self._on_disk = False  # whether both files are as they should be; a kill may have come between them
+        self._failed = False  # whether the last write did
         try:
             self._records = {record.number: record for record in read_candidates(directory)}
         except RunError:
             self._records = {}
+        self._lines = {number: _line(record) for number, record in self._records.items()}
 
     def decided(self, record: CandidateRecord) -> None:
-        before = self._records.get(record.number)
-        self._told.add(record.number)
-        if before is None or _line(before) != _line(record):
-            # A search that takes another way than the one on disk leaves nothing of that one after the fork.
-            self._records = {n: one for n, one in self._records.items() if n < record.number or n in self._told}
-            self._records[record.number] = dataclasses.replace(record)
-            self._unwritten = True
-        self._write()
-
-    def _write(self) -> None:
-        if not self._unwritten:
+        number, line = record.number, _line(record)
+        self._told.add(number)
+        if self._lines.get(number) == line and self._on_disk:
             return
-        records = [self._records[number] for number in sorted(self._records)]
+        comes_last = all(number > other for other in self._lines)
+        if not comes_last and self._lines.get(number) != line:
+            # A search that takes another way than the one on disk leaves nothing of that one after the fork.
+            kept = [other for other in self._lines if other < number or other in self._told]
+            self._lines = {other: self._lines[other] for other in kept}
+            self._records = {other: self._records[other] for other in kept}
+            self._on_disk = False
+        self._lines[number], self._records[number] = line, dataclasses.replace(record)
+        self._write(record if comes_last else None)
+
+    def _write(self, new: CandidateRecord | None = None) -> None:
+        """Both files; where they are as they should be but for a new candidate, only what it changes."""
+        numbers = sorted(self._lines)
+        only_new = new if self._on_disk else None
+        self._on_disk = False
         try:
-            write_whole(self._directory / CANDIDATES, "".join(map(_line, records)))
-            write_whole(self._directory / FRONTIER, "".join(map(_line, frontier(records))))
+            if only_new is not None:
+                LineFile(self._directory / CANDIDATES).append([_row(only_new)])
+            else:
+                write_whole(self._directory / CANDIDATES, "".join(self._lines[number] for number in numbers))
+            if only_new is None or only_new.verdict != "rejected":
+                found = frontier([self._records[number] for number in numbers])
+                write_whole(self._directory / FRONTIER, "".join(map(_line, found)))
         except OSError as error:
             if not self._failed:
                 logger.warning("%s: cannot write (%s); the search goes on", error.filename, error.strerror or error)
             self._failed = True
         else:
-            self._failed = self._unwritten = False
+            self._failed, self._on_disk = False, True
 
     def planned(self, plan: Plan) -> None: ...
 
@@ -106,11 +118,11 @@ def frontier(records: Iterable[CandidateRecord]) -> list[Frontier]:
         if record.verdict == "rejected":
             continue
         for example, reward in record.val_rewards.items():
-            highest, holders = best.get(example, (reward, []))
+            highest, holders = best.setdefault(example, (reward, []))
             if reward > highest:
                 best[example] = reward, [record]
             elif reward == highest:
-                best[example] = reward, [*holders, record]
+                holders.append(record)
     return [
         Frontier(example, reward, [one.id for one in holders], [one.number for one in holders])
         for example, (reward, holders) in sorted(best.items(), key=lambda item: example_order(item[0]))
@@ -172,5 +184,9 @@ def _damaged(path: Path, line: int, what: str, directory: Path) -> RunError:
     )
 
 
+def _row(record: CandidateRecord | Frontier) -> dict[str, Any]:
+    return {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
+
+
 def _line(record: CandidateRecord | Frontier) -> str:
-    return json_line(dataclasses.asdict(record))
+    return json_line(_row(record))
