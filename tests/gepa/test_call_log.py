@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from datetime import date
 from pathlib import Path
 from typing import TypeVar
 
@@ -12,7 +13,7 @@ import pytest
 
 from whet.errors import GepaError, RunError
 from whet.gepa.call_log import CALLS, CallLog, cost_of_row, scored
-from whet.gepa.types import Call
+from whet.gepa.types import Call, Scored
 from whet.rollouts.results import load_outputs
 
 T = TypeVar("T")
@@ -67,6 +68,17 @@ def test_a_finished_call_answers_in_the_next_process(tmp_path: Path) -> None:
     assert log.cost == 0.25
     found = log.answer(CALL)
     assert (found.reward, found.error, found.row["metrics"]) == (0.5, None, {"exact": 0.5})
+
+
+def test_a_search_hears_what_the_next_process_will_read(tmp_path: Path) -> None:
+    row = {**ROW, "reward": float("nan"), "when": date(2026, 1, 2), "places": (1, 2)}
+
+    async def finish(log: CallLog) -> Scored:
+        return log.finish(CALL, row)
+
+    heard = using(tmp_path, finish)
+    assert heard == using(tmp_path, nothing).answer(CALL)
+    assert (heard.reward, heard.row["when"], heard.row["places"]) == (0.0, "2026-01-02", [1, 2])
 
 
 def test_a_call_that_was_begun_and_has_no_row_is_lost(tmp_path: Path) -> None:

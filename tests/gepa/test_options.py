@@ -144,6 +144,11 @@ def test_a_run_is_gone_on_with_as_it_was_but_for_what_is_given_now(write: Write)
     assert load_resumed(run, None, {"max_calls": 900}) == first.model_copy(update={"max_calls": 900})
 
 
+def test_arguments_that_toml_has_no_word_for_do_not_keep_a_run_from_being_written(write: Write) -> None:
+    config = load_config("wordle", {"env_args": {"hints": None, "words": ["a"]}})
+    assert "words" in config.to_toml()
+
+
 def test_what_is_no_run_cannot_be_gone_on_with(write: Write) -> None:
     with pytest.raises(GepaError, match=r"this is no run of whet gepa; gepa\.toml is missing"):
         load_resumed(Path("configs"), None, {})

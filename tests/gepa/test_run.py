@@ -98,6 +98,21 @@ def test_a_run_is_not_gone_on_with_as_another(whet: Whet, config: Path) -> None:
     )
 
 
+def test_arguments_that_toml_has_no_word_for_are_the_same_when_it_goes_on(
+    whet: Whet, models: Endpoints, tmp_path: Path
+) -> None:
+    (tmp_path / "takes_none_for_a_search.py").write_text(
+        JUDGED.replace("load_environment()", "load_environment(extra=1)").replace(
+            "    rubric = ", "    assert extra is None\n    rubric = ", 1
+        )
+    )
+    config = models.write_config(
+        tmp_path / "none.toml", name="search", env_id="./takes_none_for_a_search.py", components=["judge"]
+    )
+    whet("gepa", "run", config, "-a", '{"extra": null}')
+    whet("gepa", "run", "--resume", RUN)
+
+
 def test_a_directory_is_not_searched_in_twice(whet: Whet, config: Path) -> None:
     whet("gepa", "run", config)
     assert "already exists. Go on with it: --resume" in whet("gepa", "run", config, expected=2)

@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from whet.errors import GepaError, RunError
-from whet.files import LineFile, json_line, read_lines
+from whet.files import LineFile, read_lines
 from whet.gepa.types import Call, Phase, Scored
-from whet.rollouts.results import RESULTS
+from whet.rollouts.results import RESULTS, row_line
 from whet.rollouts.row_log import RowLog, read_rows, row_at
+from whet.types import RolloutOutput
 
 CALLS = "calls.jsonl"
 ROLLOUTS = "rollouts"
@@ -88,14 +89,18 @@ class CallLog:
             self._commit = None
 
     def finish(self, call: Call, row: Mapping[str, Any]) -> Scored:
-        """Hand over the row of a call that has finished. It counts once `flush` has returned."""
+        """Hand over the row of a call that has finished. It counts once `flush` has returned.
+
+        What is given back is what the next process would read, so that no search depends on which of the two it was.
+        """
         number = self._numbers[call.example]
         self._numbers[call.example] += 1
         # By these, `whet view` groups the rollouts of an example: `rollout` tells them apart.
         placed = {**row, "example_id": call.example, "rollout": number}
         placed |= {"candidate": call.candidate, "example": call.example, "sample": call.sample}
-        self._finished[call.key] = self._rows.append([json_line(placed).encode()])[0]
-        return scored(call, placed)
+        line = row_line(RolloutOutput(placed)).encode()
+        self._finished[call.key] = self._rows.append([line])[0]
+        return scored(call, json.loads(line))
 
     async def flush(self) -> None:
         """Returns once every row would survive a loss of power. Raises `RunError` where that cannot be."""

@@ -205,7 +205,13 @@ class GepaConfig(StrictModel):
         ).with_endpoint()
 
     def to_toml(self) -> str:
-        """The resolved config; reading it back gives an equal config."""
+        """The resolved config, to begin another run with. A null among arguments, for which TOML has no word, is left out."""
         import tomli_w
 
-        return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True, exclude={"env_file"}))
+        return tomli_w.dumps(_without_none(self.model_dump(mode="json", exclude={"env_file"})))
+
+
+def _without_none(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_none(item) for key, item in value.items() if item is not None}
+    return [_without_none(item) for item in value if item is not None] if isinstance(value, list) else value

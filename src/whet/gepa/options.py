@@ -26,6 +26,7 @@ from whet.errors import ConfigError, GepaError
 from whet.gepa.components import read_seed_prompt
 from whet.gepa.config import EnvSection, GepaConfig
 from whet.gepa.run_directory import CONFIG, RunDirectory
+from whet.rollouts.results import load_metadata
 
 COMMAND_LINE = "command line"
 SPELLINGS = {
@@ -84,8 +85,9 @@ def load_resumed(directory: Path, target: str | None, given: Mapping[str, Any]) 
     place = {"name": directory.name, "runs_directory": str(directory.parent)}
     if target is not None:
         return load_config(target, {**given, **place})
-    saved = read_toml(directory / CONFIG)
-    return validate(GepaConfig, {**_merged(saved, given), **place}, str(directory / CONFIG))
+    found = load_metadata(directory) or {}  # also has what TOML has no word for
+    saved = found.get("config") or read_toml(directory / CONFIG)
+    return validate(GepaConfig, {**_merged(saved, given), **place}, str(directory))
 
 
 def _canonical(raw: Mapping[str, Any], source: str, folder: Path | None) -> dict[str, Any]:
