@@ -205,7 +205,7 @@ class GepaConfig(StrictModel):
         ).with_endpoint()
 
     def to_toml(self) -> str:
-        """The resolved config, to begin another run with. A null among arguments, for which TOML has no word, is left out."""
+        """The resolved config, to begin another run with. A null among arguments, which TOML has not, is left out."""
         import tomli_w
 
         return tomli_w.dumps(_without_none(self.model_dump(mode="json", exclude={"env_file"})))
