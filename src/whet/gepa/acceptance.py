@@ -19,6 +19,16 @@ distributed nor that examples are alike, and nothing is drawn: the shares are co
 The parent's rewards on a minibatch that was reflected on are not all perfect, where perfect minibatches are passed
 over: so worlds in which they are do not count (`gate_chance`).
 
+Measured (`benchmarks/prompts.py`; minibatches of 3, 50 validation examples, 20,000 proposals each):
+
+    an equal prompt is accepted     rewards of 0 and 1, p = 0.1, 0.3, 0.5, 0.7, 0.9: 1.9, 3.7, 4.0, 3.9, 3.2 %
+                                    continuous ones: 4.6 to 5.0 %; by a higher sum on the minibatch: 21 to 76 %
+    one better by 0.1, 0.2, 0.3     16, 40, 65 % (from p = 0.5); continuous, standard deviation 0.25: 43, 77, 90 %
+    calls                           56 of one that is accepted; 10 to 22 of an equal one that is not, 8 of a worse one
+
+A parent that was itself chosen for its validation rewards is harder to beat on these, so in a whole search fewer are
+accepted: of equal prompts 1 to 2 %. `docs/design/gepa.md` says what that costs and where it pays.
+
 Sources: E. Pitman, "Significance tests which may be applied to samples from any populations" (1937), swaps within
 pairs; K. Lan, R. Simon and M. Halperin, "Stochastically curtailed tests in long-term clinical trials" (1982), leaving
 when the end can hardly be reached.
