@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from planted.world import INSTRUCTIONS, SENTENCES, draw, kinds_of, sentences_in, text_of
+from planted.world import INSTRUCTIONS, SENTENCES, draw, kinds_of, questions_in, sentences_in, text_of
 
 _OURS = re.compile(
     r"^\[\[\w+ the text as it is\]\]\n(?P<text>.*?)\n^\[\[\w+ end of the text\]\]", re.DOTALL | re.MULTILINE
@@ -34,8 +34,9 @@ class Proposer:
     def answer(self, body: dict[str, Any], number: int) -> dict[str, Any] | None:
         """The message that answers a request; None for one that a content filter refuses."""
         request = text_of(body["messages"][:1], "user", "system")
-        luck = draw("reflection", self.seed, text_of(body["messages"], "user"), body.get("seed", number))
         current = current_text(request)
+        # Not of the wording around it: that may change, and what was found with it should not.
+        luck = draw("reflection", self.seed, current, questions_in(request), len(body["messages"]), number)
         if luck.random() < self.useless:
             text = _useless(luck.choice(self.useless_as), current, request)
         else:

@@ -12,13 +12,13 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 Answer = Callable[[dict[str, Any], int], dict[str, Any] | None]
-"""From a request's body, and how often the same was asked before, to a message; None where a filter refuses."""
+"""From a request's body, and how often the same was asked before with other seeds, to a message; None where a filter
+refuses."""
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class Endpoint:
     in_flight: int = 0
     most_in_flight: int = 0
     port: int = 0
-    _seen: Counter[str] = field(default_factory=Counter)
+    _seeds: dict[str, dict[Any, int]] = field(default_factory=dict)  # of each request, in the order they came
     _loop: asyncio.AbstractEventLoop | None = None
     _stop: asyncio.Event | None = None
     _thread: threading.Thread | None = None
@@ -113,10 +113,9 @@ class Endpoint:
         if status != 200:
             return status, {"error": {"message": f"scripted trouble {status}", "code": str(status)}}
         self.requests.append(body)
-        same = json.dumps([body["messages"], body.get("tools")])
-        message = self.answer(body, self._seen[same])
-        self._seen[same] += 1
-        return 200, _completion(body, message)
+        seeds = self._seeds.setdefault(json.dumps([body["messages"], body.get("tools")]), {})
+        number = seeds.setdefault(body.get("seed", f"asking {len(seeds)}"), len(seeds))
+        return 200, _completion(body, self.answer(body, number))
 
 
 def _completion(body: dict[str, Any], message: dict[str, Any] | None) -> dict[str, Any]:
