@@ -18,17 +18,19 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from whet.calls import CallSpec, describe, resolve
 from whet.clients.client import Client
-from whet.clients.config import Price
 from whet.clients.usage import charge, usage_of
 from whet.errors import ConfigError, EndpointError, MissingExtraError, MissingKeyError, RewardError, WhetError
 from whet.messages import content_text, whole_characters
 from whet.parsers.parser import Parser
 from whet.rubrics.rubric import Rubric
 from whet.types import Messages, State, Usage, UserMessage
+
+if TYPE_CHECKING:
+    from whet.clients.config import Price
 
 DEFAULT_JUDGE_PROMPT = """\
 Is the response to the question correct? It is when it says the same as the reference answer.
@@ -196,6 +198,8 @@ def _price(given: Mapping[str, float] | None, client: Any) -> Price | None:
             f"judge_price would have no effect: {type(client).__name__} is a client of whet; give its ClientConfig "
             "the price"
         )
+    from whet.clients.config import Price  # pydantic, which environments without a price do without
+
     try:
         return Price(**given)
     except (TypeError, ValueError):
