@@ -4,7 +4,7 @@ The winner was chosen for its validation rewards, so these flatter it. Here both
 examples, and the mean difference has a 95 % interval: over examples, by Student's t of the paired differences. Several
 calls of one example count as one observation, their mean. Measured on rewards of 0 and 1 (`benchmarks/prompts.py`): the
 interval holds the true difference in 94 to 96 of 100 comparisons of 50 or 100 pairs, in 91 to 96 of 20 pairs, and a
-difference that is none is called real in 1.9 to 2.6 of 100. With few pairs a bootstrap over examples held it less often.
+difference that is none is called real in 1.9 to 2.6 of 100. With few pairs a bootstrap over examples does worse.
 """
 
 from __future__ import annotations
