@@ -183,7 +183,7 @@ def test_the_prompt_of_a_judge_is_found_and_keeps_its_placeholders(warm: Any, tm
 
 @pytest.mark.long
 def test_it_is_found_for_nearly_every_seed(warm: Any, tmp_path: Path) -> None:
-    """Chance is in the rewards: of 20 searches two may miss an instruction (of 200, three did)."""
+    """Chance is in the rewards: of 20 searches two may miss an instruction (of 500, eight did)."""
     found = []
     for seed in range(20):
         with models(seed) as two:
