@@ -20,22 +20,23 @@ pytest.importorskip("gepa")
 pytest.importorskip("openai")
 
 PLANTED = Path(__file__).parents[1] / "planted"
-WAITING = re.compile(r"planted with policy.*the reflection model writes.*proposals  2 so far.*q stop", re.DOTALL)
+WAITING = re.compile(r"planted with policy.*the reflection model writes.*proposals  [1-9] so far.*q stop", re.DOTALL)
 KEY = {"OPENAI_API_KEY": "sesame"}
 
 
 class Models:
-    """The two endpoints of a planted task. The third question to the reflection model is not answered at first."""
+    """The two endpoints of a planted task. From the third question on, the reflection model is silent at first."""
 
     def __init__(self) -> None:
         self.policy = Endpoint(partial(answer, World.of(0, kinds=3)))
         self._proposer = Proposer(0, insight=0.6)
         self.reflection = Endpoint(self._propose)
         self._asked = 0
+        self.answers = False  # whether the third question and those after it are answered
 
     def _propose(self, body: dict[str, Any], seen: int) -> Any:
         self._asked += 1
-        self.reflection.latency_s = 3600 if self._asked == 3 else 0.0
+        self.reflection.latency_s = 3600 if self._asked >= 3 and not self.answers else 0.0
         return self._proposer.answer(body, seen)
 
     def command(self) -> list[str]:
@@ -58,11 +59,12 @@ def test_a_search_is_watched_stopped_gone_on_with_and_ends_with_the_command_that
 ) -> None:
     terminal = terminals.open(models.command(), columns=110, rows=30, cwd=tmp_path, env=KEY)
     screen = terminal.wait_for(
-        re.compile(r"planted with policy.*the reflection model writes.*proposals  2 so far.*q stop", re.DOTALL)
+        re.compile(r"planted with policy.*the reflection model writes.*proposals  [1-9] so far.*q stop", re.DOTALL)
     )
     assert "120 calls: 12 for the first prompt on 12 validation examples" in screen
-    assert re.search(r"best {7}the seed, 0\.\d{3} on validation", screen)
+    assert re.search(r"best {7}(the seed|candidate \d), [01]\.\d{3} on validation", screen)
     terminal.send("\x03")
+    models.answers = True
     assert terminal.wait() == 130
     text = terminal.text()
     assert "q stop" not in text
@@ -77,7 +79,7 @@ def test_a_search_is_watched_stopped_gone_on_with_and_ends_with_the_command_that
     )
     assert again.wait() == 0
     text = again.text()
-    assert "proposals were rejected" in text
+    assert re.search(r"rejected$", text, re.MULTILINE)
     assert "finished: " in text
     assert "evaluate it: whet eval run" in text
     numbers = [json.loads(line)["number"] for line in (tmp_path / "runs/planted/candidates.jsonl").open()]
