@@ -38,6 +38,8 @@ class Adapter:
         pass_over_settled: bool,
     ) -> None:
         self.failure: Exception | None = None
+        self.nothing_new = 0
+        """How often in a row no text came back that was worth a call."""
         self._history = history
         self._rollouts = rollouts
         self._reflect = reflect
@@ -83,7 +85,9 @@ class Adapter:
         texts = {**candidate, **{name: text for name, text in proposed.items() if name in candidate}}
         changed = [name for name in texts if texts[name] != candidate[name]]
         if not proposed or (self._pass_over_settled and (not changed or self._history.settled(texts))):
+            self.nothing_new += 1
             return {}
+        self.nothing_new = 0
         self._history.propose(self._history.accepted(candidate), texts, changed)
         return {name: texts[name] for name in changed or components_to_update}
 

@@ -94,6 +94,10 @@ def search(
     return SearchResult(history.best, history.records, ending.reason)
 
 
+NOTHING_NEW = 10
+"""Reflections in a row without a text worth a call, after which no more is expected."""
+
+
 class Ending:
     """When the search is over, and why. Also told of each iteration as it begins."""
 
@@ -124,6 +128,8 @@ class Ending:
         if perfect and (self._paired or best.number == 0):
             which = "the seed prompt" if best.number == 0 else f"candidate {best.number}"
             return f"{which} is perfect on every validation example"
+        if self._paired and self._adapter.nothing_new >= NOTHING_NEW:
+            return f"the reflection model has had nothing new to propose {NOTHING_NEW} times in a row"
         if self._rollouts.left < self._needed:
             return f"the budget is spent: {self._rollouts.left} calls are left, and a proposal may take {self._needed}"
         return None
@@ -167,7 +173,8 @@ class Paired:
         difference = f"{fmean(judged.differences):+.3f} against its parent"
         if judged.p_value is None:
             return False, f"left the race after {len(judged.differences)} of {len(order)} examples: {difference}"
-        return judged.accepted, f"{difference} on validation, p = {judged.p_value:.3f}"
+        p_value = f"p = {judged.p_value:.3f}" if judged.p_value >= 0.001 else "p < 0.001"
+        return judged.accepted, f"{difference} on validation, {p_value}"
 
 
 class Library:
