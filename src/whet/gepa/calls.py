@@ -24,6 +24,9 @@ from whet.gepa.outage import Outage
 from whet.gepa.types import BudgetSpent, Call, Candidate, Example, Observer, Phase, Scored, candidate_id
 from whet.rollouts.limits import Limit
 
+AHEAD = 4
+"""A call is written down ahead for so many that may be in flight: a kill loses these as well."""
+
 
 class Stopped(BaseException):
     """Raised in the thread of a search that has to end: no `except Exception` on the way holds it up."""
@@ -65,6 +68,10 @@ class Calls:
         self._execute, self._budget, self._cap, self._log = execute, budget, cap, log
         self._observer, self._cost = observer, cost
         self._places = asyncio.Semaphore(max_concurrent)
+        # The next few are written down while they wait, so that no place waits for the disk; not where each may be the
+        # last that the dollars allow.
+        ahead = max(1, max_concurrent // AHEAD) if cap.most is None else 0
+        self._written = asyncio.Semaphore(max_concurrent + ahead)
         self._outage, self._max_retries = outage, max_retries
         self._loop = asyncio.get_running_loop()
         self._asked: Counter[tuple[str, str]] = Counter()
@@ -226,32 +233,36 @@ class Calls:
 
     async def enter(self, call: Call, phase: Phase, unbegun: _Unbegun) -> bool:
         """A place for a call, which is written down as begun; whether it looks if the endpoint is back."""
-        await self._places.acquire()
-        looks = False
+        await self._written.acquire()
+        looks = counted = placed = False
         try:
-            looks = await self._outage.enter()
             await self._wait_for_money(phase)
-            if self._failure is not None:
-                raise self._failure
+            self._check()
             unbegun.begin(phase)
             self._in_flight += 1
-            try:
-                await self._log.begin(call.key, phase, self._cost())
-            except BaseException:
-                self.leave(place=False)
-                raise
+            counted = True
+            await self._log.begin(call.key, phase, self._cost())
+            await self._places.acquire()
+            placed = True
+            looks = await self._outage.enter()
+            self._check()
             return looks
         except BaseException:
             self._outage.left(looks)
-            self._places.release()
+            self.leave(counted=counted, placed=placed)
             raise
 
-    def leave(self, *, place: bool = True) -> None:
-        self._in_flight -= 1
+    def leave(self, *, counted: bool = True, placed: bool = True) -> None:
+        self._in_flight -= counted
         self._ended.set()
         self._ended = asyncio.Event()
-        if place:
+        self._written.release()
+        if placed:
             self._places.release()
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
 
     async def _wait_for_money(self, phase: Phase) -> None:
         while not self._cap.allows(self._cost() or 0.0, self._in_flight, kept_back=self._kept_back(phase)):
