@@ -30,6 +30,7 @@ from renderers import (
 from renderers.base import MODEL_RENDERER_MAP, template_field_names
 
 from whet.errors import ConfigError, ModelError, ModelLoadError
+from whet.inference.markers import knowing_markers
 from whet.inference.reading import AnswerFormat
 from whet.inference.streaming import AnswerReader, Futures
 from whet.inference.unknown_templates import text_after_answer
@@ -308,9 +309,8 @@ class ChatRenderer:
     def _renderer(self, enable_thinking: bool | None) -> Renderer:
         if enable_thinking not in self._renderers:
             choice = None if enable_thinking is None else {self._thinking_switch(): enable_thinking}
-            self._renderers[enable_thinking] = create_renderer(
-                self.tokenizer, self._config, chat_template_kwargs=choice
-            )
+            tokenizer = knowing_markers(self.tokenizer)
+            self._renderers[enable_thinking] = create_renderer(tokenizer, self._config, chat_template_kwargs=choice)
         return self._renderers[enable_thinking]
 
     def _thinking_switch(self) -> str:

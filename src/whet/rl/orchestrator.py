@@ -72,10 +72,17 @@ class Orchestrator:
     watchdog: Watchdog = field(default_factory=Watchdog)
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     ending: Ending | None = None  # what may set `stop` before the last step
+    _recording: asyncio.Future[None] | None = None
 
     async def run(self, first_step: int) -> int:
         """Train until the last step and return it. When `stop` is set: save, and raise `StopRequested`."""
         step = first_step - 1
+        try:
+            return await self._run(step)
+        finally:
+            await self._recorded()  # whatever ends the run, what was learned is on record
+
+    async def _run(self, step: int) -> int:
         try:
             while step < self.config.max_steps:
                 if self.stop.is_set():  # a batch may have been there before anybody could ask
@@ -124,6 +131,18 @@ class Orchestrator:
             score=sum(state["timing"].scoring.duration for group in batch.groups for state in group.states),
         )
         metrics = step_metrics(batch, assembled, loss, optim, timings)
+        if self.ending is not None:
+            self.ending.after_step()
+        record = self._record(step, batch, assembled, loss, metrics)
+        if self._blocks:
+            await record
+        else:
+            await self._recorded()
+            self._recording = asyncio.ensure_future(record)
+
+    async def _record(
+        self, step: int, batch: Batch, assembled: Assembled, loss: LossOutput, metrics: dict[str, float]
+    ) -> None:
         with self.watchdog.waiting(
             "records", "the run", "the disk (records)", act=self.watchdog.stop, blocks=self._blocks
         ):
@@ -133,8 +152,12 @@ class Orchestrator:
                 )
             )
         self.monitor.step(StepReport(step, metrics, sample))
-        if self.ending is not None:
-            self.ending.after_step()
+
+    async def _recorded(self) -> None:
+        """The last step is on record. Beside the event loop that goes on while the learner is at the next one."""
+        if self._recording is not None:
+            recording, self._recording = self._recording, None
+            await recording
 
     async def _batch(self, step: int) -> Batch:
         """The batch of `step`. Where none can be made, the steps before it are saved."""
@@ -193,6 +216,7 @@ class Orchestrator:
         return wanted and not self.records.evaluated(step)
 
     async def _evaluate(self, moment: str, step: int) -> None:
+        await self._recorded()
         names = ", ".join(env.label for env in self.config.eval.env or self.config.env)
         whom = f"the evaluation of {names}"
         with self.watchdog.waiting(EVALUATION, "the run", whom, act=self.watchdog.stop):
@@ -204,6 +228,7 @@ class Orchestrator:
 
     async def _save(self, step: int) -> None:
         """A checkpoint of `step`; nothing when there is one already or nothing was learned."""
+        await self._recorded()
         state = {**self.source.state_dict(), **self.shaper.state_dict()}
         state |= {} if self.ending is None else self.ending.state_dict()
         if step <= 0:
