@@ -33,9 +33,19 @@ class Counting:
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
-        self.characters = 0
+        self._count = [0]  # one for all shallow copies
+
+    @property
+    def characters(self) -> int:
+        return self._count[0]
+
+    @characters.setter
+    def characters(self, count: int) -> None:
+        self._count[0] = count
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "_tokenizer":  # what `copy` asks for before there is anything
+            raise AttributeError(name)
         return getattr(self._tokenizer, name)
 
     def __call__(self, text: Any, *args: Any, **kwargs: Any) -> Any:
