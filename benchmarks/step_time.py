@@ -5,10 +5,10 @@
 
 Task: reverse texts of 16 to 24 letters, reward difflib's ratio, 16 prompts x 8 samples, temperature 1, on random
 weights of the shape of whet/tiny (or --model). whet's side is `whet train run` itself: rollouts through the
-environment, scoring, learning, publishing, records on disk, watchdog; and once more with a KL to the reference, an
-entropy bonus, penalties and a budget. TRL runs as it comes (bfloat16 autocast, SDPA, activation checkpointing: its
-defaults), tuned (bfloat16, eager attention, no checkpointing), and tuned in float32, which a CPU without bfloat16
-instructions may like better, also with a KL to its reference.
+environment, scoring, learning, publishing, records on disk, watchdog; once more with a KL to the reference, an entropy
+bonus, penalties and a budget; and once in bfloat16. TRL runs as it comes (bfloat16 autocast, SDPA, activation
+checkpointing: its defaults), tuned (bfloat16, eager attention, no checkpointing), and tuned in float32, which a CPU
+without bfloat16 instructions may like better, also with a KL to its reference.
 
 Every side is a process of its own that takes one step when told to, and they take turns, so that whatever else the
 machine does disturbs all alike. The figure that counts is the median of the ratios within a round.
@@ -46,7 +46,8 @@ EVERYTHING: dict[str, Any] = {
     "algorithm": {"kl_coef": 0.04, "entropy_coef": 0.001, "repetition_penalty": 0.1, "reward_clip": [-1.0, 1.0]},
     "budget": {"max_tokens": 10**12},
 }
-OURS: dict[str, dict[str, Any]] = {"whet": {}, "whet, everything on": EVERYTHING}
+BF16: dict[str, Any] = {"inference": {"dtype": "bfloat16"}, "learner": {"dtype": "bfloat16"}}
+OURS: dict[str, dict[str, Any]] = {"whet": {}, "whet, everything on": EVERYTHING, "whet in bf16": BF16}
 PEERS: dict[str, dict[str, Any]] = {
     "TRL as it comes": {},
     "TRL tuned (bf16, eager)": {"attn_implementation": "eager", "bf16": True, "gradient_checkpointing": False},
