@@ -15,14 +15,20 @@ import tomli_w
 from whet.errors import RunError
 from whet.rl.config import load_run_config
 from whet.rl.doctor import diagnose, examine, line
+from whet.rl.doctor.finding import Finding
 from whet.rl.doctor.reading import read_record
 from whet.rl.doctor.record import Life, RunRecord
-from whet.rl.doctor.rules import ended
+from whet.rl.doctor.rules import ended, slow
 from whet.rl.run import run_training
 
 Run = Callable[..., Path]
 QUICKSTART = Path(__file__).parents[3] / "configs" / "rl" / "quickstart.toml"
 PART = ("--batch_size", "64", "--deployment.threads", "1", "--eval.num_examples", "4", "--name", "run")
+
+
+def whatever_the_clock_says(findings: list[Finding]) -> list[Finding]:
+    """Without what a busy machine alone can bring about."""
+    return [finding for finding in findings if finding.rule != slow.NAME]
 
 
 @pytest.mark.parametrize(
@@ -34,20 +40,22 @@ def test_nothing_is_found_in_the_quickstart(tmp_path: Path, steps: int, evaluate
     length = ["--max_steps", str(steps), "--eval.before", evaluated, "--eval.after", evaluated]
     config = load_run_config(QUICKSTART, [*PART, *length, "--runs_directory", str(tmp_path)])
     assert run_training(config, json_output=True).state == "finished"
-    assert examine(tmp_path / "run").findings == []
+    assert whatever_the_clock_says(examine(tmp_path / "run").findings) == []
 
 
 def test_nothing_is_found_in_the_run_that_the_sick_ones_differ_from(run_of: Run) -> None:
     diagnosis = examine(run_of("healthy"))
-    assert (diagnosis.findings, diagnosis.state, diagnosis.step) == ([], "finished", 6)
+    assert (whatever_the_clock_says(diagnosis.findings), diagnosis.state, diagnosis.step) == ([], "finished", 6)
     assert not diagnosis.ill
-    assert line(run_of("healthy")) is None
+    assert (line(run_of("healthy")) is None) == (diagnosis.findings == [])
 
 
 @pytest.mark.long
 def test_nothing_is_found_in_a_healthy_asynchronous_run(run_of: Run) -> None:
     serious = [
-        finding for finding in examine(run_of("asynchronous and healthy")).findings if finding.severity != "info"
+        finding
+        for finding in whatever_the_clock_says(examine(run_of("asynchronous and healthy")).findings)
+        if finding.severity != "info"
     ]
     assert serious == []
 
