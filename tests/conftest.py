@@ -30,7 +30,7 @@ def _beside(name: str) -> Any:
     return module
 
 
-_pages, _terminals, _warm = map(_beside, ("pages", "terminals", "warm"))
+_pages, _players, _terminals, _warm = map(_beside, ("pages", "players", "terminals", "warm"))
 
 LONGEST = (
     "tests/docs/test_guides.py",
@@ -128,6 +128,12 @@ def bubblewrap() -> None:
 def read_page() -> Callable[[Path], Any]:
     """An HTML file as a browser would read it: tags, texts, and `check()`; see `pages.py`."""
     return _pages.Page
+
+
+@pytest.fixture(scope="session")
+def players() -> Any:
+    """Programs that draw what a test tells them; see `players.py`."""
+    return _players
 
 
 @pytest.fixture

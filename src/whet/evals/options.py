@@ -8,7 +8,7 @@ taken too (`SPELLINGS`), and keys that mean nothing here are refused with what t
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -161,13 +161,18 @@ def _check_values(layer: Layer, source: str) -> None:
     validate(EvalConfig, {"environment": "-", **checked}, source)
 
 
-def _resolve_paths(layer: Layer, folder: Path) -> None:
-    for name in PATHS:
+def resolve_paths(layer: dict[str, Any], names: Sequence[str], folder: Path) -> None:
+    """Make the paths, or lists of paths, of these names relative to `folder`, in place."""
+    for name in names:
         value = layer.get(name)
         if isinstance(value, str):
             layer[name] = str(folder / Path(value).expanduser())
         elif isinstance(value, list):
             layer[name] = [str(folder / Path(item).expanduser()) for item in value]
+
+
+def _resolve_paths(layer: Layer, folder: Path) -> None:
+    resolve_paths(layer, PATHS, folder)
     for name in PATHS_OR_NAMES:
         value = layer.get(name)
         if isinstance(value, str) and (value.startswith(".") or ("/" in value and (folder / value).exists())):

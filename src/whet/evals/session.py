@@ -10,15 +10,11 @@ this process or several, is `workers/`.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
-import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
 
 from whet import cancellation
 from whet.errors import RunError
@@ -32,7 +28,7 @@ from whet.evals.summary import EvalSummary
 from whet.evals.workers.in_process import InProcess
 from whet.evals.workers.jobs import Finished, Job, Runner
 from whet.evals.workers.pool import WorkerPool
-from whet.signals import on_stopping_signals
+from whet.signals import cancelled_by_signals
 
 ROLLOUTS_OF_A_WORKER = 256  # in flight, before another worker is started
 KEPT_AT_ONCE = 64  # rows of before that are counted between two looks at what else goes on
@@ -101,7 +97,7 @@ def run_evals(configs: Sequence[EvalConfig], observer: EvalObserver) -> list[Eva
 
 async def _run(session: _Session, environments: Environments, observer: EvalObserver) -> list[EvalSummary]:
     stopped: list[int] = []
-    with _stop_on_signals(stopped, observer.close):
+    with cancelled_by_signals(stopped, observer.close):
         try:
             return await session.run()
         except asyncio.CancelledError:
@@ -237,26 +233,3 @@ def worker_count(config: EvalConfig) -> int:
     if not config.local:
         most += [one.max_concurrent for one in endpoint_of(config).spread() if one.max_concurrent is not None]
     return max(1, min(wanted, *most))
-
-
-@contextmanager
-def _stop_on_signals(stopped: list[int], restore: Callable[[], Any]) -> Iterator[None]:
-    """The first Ctrl-C or SIGTERM cancels the calling task and is put into `stopped`; the second ends the process."""
-    task = asyncio.current_task()
-    assert task is not None
-
-    def stop(number: int) -> None:
-        if stopped:
-            _end_at_once(number, restore)
-        stopped.append(number)
-        task.cancel()
-
-    with on_stopping_signals(stop):
-        yield
-
-
-def _end_at_once(number: int, restore: Callable[[], Any]) -> NoReturn:
-    """What was saved stays saved; worker processes see us go and end by themselves."""
-    with contextlib.suppress(Exception):
-        restore()
-    os._exit(128 + number)

@@ -9,8 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from whet.clients.endpoints import DEFAULT_FILE
 from whet.config import StrictModel
-from whet.envs.sections import loader_arguments
-from whet.errors import ConfigError
+from whet.envs.sections import EnvTable
 from whet.evals.config import EvalConfig
 
 Kind = Literal["system_prompt", "tools", "judge"]
@@ -49,23 +48,10 @@ class SearchConfig(StrictModel):
     retry_delay: float = Field(2.0, ge=0, description="Seconds before the first of them; doubles each time.")
 
 
-class EnvSection(StrictModel):
+class EnvSection(EnvTable):
     """`[[env]]`: one environment whose prompt is optimised."""
 
-    id: str = Field(min_length=1, description="Name of an installed environment, or a path to one.")
-    name: str | None = Field(None, min_length=1, description="Name in results; the id if absent.")
     weight: float = Field(1.0, gt=0, description="Share of the examples, relative to the other environments.")
-    args: dict[str, Any] = Field(default_factory=dict, description="Arguments of load_environment.")
-    taskset: dict[str, Any] | None = Field(None, description="Config of the taskset: config.taskset of the loader.")
-    harness: dict[str, Any] | None = Field(None, description="Config of the harness: config.harness of the loader.")
-
-    @model_validator(mode="after")
-    def _nothing_twice(self) -> Self:
-        try:
-            self.loader_args()
-        except ConfigError as error:
-            raise ValueError(str(error)) from None
-        return self
 
     @field_validator("name")
     @classmethod
@@ -73,10 +59,6 @@ class EnvSection(StrictModel):
         if value is not None and ("/" in value or "@" in value):
             raise ValueError("a name may hold neither / nor @")
         return value
-
-    def loader_args(self) -> dict[str, Any]:
-        """What `load_environment` is called with."""
-        return loader_arguments(self.args, self.taskset, self.harness)
 
     @property
     def label(self) -> str:

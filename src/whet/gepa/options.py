@@ -23,6 +23,7 @@ from typing import Any
 from whet.config import read_toml, validate
 from whet.envs.sections import with_files
 from whet.errors import ConfigError, GepaError
+from whet.evals.options import resolve_paths
 from whet.gepa.components import read_seed_prompt
 from whet.gepa.config import EnvSection, GepaConfig
 from whet.gepa.run_directory import CONFIG, RunDirectory
@@ -168,12 +169,7 @@ def _merged(layer: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any
 
 
 def _resolve_paths(layer: dict[str, Any], folder: Path) -> None:
-    for name in PATHS:
-        value = layer.get(name)
-        if isinstance(value, str):
-            layer[name] = str(folder / Path(value).expanduser())
-        elif isinstance(value, list):
-            layer[name] = [str(folder / Path(item).expanduser()) for item in value]
+    resolve_paths(layer, PATHS, folder)
     for name in ("model", "reflection_model"):
         if isinstance(layer.get(name), str):
             layer[name] = _beside(layer[name], folder)

@@ -7,10 +7,9 @@ plan has been told. What ends it, whatever that is, becomes an `Outcome`, and wh
 from __future__ import annotations
 
 import asyncio
-import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -46,7 +45,7 @@ from whet.gepa.run_directory import RunDirectory
 from whet.gepa.splits import Source, Splits, split_examples
 from whet.gepa.types import BudgetSpent, CandidateRecord, Confirmation, Observer, Phase, Plan, Scored, SearchResult
 from whet.rollouts.pace import paced
-from whet.signals import on_stopping_signals
+from whet.signals import cancelled_by_signals
 
 FEWEST_PAIRS = 2
 """Held-out examples without which there is nothing to compare."""
@@ -164,7 +163,7 @@ class _Search:
     async def _run(self) -> str:
         """Why the search ended. Raises `Interrupted` where it was asked to stop."""
         stopped: list[int] = []
-        with _stop_on_signals(stopped, self.observer.close):
+        with cancelled_by_signals(stopped, self.observer.close):
             try:
                 return await self._with_models()
             except asyncio.CancelledError:
@@ -366,22 +365,3 @@ def _seed_sent(model: EvalConfig) -> int | None:
     if not model.local and endpoint_of(model).client_type == "anthropic_messages":
         return None
     return model.resolved_seed
-
-
-@contextmanager
-def _stop_on_signals(stopped: list[int], restore: Callable[[], Any]) -> Iterator[None]:
-    """The first Ctrl-C or SIGTERM cancels the calling task and is put into `stopped`; the second ends the process."""
-    task = asyncio.current_task()
-    assert task is not None
-
-    def stop(number: int) -> None:
-        if stopped:
-            try:
-                restore()
-            finally:
-                os._exit(128 + number)
-        stopped.append(number)
-        task.cancel()
-
-    with on_stopping_signals(stop):
-        yield

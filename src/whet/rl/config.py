@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from whet.config import StrictModel, all_keys, apply_overrides, parse_overrides, read_toml, validate
-from whet.envs.sections import loader_arguments, with_files
+from whet.envs.sections import EnvTable, with_files
 from whet.errors import ConfigError
 from whet.rl.budgets import BudgetConfig
 from whet.rl.buffer import BufferConfig
@@ -111,27 +111,11 @@ class EvalSamplingConfig(StrictModel):
     enable_thinking: bool | None = Field(None, description="Ask the chat template for thinking or for none.")
 
 
-class EnvConfig(StrictModel):
+class EnvConfig(EnvTable):
     """`[[env]]`: one environment to learn from."""
 
-    id: str = Field(min_length=1, description="Name of an installed environment, or a path to one.")
     weight: float = Field(1.0, gt=0, description="Share of the groups of a batch, relative to the other environments.")
     name: str | None = Field(None, min_length=1, description="Name in metrics; the id if absent.")
-    args: dict[str, Any] = Field(default_factory=dict, description="Arguments of load_environment.")
-    taskset: dict[str, Any] | None = Field(None, description="Config of the taskset: config.taskset of the loader.")
-    harness: dict[str, Any] | None = Field(None, description="Config of the harness: config.harness of the loader.")
-
-    @model_validator(mode="after")
-    def _nothing_twice(self) -> Self:
-        try:
-            self.loader_args()
-        except ConfigError as error:
-            raise ValueError(str(error)) from None
-        return self
-
-    def loader_args(self) -> dict[str, Any]:
-        """What `load_environment` is called with."""
-        return loader_arguments(self.args, self.taskset, self.harness)
 
     @property
     def label(self) -> str:

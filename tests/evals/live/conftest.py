@@ -2,75 +2,28 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pytest
 
 PLAYER = Path(__file__).with_name("player.py")
-_spec = importlib.util.spec_from_file_location("player", PLAYER)
-assert _spec is not None
-assert _spec.loader is not None
-_player = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(_player)
 
 
-@pytest.fixture
-def player() -> Any:
+@pytest.fixture(scope="session")
+def player(players: Any) -> Any:
     """`player.plan` and `player.row`: what observers are told."""
-    return _player
-
-
-class Clock:
-    """Seconds that pass only when a test says so."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+    return players.load(PLAYER, "player")
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-class Played:
-    """`player.py` in a terminal: `tell` it what happens, look at `terminal`."""
-
-    def __init__(self, terminal: Any, command: list[str]) -> None:
-        self.terminal = terminal
-        self.command = command  # the player's own
-        self._commands: IO[str] | None = None
-
-    def tell(self, *lines: str) -> None:
-        if self._commands is None:  # waits for the player, who may be started later than the terminal
-            self._commands = open(self.command[-1], "w", buffering=1, encoding="utf-8")  # noqa: SIM115
-        self._commands.write("".join(f"{line}\n" for line in lines))
-
-    def close(self) -> None:
-        if self._commands is not None:
-            self._commands.close()
+def clock(players: Any) -> Any:
+    return players.Clock()
 
 
 @pytest.fixture
-def play(terminals: Any, tmp_path: Path) -> Iterator[Callable[..., Played]]:
-    """Opens a terminal with the player in it: `play(columns=80, rows=24)`; `command` wraps the player's own."""
-    opened: list[Played] = []
-
-    def open_one(command: Callable[[list[str]], list[str]] = list, **options: Any) -> Played:
-        pipe = tmp_path / f"pipe{len(opened)}"
-        os.mkfifo(pipe)
-        own = [sys.executable, str(PLAYER), str(pipe)]
-        played = Played(terminals.open(command(own), **options), own)
-        opened.append(played)
-        return played
-
-    yield open_one
-    for played in opened:
-        played.close()
+def play(players: Any, terminals: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """Opens terminals with the player in them; see `players.players`."""
+    with players.players(PLAYER, terminals, tmp_path) as open_one:
+        yield open_one
