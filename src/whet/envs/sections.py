@@ -17,39 +17,13 @@ import inspect
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Self, get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
-from pydantic import Field, model_validator
-
-from whet.config import StrictModel
 from whet.envs.texts import SYSTEM_PROMPT
 from whet.errors import ConfigError
 
 SECTIONS = ("taskset", "harness")
 COMPONENTS = "components"
-
-
-class EnvTable(StrictModel):
-    """`[[env]]` of any config: which environment, and what its loader is given."""
-
-    id: str = Field(min_length=1, description="Name of an installed environment, or a path to one.")
-    weight: float = Field(1.0, gt=0, description="Its share, relative to the other environments.")
-    name: str | None = Field(None, min_length=1, description="Name in results; the id if absent.")
-    args: dict[str, Any] = Field(default_factory=dict, description="Arguments of load_environment.")
-    taskset: dict[str, Any] | None = Field(None, description="Config of the taskset: config.taskset of the loader.")
-    harness: dict[str, Any] | None = Field(None, description="Config of the harness: config.harness of the loader.")
-
-    @model_validator(mode="after")
-    def _nothing_twice(self) -> Self:
-        try:
-            self.loader_args()
-        except ConfigError as error:
-            raise ValueError(str(error)) from None
-        return self
-
-    def loader_args(self) -> dict[str, Any]:
-        """What `load_environment` is called with."""
-        return loader_arguments(self.args, self.taskset, self.harness)
 
 
 def loader_arguments(
