@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from whet.clients.endpoints import DEFAULT_FILE
 from whet.config import StrictModel
-from whet.envs.sections import EnvTable
+from whet.envs.table import EnvTable
 from whet.evals.config import EvalConfig
 
 Kind = Literal["system_prompt", "tools", "judge"]
