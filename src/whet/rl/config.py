@@ -14,7 +14,8 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from whet.config import StrictModel, all_keys, apply_overrides, parse_overrides, read_toml, validate
-from whet.envs.sections import EnvTable, with_files
+from whet.envs.sections import with_files
+from whet.envs.table import EnvTable
 from whet.errors import ConfigError
 from whet.rl.budgets import BudgetConfig
 from whet.rl.buffer import BufferConfig
