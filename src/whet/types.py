@@ -239,6 +239,9 @@ class RolloutInput(TypedDict, total=False):
     task: str
 
 
+_ABSENT = object()
+
+
 class State(dict[str, Any]):
     """Everything known of one rollout. `prompt`, `answer`, `info` and `example_id` live in `state["input"]`."""
 
@@ -263,10 +266,11 @@ class State(dict[str, Any]):
         raise KeyError(key)
 
     def get(self, key: str, default: Any = None) -> Any:
-        try:
-            return self[key]
-        except KeyError:
-            return default
+        value = dict.get(self, key, _ABSENT)
+        if value is _ABSENT:
+            row = dict.get(self, "input") if key in self.INPUT_FIELDS else None
+            return default if row is None else row.get(key, default)
+        return value
 
     def __setitem__(self, key: str, value: Any) -> None:
         if key in self.INPUT_FIELDS and "input" in self:

@@ -37,6 +37,12 @@ def test_places_open_as_far_ahead_as_the_level_and_oversampling_allow(
     assert [lead.places(version) for version in range(3)] == places
 
 
+@pytest.mark.parametrize(("oversampling", "places"), [(1.0, [4, 8]), (1.5, [6, 10])])
+def test_before_a_batch_has_been_taken_only_its_own_places_open(oversampling: float, places: list[int]) -> None:
+    lead = Lead(4, max_async_level=2, oversampling_factor=oversampling)
+    assert [lead.first_places(version) for version in range(2)] == places
+
+
 def test_a_batch_takes_the_finished_groups_that_were_drawn_first_and_waits_for_nobody_who_is_late() -> None:
     backlog = Backlog(Lead(2))
     tasks = [Task(number, 0, number, 0) for number in range(4)]
@@ -86,7 +92,7 @@ def test_whatever_finishes_first_every_window_of_batches_has_the_mix(
     trained: list[Group] = []
     version = 0
     while version < 12:
-        while backlog.opened < backlog.lead.places(version):
+        while backlog.may_open(version):
             task = curriculum.next_task()
             flying.append(group(backlog.open(task.environment), task, version=version))
         landed = flying.pop(chance.randrange(len(flying)))

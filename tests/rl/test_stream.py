@@ -76,6 +76,31 @@ async def batch(stream: Stream) -> Batch:
     return await asyncio.wait_for(stream.batch(lambda *_: None), timeout=30)
 
 
+async def begin(stream: Stream, runway: Runway) -> None:
+    """The first batch, of groups 0 and 1, is taken and trained; groups 2 to 5 are in flight."""
+    taking = asyncio.create_task(batch(stream))
+    await runway.land(0)
+    await runway.land(1)
+    assert [group.id for group in (await taking).groups] == [0, 1]
+    await turns()
+    stream.advance(1)
+    await turns()
+    assert sorted(runway.flying) == [2, 3, 4, 5]
+
+
+def test_nothing_is_in_flight_beside_the_first_batch_which_it_would_only_delay() -> None:
+    async def body(stream: Stream, runway: Runway) -> None:
+        taking = asyncio.create_task(batch(stream))
+        await runway.land(1)
+        assert sorted(runway.flying) == [0]
+        await runway.land(0)
+        await taking
+        await turns()
+        assert sorted(runway.flying) == [2, 3, 4, 5]
+
+    flown(body, max_async_level=2)
+
+
 def test_groups_of_the_next_batch_are_in_flight_while_the_learner_has_this_one() -> None:
     async def body(stream: Stream, runway: Runway) -> None:
         taking = asyncio.create_task(batch(stream))
@@ -92,24 +117,25 @@ def test_groups_of_the_next_batch_are_in_flight_while_the_learner_has_this_one()
 
 def test_what_lands_while_the_learner_computes_is_there_when_it_asks() -> None:
     async def body(stream: Stream, runway: Runway) -> None:
+        await begin(stream, runway)
         taking = asyncio.create_task(batch(stream))
-        for number in (3, 1, 0, 2):
+        for number in (5, 3, 2, 4):
             await runway.land(number)
-        assert [group.id for group in (await taking).groups] == [1, 3]
-        assert [group.id for group in (await batch(stream)).groups] == [0, 2]
+        assert [group.id for group in (await taking).groups] == [3, 5]
+        assert [group.id for group in (await batch(stream)).groups] == [2, 4]
 
     flown(body)
 
 
 def test_a_group_with_an_error_is_replaced_at_once_even_while_nobody_asks() -> None:
     async def body(stream: Stream, runway: Runway) -> None:
-        stream.advance(0)
-        await runway.land(0, failed=True)
-        assert sorted(runway.flying) == [1, 2, 3, 4]
-        await runway.land(4)
-        await runway.land(1)
+        await begin(stream, runway)
+        await runway.land(2, failed=True)
+        assert sorted(runway.flying) == [3, 4, 5, 6]
+        await runway.land(6)
+        await runway.land(3)
         taken = await batch(stream)
-        assert [group.id for group in taken.groups] == [1, 4]
+        assert [group.id for group in taken.groups] == [3, 6]
         assert taken.tally.errored_rollouts == 1
 
     flown(body)
@@ -117,9 +143,9 @@ def test_a_group_with_an_error_is_replaced_at_once_even_while_nobody_asks() -> N
 
 def test_nothing_but_errors_is_told_to_whoever_asks_for_a_batch() -> None:
     async def body(stream: Stream, runway: Runway) -> None:
-        stream.advance(0)
-        await runway.land(0, failed=True)
-        await runway.land(4, failed=True)
+        await begin(stream, runway)
+        await runway.land(2, failed=True)
+        await runway.land(6, failed=True)
         with pytest.raises(TrainingError, match="2 groups in a row"):
             await batch(stream)
 
@@ -128,16 +154,14 @@ def test_nothing_but_errors_is_told_to_whoever_asks_for_a_batch() -> None:
 
 def test_groups_that_began_too_long_ago_are_cancelled_and_replaced() -> None:
     async def body(stream: Stream, runway: Runway) -> None:
-        stream.advance(0)
-        await turns()
-        stream.advance(1)
-        await turns()
-        assert runway.cancelled == []
-        assert sorted(runway.flying) == [0, 1, 2, 3, 4, 5]
+        await begin(stream, runway)
         stream.advance(2)
         await turns()
-        assert sorted(runway.cancelled) == [0, 1, 2, 3]
-        assert sorted(runway.flying) == [4, 5, 6, 7, 8, 9, 10, 11]
+        assert sorted(runway.cancelled) == [2, 3]  # they began with policy 0
+        assert sorted(runway.flying) == [4, 5, 6, 7, 8, 9]
+        stream.advance(3)
+        await turns()
+        assert sorted(runway.cancelled) == [2, 3, 4, 5]
         assert stream.backlog.judge.tally.cancelled_rollouts == 8
 
     flown(body, max_off_policy_steps=1)
@@ -158,26 +182,27 @@ def test_a_checkpoint_holds_what_was_drawn_and_not_trained_and_it_comes_first_af
     saved: dict[str, Any] = {}
 
     async def body(stream: Stream, runway: Runway) -> None:
+        await begin(stream, runway)
         taking = asyncio.create_task(batch(stream))
-        for number in (0, 2, 3):
+        for number in (2, 4, 5):
             await runway.land(number)
-        assert [group.id for group in (await taking).groups] == [0, 2]
-        stream.advance(1)
+        assert [group.id for group in (await taking).groups] == [2, 4]
+        stream.advance(2)
         await turns()
-        assert sorted(runway.flying) == [1, 4, 5]
+        assert sorted(runway.flying) == [3, 6, 7]
         saved.update(stream.state_dict())
 
     async def resumed(stream: Stream, runway: Runway) -> None:
-        stream.load_state_dict(saved, 1)
+        stream.load_state_dict(saved, 2)
         taking = asyncio.create_task(batch(stream))
         await turns()
-        assert sorted(runway.flying) == [1, 3, 4, 5]  # 3 had landed, and was not trained
-        for number in (4, 1):
+        assert sorted(runway.flying) == [3, 5]  # 5 had landed, and was not trained
+        for number in (5, 3):
             await runway.land(number)
-        assert [group.id for group in (await taking).groups] == [1, 4]
-        stream.advance(2)
+        assert [group.id for group in (await taking).groups] == [3, 5]
+        stream.advance(3)
         await turns()
-        assert sorted(runway.flying) == [3, 5, 6, 7]
+        assert sorted(runway.flying) == [6, 7, 8, 9]
 
     flown(body)
     flown(resumed)

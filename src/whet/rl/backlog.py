@@ -34,7 +34,17 @@ class Lead:
         Batch n (counted from 0) is trained by a learner of version n. So at level 0 its places open with version n;
         each level lets them open one version earlier, and oversampling adds a part of the batch after that.
         """
-        return math.ceil(round((version + self.max_async_level + self.oversampling_factor) * self.groups_per_batch, 6))
+        return self._groups(version + self.max_async_level + self.oversampling_factor)
+
+    def first_places(self, version: int) -> int:
+        """The same before a first batch has been taken: those of that batch alone.
+
+        Nothing is learned until it is there, and whatever is sampled beside it makes it later.
+        """
+        return self._groups(version + self.oversampling_factor)
+
+    def _groups(self, batches: float) -> int:
+        return math.ceil(round(batches * self.groups_per_batch, 6))
 
     def too_old(self, sampled_by: int | None, version: int) -> bool:
         """Whether tokens of policy `sampled_by` may not be trained by a learner of `version` any more."""
@@ -48,8 +58,13 @@ class Backlog:
     lead: Lead
     judge: Judge = field(default_factory=Judge)
     opened: int = 0  # places opened so far, in this run and before a resume
+    _began: bool = False  # whether a batch has been taken since the run was started or resumed
     _planned: list[int] = field(default_factory=list)  # environments of the places that no batch has taken, in order
     _ready: dict[int, dict[int, Group]] = field(default_factory=lambda: defaultdict(dict))  # environment -> place
+
+    def may_open(self, version: int) -> bool:
+        """Whether there may be one more place while the sampler holds policy `version`."""
+        return self.opened < (self.lead.places(version) if self._began else self.lead.first_places(version))
 
     def open(self, environment: int) -> int:
         """A new place for a group of this environment, the next of the mix; returns its number."""
@@ -93,6 +108,7 @@ class Backlog:
                 del ready[group.slot]
             groups += first
         del self._planned[: self.lead.groups_per_batch]
+        self._began = True
         tally, self.judge.tally = self.judge.tally, Tally()
         return Batch(sorted(groups, key=lambda group: group.id), tally)
 

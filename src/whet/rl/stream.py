@@ -60,6 +60,7 @@ class Stream:
                 raise self._failure
             self._open_places()
             if (taken := self.backlog.take()) is not None:
+                self._open_places()  # after the first batch there are more
                 return taken
             on_progress(size - self.backlog.missing, size)
             self._changed.clear()
@@ -104,7 +105,7 @@ class Stream:
         await cancel(self._leaving)
 
     def _open_places(self) -> None:
-        while self.backlog.opened < self.backlog.lead.places(self.version):
+        while self.backlog.may_open(self.version):
             task = self._pending.pop(0) if self._pending else self.curriculum.next_task()
             self._launch(self.backlog.open(task.environment), task)
 
