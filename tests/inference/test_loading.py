@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file, save_file
+from transformers import tokenization_utils_base
 
 from whet.errors import ModelLoadError
-from whet.inference.loading import load_policy
+from whet.inference.loading import load_policy, read_model
 from whet.inference.protocol import SampleRequest, SamplingParams
 from whet.models import tiny
 from whet.rl.learner.config import LoraConfig, OptimizerConfig
@@ -73,3 +74,13 @@ def test_an_adapter_is_refused_as_the_start_of_training(adapter: Path, tmp_path:
 def test_a_missing_directory_says_what_can_be_given() -> None:
     with pytest.raises(ModelLoadError, match="whet/tiny"):
         load_policy("./no/such/model")
+
+
+def test_a_long_prompt_is_for_the_client_to_refuse_and_the_library_does_not_warn_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said: list[object] = []
+    monkeypatch.setattr(tokenization_utils_base.logger, "warning", lambda *message: said.append(message))
+    ids = read_model("whet/tiny").tokenizer.encode("9" * 2000)
+    assert len(ids) > 1024
+    assert said == []

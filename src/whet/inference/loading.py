@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 TINY = "whet/tiny"
 _WANTED_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
+_TOO_LONG = "sequence-length-is-longer-than-the-specified-maximum"
+"""What `transformers` calls its warning of a text that is longer than the model's context."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,7 @@ def read_model(model: str) -> ModelFiles:
     except Exception as error:  # the tokenizer libraries raise bare Exceptions for torn files
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise ModelLoadError(f"the tokenizer in {base or path} cannot be read ({reason})") from None
+    tokenizer.deprecation_warnings[_TOO_LONG] = True  # as if it had been said: the client says it, of each request
     return ModelFiles(path, base, arch, tokenizer, ChatRenderer(tokenizer))
 
 
