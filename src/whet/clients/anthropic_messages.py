@@ -35,6 +35,7 @@ class AnthropicMessagesClient(ProviderClient[Any, list[Block], "NativeMessage", 
 
     package = "anthropic"
     constructor = "AsyncAnthropic"
+    ready = ("messages", "system", "tools")
 
     async def to_native_prompt(self, messages: Messages) -> tuple[list[Block], dict[str, Any]]:
         system = "\n\n".join(content_text(message.get("content")) for message in messages if _is_system(message))

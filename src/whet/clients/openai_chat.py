@@ -29,6 +29,7 @@ class OpenAIChatCompletionsClient(ProviderClient[Any, list[NativeMessage], "Chat
 
     package = "openai"
     constructor = "AsyncOpenAI"
+    ready = ("messages", "tools")
 
     async def to_native_prompt(self, messages: Messages) -> tuple[list[NativeMessage], dict[str, Any]]:
         return [whole_characters(_native_message(message)) for message in messages], {}

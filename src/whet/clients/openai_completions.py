@@ -24,6 +24,7 @@ class OpenAICompletionsClient(ProviderClient[Any, str, "Completion", None]):
 
     package = "openai"
     constructor = "AsyncOpenAI"
+    ready = ()
 
     async def to_native_prompt(self, messages: Messages) -> tuple[str, dict[str, Any]]:
         for message in messages:

@@ -28,6 +28,7 @@ class OpenAIResponsesClient(ProviderClient[Any, list[Item], "NativeResponse", It
 
     package = "openai"
     constructor = "AsyncOpenAI"
+    ready = ("input", "tools")
 
     async def to_native_prompt(self, messages: Messages) -> tuple[list[Item], dict[str, Any]]:
         return [whole_characters(item) for message in messages for item in _items(message)], {}

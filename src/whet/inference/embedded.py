@@ -26,7 +26,7 @@ from whet.inference.architecture import Architecture, read_architecture
 from whet.inference.cache import KVCache
 from whet.inference.decoder import Decoder
 from whet.inference.limits import EngineLimits, EngineStats, device_memory
-from whet.inference.packed_file import map_packed
+from whet.inference.packed_file import Mappings, map_packed
 from whet.inference.prefill import fills_of, prefill_batches, waves
 from whet.inference.protocol import OnTokens, Sample, SampleRequest, WeightUpdate
 from whet.inference.requests import check_adapter, check_request
@@ -88,6 +88,7 @@ class EmbeddedEngine:
         # On a GPU new weights arrive beside the steps, and in memory that goes from old ones to the next.
         self._arrivals = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
         self._decoder = Decoder(arch, self._pack(named), self._cache, max_context=self.max_context)
+        self._mappings = Mappings()  # of what came packed
         self._watchers: dict[Job, StopWatcher] = {}
         self._listeners: dict[Job, OnTokens] = {}
         self._row_adapters: AdapterRows | None = None  # of the rows that run, as long as any has one
@@ -178,7 +179,7 @@ class EmbeddedEngine:
     def _read(self, update: WeightUpdate) -> tuple[NamedWeights | None, PackedWeights]:
         """The whole model that adapters are merged onto, and what to sample with."""
         if update.kind == "packed":
-            return None, self._arrived(lambda: map_packed(update.path, like=self._decoder.weights))
+            return None, self._arrived(lambda: map_packed(update.path, self._decoder.weights, self._mappings))
         if update.kind == "model":
             base = read_safetensors([update.path])
             return base, self._pack(base)

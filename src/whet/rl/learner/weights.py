@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 
 from whet.errors import RunError
 from whet.inference.architecture import read_architecture
-from whet.inference.packed_file import write_packed
+from whet.inference.packed_file import take_unread, write_packed
 from whet.inference.protocol import WeightUpdate
 from whet.inference.weights import packed_tensors
 from whet.rl.learner.moe import as_checkpoint
@@ -79,12 +79,22 @@ class FullWeights:
         return {name for name, _ in self.model.named_parameters() if ".layers." in name}
 
     def publish(self, directory: Path, version: int) -> WeightUpdate:
-        """As the embedded engine computes with them, so that it has nothing to do but to map the file."""
-        path = directory / f"weights-{version:08d}.packed"
+        """As the embedded engine computes with them, so that it has nothing to do but to map the file.
+
+        It is written over an older one that no engine reads any more (see `packed_file.py`).
+        """
+        path, pattern = directory / f"weights-{version:08d}.packed", "weights-*.packed"
         named = as_checkpoint({name: p.detach() for name, p in self.parameters()})
         tensors = packed_tensors(named, self._arch, dtype=self._publish_dtype, device=self.model.device)
-        write_aside(path, lambda aside: write_packed(aside, tensors))
-        forget_older(directory, "weights-*.packed")
+
+        def write(aside: Path) -> None:
+            for older in published(directory, pattern)[:-1]:  # the newest may be about to be read
+                if take_unread(older, aside):
+                    break
+            write_packed(aside, tensors)
+
+        write_aside(path, write)
+        forget_older(directory, pattern)
         return WeightUpdate(version=version, path=path, kind="packed")
 
     def save(self, directory: Path) -> None:
@@ -158,8 +168,13 @@ def write_aside(path: Path, write: Callable[[Path], None]) -> None:
         raise RunError(f"{path}: cannot hand the weights over: {error}. Is the disk (or shared memory) full?") from None
 
 
+def published(directory: Path, pattern: str) -> list[Path]:
+    """What was handed over, the newest last."""
+    return sorted(directory.glob(pattern))
+
+
 def forget_older(directory: Path, pattern: str) -> None:
-    for old in sorted(directory.glob(pattern))[:-KEPT_PUBLICATIONS]:
+    for old in published(directory, pattern)[:-KEPT_PUBLICATIONS]:
         _delete(old)
 
 
