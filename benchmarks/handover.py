@@ -11,16 +11,21 @@ itself and all that keeps the next one waiting, whoever causes it. Per size:
     pause      the longest gap from the moment the engine is told of new weights until two steps after it has said that
                they are in use, less the usual gap. That is the extra time between two decode steps that taking weights
                causes: reading, checking, taking them, giving the old ones back, and the steps that all this slows down
+    alone      `pause`, where the time counts as nothing in which the decoding thread was ready and waited for a core
+    first      `pause` of the first two updates, which are not counted otherwise: each of them maps a file
     lost       the same of all gaps of an update together: decoding that did not happen, though no single gap was long
     noise      what the definition of `pause` gives where nothing is handed over: as many gaps, just before each update
+    over       the share of updates whose pause is longer than asked, and the share whose noise is
+    work       processor time that threads beside the decoding one take in the engine's process from telling it until it
+               answers (with `--threads 1`: mapping, giving back). What taking weights costs, whatever the machine does
     load       from telling the engine until it answers that the new version samples; decoding goes on meanwhile
     publish    the learner's side: the files are written
     beside     the longest gap while the learner publishes, less the usual one; they share memory and cores, not code
     copy       one copy of the weights from memory to memory that has been used before, by one thread, for scale
 
-The worst of all updates is given for `pause` and `noise`, with the median behind it; of the others, medians. The asked
-figures are a pause of at most 5 ms at 4 M parameters, and of at most 1.5 copies at 500 M. `peak` is the most memory
-that the engine's process held, shared memory included.
+The worst of all updates is given for `pause`, `noise`, `alone` and `first`, with the median behind `pause` and `noise`;
+of the others, medians. Asked are a pause of at most 5 ms at 4 M parameters, and of at most 1.5 copies at 500 M. `peak`
+is the most memory that the engine's process held, shared memory included.
 """
 
 from __future__ import annotations
@@ -29,6 +34,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import os
 import re
 import statistics
 import tempfile
@@ -61,6 +67,8 @@ SHAPES: dict[str, dict[str, int]] = {
 SETTLE_STEPS, AFTER_STEPS = 20, 2
 MOST_TOKENS, MOST_STEPS = 2000, 1 << 20
 NOTES = "steps.f8"
+MAPPED_FIRST = 2
+"""Updates until all files are mapped that a learner writes in turn."""
 _run_engine = engine_process._run
 
 
@@ -72,13 +80,19 @@ class Figures:
     gap_ms: float
     pause_ms: float  # the worst of all updates
     median_pause_ms: float
+    alone_ms: float  # the worst
+    first_ms: float  # the worst
     lost_ms: float
     noise_ms: float  # the worst
     median_noise_ms: float
+    work_ms: float
     load_ms: float
     publish_ms: float
     beside_ms: float
     copy_ms: float
+    asked_ms: float
+    over: float  # shares of the updates
+    noise_over: float
     peak_gib: float
 
 
@@ -88,6 +102,8 @@ class Updates:
 
     usual: list[float] = field(default_factory=list)
     pause: list[float] = field(default_factory=list)
+    alone: list[float] = field(default_factory=list)
+    work: list[float] = field(default_factory=list)
     lost: list[float] = field(default_factory=list)
     noise: list[float] = field(default_factory=list)
     load: list[float] = field(default_factory=list)
@@ -96,45 +112,40 @@ class Updates:
 
 
 class Steps:
-    """When the decode steps of an engine began, as its process notes them: [0] counts, the others are times.
+    """When the decode steps of an engine began, and how long it had waited for a core by then, as its process notes it.
 
-    The clock is the system's monotonic one, which all processes share.
+    Rows of seconds; [0, 0] counts them. The clock is the system's monotonic one, which all processes share.
     """
 
     def __init__(self, directory: Path, mode: Any) -> None:
-        self._notes: NDArray[np.float64] = np.memmap(directory / NOTES, np.float64, mode, shape=(MOST_STEPS + 1,))
+        self._notes: NDArray[np.float64] = np.memmap(directory / NOTES, np.float64, mode, shape=(MOST_STEPS + 1, 2))
         if mode == "w+":
             self._notes[0] = 0
 
-    def note(self) -> None:
-        count = int(self._notes[0])
-        self._notes[count + 1] = time.perf_counter()
+    def note(self, waited: float) -> None:
+        count = len(self)
+        self._notes[count + 1] = time.perf_counter(), waited
         self._notes[0] = count + 1
 
     def __len__(self) -> int:
-        return int(self._notes[0])
+        return int(self._notes[0, 0])
 
     async def more(self, count: int) -> None:
         target = len(self) + count
         while len(self) < target:
             await asyncio.sleep(0.001)
 
-    def gaps(self, since: float, until: float, *, after: int = 0) -> list[float]:
-        """The gaps that any part of the span falls into, and `after` more, in milliseconds."""
-        times = self._notes[1 : len(self) + 1]
-        first = max(int(np.searchsorted(times, since)) - 1, 0)
-        last = int(np.searchsorted(times, until)) + after
-        return _milliseconds_between(times[first : last + 1])
+    def gaps(self, since: float, until: float, *, after: int = 0) -> NDArray[np.float64]:
+        """The gaps that any part of the span falls into, and `after` more: milliseconds, and those of waiting."""
+        notes = self._notes[1 : len(self) + 1]
+        first = max(int(np.searchsorted(notes[:, 0], since)) - 1, 0)
+        last = int(np.searchsorted(notes[:, 0], until)) + after
+        return np.diff(notes[first : last + 1], axis=0) * 1e3
 
-    def gaps_within(self, since: float, until: float) -> list[float]:
-        """The gaps that lie wholly in the span."""
-        times = self._notes[1 : len(self) + 1]
-        return _milliseconds_between(times[(since <= times) & (times <= until)])
-
-
-def _milliseconds_between(times: NDArray[np.float64]) -> list[float]:
-    gaps: list[float] = (np.diff(times) * 1e3).tolist()
-    return gaps
+    def gaps_within(self, since: float, until: float) -> NDArray[np.float64]:
+        """The gaps that lie wholly in the span, likewise."""
+        notes = self._notes[1 : len(self) + 1]
+        return np.diff(notes[(since <= notes[:, 0]) & (notes[:, 0] <= until)], axis=0) * 1e3
 
 
 def run_engine(*given: Any) -> None:
@@ -142,13 +153,21 @@ def run_engine(*given: Any) -> None:
     paths = (value for value in given if isinstance(value, Path))
     directory = next(path.parent for path in paths if path.is_relative_to(shared_memory()))
     noted, step = Steps(directory, "r+"), EmbeddedEngine._step
+    scheduling = os.open("/proc/self/schedstat", os.O_RDONLY)  # of the first thread, which decodes
 
     def timed(engine: EmbeddedEngine) -> bool:
-        noted.note()
+        noted.note(int(os.pread(scheduling, 100, 0).split()[1]) / 1e9)
         return step(engine)
 
     EmbeddedEngine._step = timed  # type: ignore[method-assign]
     _run_engine(*given)
+
+
+def work_beside(pid: int) -> float:
+    """Milliseconds of processor time that all threads but the first have taken so far."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    beside = (task / "schedstat" for task in tasks if task.name != str(pid))
+    return sum(int(path.read_text(encoding="utf-8").split()[0]) for path in beside) / 1e6
 
 
 @contextlib.contextmanager
@@ -188,14 +207,14 @@ def checkpoint(directory: Path, size: str) -> None:
 
 async def measure(steps: Steps, process: EngineProcess, learner: TorchLearner, options: argparse.Namespace) -> Figures:
     copy_ms = copy_of(learner, getattr(torch, options.dtype))
+    asked_ms = 5.0 if learner.parameters < 100e6 else 1.5 * copy_ms
     engine = process.engine()
     asked = [asyncio.create_task(endless(engine, row)) for row in range(options.rows)]
     await steps.more(SETTLE_STEPS)
-    await take(engine, learner, steps)  # the first is not counted: threads start, and caches fill
-    seen = Updates()
-    for _ in range(options.updates):
+    first, seen = Updates(), Updates()
+    for number in range(MAPPED_FIRST + options.updates):
         learner.version += 1
-        await observe(engine, learner, steps, seen)
+        await observe(engine, process.pid, learner, steps, first if number < MAPPED_FIRST else seen)
     for task in asked:
         task.cancel()
     await asyncio.gather(*asked, return_exceptions=True)
@@ -209,47 +228,64 @@ async def measure(steps: Steps, process: EngineProcess, learner: TorchLearner, o
         gap_ms=statistics.median(seen.usual),
         pause_ms=max(seen.pause),
         median_pause_ms=statistics.median(seen.pause),
+        alone_ms=max(seen.alone),
+        first_ms=max(first.pause),
         lost_ms=statistics.median(seen.lost),
         noise_ms=max(seen.noise),
         median_noise_ms=statistics.median(seen.noise),
+        work_ms=statistics.median(seen.work),
         load_ms=statistics.median(seen.load),
         publish_ms=statistics.median(seen.publish),
         beside_ms=statistics.median(seen.beside),
         copy_ms=copy_ms,
+        asked_ms=asked_ms,
+        over=statistics.fmean(pause > asked_ms for pause in seen.pause),
+        noise_over=statistics.fmean(noise > asked_ms for noise in seen.noise),
         peak_gib=int(peak) / 2**20,
     )
 
 
-async def observe(engine: RemoteEngine, learner: TorchLearner, steps: Steps, seen: Updates) -> None:
+async def observe(engine: RemoteEngine, pid: int, learner: TorchLearner, steps: Steps, seen: Updates) -> None:
     """One update, and the gaps around it."""
     quiet_since = time.perf_counter()
     await steps.more(SETTLE_STEPS)
     quiet_until = time.perf_counter()
-    publish_ms, load_since, load_until = await take(engine, learner, steps)
-    quiet = steps.gaps_within(quiet_since, quiet_until)
-    usual = statistics.median(quiet)
-    busy = steps.gaps(load_since, load_until, after=AFTER_STEPS)
-    beside = steps.gaps(quiet_until, quiet_until + publish_ms / 1e3)
+    publish_ms, work_ms, load_since, load_until = await take(engine, pid, learner, steps)
+    quiet = steps.gaps_within(quiet_since, quiet_until)[:, 0]
+    usual = float(np.median(quiet))
+    busy, waited = steps.gaps(load_since, load_until, after=AFTER_STEPS).T
+    beside = steps.gaps(quiet_until, quiet_until + publish_ms / 1e3)[:, 0]
     seen.usual.append(usual)
-    seen.pause.append(max(0.0, max(busy) - usual))
-    seen.lost.append(sum(busy) - len(busy) * usual)
-    seen.noise.append(max(0.0, max(quiet[-len(busy) :]) - usual))
+    seen.pause.append(longer(busy, usual))
+    seen.alone.append(longer(busy - waited, usual))
+    seen.lost.append(float((busy - usual).sum()))
+    seen.noise.append(longer(quiet[-len(busy) :], usual))
+    seen.work.append(work_ms)
     seen.load.append((load_until - load_since) * 1e3)
     seen.publish.append(publish_ms)
-    seen.beside.append(max(0.0, max(beside) - usual))
+    seen.beside.append(longer(beside, usual))
 
 
-async def take(engine: RemoteEngine, learner: TorchLearner, steps: Steps) -> tuple[float, float, float]:
-    """Publish and load: milliseconds of publishing, when loading began, and when it was done."""
+def longer(gaps: NDArray[np.float64], usual: float) -> float:
+    """By how much the longest is."""
+    return max(0.0, float(gaps.max()) - usual)
+
+
+async def take(
+    engine: RemoteEngine, pid: int, learner: TorchLearner, steps: Steps
+) -> tuple[float, float, float, float]:
+    """Publish and load: milliseconds of publishing and of work beside, when loading began, and when it was done."""
     began = time.perf_counter()
     update = learner.publish()
     publish_ms = (time.perf_counter() - began) * 1e3
     await steps.more(AFTER_STEPS)
+    worked = work_beside(pid)
     since = time.perf_counter()
     await engine.load_weights(update)
     until = time.perf_counter()
+    work_ms = work_beside(pid) - worked
     await steps.more(AFTER_STEPS + 2)
-    return publish_ms, since, until
+    return publish_ms, work_ms, since, until
 
 
 async def endless(engine: RemoteEngine, row: int) -> None:
@@ -271,7 +307,10 @@ def milliseconds(work: Callable[[], Any]) -> float:
     return (time.perf_counter() - started) * 1e3
 
 
-COLUMNS = ("gap", "pause", "median", "lost", "noise", "median", "load", "publish", "beside", "copy")
+COLUMNS = (
+    *("gap", "pause", "median", "alone", "first", "lost", "noise", "median"),
+    *("work", "load", "publish", "beside", "copy", "asked"),
+)
 
 
 def main() -> None:
@@ -292,10 +331,11 @@ def main() -> None:
             with parts(Path(model), options) as (steps, process, learner):
                 found[size] = asyncio.run(measure(steps, process, learner, options))
     if not options.json:
-        print(f"{'ms':>6}" + "".join(f"{name:>9}" for name in COLUMNS) + f"{'peak':>11}")
+        print(f"{'ms':>6}" + "".join(f"{name:>8}" for name in COLUMNS) + f"{'over':>11}{'peak':>11}")
         for size, row in found.items():
-            _, *times, peak = asdict(row).values()
-            print(f"{size:>6}" + "".join(f"{value:>9.1f}" for value in times) + f"{peak:>7.1f} GiB")
+            _, *times, over, noise_over, peak = asdict(row).values()
+            shares = f"{over:.0%}, {noise_over:.0%}"
+            print(f"{size:>6}" + "".join(f"{value:>8.1f}" for value in times) + f"{shares:>11}{peak:>7.1f} GiB")
     settings = {name: getattr(options, name) for name in ("rows", "updates", "dtype", "threads", "lora")}
     print(
         json.dumps({"benchmark": "handover", **settings, "sizes": {size: asdict(row) for size, row in found.items()}})

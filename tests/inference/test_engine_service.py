@@ -16,7 +16,7 @@ from whet.errors import ModelError, ModelLoadError, OverlongPromptError
 from whet.inference.architecture import read_architecture
 from whet.inference.embedded import EmbeddedEngine
 from whet.inference.limits import EngineLimits
-from whet.inference.packed_file import write_packed
+from whet.inference.packed_file import take_unread, write_packed
 from whet.inference.protocol import Sample, SampleRequest, SamplingParams, VersionRun, WeightUpdate
 from whet.inference.weights import packed_tensors, read_safetensors
 
@@ -174,6 +174,33 @@ def test_packed_weights_are_taken_in_mid_flight_and_draw_the_same_bits_as_the_ch
     assert [version for version, _ in packed[0].versions] == [0, 3]
     assert packed[0].logprobs[:15] == plain[0].logprobs[:15]
     assert packed[1] == plain[1]
+
+
+def test_packed_weights_that_were_replaced_leave_their_file_to_the_learner(
+    checkpoints: Checkpoints, tmp_path: Path
+) -> None:
+    directory, _ = checkpoints("qwen3")
+    arch, named = read_architecture(directory), read_safetensors([directory / "model.safetensors"])
+    one, other, aside = tmp_path / "one", tmp_path / "other", tmp_path / "aside"
+    for path in (one, other):
+        write_packed(path, packed_tensors(named, arch, dtype=torch.float32, device=torch.device("cpu")))
+
+    async def run(busy: bool) -> None:
+        engine = EmbeddedEngine.from_directory(directory, seed=0)
+        running = asyncio.create_task(engine.sample(request(1, 400))) if busy else None
+        while busy and not engine.stats.decode_steps:
+            await asyncio.sleep(0)
+        for version, path in enumerate((one, other, one, directory / "model.safetensors"), start=1):
+            await engine.load_weights(WeightUpdate(version, path, "packed" if path.parent == tmp_path else "model"))
+            for file in (one, other):
+                assert take_unread(file, aside) == (file != path)
+                if file != path:
+                    aside.rename(file)
+        if running is not None:
+            running.cancel()
+
+    asyncio.run(run(busy=False))
+    asyncio.run(run(busy=True))
 
 
 def test_torn_or_foreign_weights_change_nothing(engine: EmbeddedEngine, tmp_path: Path) -> None:

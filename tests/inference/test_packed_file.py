@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from whet.errors import ModelLoadError
+from whet.inference import packed_file
 from whet.inference.architecture import read_architecture
-from whet.inference.packed_file import map_packed, write_packed
+from whet.inference.packed_file import Mappings, map_packed, take_unread, write_packed
 from whet.inference.weights import PackedWeights, pack, packed_tensors, read_checkpoint
 
 Checkpoints = Callable[[str], tuple[Path, Any]]
@@ -56,6 +57,68 @@ def test_the_numbers_stay_when_the_file_is_deleted(checkpoints: Checkpoints, tmp
     mapped = map_packed(tmp_path / "w", like=packed)
     (tmp_path / "w").unlink()
     assert same(mapped, packed)
+
+
+def test_a_file_is_not_taken_before_the_last_tensor_of_it_is_gone(checkpoints: Checkpoints, tmp_path: Path) -> None:
+    packed = packed_and_written(checkpoints("qwen3")[0], tmp_path / "w")
+    readers = [map_packed(tmp_path / "w", packed, mappings) for mappings in 2 * [Mappings()]]
+    last = readers[0].layers[1].down
+    while readers:
+        assert not take_unread(tmp_path / "w", tmp_path / "taken")
+        readers.pop()
+    assert not take_unread(tmp_path / "w", tmp_path / "taken")
+    assert torch.equal(last, packed.layers[1].down)
+    del last
+    assert take_unread(tmp_path / "w", tmp_path / "taken")
+    assert not (tmp_path / "w").exists()
+
+
+def test_weights_that_were_rounded_or_copied_leave_their_file(checkpoints: Checkpoints, tmp_path: Path) -> None:
+    directory, _ = checkpoints("llama")
+    packed_and_written(directory, tmp_path / "w", torch.float32)
+    rounded = packed_and_written(directory, tmp_path / "other", torch.bfloat16)
+    mapped = map_packed(tmp_path / "w", rounded)
+    mapped.final_gain = mapped.final_gain.clone()  # float32 in either
+    assert take_unread(tmp_path / "w", tmp_path / "taken")
+
+
+def test_a_file_that_was_taken_while_it_was_being_opened_is_gone(
+    checkpoints: Checkpoints, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed = packed_and_written(checkpoints("qwen3")[0], tmp_path / "w")
+    lock = packed_file.fcntl.flock
+
+    def taken_before(file: Any, how: int) -> None:
+        monkeypatch.setattr(packed_file.fcntl, "flock", lock)
+        assert take_unread(tmp_path / "w", tmp_path / "taken")
+        lock(file, how)
+
+    monkeypatch.setattr(packed_file.fcntl, "flock", taken_before)
+    with pytest.raises(ModelLoadError, match="w is missing: a learner keeps only the newest"):
+        map_packed(tmp_path / "w", packed)
+
+
+def test_a_file_that_is_written_anew_is_not_mapped_again(
+    checkpoints: Checkpoints, build_model: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Nor does it differ from a new one, also where it has become shorter."""
+    directory, _ = checkpoints("qwen3")
+    arch, mappings = read_architecture(directory), Mappings()
+    packed = packed_and_written(directory, tmp_path / "w1")
+    places = set[int]()
+    for version in range(1, 6):
+        mapped = map_packed(tmp_path / f"w{version}", packed, mappings)
+        places.add(mapped.embedding.data_ptr())
+        del mapped
+        assert take_unread(tmp_path / f"w{version}", tmp_path / f"w{version + 1}")
+        named = build_model("qwen3", seed=version).state_dict()
+        write_packed(tmp_path / f"w{version + 1}", packed_tensors(named, arch, dtype=torch.float32, device=CPU))
+        packed = pack(named, arch, dtype=torch.float32, device=CPU)
+        assert same(map_packed(tmp_path / f"w{version + 1}", packed, mappings), packed)
+    assert len(places) == 1
+    rounded = pack(named, arch, dtype=torch.bfloat16, device=CPU)
+    write_packed(tmp_path / "w6", packed_tensors(named, arch, dtype=torch.bfloat16, device=CPU))
+    assert same(map_packed(tmp_path / "w6", rounded, mappings), rounded)
 
 
 @pytest.mark.parametrize("kept", [0, 10, 5000, -1])

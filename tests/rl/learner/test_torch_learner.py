@@ -237,6 +237,23 @@ def test_published_weights_are_what_an_engine_makes_of_them_and_only_two_stay(ma
     assert equal(map_packed(updates[-1].path, like=packed).tensors(), packed.tensors())
 
 
+def test_only_what_no_engine_reads_any_more_is_written_over(make, model_dir, batch):
+    learner = make()
+    like = engine_weights(weights(learner), model_dir, torch.float32)
+    files, held = [], []
+    for _ in range(6):
+        trained(learner, batch, 1)
+        path = learner.publish().path
+        files.append(path.stat().st_ino)
+        expected = engine_weights(weights(learner), model_dir, torch.float32).tensors()
+        held.append((map_packed(path, like=like).tensors(), expected))
+        if len(files) > 2:  # until then it was behind
+            del held[:-1]
+        assert all(equal(mapped, expected) for mapped, expected in held)
+    assert len(set(files[:3])) == 3
+    assert files[3:] == [files[1], files[2], files[1]]
+
+
 def test_weights_are_published_in_the_dtype_that_engines_want(make, model_dir):
     """Which is where they are rounded, once: an engine of that dtype has nothing left to do."""
     learner = make(publish_dtype="bfloat16")
