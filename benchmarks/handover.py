@@ -203,6 +203,7 @@ def checkpoint(directory: Path, size: str) -> None:
     )
     Qwen3ForCausalLM(config).save_pretrained(directory)
     build_tokenizer().save_pretrained(directory)
+    os.sync()  # or it is written beside what is measured
 
 
 async def measure(steps: Steps, process: EngineProcess, learner: TorchLearner, options: argparse.Namespace) -> Figures:
