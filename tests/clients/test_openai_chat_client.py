@@ -1,6 +1,7 @@
 """The client for OpenAI-compatible servers, against a real HTTP server on loopback."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
@@ -8,7 +9,7 @@ import whet
 import whet.errors
 from whet.types import AssistantMessage, SystemMessage, Tool, ToolCall, ToolMessage, UserMessage
 
-pytest.importorskip("openai")
+openai = pytest.importorskip("openai")
 
 
 def completion(message, finish_reason="stop", **fields):
@@ -84,6 +85,41 @@ def test_sampling_args_and_tools_are_sent(server):
     assert request["tools"] == [
         {"type": "function", "function": {"name": "add", "description": "Add.", "parameters": {"type": "object"}}}
     ]
+
+
+def test_a_client_of_the_users_own_is_given_the_messages_as_arguments():
+    given = {}
+
+    async def create(**arguments):
+        given.update(arguments)
+        return openai.types.chat.ChatCompletion.model_validate(completion({"content": "x"}))
+
+    own = SimpleNamespace(chat=SimpleNamespace(completions=SimpleNamespace(create=create)))
+    client = whet.OpenAIChatCompletionsClient(own)
+    asyncio.run(client.get_response([UserMessage("hi")], "asked", {"top_k": 3}))
+    assert given == {"model": "asked", "messages": [{"role": "user", "content": "hi"}], "top_k": 3}
+
+
+def test_the_package_has_no_conversation_to_search_for_fields_to_rename(server):
+    server.body = completion({"content": "x"})
+    given = {}
+
+    async def run():
+        client = whet.OpenAIChatCompletionsClient(whet.ClientConfig(api_base_url=server.url))
+        create = client.client.chat.completions.create
+
+        async def recorded(**arguments):
+            given.update(arguments)
+            return await create(**arguments)
+
+        client.client.chat.completions.create = recorded
+        await client.get_response([UserMessage("hi")], "asked", {}, [Tool("add", "Add.", {"type": "object"})])
+        await client.close()
+
+    asyncio.run(run())
+    assert (given["messages"], given["tools"]) == ([], [])
+    assert server.requests[0]["messages"] == [{"role": "user", "content": "hi"}]
+    assert [tool["function"]["name"] for tool in server.requests[0]["tools"]] == ["add"]
 
 
 def test_tool_calls_and_reasoning_are_read(server):

@@ -59,7 +59,7 @@ class ProviderClient(Client[ClientT, MessagesT, ResponseT, ToolT]):
 
     package: ClassVar[str]
     constructor: ClassVar[str]
-    ready: ClassVar[tuple[str, ...]]  # lists among the arguments that are as they go over the wire
+    ready: ClassVar[tuple[str, ...]] = ()  # lists among the arguments that are as they go over the wire
     _places: asyncio.Semaphore | None = None
 
     def setup_client(self, config: ClientConfig) -> ClientT:
@@ -129,8 +129,8 @@ def split_arguments(
 
     What the package has no parameter for goes into the body as it is: servers know more sampling arguments than the
     package does (`top_k`, `min_p`), and say so themselves where they do not. So do the lists named by `ready`, which
-    the package would search for fields to rename: a third of its processor time for a request, and more the longer the
-    conversation. In their place it is given empty ones, over which the body goes.
+    the package would search for fields to rename: a quarter of a short request's processor time, and more the longer
+    the conversation. In their place it is given empty ones, over which the body goes.
     """
     known = _parameters(getattr(create, "__func__", create))
     given = {name: value for name, value in arguments.items() if value is not None}
