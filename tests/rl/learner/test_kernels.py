@@ -1,9 +1,10 @@
 """Hand-written backward passes agree with autograd."""
 
+import pytest
 import torch
 from transformers.models.qwen3.modeling_qwen3 import apply_rotary_pos_emb
 
-from whet.rl.learner.kernels import pad, rms_norm, rotate, unpad
+from whet.rl.learner.kernels import attend, pad, rms_norm, rotate, share, take, unpad
 
 
 def same(found, expected, inputs):
@@ -43,3 +44,26 @@ def test_padding_there_and_back_changes_nothing_and_drops_the_gradient_of_paddin
     back.sum().backward()
     torch.testing.assert_close(x.grad, torch.full_like(x, 2))
     assert padded.grad[padding].abs().max() == 0
+
+
+@pytest.mark.parametrize("biases", [1, 3], ids=["one bias for all", "a bias for each row"])
+def test_attention(biases):
+    torch.manual_seed(0)
+    rows, heads, length, keys = 3, 2, 4, 5
+    q, k, v = (torch.randn(rows * heads, n, 8, requires_grad=True) for n in (2 * length, keys, keys))
+    bias = torch.zeros(biases, length, keys).masked_fill(torch.rand(biases, length, keys) < 0.3, -1e9)
+    per_head = bias.expand(rows, -1, -1).repeat_interleave(heads, 0).repeat(1, 2, 1)
+    expected = torch.softmax(q @ k.transpose(1, 2) + per_head, -1) @ v
+    same(attend(q, k, v, bias), expected, (q, k, v))
+
+
+def test_rows_taken_once_each():
+    torch.manual_seed(0)
+    x, rows = torch.randn(6, 3, requires_grad=True), torch.tensor([4, 0, 3])
+    same(take(x, rows), x[rows], (x,))
+
+
+def test_rows_that_several_read_add_up_their_gradients_and_those_nobody_reads_get_none():
+    torch.manual_seed(0)
+    x, reader = torch.randn(3, 4, 2, requires_grad=True), torch.tensor([0, 0, 2, 0, 2])
+    same(share(x, reader), x[reader], (x,))

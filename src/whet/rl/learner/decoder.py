@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from whet.rl.learner import moe
-from whet.rl.learner.kernels import pad, rms_norm, rotate, unpad
+from whet.rl.learner.kernels import attend, pad, product_dtype, rms_norm, rotate, share, take, unpad
 from whet.rl.learner.layout import Layout, Rectangle
 
 MASKED = -1e9
@@ -72,6 +72,7 @@ class _Plan:
     cos: Tensor
     sin: Tensor
     experts_TLK: Tensor | None
+    dtype: torch.dtype  # of what goes into matrix products
 
 
 def _plan(modules: Any, layout: Layout, like: Tensor, experts_TLK: Tensor | None) -> _Plan:
@@ -93,6 +94,7 @@ def _plan(modules: Any, layout: Layout, like: Tensor, experts_TLK: Tensor | None
         cos=cos[0].chunk(2, dim=-1)[0].unsqueeze(1),
         sin=sin[0].chunk(2, dim=-1)[0].unsqueeze(1),
         experts_TLK=experts_TLK,
+        dtype=product_dtype(device),
     )
 
 
@@ -119,16 +121,16 @@ def _layer(layer: Any, x_TD: Tensor, *, plan: _Plan, number: int, is_last: bool)
     # Nobody reads what the last layer would make of prefix tokens and other prompt tokens: there they only
     # supply keys and values.
     first_query = plan.prefix_tokens if is_last else 0
-    mixed_TD = _attention(layer.self_attn, _rms_norm(layer.input_layernorm, x_TD), plan, first_query)
+    mixed_TD = _attention(layer.self_attn, _rms_norm(layer.input_layernorm, x_TD, plan.dtype), plan, first_query)
     replayed_TK = None if plan.experts_TLK is None else plan.experts_TLK[:, number]
     if is_last:
-        mixed_TD = mixed_TD.index_select(0, plan.predictors)
+        mixed_TD = take(mixed_TD, plan.predictors)
         predictors = plan.predictors + plan.prefix_tokens
-        x_TD = x_TD.index_select(0, predictors)
+        x_TD = take(x_TD, predictors)
         replayed_TK = None if replayed_TK is None else replayed_TK.index_select(0, predictors)
     x_TD = x_TD + layer.self_attn.o_proj(mixed_TD)
     mlp = layer.mlp
-    normed_TD = _rms_norm(layer.post_attention_layernorm, x_TD)
+    normed_TD = _rms_norm(layer.post_attention_layernorm, x_TD, plan.dtype)
     if hasattr(mlp, "experts"):
         return x_TD + moe.feed_forward(mlp, normed_TD, replayed_TK)
     out_TD: Tensor = x_TD + mlp.down_proj(mlp.act_fn(mlp.gate_proj(normed_TD)) * mlp.up_proj(normed_TD))
@@ -143,8 +145,8 @@ def _attention(attention: Any, x_TD: Tensor, plan: _Plan, first_query: int) -> T
     v = attention.v_proj(x_TD)
     if hasattr(attention, "q_norm"):
         q, k = _rms_norm(attention.q_norm, q), _rms_norm(attention.k_norm, k)
-    q = rotate(q, plan.cos[first_query:] * scale, plan.sin[first_query:] * scale).flatten(1)
-    k = rotate(k, plan.cos, plan.sin).flatten(1)
+    q = rotate(q, plan.cos[first_query:] * scale, plan.sin[first_query:] * scale, v.dtype).flatten(1)
+    k = rotate(k, plan.cos, plan.sin, v.dtype).flatten(1)
 
     rows, prefixes = plan.rows, plan.prefixes
     if not plan.prefix_tokens:
@@ -152,8 +154,8 @@ def _attention(attention: Any, x_TD: Tensor, plan: _Plan, first_query: int) -> T
     parts = [plan.prefix_tokens, len(rows.where)]
     (prefix_k, row_k), (prefix_v, row_v) = k.split(parts), v.split(parts)
     prefix_k, prefix_v = _pad(prefix_k, prefixes), _pad(prefix_v, prefixes)
-    keys = torch.cat([prefix_k.index_select(0, plan.prefix_of_row), _pad(row_k, rows)], dim=1)
-    values = torch.cat([prefix_v.index_select(0, plan.prefix_of_row), _pad(row_v, rows)], dim=1)
+    keys = torch.cat([share(prefix_k, plan.prefix_of_row), _pad(row_k, rows)], dim=1)
+    values = torch.cat([share(prefix_v, plan.prefix_of_row), _pad(row_v, rows)], dim=1)
     if first_query:
         return _unpad(_attend(_pad(q, rows), keys, values, rows.bias, head_dim), rows)
     prefix_q, row_q = q.split(parts)
@@ -183,14 +185,12 @@ def _attend(q_RLQ: Tensor, k_RSK: Tensor, v_RSK: Tensor, bias: Tensor | None, he
     q = q_RLQ.view(rows, length, kv_heads, fold, head_dim).permute(0, 2, 3, 1, 4)
     q = q.reshape(rows * kv_heads, fold * length, head_dim)
     k, v = k.reshape(rows * kv_heads, keys, head_dim), v.reshape(rows * kv_heads, keys, head_dim)
-    scores = torch.bmm(q, k.transpose(1, 2)).float().view(rows, kv_heads * fold, length, keys)
-    weights = torch.softmax(scores.add_(bias[:, None]), dim=-1).view(rows * kv_heads, fold * length, keys)
-    out = torch.bmm(weights.to(v.dtype), v).view(rows, kv_heads, fold, length, head_dim)
+    out = attend(q, k, v, bias).view(rows, kv_heads, fold, length, head_dim)
     return out.permute(0, 3, 1, 2, 4).reshape(rows, length, width)
 
 
-def _rms_norm(norm: Any, x: Tensor) -> Tensor:
-    return rms_norm(x, norm.weight, norm.variance_epsilon)
+def _rms_norm(norm: Any, x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    return rms_norm(x, norm.weight, norm.variance_epsilon, dtype)
 
 
 def _pad(x_TD: Tensor, block: _Block) -> Tensor:

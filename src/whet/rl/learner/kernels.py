@@ -12,14 +12,36 @@ import torch
 from torch import Tensor
 
 
-def rms_norm(x: Tensor, weight_D: Tensor, eps: float) -> Tensor:
-    """x / sqrt(mean(x^2) + eps) * weight over the last dimension D, in fp32."""
-    return _call(_RmsNorm, x, weight_D, eps)
+def product_dtype(device: torch.device) -> torch.dtype:
+    """What matrix products are made in: autocast's dtype, or fp32."""
+    enabled = torch.is_autocast_enabled(device.type)
+    return torch.get_autocast_dtype(device.type) if enabled else torch.float32
 
 
-def rotate(x_THD: Tensor, cos_T1F: Tensor, sin_T1F: Tensor) -> Tensor:
+def rms_norm(x: Tensor, weight_D: Tensor, eps: float, dtype: torch.dtype = torch.float32) -> Tensor:
+    """x / sqrt(mean(x^2) + eps) * weight over the last dimension D, computed in fp32 and given in `dtype`."""
+    return _call(_RmsNorm, x, weight_D, eps, dtype)
+
+
+def rotate(x_THD: Tensor, cos_T1F: Tensor, sin_T1F: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     """Rotary position embedding, half-split convention of `transformers`; cos and sin hold F = D / 2 frequencies."""
-    return _call(_Rotate, x_THD, cos_T1F, sin_T1F)
+    return _call(_Rotate, x_THD, cos_T1F, sin_T1F, dtype)
+
+
+def attend(q_BQD: Tensor, k_BSD: Tensor, v_BSD: Tensor, bias_RLS: Tensor) -> Tensor:
+    """softmax(q @ k.T + bias) @ v. There are as many queries, B x Q, as R rows x heads x L; one bias may serve all."""
+    return _call(_Attend, q_BQD, k_BSD, v_BSD, bias_RLS)
+
+
+def take(x_ND: Tensor, unique: Tensor) -> Tensor:
+    """Some rows of x, none of them twice, which makes the way back a copy (autograd's own adds up one by one)."""
+    return _call(_Take, x_ND, unique)
+
+
+def share(x_PD: Tensor, reader_of_row: Tensor) -> Tensor:
+    """Row r of the result is row `reader_of_row[r]` of x. The gradients of those who read the same add up in a matrix
+    product, far faster than one by one."""
+    return _call(_Share, x_PD, reader_of_row)
 
 
 def pad(x_TD: Tensor, slots: Tensor, where: Tensor) -> Tensor:
@@ -39,34 +61,35 @@ def _call(function: Any, *arguments: Any) -> Tensor:
 
 class _RmsNorm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight_D: Tensor, eps: float) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight_D: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
         x = x.float()
         norm: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
         scale = norm.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
         ctx.save_for_backward(x, weight_D, scale)
-        return torch.mul(x, scale).mul_(weight_D)
+        return torch.mul(x, scale).mul_(weight_D).to(dtype)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
         x, weight_D, scale = ctx.saved_tensors
+        grad = grad.float()
         unit = x * scale
         product = grad * unit
         grad_weight_D = product.flatten(0, -2).sum(0) if ctx.needs_input_grad[1] else None
         along = (product @ weight_D).unsqueeze(-1)
-        grad_x = (grad * weight_D).addcmul_(unit, along, value=-1 / x.shape[-1]).mul_(scale)
-        return grad_x, grad_weight_D, None
+        grad_x = torch.mul(grad, weight_D, out=product).addcmul_(unit, along, value=-1 / x.shape[-1]).mul_(scale)
+        return grad_x, grad_weight_D, None, None
 
 
 class _Rotate(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor, dtype: torch.dtype) -> Tensor:
         ctx.save_for_backward(cos, sin)
-        return _turn(x, cos, sin, 1)
+        return _turn(x, cos, sin, 1).to(dtype)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         cos, sin = ctx.saved_tensors
-        return _turn(grad, cos, sin, -1), None, None
+        return _turn(grad.float(), cos, sin, -1), None, None, None
 
 
 def _turn(x: Tensor, cos: Tensor, sin: Tensor, direction: int) -> Tensor:
@@ -76,6 +99,55 @@ def _turn(x: Tensor, cos: Tensor, sin: Tensor, direction: int) -> Tensor:
     torch.mul(first, cos, out=out[..., :half]).addcmul_(second, sin, value=-direction)
     torch.mul(second, cos, out=out[..., half:]).addcmul_(first, sin, value=direction)
     return out
+
+
+class _Attend(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias_RLS: Tensor) -> Tensor:
+        scores = torch.bmm(q, k.transpose(1, 2)).float()
+        rows, length, keys = bias_RLS.shape
+        scores.view(rows, -1, length, keys).add_(bias_RLS[:, None])
+        weights = torch.softmax(scores, dim=-1).to(v.dtype)
+        out = torch.bmm(weights, v)
+        ctx.save_for_backward(q, k, v, weights, out)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        q, k, v, weights, out = ctx.saved_tensors
+        grad_v = torch.bmm(weights.transpose(1, 2), grad)
+        grad_scores = torch.bmm(grad, v.transpose(1, 2))
+        # Through the softmax: w (g - sum of w g), where the sum over keys is that of grad * out over a head.
+        along = (grad * out).sum(-1, keepdim=True)
+        grad_scores.sub_(along).mul_(weights)
+        return torch.bmm(grad_scores, k), torch.bmm(grad_scores.transpose(1, 2), q), grad_v, None
+
+
+class _Take(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, unique: Tensor) -> Tensor:
+        ctx.save_for_backward(unique)
+        ctx.rows = len(x)
+        return x.index_select(0, unique)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (unique,) = ctx.saved_tensors
+        return grad.new_zeros(ctx.rows, *grad.shape[1:]).index_copy_(0, unique, grad), None
+
+
+class _Share(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, reader_of_row: Tensor) -> Tensor:
+        ctx.save_for_backward(reader_of_row)
+        ctx.shape = x.shape
+        return x.index_select(0, reader_of_row)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (reader_of_row,) = ctx.saved_tensors
+        reads_PR = reader_of_row == torch.arange(ctx.shape[0], device=grad.device)[:, None]
+        return (reads_PR.to(grad.dtype) @ grad.flatten(1)).view(ctx.shape), None
 
 
 class _Pad(torch.autograd.Function):
