@@ -1,6 +1,7 @@
 """The client for OpenAI-compatible servers, against a real HTTP server on loopback."""
 
 import asyncio
+import functools
 from types import SimpleNamespace
 
 import pytest
@@ -108,6 +109,7 @@ def test_the_package_has_no_conversation_to_search_for_fields_to_rename(server):
         client = whet.OpenAIChatCompletionsClient(whet.ClientConfig(api_base_url=server.url))
         create = client.client.chat.completions.create
 
+        @functools.wraps(create)
         async def recorded(**arguments):
             given.update(arguments)
             return await create(**arguments)
