@@ -6,9 +6,9 @@
 Task: reverse texts of 16 to 24 letters, reward difflib's ratio, 16 prompts x 8 samples, temperature 1, on random
 weights of the shape of whet/tiny (or --model). whet's side is `whet train run` itself: rollouts through the
 environment, scoring, learning, publishing, records on disk, watchdog; once more with a KL to the reference, an entropy
-bonus, penalties and a budget; and once in bfloat16. TRL runs as it comes (bfloat16 autocast, SDPA, activation
+bonus, penalties and a budget; and both in bfloat16. TRL runs as it comes (bfloat16 autocast, SDPA, activation
 checkpointing: its defaults), tuned (bfloat16, eager attention, no checkpointing), and tuned in float32, which a CPU
-without bfloat16 instructions may like better, also with a KL to its reference.
+without bfloat16 instructions may like better; the tuned ones also with a KL to their reference.
 
 Every side is a process of its own that takes one step when told to, and they take turns, so that whatever else the
 machine does disturbs all alike. The figure that counts is the median of the ratios within a round.
@@ -47,10 +47,21 @@ EVERYTHING: dict[str, Any] = {
     "budget": {"max_tokens": 10**12},
 }
 BF16: dict[str, Any] = {"inference": {"dtype": "bfloat16"}, "learner": {"dtype": "bfloat16"}}
-OURS: dict[str, dict[str, Any]] = {"whet": {}, "whet, everything on": EVERYTHING, "whet in bf16": BF16}
+OURS: dict[str, dict[str, Any]] = {
+    "whet": {},
+    "whet, everything on": EVERYTHING,
+    "whet in bf16": BF16,
+    "whet in bf16, everything on": {**EVERYTHING, **BF16},
+}
 PEERS: dict[str, dict[str, Any]] = {
     "TRL as it comes": {},
     "TRL tuned (bf16, eager)": {"attn_implementation": "eager", "bf16": True, "gradient_checkpointing": False},
+    "TRL bf16 with its KL": {
+        "attn_implementation": "eager",
+        "bf16": True,
+        "gradient_checkpointing": False,
+        "beta": 0.04,
+    },
     "TRL tuned (fp32, eager)": {"attn_implementation": "eager", "bf16": False, "gradient_checkpointing": False},
     "TRL fp32 with its KL": {
         "attn_implementation": "eager",
@@ -266,13 +277,13 @@ def measure(model: Path, tokens: int, options: argparse.Namespace, scratch: Path
     print(
         f"\n{tokens} new tokens, {PROMPTS} x {SAMPLES} samples, {options.threads} threads, {options.repetitions} rounds"
     )
-    print(f"{'':26}{'s/step':>8}{'spread':>18}{'ratio to whet':>16}{'spread':>16}")
+    print(f"{'':28}{'s/step':>8}{'spread':>18}{'ratio to whet':>16}{'spread':>16}")
     result: dict[str, Any] = {"tokens": tokens}
     for side in sides:
         ratios = sorted(theirs / mine for theirs, mine in zip(side.seconds, ours, strict=True))
         median, ratio = statistics.median(side.seconds), statistics.median(ratios)
         spread = f"{min(side.seconds):.3f} .. {max(side.seconds):.3f}"
-        print(f"{side.name:26}{median:>8.3f}{spread:>18}{ratio:>16.2f}{f'{ratios[0]:.2f} .. {ratios[-1]:.2f}':>16}")
+        print(f"{side.name:28}{median:>8.3f}{spread:>18}{ratio:>16.2f}{f'{ratios[0]:.2f} .. {ratios[-1]:.2f}':>16}")
         result[side.name] = {"seconds": median, "ratio": ratio, "ratio_min": ratios[0], "ratio_max": ratios[-1]}
     return result
 
