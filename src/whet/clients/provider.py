@@ -17,6 +17,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from whet.clients.client import Client
+from whet.clients.connections import transport
+from whet.clients.door import Door
 from whet.clients.keys import find_key
 from whet.errors import (
     ContentFilterError,
@@ -62,6 +64,10 @@ class ProviderClient(Client[ClientT, MessagesT, ResponseT, ToolT]):
     ready: ClassVar[tuple[str, ...]] = ()  # lists among the arguments that are as they go over the wire
     _places: asyncio.Semaphore | None = None
 
+    @functools.cached_property
+    def _door(self) -> Door:
+        return Door()
+
     def setup_client(self, config: ClientConfig) -> ClientT:
         package = import_package(self.package)
         client: ClientT = connect(package, getattr(package, self.constructor), config)
@@ -81,6 +87,7 @@ class ProviderClient(Client[ClientT, MessagesT, ResponseT, ToolT]):
         variable = self._config.api_key_var if self._config is not None else None
         advice = f"Set {variable} to a valid key." if variable else "Check the key."
         async with self._place():
+            await self._door.enter()
             with failures(import_package(self.package), self.base_url, advice):
                 return await create(**split_arguments(create, {**sampling_args, **arguments}, ready))
 
@@ -109,16 +116,16 @@ def connect(package: ModuleType, make: Callable[..., Any], config: Any) -> Any:
     # The HTTP library is httpx in older releases of both packages and httpx2 since; limits have to be of the same one.
     http_client = next(cls for cls in package.DefaultAsyncHttpxClient.__mro__ if cls.__name__ == "AsyncClient")
     http = importlib.import_module(http_client.__module__.partition(".")[0])
-    limits = http.Limits(
-        max_connections=config.max_connections, max_keepalive_connections=config.max_keepalive_connections
-    )
+    most, kept = config.max_connections, config.max_keepalive_connections
+    limits = http.Limits(max_connections=most, max_keepalive_connections=kept)
+    found = transport(http, most=most, kept=kept)
     return make(
         api_key=find_key(config.api_key_var) or "none",  # a local server needs none, but the packages insist
         base_url=config.api_base_url,
         timeout=package.Timeout(config.timeout, connect=config.connect_timeout),
         max_retries=config.max_retries,
         default_headers=config.extra_headers or None,
-        http_client=package.DefaultAsyncHttpxClient(limits=limits),
+        http_client=package.DefaultAsyncHttpxClient(limits=limits, **({} if found is None else {"transport": found})),
     )
 
 
