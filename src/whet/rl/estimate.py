@@ -5,9 +5,9 @@
     gradients     4 x trained parameters
     optimiser     adamw 8, sgd 4 x trained parameters; muon 4 of matrices in layers, 8 of the rest
     KV cache      sampler: rollouts in flight x max_tokens x 2 L K x 4 bytes (2 in bfloat16); prompts come on top
-    activations   learner: tokens of a micro-batch x (L (4 H + 4 I + 3 W + 3 K + heads x length) + 2 H) x 4 bytes; with
+    activations   learner: tokens of a micro-batch x (L (4 H + 4 I + 4 W + 3 K + heads x length) + 2 H) x 4 bytes; with
                   activation checkpointing x (L H + that of one layer + 2 H). The length is max_tokens, or in
-                  fine-tuning that of the longest sequence
+                  fine-tuning that of the longest sequence. Where tokens x V are few enough for one piece, 2 V more
 
 V tokens of the vocabulary, H hidden size, I intermediate size (of all experts for parameters, of those that a token
 goes to for activations), L layers, W and K the widths of all query and of all key heads. The scores of attention, heads
@@ -26,7 +26,7 @@ from typing import Any, Protocol
 from whet.errors import ModelLoadError
 from whet.inference.architecture import Architecture, read_architecture
 from whet.rl.config import InferenceConfig, RunConfig
-from whet.rl.learner.config import LearnerConfig, LoraConfig, OptimizerConfig
+from whet.rl.learner.config import LOGITS_AT_ONCE, LearnerConfig, LoraConfig, OptimizerConfig
 from whet.rl.stored.stored_run import StoredRun, find_runs
 
 SAME_WORK = ("batch_size", "rollouts_per_example", "max_async_level", "sampling", "env", "lora", "learner", "inference")
@@ -166,7 +166,7 @@ def learner_parts(arch: Architecture, config: Learning, *, tokens: int, length: 
         "learner: weights": (parameter_count(arch) + adapter) * 4,
         "learner: gradients": trained * 4,
         "learner: optimiser": _optimiser_bytes(arch, config, trained),
-        "learner: activations": tokens * _kept_per_token(arch, config, length) * 4,
+        "learner: activations": tokens * _kept_per_token(arch, config, tokens, length) * 4,
     }
 
 
@@ -178,14 +178,15 @@ def _optimiser_bytes(arch: Architecture, config: Learning, trained: int) -> int:
     return (trained - rest) * 4 + rest * 8
 
 
-def _kept_per_token(arch: Architecture, config: Learning, length: int) -> int:
+def _kept_per_token(arch: Architecture, config: Learning, tokens: int, length: int) -> int:
     """Numbers that one token leaves for the backward pass."""
     inner = arch.intermediate_size if arch.experts is None else arch.experts.intermediate_size * arch.experts.per_token
-    widths = 3 * (arch.num_heads + arch.num_kv_heads) * arch.head_dim
+    widths = (4 * arch.num_heads + 3 * arch.num_kv_heads) * arch.head_dim
     layer = 4 * arch.hidden_size + 4 * inner + widths + arch.num_heads * length
+    ends = 2 * arch.hidden_size + (2 * arch.vocab_size if tokens * arch.vocab_size <= LOGITS_AT_ONCE else 0)
     if config.learner.activation_checkpointing:
-        return (arch.num_layers + 2) * arch.hidden_size + layer
-    return arch.num_layers * layer + 2 * arch.hidden_size
+        return arch.num_layers * arch.hidden_size + layer + ends
+    return arch.num_layers * layer + ends
 
 
 def measured_step(

@@ -6,6 +6,9 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+LOGITS_AT_ONCE = 1 << 22
+"""Numbers of the output layer that a learner on a CPU computes together; they are kept where that is all there are."""
+
 USED_BY: dict[str, tuple[str, ...]] = {
     "betas": ("adamw", "muon"),
     "momentum": ("muon", "sgd"),

@@ -12,11 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from whet.rl.learner.config import LOGITS_AT_ONCE
 from whet.rl.learner.kernels import product_dtype
 
 LOG2_E = 1 / math.log(2)
 
-CHUNK_ELEMENTS = 1 << 22
+CHUNK_ELEMENTS = LOGITS_AT_ONCE
 """Logits held at once: 16 MB in fp32, small enough to stay in a CPU's last-level cache."""
 
 CUDA_CHUNK_ELEMENTS = 1 << 27
