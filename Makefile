@@ -25,7 +25,8 @@ install:  ## Set up .venv (TORCH="..." for a torch build of your own, PYTHON=...
 quickstart: install  ## Train the tiny model on four tasks (about two minutes)
 	@$(BIN)/whet train run configs/rl/quickstart.toml --name auto
 
-test: check parity  ## All checks and all tests
+test: install  ## All checks, and all tests but the longest
+	@$(MAKE) --no-print-directory -j 2 check parity
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
 
 soak: install parity  ## The tests that take long: hundreds of kills, heavy input

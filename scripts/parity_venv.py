@@ -86,7 +86,8 @@ def other_pythons() -> dict[str, Sequence[int]]:
 
 def install_part(requirements: Sequence[str]) -> None:
     command = [os.path.join(VENV, "bin", "python"), "-m", "pip", "--disable-pip-version-check", "--no-input"]
-    command += ["--retries", "2", "install", "-c", CONSTRAINTS, *requirements]
+    # Not compiled: of 860 MB a few modules are ever imported, and those are compiled then.
+    command += ["--retries", "2", "install", "--no-compile", "-c", CONSTRAINTS, *requirements]
     done = run_merged(command)
     with open(LOG, "a", encoding="utf-8") as log:
         log.write(f"$ {' '.join(command)}\n{done.stdout}\n")
