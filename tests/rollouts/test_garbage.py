@@ -8,7 +8,7 @@ import weakref
 import pytest
 
 from whet.rollouts import garbage
-from whet.rollouts.garbage import calm_collector, full_is_due
+from whet.rollouts.garbage import calm_collector, full_is_due, what_is_loaded_stays
 
 pytestmark = pytest.mark.skipif(sys.version_info >= (3, 14), reason="Python 3.14 collects in increments by itself")
 MIB = 1 << 20
@@ -114,3 +114,17 @@ def test_a_program_that_has_frozen_objects_itself_is_left_alone():
         gc.unfreeze()
 
     asyncio.run(run())
+
+
+def test_what_is_loaded_is_not_visited_until_the_run_has_ended_and_what_comes_later_is():
+    loaded = [[] for _ in range(1000)]
+    with what_is_loaded_stays():
+        node = weakref.ref(Node())
+        visited = {id(item) for item in gc.get_objects()}
+        assert not any(id(item) in visited for item in loaded)
+        gc.collect()
+        assert node() is None
+        with what_is_loaded_stays():
+            pass
+        assert gc.get_freeze_count() > 0
+    assert gc.get_freeze_count() == 0

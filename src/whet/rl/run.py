@@ -53,6 +53,7 @@ from whet.rl.stopping import explain_failure, stop_on_signals
 from whet.rl.stream import Stream
 from whet.rl.watchdog_engine import WatchedEngine
 from whet.rl.watchdog_thread import Watchdog
+from whet.rollouts.garbage import what_is_loaded_stays
 from whet.types import RolloutInput
 
 AnyLearner = TorchLearner | ProcessLearner
@@ -180,7 +181,8 @@ class _Run:
 
     def _train(self, step: int, records: Records, source: Source, shaper: RewardShaper) -> Outcome:
         try:
-            last = cancellation.run(self._orchestrate(step, records, source, shaper))
+            with what_is_loaded_stays():
+                last = cancellation.run(self._orchestrate(step, records, source, shaper))
         except StopRequested:
             if self.watchdog.failure is not None:
                 raise TrainingError(self.watchdog.failure) from None
