@@ -144,7 +144,7 @@ def test_none_is_kept_where_none_shall_be() -> None:
 
 def test_one_that_nobody_needed_for_a_while_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
-    monkeypatch.setattr(connections.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(connections, "monotonic", lambda: clock[0])
 
     async def body() -> None:
         async with serving(answers=False) as server, client() as asking:
@@ -154,7 +154,8 @@ def test_one_that_nobody_needed_for_a_while_is_closed(monkeypatch: pytest.Monkey
             await asyncio.gather(*together)
             clock[0] += connections.IDLE_S + 1
             await asking.get(server.url)
-            assert server.closed == 1
+            await server.until(lambda: server.closed == 1)
+            assert server.opened == 2
 
     run(body)
 

@@ -1,14 +1,22 @@
 """Requests that begin together go out one after the other, and none is held up for long."""
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable
 
 import pytest
 
+from whet.clients import door as door_module
 from whet.clients.config import ClientConfig
 from whet.clients.door import TURNS, Door
 from whet.clients.openai_chat import OpenAIChatCompletionsClient
+
+
+@pytest.fixture
+def turns_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long the machine takes for them."""
+    monkeypatch.setattr(door_module, "REQUEST_S", math.inf)
 
 
 def run(body: Callable[[], Awaitable[None]]) -> None:
@@ -24,6 +32,7 @@ def begin(door: Door, names: str, entered: list[str]) -> list[asyncio.Task[None]
     return [asyncio.create_task(entering(door, name, entered)) for name in names]
 
 
+@pytest.mark.usefixtures("turns_are_short")
 def test_they_enter_in_order_each_some_turns_of_the_loop_after_the_one_before() -> None:
     async def body() -> None:
         door, entered, seen = Door(), list[str](), list[int]()
@@ -85,6 +94,7 @@ def test_a_door_that_a_loop_has_left_shut_is_open_to_the_next() -> None:
     assert entered == ["a", "b"]
 
 
+@pytest.mark.usefixtures("turns_are_short")
 def test_the_first_request_of_a_client_is_out_before_the_next_is_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "none")
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 import functools
 import socket
-import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
+from time import monotonic
 from types import ModuleType
 from typing import Any
 from urllib.request import getproxies
@@ -79,9 +79,9 @@ class Connections:
             return
         self._out.remove(connection)
         self._places.release()
-        self._idle.append((time.monotonic(), connection))
+        self._idle.append((monotonic(), connection))
         since, oldest = self._idle[0]
-        if len(self._idle) > self._kept or since < time.monotonic() - IDLE_S:
+        if len(self._idle) > self._kept or since < monotonic() - IDLE_S:
             self._idle.popleft()
             await oldest.aclose()
 
