@@ -22,6 +22,7 @@ from whet.cli.lazy import lazy_group
 from whet.cli.serve import serve_command
 from whet.cli.view import view_command
 from whet.errors import Error, TrainingError, WhetError
+from whet.loading_time import rare_collections
 
 DEBUG = "WHET_DEBUG"
 
@@ -64,7 +65,8 @@ def _whet(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. Does not return where code of others left a thread that never ends."""
-    status = _run(arguments)
+    with rare_collections():
+        status = _run(arguments)
     if "asyncio" in sys.modules:  # else nothing was run that could leave a thread, and imports take time
         from whet.cancellation import leave
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from whet.errors import MissingExtraError, TrainingError, WhetError
 from whet.inference.remote import RemoteEngine
+from whet.loading_time import rare_collections
 from whet.rl.child import follow_parent, process_context
 from whet.rl.child_log import ChildLog, tell_parent
 
@@ -106,9 +107,10 @@ def _run(
     follow_parent()
     hears = tell_parent(log)
     try:
-        from whet.inference.loading import load_policy
+        with rare_collections():
+            from whet.inference.loading import load_policy
 
-        engine = load_policy(str(model), repeatable=False, **options).engine
+            engine = load_policy(str(model), repeatable=False, **options).engine
         hears.attach()
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         listening.bind(str(path))

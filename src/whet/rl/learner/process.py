@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from whet.errors import TrainingError
 from whet.inference.protocol import WeightUpdate
+from whet.loading_time import rare_collections
 from whet.rl.batch import PackedBatch
 from whet.rl.child import follow_parent, process_context
 from whet.rl.child_log import ChildHandler, ChildLog, tell_parent
@@ -107,10 +108,11 @@ def _begin(log: connection.Connection) -> None:
 
 
 def _make(model: Path, options: Mapping[str, Any]) -> dict[str, int]:
-    from whet.rl.learner.make import make_learner
-
     global _learner
-    _learner = make_learner(model, **options)
+    with rare_collections():
+        from whet.rl.learner.make import make_learner
+
+        _learner = make_learner(model, **options)
     if _hears is not None:
         _hears.attach()
     gc.freeze()  # what is loaded stays: a collection that visits all of torch takes a third of a second
