@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.binding import Binding, BindingType
+from textual.css.query import NoMatches
 from textual.screen import Screen
 
 from whet.evals.viewer.widgets.lines import plain
@@ -32,6 +34,18 @@ class ViewerScreen(Screen[None]):
 
         assert isinstance(self.app, Viewer)
         return self.app
+
+    def begin(self, work: Coroutine[Any, Any, None], *, group: str = "default", exclusive: bool = False) -> None:
+        """Do this beside what the screen does otherwise, until it is left; see `run_worker`."""
+        self.run_worker(self.while_here(work), group=group, exclusive=exclusive)
+
+    async def while_here(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do this. Where it was waiting while the screen was left, the widgets it wants to tell may be gone already."""
+        try:
+            await work
+        except NoMatches:
+            if self.display:  # which a screen that is being removed is not
+                raise
 
     def action_back(self) -> None:
         """To the screen before; from the first one, nowhere."""

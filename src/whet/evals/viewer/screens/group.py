@@ -92,11 +92,11 @@ y x     copy this rollout, export it or the list
         yield Keys()
 
     def on_mount(self) -> None:
-        self.run_worker(self._begin(), exclusive=True)
+        self.begin(self._begin(), exclusive=True)
 
     def on_resize(self, event: Resize) -> None:
         if self.numbers:
-            self.run_worker(self._lay_out(), exclusive=True)
+            self.begin(self._lay_out(), exclusive=True)
 
     async def _begin(self) -> None:
         assert self.listing.number is not None
@@ -209,7 +209,7 @@ y x     copy this rollout, export it or the list
     def _choose(self, at: int) -> None:
         if 0 <= at < len(self.numbers) and self.numbers[at] != self.listing.number:
             self.listing.number = self.numbers[at]
-            self.run_worker(self._lay_out(), exclusive=True)
+            self.begin(self._lay_out(), exclusive=True)
 
     def action_choose(self, by: int) -> None:
         self._choose(self.chosen + by)
@@ -219,12 +219,12 @@ y x     copy this rollout, export it or the list
 
     def action_prompt(self) -> None:
         self._with_prompt = not self._with_prompt
-        self.run_worker(self._lay_out(), exclusive=True)
+        self.begin(self._lay_out(), exclusive=True)
 
     def action_reasoning(self) -> None:
         self._reasoning = not self._reasoning
-        self.run_worker(self._lay_out(), exclusive=True)
+        self.begin(self._lay_out(), exclusive=True)
 
     def on_screen_resume(self) -> None:
         if self.numbers:
-            self.run_worker(self._lay_out(), exclusive=True)
+            self.begin(self._lay_out(), exclusive=True)

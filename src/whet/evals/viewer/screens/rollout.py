@@ -117,7 +117,7 @@ y x     copy this rollout, export it or the list
     # Reading.
 
     def _read(self) -> None:
-        self.run_worker(self._load(), exclusive=True, group="read")
+        self.begin(self._load(), exclusive=True, group="read")
 
     async def _load(self) -> None:
         wanted = self.listing.number

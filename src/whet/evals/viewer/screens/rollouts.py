@@ -168,7 +168,7 @@ y x     copy this rollout, export it or the list
         self._again = True
         if not self._loading:
             self._loading = True
-            self.run_worker(self._load())
+            self.begin(self._load())
 
     async def _load(self) -> None:
         try:

@@ -66,7 +66,7 @@ Enter   the rollouts of a run
 
     def on_mount(self) -> None:
         self.query_one(Rows).focus()
-        self.run_worker(self._keep_looking())
+        self.begin(self._keep_looking())
 
     async def _keep_looking(self) -> None:
         while True:

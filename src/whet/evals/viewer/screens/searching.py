@@ -44,7 +44,7 @@ class SearchingScreen(ViewerScreen):
             self.listing.search = None
             if text:
                 self.listing.search = Search(text)
-                self.app.run_worker(self._search(self.listing.search))
+                self.app.run_worker(self.while_here(self._search(self.listing.search)))
             self.refresh_bindings()
             self.show_status()
 
@@ -120,7 +120,7 @@ class SearchingScreen(ViewerScreen):
             self.viewer.open_tokens(self.listing)
 
     def action_copy(self) -> None:
-        self.run_worker(copy_rollout(self, self.listing), group="copy")
+        self.begin(copy_rollout(self, self.listing), group="copy")
 
     def action_export(self) -> None:
-        self.run_worker(export_rollouts(self, self.listing), group="export")
+        self.begin(export_rollouts(self, self.listing), group="export")

@@ -78,7 +78,7 @@ Rollouts of training have tokens. Those of an evaluation do not: their model is 
         self._read()
 
     def _read(self) -> None:
-        self.run_worker(self._load(), exclusive=True, group="read")
+        self.begin(self._load(), exclusive=True, group="read")
 
     async def _load(self) -> None:
         wanted = self.listing.number
