@@ -11,7 +11,10 @@ from typing import Any
 
 
 class Server:
-    """Answers every request with `status`, `body` and `reply_headers`; `plan` holds (status, body) to answer first."""
+    """Answers every request with `status`, `body` (JSON, or bytes) and `reply_headers`.
+
+    `plan` holds (status, body) to answer first.
+    """
 
     def __init__(self) -> None:
         server = self
@@ -28,11 +31,14 @@ class Server:
                 server.paths.append(self.path)
                 server.requests.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
                 status, body = server.plan.pop(0) if server.plan else (server.status, server.body)
-                payload = json.dumps(body).encode()
+                payload = body if isinstance(body, bytes) else json.dumps(body).encode()
                 self.send_response(status)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(payload)))
-                for name, value in server.reply_headers.items():
+                headers = {
+                    "Content-Type": "application/json",
+                    "Content-Length": str(len(payload)),
+                    **server.reply_headers,
+                }
+                for name, value in headers.items():
                     self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(payload)

@@ -1,7 +1,6 @@
 """The client for OpenAI-compatible servers, against a real HTTP server on loopback."""
 
 import asyncio
-import functools
 from types import SimpleNamespace
 
 import pytest
@@ -99,29 +98,6 @@ def test_a_client_of_the_users_own_is_given_the_messages_as_arguments():
     client = whet.OpenAIChatCompletionsClient(own)
     asyncio.run(client.get_response([UserMessage("hi")], "asked", {"top_k": 3}))
     assert given == {"model": "asked", "messages": [{"role": "user", "content": "hi"}], "top_k": 3}
-
-
-def test_the_package_has_no_conversation_to_search_for_fields_to_rename(server):
-    server.body = completion({"content": "x"})
-    given = {}
-
-    async def run():
-        client = whet.OpenAIChatCompletionsClient(whet.ClientConfig(api_base_url=server.url))
-        create = client.client.chat.completions.create
-
-        @functools.wraps(create)
-        async def recorded(**arguments):
-            given.update(arguments)
-            return await create(**arguments)
-
-        client.client.chat.completions.create = recorded
-        await client.get_response([UserMessage("hi")], "asked", {}, [Tool("add", "Add.", {"type": "object"})])
-        await client.close()
-
-    asyncio.run(run())
-    assert (given["messages"], given["tools"]) == ([], [])
-    assert server.requests[0]["messages"] == [{"role": "user", "content": "hi"}]
-    assert [tool["function"]["name"] for tool in server.requests[0]["tools"]] == ["add"]
 
 
 def test_tool_calls_and_reasoning_are_read(server):
@@ -266,18 +242,18 @@ def test_no_more_requests_than_the_endpoint_has_places(server):
         nonlocal most
         client = whet.OpenAIChatCompletionsClient(whet.ClientConfig(api_base_url=server.url, max_concurrent=2))
         inside = 0
-        create = client.client.chat.completions.create
+        post = client.client.post
 
-        async def counted(**arguments):
+        async def counted(*given, **arguments):
             nonlocal inside, most
             inside += 1
             most = max(most, inside)
             try:
-                return await create(**arguments)
+                return await post(*given, **arguments)
             finally:
                 inside -= 1
 
-        client.client.chat.completions.create = counted
+        client.client.post = counted
         await asyncio.gather(*(client.get_response([UserMessage("hi")], "asked", {}) for _ in range(8)))
         await client.close()
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from whet.clients.openai_answers import finish_reason_of, one_choice, usage_of
-from whet.clients.provider import ProviderClient
+from whet.clients.openai_posts import OpenAIPosts
 from whet.errors import EmptyModelResponseError, InvalidModelResponseError
 from whet.messages import as_tool_call, content_text, whole_characters
 from whet.types import Messages, Response, ResponseMessage, ResponseTokens, SamplingArgs, Tool, ToolCall
@@ -24,12 +24,11 @@ NativeTool: TypeAlias = dict[str, Any]
 REASONING_FIELDS = ("reasoning", "reasoning_content", "reasoning_details")  # as the servers spell it
 
 
-class OpenAIChatCompletionsClient(ProviderClient[Any, list[NativeMessage], "ChatCompletion", NativeTool]):
+class OpenAIChatCompletionsClient(OpenAIPosts[list[NativeMessage], "ChatCompletion", NativeTool]):
     """OpenAI's chat completions, and every server that speaks them."""
 
-    package = "openai"
-    constructor = "AsyncOpenAI"
-    ready = ("messages", "tools")
+    resource = "chat.completions"
+    answers = "openai.types.chat:ChatCompletion"
 
     async def to_native_prompt(self, messages: Messages) -> tuple[list[NativeMessage], dict[str, Any]]:
         return [whole_characters(_native_message(message)) for message in messages], {}
@@ -50,8 +49,7 @@ class OpenAIChatCompletionsClient(ProviderClient[Any, list[NativeMessage], "Chat
             arguments["max_completion_tokens"] = arguments.pop("max_tokens")
         if "modalities" not in arguments and _has_audio(prompt):
             arguments["modalities"] = ["text"]
-        response: ChatCompletion = await self.call(
-            self.client.chat.completions.create,
+        response: ChatCompletion = await self.post(
             arguments,
             model=model,
             messages=prompt,

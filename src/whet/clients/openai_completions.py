@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from whet.clients.openai_answers import finish_reason_of, one_choice, usage_of
-from whet.clients.provider import ProviderClient
+from whet.clients.openai_posts import OpenAIPosts
 from whet.errors import ConfigError, EmptyModelResponseError, InvalidModelResponseError
 from whet.messages import content_text, whole_characters
 from whet.types import Messages, Response, ResponseMessage, ResponseTokens, SamplingArgs, Tool
@@ -19,12 +19,11 @@ if TYPE_CHECKING:
 INSTEAD = "Use client_type 'openai_chat_completions' for this model."
 
 
-class OpenAICompletionsClient(ProviderClient[Any, str, "Completion", None]):
+class OpenAICompletionsClient(OpenAIPosts[str, "Completion", None]):
     """OpenAI's completions of text, for base models."""
 
-    package = "openai"
-    constructor = "AsyncOpenAI"
-    ready = ()
+    resource = "completions"
+    answers = "openai.types:Completion"
 
     async def to_native_prompt(self, messages: Messages) -> tuple[str, dict[str, Any]]:
         for message in messages:
@@ -43,8 +42,7 @@ class OpenAICompletionsClient(ProviderClient[Any, str, "Completion", None]):
     async def get_native_response(
         self, prompt: str, model: str, sampling_args: SamplingArgs, tools: list[None] | None = None, **kwargs: Any
     ) -> Completion:
-        response: Completion = await self.call(
-            self.client.completions.create,
+        response: Completion = await self.post(
             sampling_args,
             model=model,
             prompt=prompt,

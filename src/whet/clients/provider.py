@@ -1,8 +1,7 @@
-"""What the clients over a provider's own package (`openai`, `anthropic`) share: connecting, arguments, failures.
+"""What the clients over a provider's own package (`openai`, `anthropic`) share: connecting, arguments, turns.
 
 Both packages are generated from the same mould: their constructors, their errors and how they retry (with back-off, and
-as long as a server's `Retry-After` asks) are the same, so each is described once, here. A server that turns us away for
-good (key, permission, quota) is an `EndpointError`, which ends the run; everything else fails one turn.
+as long as a server's `Retry-After` asks) are the same, so each is described once, here and in `failures.py`.
 """
 
 from __future__ import annotations
@@ -11,23 +10,17 @@ import asyncio
 import functools
 import importlib
 import inspect
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from whet.clients.client import Client
 from whet.clients.connections import transport
 from whet.clients.door import Door
+from whet.clients.failures import failure
 from whet.clients.keys import find_key
-from whet.errors import (
-    ContentFilterError,
-    EndpointDownError,
-    EndpointError,
-    MissingExtraError,
-    ModelError,
-    OverlongPromptError,
-)
+from whet.errors import MissingExtraError
 from whet.types import SamplingArgs
 
 if TYPE_CHECKING:
@@ -37,23 +30,6 @@ ClientT = TypeVar("ClientT")
 MessagesT = TypeVar("MessagesT")
 ResponseT = TypeVar("ResponseT")
 ToolT = TypeVar("ToolT")
-
-OVERLONG_PHRASES = (  # how servers say that the prompt does not fit, lower case
-    "context length",
-    "context_length_exceeded",
-    "context limit",
-    "context window",
-    "maximum model length",
-    "exceed the configured limit",
-    "exceeds the configured limit",
-    "exceeded model",
-    "input is too long",
-    "prompt_too_long",
-    "prompt is too long",
-    "too many total text bytes",
-)
-FILTER_PHRASES = ("content_filter", "content management policy")  # of servers that filter what they are asked
-QUOTA_PHRASES = ("quota", "billing", "credit balance", "insufficient_funds", "spend limit")
 
 
 class ProviderClient(Client[ClientT, MessagesT, ResponseT, ToolT]):
@@ -73,9 +49,18 @@ class ProviderClient(Client[ClientT, MessagesT, ResponseT, ToolT]):
         client: ClientT = connect(package, getattr(package, self.constructor), config)
         return client
 
+    @functools.cached_property
+    def _package(self) -> ModuleType:
+        return import_package(self.package)
+
     @property
     def base_url(self) -> str:
         return str(getattr(self.client, "base_url", ""))
+
+    @property
+    def _advice(self) -> str:
+        variable = self._config.api_key_var if self._config is not None else None
+        return f"Set {variable} to a valid key." if variable else "Check the key."
 
     async def close(self) -> None:
         await getattr(self.client, "close")()  # noqa: B009  the type of the package's client is a variable here
@@ -84,12 +69,19 @@ class ProviderClient(Client[ClientT, MessagesT, ResponseT, ToolT]):
         """What `create` of the package returns. `arguments` go over those of the sampling; None is left out."""
         # A client of the user's own may be anything, and wants its arguments where they belong.
         ready = self.ready if self._config is not None else ()
-        variable = self._config.api_key_var if self._config is not None else None
-        advice = f"Set {variable} to a valid key." if variable else "Check the key."
+        return await self.send(create, **split_arguments(create, together(sampling_args, arguments), ready))
+
+    async def send(self, method: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        """What a method of the package returns that makes a request; its errors as ours."""
         async with self._place():
             await self._door.enter()
-            with failures(import_package(self.package), self.base_url, advice):
-                return await create(**split_arguments(create, {**sampling_args, **arguments}, ready))
+            try:
+                return await method(*arguments, **named)
+            except self._package.APIError as error:
+                ours = failure(self._package, error, self.base_url, self._advice)
+                if ours is None:
+                    raise
+                raise ours from error
 
     def _place(self) -> AbstractAsyncContextManager[Any]:
         """One of the endpoint's `max_concurrent` places."""
@@ -111,11 +103,16 @@ def import_package(name: str) -> ModuleType:
         raise MissingExtraError(f"A client over the {name} package", name) from error
 
 
+@functools.cache
+def http_library(package: ModuleType) -> ModuleType:
+    """That of the package: httpx in older releases of both, httpx2 since. What the package is given has to be its."""
+    http_client = next(cls for cls in package.DefaultAsyncHttpxClient.__mro__ if cls.__name__ == "AsyncClient")
+    return importlib.import_module(http_client.__module__.partition(".")[0])
+
+
 def connect(package: ModuleType, make: Callable[..., Any], config: Any) -> Any:
     """The package's own client for a `ClientConfig`."""
-    # The HTTP library is httpx in older releases of both packages and httpx2 since; limits have to be of the same one.
-    http_client = next(cls for cls in package.DefaultAsyncHttpxClient.__mro__ if cls.__name__ == "AsyncClient")
-    http = importlib.import_module(http_client.__module__.partition(".")[0])
+    http = http_library(package)
     most, kept = config.max_connections, config.max_keepalive_connections
     limits = http.Limits(max_connections=most, max_keepalive_connections=kept)
     found = transport(http, most=most, kept=kept)
@@ -129,10 +126,17 @@ def connect(package: ModuleType, make: Callable[..., Any], config: Any) -> Any:
     )
 
 
+def together(sampling_args: SamplingArgs, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Both, the latter over the former, without those that are None."""
+    given = {name: value for name, value in sampling_args.items() if value is not None}
+    given.update((name, value) for name, value in arguments.items() if value is not None)
+    return given
+
+
 def split_arguments(
-    create: Callable[..., Any], arguments: Mapping[str, Any], ready: Collection[str] = ()
+    create: Callable[..., Any], given: Mapping[str, Any], ready: Collection[str] = ()
 ) -> dict[str, Any]:
-    """`arguments` for the package's `create`, without those that are None.
+    """What is `given` as arguments of the package's `create`.
 
     What the package has no parameter for goes into the body as it is: servers know more sampling arguments than the
     package does (`top_k`, `min_p`), and say so themselves where they do not. So do the lists named by `ready`, which
@@ -140,9 +144,8 @@ def split_arguments(
     the conversation. In their place it is given empty ones, over which the body goes.
     """
     known = _parameters(getattr(create, "__func__", create))
-    given = {name: value for name, value in arguments.items() if value is not None}
     if known is None:
-        return given
+        return dict(given)
     native = {name: value for name, value in given.items() if name in known}
     further = {name: value for name, value in given.items() if name not in known or name in ready}
     native |= {name: [] for name in further if name in known}
@@ -158,50 +161,3 @@ def _parameters(create: Callable[..., Any]) -> frozenset[str] | None:
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return None
     return frozenset(parameters)
-
-
-@contextmanager
-def failures(package: Any, base_url: str, advice: str) -> Iterator[None]:
-    """The package's errors as ours. `advice` is what to do about a key that is refused."""
-    try:
-        yield
-    except (package.AuthenticationError, package.PermissionDeniedError) as error:
-        raise EndpointError(f"{base_url} refuses us: {said(error)} {advice}") from error
-    except package.APITimeoutError as error:
-        raise EndpointDownError(f"{base_url} did not answer in time: {error}") from error
-    except package.APIConnectionError as error:
-        cause = f" ({error.__cause__})" if error.__cause__ is not None else ""
-        raise EndpointDownError(f"{base_url} cannot be reached: {error}{cause}") from error
-    except package.APIStatusError as error:
-        raise _of_status(error, base_url) from error
-
-
-def _of_status(error: Any, base_url: str) -> Exception:
-    message, status = said(error), error.status_code
-    whole = f"{error.response.text} {message}".lower()
-    if status in (402, 429) and (status == 402 or any(phrase in whole for phrase in QUOTA_PHRASES)):
-        return EndpointError(f"{base_url} has no quota left for us: {message}")
-    if status == 429:
-        return EndpointDownError(f"{base_url} is busy: {message}")
-    if status in (400, 413, 422):
-        if any(phrase in whole for phrase in OVERLONG_PHRASES):
-            return OverlongPromptError(message)
-        if any(phrase in whole for phrase in QUOTA_PHRASES):
-            return EndpointError(f"{base_url} has no quota left for us: {message}")
-        if any(phrase in whole for phrase in FILTER_PHRASES):
-            return ContentFilterError(f"{base_url}: the content filter stopped the request: {message}")
-        return ModelError(f"{base_url} rejects the request: {message}")
-    if status == 404:
-        return EndpointError(f"{base_url} does not have what was asked for: {message} Check the model and the address.")
-    if status >= 500 or status in (408, 409):
-        return EndpointDownError(f"{base_url} fails with status {status}: {message}")
-    return ModelError(f"{base_url} answers with status {status}: {message}")
-
-
-def said(error: Any) -> str:
-    """What the server said, without the package's decoration."""
-    body = getattr(error, "body", None)
-    if isinstance(body, Mapping) and isinstance(body.get("error"), Mapping):
-        body = body["error"]
-    text = body.get("message") if isinstance(body, Mapping) else None
-    return str(text or error)
