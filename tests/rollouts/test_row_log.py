@@ -62,6 +62,37 @@ def test_many_rows_share_an_fsync(log: RowLog, monkeypatch: pytest.MonkeyPatch) 
     log.close()
 
 
+def test_a_row_may_be_written_at_once_and_share_its_fsync_with_later_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, fsync, written, fsyncs = RowLog._write, os.fsync, threading.Semaphore(0), []
+    monkeypatch.setattr(RowLog, "_write", lambda log, data: (write(log, data), written.release()))
+    monkeypatch.setattr("whet.rollouts.row_log.os.fsync", lambda descriptor: (fsyncs.append(0), fsync(descriptor)))
+    log = RowLog(tmp_path, seconds=0.0, synced_s=3600.0)
+    fsyncs.clear()  # of the directory
+    for number in range(3):
+        log.append([line(number)])
+        assert written.acquire(timeout=60)
+        assert log.path.read_bytes() == b"".join(map(line, range(number + 1)))
+    assert (log.saved, fsyncs) == (0, [])
+    log.flush()
+    assert (log.saved, fsyncs) == (3, [0])
+    log.append([line(3)])
+    log.close()
+    assert (log.saved, fsyncs) == (4, [0, 0])
+
+
+def test_a_row_that_is_written_is_fsynced_in_the_end_without_anybody_asking(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = RowLog(tmp_path, seconds=0.0, synced_s=0.01)
+    fsync, saved = os.fsync, threading.Event()
+    monkeypatch.setattr("whet.rollouts.row_log.os.fsync", lambda descriptor: (fsync(descriptor), saved.set()))
+    log.append([line(0)])
+    assert saved.wait(timeout=60)
+    log.close()
+
+
 def test_where_each_row_begins_is_told_when_it_is_appended(log: RowLog) -> None:
     offsets = [*log.append([line(0, 5), line(1)]), *log.append([line(2, 9)])]
     log.flush()

@@ -4,8 +4,9 @@ calls.jsonl               {"begin": ["<candidate>/<example>/<sample>", ...], "ph
 rollouts/results.jsonl    the rows of finished calls, as `whet eval run` writes them, and which call each was
 
 A key is fsynced before its call is begun, a row before anybody is told of it who could ask for more. Calls that are
-begun at the same moment share an fsync. A call that was begun and has no row was lost with its process. Last lines that
-a kill has torn are cut off.
+begun at the same moment share an fsync. A row is written when its call has finished and shares its fsync with later
+ones, so that no call waits behind it to begin. A call that was begun and has no row was lost with its process. Last
+lines that a kill has torn are cut off.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from whet.errors import GepaError, RunError
 from whet.files import LineFile, read_lines
 from whet.gepa.types import Call, Phase, Scored
 from whet.rollouts.results import RESULTS, row_line
-from whet.rollouts.row_log import RowLog, read_rows, row_at
+from whet.rollouts.row_log import SECONDS_AT_MOST, RowLog, read_rows, row_at
 from whet.types import RolloutOutput
 
 CALLS = "calls.jsonl"
@@ -46,7 +47,8 @@ class CallLog:
         """Dollars that were spent when an earlier process last wrote here."""
         self._read_begun(directory / CALLS)
         (directory / ROLLOUTS).mkdir(parents=True, exist_ok=True)
-        self._rows = RowLog(directory / ROLLOUTS, seconds=0.0)  # a kill would lose what waits
+        # A kill would lose what waits to be written; what waits for its fsync, only a loss of power.
+        self._rows = RowLog(directory / ROLLOUTS, seconds=0.0, synced_s=SECONDS_AT_MOST)
         self._finished: dict[str, int] = {}
         self._numbers: Counter[str] = Counter()  # rows by example: which of its rollouts the next one is
         self.paid: list[float] = []

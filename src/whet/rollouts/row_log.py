@@ -1,9 +1,10 @@
 """`results.jsonl` while it grows: rows are handed over by the event loop, written and fsynced by a thread.
 
-    append ──▶ pending ──64 rows, half a second, or a flush──▶ written and fsynced ──▶ saved
+    append ──▶ pending ──64 rows, `seconds`, or a flush──▶ written ──`synced_s`, or a flush──▶ fsynced: saved
 
 The event loop never waits for the disk; a row counts as `saved` once it would survive a loss of power. Who appends is
-told where each row begins, so that the file can be put in order at the end without holding any of it in memory.
+told where each row begins, so that the file can be put in order at the end without holding any of it in memory. What
+is written survives a kill of the process.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from time import monotonic
 from typing import IO, BinaryIO
 
 from whet.errors import RunError
@@ -59,13 +61,14 @@ def is_locked(directory: Path) -> bool:
 class RowLog:
     """Rows that are appended to one file. A torn last line, left by a kill, is cut off when it is opened."""
 
-    def __init__(self, directory: Path, *, seconds: float = SECONDS_AT_MOST) -> None:
+    def __init__(self, directory: Path, *, seconds: float = SECONDS_AT_MOST, synced_s: float = 0.0) -> None:
         """Open `directory`'s results. Raises `RunError` where they cannot be written.
 
-        A row waits at most so many `seconds` for others that are saved together with it.
+        A row waits at most so many `seconds` for others that are written together with it, and then at most `synced_s`
+        for others that are fsynced together with it.
         """
         self.path = directory / RESULTS
-        self._seconds = seconds
+        self._seconds, self._synced_s = seconds, synced_s
         self.saved = 0  # rows that were appended here and are on the disk
         try:
             repair(self.path)
@@ -73,7 +76,7 @@ class RowLog:
             sync_directory(directory)
         except OSError as error:
             raise self._cannot_write(error) from error
-        self._end = self._file.seek(0, os.SEEK_END)
+        self._end = self._saved_end = self._file.seek(0, os.SEEK_END)
         self._changed = threading.Condition()
         self._pending: list[bytes] = []
         self._pending_rows = 0
@@ -129,38 +132,46 @@ class RowLog:
         )
 
     def _write_all(self) -> None:
+        unsaved, save_at = 0, 0.0  # rows that are written; when they are to be fsynced
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._pending or self._closing)
                 self._changed.wait_for(
-                    lambda: self._pending_rows >= ROWS_AT_ONCE or self._in_a_hurry or self._closing, self._seconds
+                    lambda: self._pending or self._in_a_hurry or self._closing,
+                    save_at - monotonic() if unsaved else None,
                 )
-                lines, rows = self._pending, self._pending_rows
+                if self._pending:
+                    self._changed.wait_for(
+                        lambda: self._pending_rows >= ROWS_AT_ONCE or self._in_a_hurry or self._closing, self._seconds
+                    )
+                lines, rows, at_once = self._pending, self._pending_rows, self._in_a_hurry or self._closing
                 self._pending, self._pending_rows, self._in_a_hurry = [], 0, False
-                if not lines:
+                if self._closing and not lines and not unsaved:
                     return
+            if not unsaved:
+                save_at = monotonic() + self._synced_s
+            unsaved += rows
             try:
                 self._write(b"".join(lines))
+                if not unsaved or not (at_once or monotonic() >= save_at):
+                    continue
+                os.fsync(self._file.fileno())
             except OSError as error:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(self._file.fileno(), self._saved_end)
                 with self._changed:
                     self._failure = error
                     self._changed.notify_all()
                 return
+            self._saved_end = self._file.tell()
             with self._changed:
-                self.saved += rows
+                self.saved += unsaved
                 self._changed.notify_all()
+            unsaved = 0
 
     def _write(self, data: bytes) -> None:
-        start = self._file.tell()
-        try:
-            left = memoryview(data)
-            while left:
-                left = left[self._file.write(left) :]
-            os.fsync(self._file.fileno())
-        except OSError:
-            with contextlib.suppress(OSError):
-                os.ftruncate(self._file.fileno(), start)
-            raise
+        left = memoryview(data)
+        while left:
+            left = left[self._file.write(left) :]
 
 
 def read_rows(path: Path) -> Iterator[tuple[int, bytes]]:
