@@ -93,6 +93,25 @@ def test_a_row_that_is_written_is_fsynced_in_the_end_without_anybody_asking(
     log.close()
 
 
+def test_a_disk_that_is_full_keeps_what_was_written_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, write, written = RowLog(tmp_path, seconds=0.0, synced_s=3600.0), RowLog._write, threading.Event()
+
+    def nearly_full(log: RowLog, data: bytes) -> None:
+        write(log, data[:12] if written.is_set() else data)
+        if written.is_set():
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written.set()
+
+    monkeypatch.setattr(RowLog, "_write", nearly_full)
+    log.append([line(0)])
+    assert written.wait(timeout=60)
+    log.append([line(1)])
+    with pytest.raises(RunError, match="No space left on device"):
+        log.flush()
+    log.close()
+    assert log.path.read_bytes() == line(0)
+
+
 def test_where_each_row_begins_is_told_when_it_is_appended(log: RowLog) -> None:
     offsets = [*log.append([line(0, 5), line(1)]), *log.append([line(2, 9)])]
     log.flush()

@@ -76,7 +76,7 @@ class RowLog:
             sync_directory(directory)
         except OSError as error:
             raise self._cannot_write(error) from error
-        self._end = self._saved_end = self._file.seek(0, os.SEEK_END)
+        self._end = self._file.seek(0, os.SEEK_END)
         self._changed = threading.Condition()
         self._pending: list[bytes] = []
         self._pending_rows = 0
@@ -133,6 +133,7 @@ class RowLog:
 
     def _write_all(self) -> None:
         unsaved, save_at = 0, 0.0  # rows that are written; when they are to be fsynced
+        saved_end = self._file.tell()
         while True:
             with self._changed:
                 self._changed.wait_for(
@@ -150,19 +151,21 @@ class RowLog:
             if not unsaved:
                 save_at = monotonic() + self._synced_s
             unsaved += rows
+            whole = self._file.tell()
             try:
                 self._write(b"".join(lines))
                 if not unsaved or not (at_once or monotonic() >= save_at):
                     continue
+                whole = saved_end
                 os.fsync(self._file.fileno())
             except OSError as error:
                 with contextlib.suppress(OSError):
-                    os.ftruncate(self._file.fileno(), self._saved_end)
+                    os.ftruncate(self._file.fileno(), whole)
                 with self._changed:
                     self._failure = error
                     self._changed.notify_all()
                 return
-            self._saved_end = self._file.tell()
+            saved_end = self._file.tell()
             with self._changed:
                 self.saved += unsaved
                 self._changed.notify_all()
