@@ -191,6 +191,44 @@ def test_one_that_the_server_has_closed_is_opened_anew() -> None:
     run(body)
 
 
+def test_a_request_arrives_in_one_piece() -> None:
+    arrived: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        arrived.append(await reader.read(1 << 16))
+        writer.write(ANSWER)
+        writer.close()
+
+    async def body() -> None:
+        listening = await asyncio.start_server(serve, "127.0.0.1", 0)
+        async with listening, client() as asking:
+            url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/"
+            assert (await asking.post(url, content=b"the body")).text == "ok"
+        assert arrived[0].startswith(b"POST / HTTP/1.1\r\n")
+        assert arrived[0].endswith(b"\r\n\r\nthe body")
+
+    run(body)
+
+
+def test_so_does_a_long_one_in_several() -> None:
+    long = bytes(range(256)) * 12_000
+    assert len(long) > 2 * connections.WRITTEN_AT_ONCE
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        assert await reader.readexactly(len(long)) == long
+        writer.write(ANSWER)
+        writer.close()
+
+    async def body() -> None:
+        listening = await asyncio.start_server(serve, "127.0.0.1", 0)
+        async with listening, client() as asking:
+            url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/"
+            assert (await asking.post(url, content=long)).text == "ok"
+
+    run(body)
+
+
 def test_a_client_goes_on_in_another_event_loop() -> None:
     asking = client(most=1)
 

@@ -1,15 +1,17 @@
-"""A transport for the HTTP library of provider packages in which a free connection is found at once.
+"""Connections for the HTTP library of provider packages, of which a free one is found at once.
 
 The library's own pool looks at each of its connections for every request and every response: with 256 at once that
-is more than half of a request's processor time. Here each connection is a transport of the library's with room for
-one, and the one that came back last goes out first; what a connection is (TLS, time-outs, errors) stays the library's
-business.
+is more than half of a request's processor time. Here the one that came back last goes out first, and is all that is
+looked at. And a request goes onto the wire as a whole, where the library sends its headers and its body one after the
+other. What a connection is (TLS, time-outs, errors) stays the library's business.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
+import importlib
 import socket
 from collections import deque
 from collections.abc import AsyncIterator, Callable
@@ -20,6 +22,8 @@ from urllib.request import getproxies
 
 IDLE_S = 5.0
 """Seconds after which a connection that nobody used is closed, as the library does."""
+WRITTEN_AT_ONCE = 1 << 16
+"""Bytes of a request that wait for its end at most."""
 
 
 def transport(http: ModuleType, *, most: int, kept: int) -> Any:
@@ -29,20 +33,24 @@ def transport(http: ModuleType, *, most: int, kept: int) -> Any:
     """
     if set(getproxies()) - {"no"}:
         return None
-    context = http.create_ssl_context()
-    limits = http.Limits(max_connections=1, max_keepalive_connections=min(kept, 1), keepalive_expiry=IDLE_S)
-    make = functools.partial(http.AsyncHTTPTransport, verify=context, limits=limits, socket_options=_keep_alive())
-    stream = type("Answer", (_Answer, http.AsyncByteStream), {})
-    return Connections(make, stream, http.PoolTimeout, most=most, kept=kept)
+    core = importlib.import_module(http.__name__.replace("httpx", "httpcore"))  # what the library sends with
+    connection = functools.partial(
+        core.AsyncHTTPConnection,
+        ssl_context=http.create_ssl_context(),
+        keepalive_expiry=IDLE_S,
+        network_backend=_Network(core.AnyIOBackend(), core.WriteError),
+        socket_options=_keep_alive(),
+    )
+    found = http.AsyncHTTPTransport(verify=False)
+    found._pool = Connections(connection, core.PoolTimeout, most=most, kept=kept)  # the library takes no pool by name
+    return found
 
 
 class Connections:
-    """The transport; `make` gives one with room for a single connection. Of one event loop at a time."""
+    """In place of the library's pool. `make` gives a connection to an origin. Of one event loop at a time."""
 
-    def __init__(
-        self, make: Callable[[], Any], stream: Callable[..., Any], timeout: type[Exception], *, most: int, kept: int
-    ) -> None:
-        self._make, self._stream, self._timeout = make, stream, timeout
+    def __init__(self, make: Callable[[Any], Any], timeout: type[Exception], *, most: int, kept: int) -> None:
+        self._make, self._timeout = make, timeout
         self._most, self._kept = most, kept
         self._loop: asyncio.AbstractEventLoop | None = None
         self._forget()
@@ -57,32 +65,50 @@ class Connections:
             self._loop = loop
             self._forget()  # connections end with the loop they were opened on
         await self._place(request.extensions.get("timeout", {}).get("pool"))
-        connection = self._idle.pop()[1] if self._idle else self._make()
+        try:
+            connection = await self._free(request.url.origin)
+        except BaseException:
+            self._places.release()
+            raise
         self._out.add(connection)
         try:
             response = await connection.handle_async_request(request)
         except BaseException:
             await self._back(connection)
             raise
-        response.stream = self._stream(response.stream, functools.partial(self._back, connection))
+        response.stream = _Answer(response.stream, functools.partial(self._back, connection))
         return response
 
     async def _place(self, timeout: float | None) -> None:
+        if not self._places.locked():
+            await self._places.acquire()  # at once
+            return
         try:
-            async with asyncio.timeout(timeout if self._places.locked() else None):
+            async with asyncio.timeout(timeout):
                 await self._places.acquire()
         except TimeoutError:
             raise self._timeout(f"no connection was free within {timeout:g} s") from None
+
+    async def _free(self, origin: Any) -> Any:
+        """The connection that was used last, if it is good for another request; else a new one."""
+        while self._idle:
+            _, connection = self._idle.pop()
+            if connection.can_handle_request(origin) and not connection.has_expired():
+                return connection
+            await connection.aclose()
+        return self._make(origin)
 
     async def _back(self, connection: Any) -> None:
         if connection not in self._out:  # closed meanwhile, or given back before
             return
         self._out.remove(connection)
         self._places.release()
-        self._idle.append((monotonic(), connection))
-        since, oldest = self._idle[0]
-        if len(self._idle) > self._kept or since < monotonic() - IDLE_S:
-            self._idle.popleft()
+        if connection.is_idle() and self._kept:
+            self._idle.append((monotonic(), connection))
+        else:
+            await connection.aclose()
+        if self._idle and (len(self._idle) > self._kept or self._idle[0][0] < monotonic() - IDLE_S):
+            _, oldest = self._idle.popleft()
             await oldest.aclose()
 
     async def aclose(self) -> None:
@@ -104,15 +130,62 @@ class _Answer:
     def __init__(self, body: Any, give_back: Callable[[], Any]) -> None:
         self._body, self._give_back = body, give_back
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for part in self._body:
-            yield part
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        parts: AsyncIterator[bytes] = self._body.__aiter__()
+        return parts
 
     async def aclose(self) -> None:
         try:
             await self._body.aclose()
         finally:
             await self._give_back()
+
+
+class _Network:
+    """The library's way to reach servers, with streams as below."""
+
+    def __init__(self, network: Any, write_error: type[Exception]) -> None:
+        self._network, self._write_error = network, write_error
+
+    async def connect_tcp(self, *given: Any, **named: Any) -> _Stream:
+        return _Stream(await self._network.connect_tcp(*given, **named), self._write_error)
+
+
+class _Stream:
+    """A stream of the library's whose writes wait for each other, until there are many or an answer is awaited."""
+
+    def __init__(self, stream: Any, write_error: type[Exception]) -> None:
+        self._stream, self._write_error = stream, write_error
+        self._unwritten: list[bytes] = []
+        self._bytes = 0
+        self._timeout: float | None = None
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        self._unwritten.append(buffer)
+        self._bytes += len(buffer)
+        self._timeout = timeout
+        if self._bytes > WRITTEN_AT_ONCE:
+            await self._flush()
+
+    async def _flush(self) -> None:
+        whole, self._unwritten, self._bytes = b"".join(self._unwritten), [], 0
+        await self._stream.write(whole, self._timeout)
+
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        if self._unwritten:
+            with contextlib.suppress(self._write_error):  # as the library: a server may answer before it hangs up
+                await self._flush()
+        got: bytes = await self._stream.read(max_bytes, timeout)
+        return got
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    async def start_tls(self, *given: Any, **named: Any) -> _Stream:
+        return _Stream(await self._stream.start_tls(*given, **named), self._write_error)
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._stream.get_extra_info(info)
 
 
 def _keep_alive() -> list[tuple[int, int, int]]:
