@@ -53,6 +53,10 @@ class EndpointError(WhetError):
     """A model endpoint turns us away for good: a missing or wrong key, no permission, no quota left."""
 
 
+class EndpointUnreachableError(EndpointError):
+    """At a model endpoint's address nobody was ever reached: it is wrong, or the server has not been started."""
+
+
 class SandboxUnavailableError(WhetError):
     """A kind of sandbox cannot run on this machine; the message has the command that mends it."""
 

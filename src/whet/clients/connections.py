@@ -20,6 +20,8 @@ from types import ModuleType
 from typing import Any
 from urllib.request import getproxies
 
+from whet.clients.first_contact import FirstContact, GivenUp, may_give_up, reason
+
 IDLE_S = 5.0
 """Seconds after which a connection that nobody used is closed, as the library does."""
 WRITTEN_AT_ONCE = 1 << 16
@@ -34,23 +36,26 @@ def transport(http: ModuleType, *, most: int, kept: int) -> Any:
     if set(getproxies()) - {"no"}:
         return None
     core = importlib.import_module(http.__name__.replace("httpx", "httpcore"))  # what the library sends with
+    contact = FirstContact()
     connection = functools.partial(
         core.AsyncHTTPConnection,
         ssl_context=http.create_ssl_context(),
         keepalive_expiry=IDLE_S,
-        network_backend=_Network(core.AnyIOBackend(), core.WriteError),
+        network_backend=_Network(core.AnyIOBackend(), core.WriteError, contact.made),
         socket_options=_keep_alive(),
     )
     found = http.AsyncHTTPTransport(verify=False)
-    found._pool = Connections(connection, core.PoolTimeout, most=most, kept=kept)  # the library takes no pool by name
+    found._pool = Connections(connection, core, contact, most=most, kept=kept)  # the library takes no pool by name
     return found
 
 
 class Connections:
     """In place of the library's pool. `make` gives a connection to an origin. Of one event loop at a time."""
 
-    def __init__(self, make: Callable[[Any], Any], timeout: type[Exception], *, most: int, kept: int) -> None:
-        self._make, self._timeout = make, timeout
+    def __init__(
+        self, make: Callable[[Any], Any], core: ModuleType, contact: FirstContact, *, most: int, kept: int
+    ) -> None:
+        self._make, self._core, self._contact = make, core, contact
         self._most, self._kept = most, kept
         self._loop: asyncio.AbstractEventLoop | None = None
         self._forget()
@@ -73,8 +78,11 @@ class Connections:
         self._out.add(connection)
         try:
             response = await connection.handle_async_request(request)
-        except BaseException:
+        except BaseException as error:
             await self._back(connection)
+            unreachable = isinstance(error, (self._core.ConnectError, self._core.ConnectTimeout))
+            if unreachable and self._contact.failed() and may_give_up():
+                raise GivenUp(reason(error)) from error
             raise
         response.stream = _Answer(response.stream, functools.partial(self._back, connection))
         return response
@@ -87,7 +95,7 @@ class Connections:
             async with asyncio.timeout(timeout):
                 await self._places.acquire()
         except TimeoutError:
-            raise self._timeout(f"no connection was free within {timeout:g} s") from None
+            raise self._core.PoolTimeout(f"no connection was free within {timeout:g} s") from None
 
     async def _free(self, origin: Any) -> Any:
         """The connection that was used last, if it is good for another request; else a new one."""
@@ -144,18 +152,18 @@ class _Answer:
 class _Network:
     """The library's way to reach servers, with streams as below."""
 
-    def __init__(self, network: Any, write_error: type[Exception]) -> None:
-        self._network, self._write_error = network, write_error
+    def __init__(self, network: Any, write_error: type[Exception], on_write: Callable[[], None]) -> None:
+        self._network, self._write_error, self._on_write = network, write_error, on_write
 
     async def connect_tcp(self, *given: Any, **named: Any) -> _Stream:
-        return _Stream(await self._network.connect_tcp(*given, **named), self._write_error)
+        return _Stream(await self._network.connect_tcp(*given, **named), self._write_error, self._on_write)
 
 
 class _Stream:
     """A stream of the library's whose writes wait for each other, until there are many or an answer is awaited."""
 
-    def __init__(self, stream: Any, write_error: type[Exception]) -> None:
-        self._stream, self._write_error = stream, write_error
+    def __init__(self, stream: Any, write_error: type[Exception], on_write: Callable[[], None]) -> None:
+        self._stream, self._write_error, self._on_write = stream, write_error, on_write
         self._unwritten: list[bytes] = []
         self._bytes = 0
         self._timeout: float | None = None
@@ -169,6 +177,7 @@ class _Stream:
 
     async def _flush(self) -> None:
         whole, self._unwritten, self._bytes = b"".join(self._unwritten), [], 0
+        self._on_write()
         await self._stream.write(whole, self._timeout)
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
@@ -182,7 +191,7 @@ class _Stream:
         await self._stream.aclose()
 
     async def start_tls(self, *given: Any, **named: Any) -> _Stream:
-        return _Stream(await self._stream.start_tls(*given, **named), self._write_error)
+        return _Stream(await self._stream.start_tls(*given, **named), self._write_error, self._on_write)
 
     def get_extra_info(self, info: str) -> Any:
         return self._stream.get_extra_info(info)

@@ -19,8 +19,9 @@ from whet.clients.client import Client
 from whet.clients.connections import transport
 from whet.clients.door import Door
 from whet.clients.failures import failure
+from whet.clients.first_contact import GivenUp, giving_up
 from whet.clients.keys import find_key
-from whet.errors import MissingExtraError
+from whet.errors import EndpointUnreachableError, MissingExtraError
 from whet.types import SamplingArgs
 
 if TYPE_CHECKING:
@@ -76,7 +77,13 @@ class ProviderClient(Client[ClientT, MessagesT, ResponseT, ToolT]):
         async with self._place():
             await self._door.enter()
             try:
-                return await method(*arguments, **named)
+                with giving_up():
+                    return await method(*arguments, **named)
+            except GivenUp as error:
+                raise EndpointUnreachableError(
+                    f"{self.base_url} cannot be reached: {error}. Nobody there has answered yet: check the address, or "
+                    "start the server and try again."
+                ) from error
             except self._package.APIError as error:
                 ours = failure(self._package, error, self.base_url, self._advice)
                 if ours is None:

@@ -2,7 +2,8 @@
 
 Rollouts of one task go to one replica, because they share a prompt, and tasks go to the replicas in turn. A replica
 that cannot be reached, is overloaded or fails by itself is rested, longer each time, while the others answer for it.
-When nobody else answers, the one whose rest is over first is asked anyway.
+When nobody else answers, the one whose rest is over first is asked anyway. Only where none of them was ever reached,
+that is everybody's error.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from whet.clients.client import Client
-from whet.errors import ConfigError, EndpointDownError
+from whet.errors import ConfigError, EndpointDownError, EndpointUnreachableError
 from whet.types import Messages, Response, SamplingArgs, State, Tool
 
 REST_S = 5.0  # after the first failure; twice as long after each further one
@@ -33,6 +34,7 @@ class ReplicaClient(Client[None, Any, Any, Any]):
         self._next = 0
         self._failures = [0] * len(clients)
         self._rests_until = [0.0] * len(clients)
+        self._absent: set[int] = set()  # those at whose address there never was anybody
         self._homes: dict[Hashable, int] = {}  # the replica of each task
         self._guests: dict[Hashable, set[str]] = {}  # the rollouts under way of each task
 
@@ -50,18 +52,23 @@ class ReplicaClient(Client[None, Any, Any, Any]):
         state: State | None = None,
         **kwargs: Any,
     ) -> Response:
-        last: EndpointDownError | None = None
+        last: EndpointDownError | EndpointUnreachableError | None = None
         for number in self._order(state):
             try:
                 response = await self.clients[number].get_response(
                     prompt, model, sampling_args, tools, state=state, **kwargs
                 )
-            except EndpointDownError as error:
+            except (EndpointDownError, EndpointUnreachableError) as error:
+                absent = isinstance(error, EndpointUnreachableError)
+                (self._absent.add if absent else self._absent.discard)(number)
                 self._rest(number)
                 last = error
                 continue
             self._failures[number], self._rests_until[number] = 0, 0.0
+            self._absent.discard(number)
             return response
+        if len(self._absent) == len(self.clients):
+            raise EndpointUnreachableError(f"none of {len(self.clients)} replicas answers. The last: {last}") from last
         raise EndpointDownError(f"none of {len(self.clients)} replicas answers. The last: {last}") from last
 
     async def release(self, state: State) -> None:
