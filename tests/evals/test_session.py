@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import socket
 import subprocess
 import sys
 import threading
@@ -19,7 +20,7 @@ from rich.console import Console
 
 from whet.cli.output import print_json
 from whet.clients.scripted import ScriptedClient
-from whet.errors import EnvironmentLoadError, WhetError
+from whet.errors import EndpointUnreachableError, EnvironmentLoadError, WhetError
 from whet.evals.config import EvalConfig
 from whet.evals.naming import results_directory
 from whet.evals.observer import Unwatched
@@ -232,6 +233,15 @@ def test_a_key_that_is_refused_ends_the_run_and_keeps_what_was_paid_for(config: 
         run_eval(changed(config, max_concurrent=1, rollouts_per_example=1))
     (results,) = config.output_directory.rglob("results.jsonl")
     assert [json.loads(line)["example_id"] for line in results.read_text().splitlines()] == [0, 1]
+
+
+def test_an_endpoint_that_was_never_there_ends_the_run(config: EvalConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("whet.clients.first_contact.GRACE_S", 0.0)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        nobody = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
+    with pytest.raises(EndpointUnreachableError, match=rf"{nobody}/ cannot be reached: Connection refused"):
+        run_eval(changed(config, base_url=nobody))
 
 
 def test_an_environment_that_is_not_there_is_one_clear_error(config: EvalConfig) -> None:

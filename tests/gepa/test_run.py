@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from planted.server import Trouble
+from planted.server import Endpoint, Trouble
 from planted.world import SEED_PROMPT, World
 from runs import ENVIRONMENT, Endpoints, begun, endpoints, finished, metadata, whole_lines
 
@@ -221,6 +221,21 @@ def test_an_endpoint_that_is_down_costs_little_of_the_budget(whet: Whet, config:
     assert "calls keep failing" in said
     assert re.search(rf"go on with: whet gepa run --resume \S*{RUN}\n", said)
     assert sum(begun(RUN).values()) <= 20 + 8 + 2 + 2
+
+
+def test_an_endpoint_that_was_never_there_ends_the_run_in_a_line_and_it_can_be_gone_on_with(
+    whet: Whet, models: Endpoints, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("whet.clients.first_contact.GRACE_S", 0.0)
+    away = Endpoint(models.policy.answer).start()
+    away.close()
+    config = models.write_config(tmp_path / "search.toml", name="search", base_url=away.url)
+    said = whet("gepa", "run", config, expected=1)
+    assert f"failed: {away.url}/ cannot be reached: Connection refused." in said
+    assert sum(begun(RUN).values()) <= 8 + 2
+    with Endpoint(models.policy.answer, port=away.port):
+        whet("gepa", "run", "--resume", RUN)
+    assert finished(RUN)
 
 
 def test_dollars_are_a_limit_too(whet: Whet, models: Endpoints, tmp_path: Path) -> None:
