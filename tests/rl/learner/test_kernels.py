@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers.models.qwen3.modeling_qwen3 import apply_rotary_pos_emb
 
-from whet.rl.learner.kernels import attend, pad, rms_norm, rotate, share, take, unpad
+from whet.rl.learner.kernels import attend, pad, read, rms_norm, rotate, take, unpad
 
 
 def same(found, expected, inputs):
@@ -63,7 +63,15 @@ def test_rows_taken_once_each():
     same(take(x, rows), x[rows], (x,))
 
 
-def test_rows_that_several_read_add_up_their_gradients_and_those_nobody_reads_get_none():
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rows_that_several_read_add_up_their_gradients_and_those_nobody_reads_get_none(dtype):
     torch.manual_seed(0)
-    x, reader = torch.randn(3, 4, 2, requires_grad=True), torch.tensor([0, 0, 2, 0, 2])
-    same(share(x, reader), x[reader], (x,))
+    x = torch.randn(4, 3, dtype=dtype, requires_grad=True)
+    index, padding = torch.tensor([0, 3, 3, 0, 1, 0]), 5
+    # the readers of 0, of 1, of 2 (none) and of 3; the last place is padding
+    found = read(x, index, torch.tensor([0, 3, 4, 1, 2]), torch.tensor([0, 2, 3, 3]))
+    weights = torch.randint(-3, 4, (6, 3)).to(dtype)
+    assert torch.equal(found, x[index])
+    (gradient,) = torch.autograd.grad((found * weights).sum(), x)
+    weights[padding] = 0
+    assert torch.equal(gradient, torch.autograd.grad((x[index] * weights).sum(), x)[0])

@@ -50,7 +50,9 @@ def test_no_tensor_of_a_forward_or_backward_pass_is_larger_than_a_chunk_of_logit
     hidden = torch.randn(tokens, 4, requires_grad=True)
     weight = torch.randn(vocabulary, 4, requires_grad=True)
     with Allocations() as allocations:
-        found, entropies = logprobs.token_logprobs(hidden, weight, torch.arange(tokens), torch.ones(tokens))
+        found, entropies = logprobs.token_logprobs(
+            hidden, weight, torch.arange(tokens), torch.arange(tokens), torch.ones(tokens)
+        )
         (found - entropies).sum().backward()
     assert allocations.largest == 4 * chunk < 4 * tokens * vocabulary / 7
 

@@ -18,7 +18,7 @@ from whet.inference.packed_file import map_packed
 from whet.inference.weights import pack as pack_weights
 from whet.rl.batch import pack
 from whet.rl.checkpoints import newest_checkpoint, save_checkpoint
-from whet.rl.learner import decoder
+from whet.rl.learner import attention
 from whet.rl.learner.config import OptimizerConfig
 from whet.rl.learner.protocol import OptimParams
 from whet.rl.losses.config import LossConfig
@@ -87,9 +87,9 @@ def test_many_rollouts_of_one_prompt_have_the_gradients_of_one_at_a_time(model_d
         torch.testing.assert_close(gradient, expected[name], atol=2e-4, rtol=2e-4, msg=name)
 
 
-@pytest.mark.parametrize("keys", [decoder.EAGER_KEYS, 0])
+@pytest.mark.parametrize("keys", [attention.EAGER_KEYS, 0])
 def test_what_one_sequence_says_changes_nothing_of_another_in_the_same_pack(make, sequences, monkeypatch, keys):
-    monkeypatch.setattr(decoder, "EAGER_KEYS", keys)
+    monkeypatch.setattr(attention, "EAGER_KEYS", keys)
     learner = make(token_budget=10_000)
     changed = dataclasses.replace(sequences[0], ids=(sequences[0].ids + sequences[0].trained) % 61)
     before, after = (learner.token_logprobs(pack([first, *sequences[1:]])) for first in (sequences[0], changed))
@@ -103,7 +103,7 @@ def test_long_sequences_take_the_fused_attention_and_agree(make, make_rollouts, 
     batch = pack(make_rollouts(groups=groups))
     eager, fused = make(), make()
     eager.forward_backward(batch, CROSS_ENTROPY)
-    monkeypatch.setattr(decoder, "EAGER_KEYS", 0)
+    monkeypatch.setattr(attention, "EAGER_KEYS", 0)
     fused.forward_backward(batch, CROSS_ENTROPY)
     for name, gradient in gradients(fused).items():
         torch.testing.assert_close(gradient, gradients(eager)[name], atol=2e-4, rtol=2e-4, msg=name)

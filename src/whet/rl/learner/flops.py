@@ -3,18 +3,16 @@
     flops = w (P_layers T - P_last (T - N) + P_head N) + 12 L W A
 
 P are the parameters that a token is multiplied with (embeddings are looked up; of a mixture of experts those of the
-experts that a token goes to), T tokens that are computed, N tokens that are trained, L layers, W the width of all query
-heads, A pairs of a token and one that it attends to. w is 6: 2 forward, 2 for the gradient of what goes in and 2 for
-that of the weights; 4 where the weights are frozen under an adapter, whose own products are left out (they are few).
-P_last is what the last layer has behind its attention, which is computed only for the N tokens that predict. What is
-computed again, for activation checkpointing, does not count, nor does a shared prompt more than once.
+experts that a token goes to), T tokens that are computed, N of them that predict a trained one, L layers, W the width
+of all query heads, A pairs of a token and one that it attends to. w is 6: 2 forward, 2 for the gradient of what goes in
+and 2 for that of the weights; 4 where the weights are frozen under an adapter, whose own products are left out (they
+are few). P_last is what the last layer has behind its attention, which is computed only for the N tokens that predict.
+What is computed again, for activation checkpointing, does not count, nor does what sequences share more than once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import numpy as np
 
 from whet.inference.architecture import Architecture
 from whet.rl.learner.layout import Layout
@@ -47,15 +45,13 @@ def _behind_attention(arch: Architecture, layer: int) -> int:
 def batch_flops(arch: Architecture, layouts: Sequence[Layout], *, frozen: bool) -> float:
     """Of forward and backward pass over a batch; `frozen`: only an adapter is trained."""
     tokens = sum(len(layout.tokens) for layout in layouts)
-    trained = sum(len(layout.targets) for layout in layouts)
-    products = layer_parameters(arch) * tokens + arch.hidden_size * arch.vocab_size * trained
-    products -= _behind_attention(arch, arch.num_layers - 1) * (tokens - trained)
-    pairs = sum(map(_pairs, layouts))
+    predictors = sum(len(layout.predictors) for layout in layouts)
+    products = layer_parameters(arch) * tokens + arch.hidden_size * arch.vocab_size * predictors
+    products -= _behind_attention(arch, arch.num_layers - 1) * (tokens - predictors)
+    pairs = sum(_pairs(layout) for layout in layouts)
     return float((4 if frozen else 6) * products + 12 * arch.num_layers * arch.num_heads * arch.head_dim * pairs)
 
 
 def _pairs(layout: Layout) -> float:
-    """Pairs of a token and one that it reads: half a square within a run, all of the prefix for each token of a row."""
-    rows = layout.rows.lengths.astype(float)
-    within = (np.square(rows).sum() + np.square(layout.prefixes.lengths.astype(float)).sum()) / 2
-    return float(within + (rows * layout.prefix_lengths).sum())
+    """Pairs of a token and one that it reads: all of those before it, and half of itself."""
+    return float(layout.positions.sum() + len(layout.positions) / 2)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -38,14 +39,15 @@ def take(x_ND: Tensor, unique: Tensor) -> Tensor:
     return _call(_Take, x_ND, unique)
 
 
-def share(x_PD: Tensor, reader_of_row: Tensor) -> Tensor:
-    """Row r of the result is row `reader_of_row[r]` of x. The gradients of those who read the same add up in a matrix
-    product, far faster than one by one."""
-    return _call(_Share, x_PD, reader_of_row)
+def read(x_ND: Tensor, index: Tensor, readers: Tensor, first_reader: Tensor) -> Tensor:
+    """Rows `index` of x, as often as they are read. The gradient of row i is the sum of those of its readers: places of
+    `index`, from `readers[first_reader[i]]` to where those of the next row begin; places that are not among them get
+    none. Far faster than adding them up one by one, as autograd does."""
+    return _call(_Read, x_ND, index, readers, first_reader)
 
 
 def pad(x_TD: Tensor, slots: Tensor, where: Tensor) -> Tensor:
-    """Flat tokens as rows of a rectangle (see `layout.Rectangle`). Padding gets no gradient."""
+    """Flat tokens as rows of a rectangle (see `layout.Block`). Padding gets no gradient."""
     return _call(_Pad, x_TD, slots, where)
 
 
@@ -136,18 +138,16 @@ class _Take(torch.autograd.Function):
         return grad.new_zeros(ctx.rows, *grad.shape[1:]).index_copy_(0, unique, grad), None
 
 
-class _Share(torch.autograd.Function):
+class _Read(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, reader_of_row: Tensor) -> Tensor:
-        ctx.save_for_backward(reader_of_row)
-        ctx.shape = x.shape
-        return x.index_select(0, reader_of_row)
+    def forward(ctx: Any, x: Tensor, index: Tensor, readers: Tensor, first_reader: Tensor) -> Tensor:
+        ctx.save_for_backward(readers, first_reader)
+        return x.index_select(0, index)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        (reader_of_row,) = ctx.saved_tensors
-        reads_PR = reader_of_row == torch.arange(ctx.shape[0], device=grad.device)[:, None]
-        return (reads_PR.to(grad.dtype) @ grad.flatten(1)).view(ctx.shape), None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        readers, first_reader = ctx.saved_tensors
+        return F.embedding_bag(readers, grad, first_reader, mode="sum"), None, None, None
 
 
 class _Pad(torch.autograd.Function):

@@ -1,23 +1,26 @@
-"""How a batch is laid out for the model: micro-batches in which a prompt that several rollouts share is computed once.
+"""How a batch is laid out for the model: micro-batches in which what several sequences begin with is computed once.
 
-    group of 3, prompt p q r, answers a b | c | d e
+    sequences   p q r | a b        answers to one prompt p q r, two of which begin alike
+                p q r | a c d
+                p q r | e f
 
-    prefix    p q                 computed once, read by the three rows as keys and values
-    rows      r a                 every row starts with the last prompt token, which predicts the first answer token,
-              r                   and ends before its last answer token, which predicts nothing that is trained
-              r d
+    runs        p q                computed once; nothing in it predicts a trained token
+                r e                reads p q; r predicts a, a and e, and e predicts f
+                a c                reads p q r; a predicts b and c, and c predicts d
 
-Tokens are flat (no padding) everywhere except inside attention, where prefixes and rows become padded rectangles. With
-16 groups of 8 and prompts as long as answers this is half the work of one row per rollout. It changes no gradient: a
-prefix token's gradient is the sum over the rows that read it. A prompt used once is simply part of its row.
+The last token of a sequence predicts nothing and is left out. Every other token adds itself to a tree, unless one of
+the same past is there already; a run is what a sequence adds, and reads all tokens from the root to its own. Prompts
+shared by a group, a preamble shared by all prompts, histories that branch, and equal answers are all the same case. It
+changes no gradient: a token's gradient is the sum over those that read it.
 
-Pure numpy; which sequences meet in a micro-batch depends on lengths and prompts alone.
+Tokens are flat (no padding) everywhere except inside attention, where runs of similar shape become padded rectangles
+(`Block`). Pure numpy; what meets in a micro-batch depends on the tokens alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,151 +29,191 @@ from whet.rl.batch import PackedBatch
 
 Index = NDArray[np.int64]
 
+BLOCK_PLACES = 8192
+"""Pairs of a query and a key that are padded rather than begin another block, whose operations cost as much."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rectangle:
-    """R runs of consecutive tokens of a block, as a padded rectangle of R x L places and back again."""
+class Block:
+    """R runs of similar shape: a padded rectangle of queries, R x L, over a padded rectangle of keys, R x S.
 
-    slots: Index  # R x L; which token of the block stands in a place; padding repeats token 0
-    where: Index  # for each token of the block, its place in the flattened rectangle
-    padding: Index  # the places of the flattened rectangle that hold no token
+    A run reads the tokens from the root to its own end; its query l sees the first `before + l + 1` of them.
+    """
 
-    @property
-    def lengths(self) -> Index:
-        """R; tokens of each run."""
-        runs, longest = self.slots.shape
-        return np.bincount(self.where // max(longest, 1), minlength=runs)
+    queries: Index  # R x L; which of the block's own tokens stands in a place; padding repeats the first
+    where: Index  # for each of the block's own tokens, its place in the flattened queries
+    padding: Index  # the places of the flattened queries that hold no token
+    keys: Index  # R x S; which token of the micro-batch is read; padding repeats the first
+    before: Index  # R; tokens that a run reads before its own
+    lengths: Index  # R; its own tokens
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layout:
-    """One micro-batch: T flat tokens, first those of P shared prefixes, then those of B rows.
+    """One micro-batch: T flat tokens, run after run and block after block.
 
-    N of the row tokens are predictors: their successor is a trained token.
+    U of them are predictors: a successor is a trained token. N trained tokens are predicted, by the order of their
+    predictors.
     """
 
     tokens: Index  # T; where in the batch each token comes from
     positions: Index  # T; position in its sequence
-    prefixes: Rectangle  # P x longest prefix, over the first tokens
-    rows: Rectangle  # B x longest row, over the tokens after those
-    prefix_of_row: Index  # B; 0 for a row without
-    prefix_lengths: Index  # B; how much of that prefix the row reads, 0 for a row without
-    predictors: Index  # N; counted from the first row token
+    silent: tuple[Block, ...]  # the first blocks; nothing in them is a predictor
+    speaking: tuple[Block, ...]
+    predictors: Index  # U
     targets: Index  # N; where in the batch the successor is
+    predictor_of_target: Index  # N; counted in predictors
 
     @property
-    def prefix_tokens(self) -> int:
-        return len(self.prefixes.where)
+    def a_target_of_predictor(self) -> Index:
+        """U; where in the batch one of the successors is."""
+        return self.targets[np.searchsorted(self.predictor_of_target, np.arange(len(self.predictors)))]
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
-    """A sequence cut to what its trained tokens need: tokens `start : stop` of the batch, the prompt being
-    `start : body` (the part that can be shared)."""
+class _Branch:
+    """A sequence as far as its trained tokens need it: tokens `start : stop` of the batch. The first `shared` of them
+    are also the first of the branch before it."""
 
     start: int
-    body: int
     stop: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Unit:
-    """Rows that are computed together; `prefix` is the number of leading tokens they share."""
-
-    rows: tuple[_Row, ...]
-    prefix: int
+    shared: int
 
     @property
-    def longest(self) -> int:
-        return max(row.stop - row.start for row in self.rows) - self.prefix
+    def new(self) -> int:
+        return self.stop - self.start - self.shared
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Run:
+    """Tokens `begin : end` of a path from the root. `path` counts tokens as they were added, before blocks are made."""
+
+    path: Index
+    begin: int
+    end: int
+    silent: bool
+
+    @property
+    def length(self) -> int:
+        return self.end - self.begin
 
 
 def micro_batches(batch: PackedBatch, token_budget: int) -> list[Layout]:
-    """The batch in pieces of about `token_budget` slots, padding included, each of rows of similar length.
+    """The batch in pieces of at most `token_budget` tokens. Every trained token is a target exactly once.
 
-    Every trained token is a target exactly once. A sequence longer than the budget gets a piece of its own.
+    Sequences stay whole; one that is longer than the budget gets a piece of its own.
     """
-    units = [piece for unit in _units(batch) for piece in _split(unit, token_budget)]
-    units.sort(key=lambda unit: (unit.longest, unit.prefix))
-    layouts: list[Layout] = []
-    chosen: list[_Unit] = []
-    for unit in units:
-        if chosen and _slots([*chosen, unit]) > token_budget:
-            layouts.append(_lay_out(batch, chosen))
-            chosen = []
-        chosen.append(unit)
-    if chosen:
-        layouts.append(_lay_out(batch, chosen))
-    return layouts
+    pieces: list[list[_Branch]] = []
+    tokens = 0
+    for branch in _branches(batch):
+        if not pieces or tokens + branch.new > token_budget:
+            pieces.append([])
+            tokens, branch = 0, replace(branch, shared=0)
+        pieces[-1].append(branch)
+        tokens += branch.new
+    return [_lay_out(batch, piece) for piece in pieces]
 
 
-def _slots(units: Sequence[_Unit]) -> int:
-    prefixes = [unit.prefix for unit in units if unit.prefix]
-    rows = sum(len(unit.rows) for unit in units)
-    return len(prefixes) * max(prefixes, default=0) + rows * max(unit.longest for unit in units)
-
-
-def _units(batch: PackedBatch) -> list[_Unit]:
-    """Sequences with trained tokens, those with equal prompts together."""
-    by_prompt: dict[bytes, list[_Row]] = {}
+def _branches(batch: PackedBatch) -> Iterator[_Branch]:
+    """Sequences with trained tokens, ordered so that those that begin alike follow one another, and one that goes on
+    comes before one that ends: then the latter adds nothing."""
+    keys_TK = batch.ids[:, None]
+    if batch.experts is not None:  # tokens that were sent to different experts are not the same computation
+        keys_TK = np.concatenate([keys_TK, batch.experts.reshape(len(keys_TK), -1)], axis=1, dtype=np.int32)
+    spans = []
     for start, stop in zip(batch.cu_seqlens[:-1].tolist(), batch.cu_seqlens[1:].tolist(), strict=True):
         trained = np.flatnonzero(batch.trained[start:stop])
         if len(trained):
-            row = _Row(start, start + int(trained[0]) - 1, start + int(trained[-1]))
-            by_prompt.setdefault(batch.ids[row.start : row.body].tobytes(), []).append(row)
-    units = []
-    for rows in by_prompt.values():
-        rows.sort(key=lambda row: row.stop - row.start)
-        units.append(_Unit(tuple(rows), rows[0].body - rows[0].start if len(rows) > 1 else 0))
-    return units
+            spans.append((start, start + int(trained[-1])))
+    spans.sort(key=lambda span: keys_TK[slice(*span)].tobytes(), reverse=True)
+    before = slice(0, 0)
+    for start, stop in spans:
+        yield _Branch(start, stop, _common(keys_TK[before], keys_TK[start:stop]))
+        before = slice(start, stop)
 
 
-def _split(unit: _Unit, token_budget: int) -> Iterator[_Unit]:
-    rows: list[_Row] = []
-    for row in unit.rows:
-        if rows and _slots([_Unit((*rows, row), unit.prefix)]) > token_budget:
-            yield _Unit(tuple(rows), unit.prefix)
-            rows = []
-        rows.append(row)
-    yield _Unit(tuple(rows), unit.prefix)
+def _common(left_TK: NDArray[np.int32], right_TK: NDArray[np.int32]) -> int:
+    """How many tokens both begin with."""
+    length = min(len(left_TK), len(right_TK))
+    differ = (left_TK[:length] != right_TK[:length]).any(axis=1)
+    return int(differ.argmax()) if differ.any() else length
 
 
-def _lay_out(batch: PackedBatch, units: Sequence[_Unit]) -> Layout:
-    prefixes = [(unit.rows[0].start, unit.rows[0].start + unit.prefix) for unit in units if unit.prefix]
-    spans: list[tuple[int, int]] = []
-    starts: list[int] = []  # of the sequence a span belongs to, for positions
-    prefix_of_row: list[int] = []
-    prefix_lengths: list[int] = []
-    number = 0
-    for unit in units:
-        for row in unit.rows:
-            spans.append((row.start + unit.prefix, row.stop))
-            starts.append(row.start)
-            prefix_of_row.append(number if unit.prefix else 0)
-            prefix_lengths.append(unit.prefix)
-        number += unit.prefix > 0
+def _lay_out(batch: PackedBatch, branches: Sequence[_Branch]) -> Layout:
+    path = np.zeros(0, np.int64)
+    paths: list[Index] = []
+    sources, depths, predictors, targets = [], [], [], []
+    added = 0
+    for branch in branches:
+        path = np.concatenate([path[: branch.shared], np.arange(added, added + branch.new)])
+        added += branch.new
+        paths.append(path)
+        depths.append(np.arange(branch.shared, len(path)))
+        sources.append(branch.start + depths[-1])
+        predicting = np.flatnonzero(batch.trained[branch.start + 1 : branch.stop + 1])
+        predictors.append(path[predicting])
+        targets.append(branch.start + 1 + predicting)
+    predicts = np.zeros(added, np.bool_)
+    predicts[np.concatenate(predictors)] = True
 
-    lengths = [stop - start for start, stop in [*prefixes, *spans]]
-    begins = np.repeat([*(start for start, _ in prefixes), *starts], lengths)
-    tokens = np.concatenate([np.arange(start, stop) for start, stop in [*prefixes, *spans]])
-    prefix_tokens = sum(lengths[: len(prefixes)])
-    successors = tokens[prefix_tokens:] + 1
-    predictors = np.flatnonzero(batch.trained[successors])
+    runs = list(_runs(branches, paths, predicts))
+    silent, speaking = (list(_grouped(run for run in runs if run.silent == kind)) for kind in (True, False))
+    order = np.concatenate([run.path[run.begin : run.end] for alike in (*silent, *speaking) for run in alike])
+    place = np.empty_like(order)  # of a token as it was added, in the order of blocks
+    place[order] = np.arange(added)
+    predictor_N, target_N = place[np.concatenate(predictors)], np.concatenate(targets)
+    by_predictor = np.argsort(predictor_N, kind="stable")
+    unique_U, predictor_of_target = np.unique(predictor_N[by_predictor], return_inverse=True)
     return Layout(
-        tokens=tokens,
-        positions=tokens - begins,
-        prefixes=_rectangle(lengths[: len(prefixes)]),
-        rows=_rectangle(lengths[len(prefixes) :]),
-        prefix_of_row=np.asarray(prefix_of_row, np.int64),
-        prefix_lengths=np.asarray(prefix_lengths, np.int64),
-        predictors=predictors,
-        targets=successors[predictors],
+        tokens=np.concatenate(sources)[order],
+        positions=np.concatenate(depths)[order],
+        silent=tuple(_block(alike, place) for alike in silent),
+        speaking=tuple(_block(alike, place) for alike in speaking),
+        predictors=unique_U,
+        targets=target_N[by_predictor],
+        predictor_of_target=predictor_of_target,
     )
 
 
-def _rectangle(lengths: Sequence[int]) -> Rectangle:
-    lengths_R = np.asarray(lengths, np.int64)
-    real_RL = np.arange(lengths_R.max(initial=0)) < lengths_R[:, None]
-    slots_RL = np.zeros(real_RL.shape, np.int64)
-    slots_RL[real_RL] = np.arange(lengths_R.sum())
-    return Rectangle(slots=slots_RL, where=np.flatnonzero(real_RL), padding=np.flatnonzero(~real_RL))
+def _runs(branches: Sequence[_Branch], paths: Sequence[Index], predicts: NDArray[np.bool_]) -> Iterator[_Run]:
+    """What each branch adds, cut before its first predictor: behind the attention of the last layer nobody needs what
+    is before it."""
+    for branch, path in zip(branches, paths, strict=True):
+        if branch.new:
+            first = branch.shared + int(predicts[path[branch.shared :]].argmax())
+            if first > branch.shared:
+                yield _Run(path, branch.shared, first, silent=True)
+            yield _Run(path, first, len(path), silent=False)
+
+
+def _grouped(runs: Iterable[_Run]) -> Iterator[list[_Run]]:
+    """Runs of similar shape, the longest first."""
+    chosen: list[_Run] = []
+    reach = needed = 0
+    for run in sorted(runs, key=lambda run: (-run.length, -run.end)):
+        reach, needed = max(reach, run.end), needed + run.length * run.end
+        if chosen and (len(chosen) + 1) * chosen[0].length * reach - needed > BLOCK_PLACES:
+            yield chosen
+            chosen, reach, needed = [], run.end, run.length * run.end
+        chosen.append(run)
+    if chosen:
+        yield chosen
+
+
+def _block(runs: Sequence[_Run], place: Index) -> Block:
+    lengths_R = np.array([run.length for run in runs])
+    ends_R = np.array([run.end for run in runs])
+    real_RL = np.arange(lengths_R.max()) < lengths_R[:, None]
+    queries_RL = np.zeros(real_RL.shape, np.int64)
+    queries_RL[real_RL] = np.arange(lengths_R.sum())
+    read_RS = np.arange(ends_R.max()) < ends_R[:, None]
+    keys_RS = np.zeros(read_RS.shape, np.int64)
+    keys_RS[read_RS] = place[np.concatenate([run.path[: run.end] for run in runs])]
+    return Block(
+        queries=queries_RL,
+        where=np.flatnonzero(real_RL),
+        padding=np.flatnonzero(~real_RL),
+        keys=keys_RS,
+        before=ends_R - lengths_R,
+        lengths=lengths_R,
+    )

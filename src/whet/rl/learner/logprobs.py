@@ -1,4 +1,4 @@
-"""log p of the tokens that were taken, and entropies, without ever holding N x V logits for all N at once.
+"""log p of the tokens that were taken, and entropies, without ever holding the logits of all tokens at once.
 
 Logits are made chunk by chunk and thrown away; the backward pass makes them again, unless one chunk is all there is.
 Both results have exact gradients, with respect to hidden states and to the output matrix.
@@ -7,6 +7,7 @@ Both results have exact gradients, with respect to hidden states and to the outp
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -25,60 +26,69 @@ CUDA_CHUNK_ELEMENTS = 1 << 27
 
 
 def token_logprobs(
-    hidden_ND: Tensor, weight_VD: Tensor, targets_N: Tensor, temperatures_N: Tensor
+    hidden_UD: Tensor, weight_VD: Tensor, targets_N: Tensor, state_of_target_N: Tensor, temperatures_U: Tensor
 ) -> tuple[Tensor, Tensor]:
     """log softmax(hidden @ weight.T / temperature)[target], and the entropy of that distribution in nats; fp32 [N].
 
+    Target n is predicted by hidden state `state_of_target_N[n]`, in ascending order; each of U predicts at least one.
     Under autocast the matrix products are made in its dtype, forward and backward.
     """
-    scaled_ND = (hidden_ND / temperatures_N[:, None]).to(product_dtype(hidden_ND.device))
-    result: tuple[Tensor, Tensor] = _TokenLogprobs.apply(scaled_ND, weight_VD, targets_N)  # type: ignore[no-untyped-call]
+    scaled_UD = (hidden_UD / temperatures_U[:, None]).to(product_dtype(hidden_UD.device))
+    result: tuple[Tensor, Tensor] = _TokenLogprobs.apply(scaled_UD, weight_VD, targets_N, state_of_target_N)  # type: ignore[no-untyped-call]
     return result
 
 
 class _TokenLogprobs(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, hidden_ND: Tensor, weight_VD: Tensor, targets_N: Tensor) -> tuple[Tensor, Tensor]:
-        logprobs_N = hidden_ND.new_empty(len(targets_N), dtype=torch.float32)
-        entropies_N = torch.empty_like(logprobs_N)
-        product_VD = weight_VD.to(hidden_ND.dtype)
-        chunks = _chunks(hidden_ND, len(weight_VD))
+    def forward(
+        ctx: Any, hidden_UD: Tensor, weight_VD: Tensor, targets_N: Tensor, states_N: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        logprobs_N = hidden_UD.new_empty(len(targets_N), dtype=torch.float32)
+        entropies_U = torch.empty(len(hidden_UD), dtype=torch.float32, device=hidden_UD.device)
+        product_VD = weight_VD.to(hidden_UD.dtype)
+        ctx.chunks = _chunks(states_N, len(hidden_UD), len(weight_VD))
         kept: tuple[Tensor, ...] = ()
-        for part in chunks:
-            logs_NV, probabilities_NV = _distributions(hidden_ND[part], product_VD)
-            logprobs_N[part] = logs_NV.gather(-1, targets_N[part, None]).squeeze(-1)
-            entropies_N[part] = torch.linalg.vecdot(probabilities_NV, logs_NV).neg_()
-            if len(chunks) == 1:
-                kept = logs_NV, probabilities_NV
-        ctx.save_for_backward(hidden_ND, weight_VD, targets_N, entropies_N, *kept)
+        for states, part in ctx.chunks:
+            logs_UV, probabilities_UV = _distributions(hidden_UD[states], product_VD)
+            logprobs_N[part] = logs_UV[states_N[part] - states.start, targets_N[part]]
+            entropies_U[states] = torch.linalg.vecdot(probabilities_UV, logs_UV).neg_()
+            if len(ctx.chunks) == 1:
+                kept = logs_UV, probabilities_UV
+        ctx.save_for_backward(hidden_UD, weight_VD, targets_N, states_N, entropies_U, *kept)
         ctx.set_materialize_grads(False)
-        return logprobs_N, entropies_N
+        return logprobs_N, entropies_U[states_N]
 
     @staticmethod
     def backward(
         ctx: Any, grad_logprobs_N: Tensor | None, grad_entropies_N: Tensor | None
-    ) -> tuple[Tensor | None, Tensor | None, None]:
-        hidden_ND, weight_VD, targets_N, entropies_N, *kept = ctx.saved_tensors
+    ) -> tuple[Tensor | None, Tensor | None, None, None]:
+        hidden_UD, weight_VD, targets_N, states_N, entropies_U, *kept = ctx.saved_tensors
         if grad_logprobs_N is None:
             if grad_entropies_N is None:
-                return None, None, None
+                return None, None, None, None
             grad_logprobs_N = torch.zeros_like(grad_entropies_N)
-        grad_hidden_ND = torch.empty_like(hidden_ND) if ctx.needs_input_grad[0] else None
+        grad_logprobs_U = torch.zeros_like(entropies_U).index_add_(0, states_N, grad_logprobs_N)
+        grad_entropies_U = None
+        if grad_entropies_N is not None:
+            grad_entropies_U = torch.zeros_like(entropies_U).index_add_(0, states_N, grad_entropies_N)
+        grad_hidden_UD = torch.empty_like(hidden_UD) if ctx.needs_input_grad[0] else None
         grad_weight_VD = torch.zeros_like(weight_VD) if ctx.needs_input_grad[1] else None
-        product_VD = weight_VD.to(hidden_ND.dtype)
-        for part in _chunks(hidden_ND, len(weight_VD)):
-            logs_NV, probabilities_NV = kept or _distributions(hidden_ND[part], product_VD)
+        product_VD = weight_VD.to(hidden_UD.dtype)
+        for states, part in ctx.chunks:
+            logs_UV, probabilities_UV = kept or _distributions(hidden_UD[states], product_VD)
             # d log p(target) / d logits = onehot(target) - p, d entropy / d logits = -p (log p + entropy)
-            slope = -grad_logprobs_N[part, None]
-            if grad_entropies_N is not None:
-                slope = slope - grad_entropies_N[part, None] * (logs_NV + entropies_N[part, None])
-            grad = (probabilities_NV * slope).scatter_add_(-1, targets_N[part, None], grad_logprobs_N[part, None])
-            grad = grad.to(hidden_ND.dtype)
-            if grad_hidden_ND is not None:
-                grad_hidden_ND[part] = grad @ product_VD
+            slope = -grad_logprobs_U[states, None]
+            if grad_entropies_U is not None:
+                slope = slope - grad_entropies_U[states, None] * (logs_UV + entropies_U[states, None])
+            grad = probabilities_UV * slope
+            place_N = (states_N[part] - states.start) * grad.shape[1] + targets_N[part]
+            grad.view(-1).index_add_(0, place_N, grad_logprobs_N[part])
+            grad = grad.to(hidden_UD.dtype)
+            if grad_hidden_UD is not None:
+                grad_hidden_UD[states] = grad @ product_VD
             if grad_weight_VD is not None:
-                grad_weight_VD += grad.T @ hidden_ND[part]
-        return grad_hidden_ND, grad_weight_VD, None
+                grad_weight_VD += grad.T @ hidden_UD[states]
+        return grad_hidden_UD, grad_weight_VD, None, None
 
 
 def _distributions(hidden: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -87,7 +97,9 @@ def _distributions(hidden: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     return logs, (logs * LOG2_E).exp2_()  # three times as fast as exp on some CPUs
 
 
-def _chunks(hidden_ND: Tensor, vocabulary: int) -> list[slice]:
-    count = len(hidden_ND)
-    size = max(1, (CUDA_CHUNK_ELEMENTS if hidden_ND.is_cuda else CHUNK_ELEMENTS) // vocabulary)
-    return [slice(start, min(start + size, count)) for start in range(0, count, size)]
+def _chunks(states_N: Tensor, count: int, vocabulary: int) -> list[tuple[slice, slice]]:
+    """Hidden states that are computed together, and the targets that they predict."""
+    size = max(1, (CUDA_CHUNK_ELEMENTS if states_N.is_cuda else CHUNK_ELEMENTS) // vocabulary)
+    starts = [*range(0, count, size), count]
+    bounds = torch.searchsorted(states_N, torch.tensor(starts, device=states_N.device)).tolist()
+    return [(slice(*states), slice(*part)) for states, part in zip(pairwise(starts), pairwise(bounds), strict=True)]

@@ -204,14 +204,15 @@ class TorchLearner:
         with torch.autocast(self._device.type, self._autocast, enabled=self._autocast is not None):
             ids_T = self._tensor(batch.ids[layout.tokens]).long()
             experts_TLK = None if batch.experts is None else self._tensor(batch.experts[layout.tokens])
-            hidden_ND = hidden_states(
+            hidden_UD = hidden_states(
                 model.model, ids_T, layout, experts_TLK=experts_TLK, recompute=self._checkpointing
             )
             return token_logprobs(
-                hidden_ND,
+                hidden_UD,
                 model.lm_head.weight,
                 self._tensor(batch.ids[layout.targets]).long(),
-                self._tensor(batch.temperatures[batch.sequence_of_token[layout.targets]]),
+                self._tensor(layout.predictor_of_target),
+                self._tensor(batch.temperatures[batch.sequence_of_token[layout.a_target_of_predictor]]),
             )
 
     @torch.no_grad()
