@@ -108,7 +108,7 @@ def test_one_that_leaves_while_it_is_answered_gives_its_row_back(address, policy
         assert ask(address) == 8
     wait_until_over(address)
     assert policy.engine._scheduler.running == []
-    assert not policy.engine._listeners
+    assert not policy.engine._followers
     assert policy.engine.stats.generated_tokens - before < CONTEXT - 100
     assert ended(address, 499) == 1
     assert ask(address) == 8
@@ -131,7 +131,7 @@ def test_no_more_waits_for_a_slow_reader_than_there_is_room_for(address, policy,
     monkeypatch.setattr("whet.gateway.streams.MOST_PENDING", 500)
     with asking(address) as slow:
         said = slow.recv(1000)
-        while policy.engine._listeners:
+        while policy.engine._followers:
             pass
         while part := slow.recv(65536):
             said += part

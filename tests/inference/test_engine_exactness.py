@@ -132,6 +132,54 @@ def test_a_turn_that_rewrites_history_reuses_only_the_common_prefix(
     assert worst(reference, model, [first, second], samples) < TOLERANCE
 
 
+def test_rows_that_are_done_neither_disturb_nor_lose_anything_while_another_outgrows_the_cache(
+    reference: Reference, checkpoints: Checkpoints
+) -> None:
+    directory, model = checkpoints("qwen3")
+    engine = engine_of(directory)
+    rng = random.Random(4)
+    first, second, third = (random_prompt(rng, length, length + 1) for length in (40, 5, 20))
+    requests = [
+        SampleRequest(first, SamplingParams(max_tokens=25, seed=1), rollout_key="1"),  # its columns are just full
+        SampleRequest(second, SamplingParams(max_tokens=200, seed=2)),
+        SampleRequest(third, SamplingParams(max_tokens=3, seed=3), rollout_key="3"),
+    ]
+
+    async def run() -> list[Sample]:
+        samples = await asyncio.gather(*(engine.sample(request) for request in requests))
+        for place in (0, 2):
+            prompt = requests[place].prompt_ids + samples[place].ids + random_prompt(rng, 5, 20)
+            params = SamplingParams(max_tokens=9, seed=place)
+            requests.append(SampleRequest(prompt, params, rollout_key=requests[place].rollout_key))
+            samples.append(await engine.sample(requests[-1]))
+        return samples
+
+    samples = asyncio.run(run())
+    assert engine.stats.reused_tokens == 64 + 22
+    assert worst(reference, model, requests, samples) < TOLERANCE
+
+
+def test_what_is_reused_and_what_is_new_are_computed_together_in_a_narrow_cache(
+    reference: Reference, checkpoints: Checkpoints
+) -> None:
+    directory, model = checkpoints("qwen3")
+    engine = engine_of(directory)
+    first = SampleRequest(list(range(10, 100)), SamplingParams(max_tokens=5, seed=1), rollout_key="r")
+
+    async def run() -> tuple[list[SampleRequest], list[Sample]]:
+        seen = first.prompt_ids + (await engine.sample(first)).ids
+        # Padded to the longest of them, the turn that goes on would reach beyond the columns there are.
+        turn = SampleRequest(seen + list(range(30)), SamplingParams(max_tokens=3, seed=2), rollout_key="r")
+        others = [
+            SampleRequest(random_prompt(random.Random(i), 36, 37), SamplingParams(max_tokens=3, seed=i))
+            for i in range(150)
+        ]
+        return [turn, *others], await asyncio.gather(*(engine.sample(each) for each in (turn, *others)))
+
+    requests, samples = asyncio.run(run())
+    assert worst(reference, model, requests[:5], samples[:5]) < TOLERANCE
+
+
 def test_a_long_prompt_is_computed_in_pieces_and_stays_exact(
     reference: Reference, checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:

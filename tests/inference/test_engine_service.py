@@ -68,6 +68,14 @@ def test_the_same_requests_in_the_same_order_give_the_same_bits(checkpoints: Che
     assert runs[0] == runs[1]
 
 
+def test_what_was_asked_before_does_not_change_a_bit(checkpoints: Checkpoints, engine: EmbeddedEngine) -> None:
+    asked = [request(seed, 60) for seed in range(5)]
+    fresh = EmbeddedEngine.from_directory(checkpoints("qwen3")[0], limits=EngineLimits(max_rows=8))
+    asyncio.run(together(engine, [request(seed, 300, list(range(80))) for seed in range(8)]))
+    assert asyncio.run(together(engine, asked)) == asyncio.run(together(fresh, asked))
+    assert (engine._cache.slots, engine._cache.columns) == (fresh._cache.slots, fresh._cache.columns)
+
+
 def test_draws_do_not_depend_on_what_else_is_in_the_batch(engine: EmbeddedEngine) -> None:
     alone = asyncio.run(together(engine, [request(7)]))[0]
     crowd = asyncio.run(together(engine, [request(seed, 5 + seed) for seed in range(7)] + [request(7)]))[-1]

@@ -62,7 +62,7 @@ def test_cancelling_one_that_listens_frees_its_place(engine: EmbeddedEngine, run
         asked.cancel()
         await asyncio.gather(asked, return_exceptions=True)
         assert len(engine._scheduler.running) + len(engine._scheduler.waiting) == len(others)
-        assert not engine._listeners
+        assert not engine._followers
         assert [len((await other).ids) for other in others] == [300] * len(others)
 
     asyncio.run(run())

@@ -1,8 +1,8 @@
-"""The KV cache: one rectangle of slots, grown by doubling, indexed by (layer, slot, head, position).
+"""The KV cache: one rectangle of slots x columns, indexed by (layer, slot, head, position).
 
 Slot `s` holds one sequence from column 0 on, so a row's position is its column and later turns of a rollout go on
-where the earlier ones ended. Keys are stored transposed, `[.., D, T]`, because the decode step's `q @ k^T` is then a
-product over contiguous columns (a quarter faster on CPU). Which slot belongs to whom is `scheduler.py`'s business.
+where the earlier ones ended. Which slot belongs to whom is `scheduler.py`'s business, how many columns there are
+`columns.py`'s.
 """
 
 from __future__ import annotations
@@ -14,16 +14,18 @@ from whet.inference.architecture import Architecture
 
 
 class KVCache:
-    """Keys `[L, S, heads, D, T]` and values `[L, S, heads, T, D]`; zeros at first, so unwritten columns are finite."""
+    """Keys and values `[L, S, heads, T, D]`; zeros at first, so unwritten columns are finite."""
 
     def __init__(
         self, arch: Architecture, *, dtype: torch.dtype, device: torch.device, record_experts: bool = False
     ) -> None:
-        self._arch, self._dtype, self._device = arch, dtype, device
+        self._arch, self._device = arch, device
         self._recorded = arch.experts.per_token if record_experts and arch.experts is not None else 0
         self.slots = 0
         self.columns = 0
-        self.keys, self.values = self._allocate(0, 0)
+        heads = arch.num_kv_heads
+        self.keys = torch.zeros(arch.num_layers, 0, heads, 0, arch.head_dim, dtype=dtype, device=device)
+        self.values = torch.zeros_like(self.keys)
         self.experts = self._allocate_experts(0, 0)
         """`[L, S, T, K]`: the experts that each token went to, -1 where it went to none; K = 0 unless recorded."""
         self.index = torch.arange(0, device=device)
@@ -33,24 +35,15 @@ class KVCache:
     def bytes_per_token(arch: Architecture, dtype: torch.dtype) -> int:
         return arch.kv_values_per_token * dtype.itemsize
 
-    def _allocate(self, slots: int, columns: int) -> tuple[Tensor, Tensor]:
-        arch = self._arch
-        lead = (arch.num_layers, slots, arch.num_kv_heads)
-        keys = torch.zeros(*lead, arch.head_dim, columns, dtype=self._dtype, device=self._device)
-        values = torch.zeros(*lead, columns, arch.head_dim, dtype=self._dtype, device=self._device)
-        return keys, values
-
     def _allocate_experts(self, slots: int, columns: int) -> Tensor:
         shape = (self._arch.num_layers, slots, columns, self._recorded)
         return torch.full(shape, -1, dtype=torch.int16, device=self._device)
 
-    def resize(self, slots: int, columns: int) -> None:
-        """Become exactly this large; what lies in both the old and the new rectangle stays."""
-        old_keys, old_values = self.keys, self.values
-        self.keys, self.values = self._allocate(slots, columns)
-        kept, width = min(slots, self.slots), min(columns, self.columns)
-        self.keys[:, :kept, :, :, :width] = old_keys[:, :kept, :, :, :width]
-        self.values[:, :kept, :, :width] = old_values[:, :kept, :, :width]
+    def resize(self, slots: int, columns: int, *, kept: int) -> None:
+        """Become exactly this large. Of the first `kept` slots what lies in the old and the new rectangle stays."""
+        kept, width = min(kept, slots, self.slots), min(columns, self.columns)
+        self.keys = _resized(self.keys, slots, columns, kept, width)  # one after the other: less is held at once
+        self.values = _resized(self.values, slots, columns, kept, width)
         if self._recorded:
             old_experts, self.experts = self.experts, self._allocate_experts(slots, columns)
             self.experts[:, :kept, :width] = old_experts[:, :kept, :width]
@@ -58,12 +51,12 @@ class KVCache:
         self.index = torch.arange(max(slots, columns), device=self._device)
 
     def copy_prefix(self, sources: list[int], targets: list[int], length: int) -> None:
-        """Copy the first `length` columns of each source slot to its target slot (targets are no sources)."""
+        """Copy the first `length` columns of each source slot, as they are now, to its target slot."""
         if length == 0 or not sources:
             return
         source, target = self._index(sources), self._index(targets)
-        self.keys[:, target, :, :, :length] = self.keys[:, source, :, :, :length]
-        self.values[:, target, :, :length] = self.values[:, source, :, :length]
+        for layer in (*self.keys[:, :, :, :length], *self.values[:, :, :, :length]):
+            layer.index_copy_(0, target, layer.index_select(0, source))  # what one layer needs stays near the core
         if self._recorded:
             self.experts[:, target, :length] = self.experts[:, source, :length]
 
@@ -79,3 +72,13 @@ class KVCache:
 
     def _index(self, slots: list[int]) -> Tensor:
         return torch.tensor(slots, dtype=torch.int64, device=self._device)
+
+
+def _resized(old: Tensor, slots: int, columns: int, kept: int, width: int) -> Tensor:
+    """Another rectangle with the first `kept` slots and `width` columns of `old`, and zeros."""
+    layers, _, heads, _, dim = old.shape
+    new = old.new_empty(layers, slots, heads, columns, dim)
+    new[:, :kept, :, :width] = old[:, :kept, :, :width]
+    new[:, :kept, :, width:] = 0
+    new[:, kept:] = 0
+    return new

@@ -36,6 +36,7 @@ class Decoder:
         # Rotating by halves is x * cos + roll(x, D/2) * sin with the sign of the first half's sine turned.
         self._cos = torch.cat((angles.cos(), angles.cos()), dim=-1).to(device)
         self._sin = torch.cat((-angles.sin(), angles.sin()), dim=-1).to(device)
+        self._kv_heads = torch.arange(arch.num_kv_heads, device=device)
 
     def decode(self, ids_B: Tensor, positions_B: Tensor, width: int, adapters: AdapterRows | None = None) -> Tensor:
         """Logits `[B, V]` (float32) of the tokens that follow `ids_B`, one per cache slot 0..B-1.
@@ -51,16 +52,18 @@ class Decoder:
         visible = cache.index[:width] <= positions_B.unsqueeze(1)
         bias = torch.where(visible, 0.0, float("-inf")).to(cache.keys.dtype).unsqueeze(1)
         slots = cache.index[:rows]
+        places_BH = (slots.unsqueeze(1) * kv_heads + self._kv_heads) * cache.columns + positions_B.unsqueeze(1)
+        places = places_BH.view(-1)  # of the new keys and values among all of a layer
         x = self.weights.embedding.index_select(0, ids_B)
         for i, layer in enumerate(self.weights.layers):
             normal = _normalise(x, arch.norm_eps)
             qkv = _project(normal, layer.qkv, layer.qkv_bias, adapters, (i, QKV)).view(rows, heads + 2 * kv_heads, dim)
             qk = self._rotate(qkv[:, : heads + kv_heads], layer, cos, sin)
             keys, values = cache.keys[i], cache.values[i]
-            keys[slots, :, :, positions_B] = qk[:, heads:]
-            values[slots, :, positions_B] = qkv[:, heads + kv_heads :]
+            keys.view(-1, dim).index_copy_(0, places, qk[:, heads:].reshape(-1, dim))
+            values.view(-1, dim).index_copy_(0, places, qkv[:, heads + kv_heads :].reshape(-1, dim))
             q = qk[:, :heads].reshape(rows * kv_heads, heads // kv_heads, dim)
-            scores = torch.bmm(q, keys[:rows].view(rows * kv_heads, dim, -1)[:, :, :width])
+            scores = torch.bmm(q, keys[:rows].view(rows * kv_heads, -1, dim)[:, :width].mT)
             scores.view(rows, heads, width).add_(bias)
             attended = torch.bmm(scores.softmax(-1), values[:rows].view(rows * kv_heads, -1, dim)[:, :width])
             attended = attended.view(rows, heads * dim)
@@ -77,7 +80,7 @@ class Decoder:
         writes lies beyond a row's tokens and is overwritten before it can be seen.
         """
         longest = max(map(len, tokens))
-        width = max(starts) + longest
+        width = min(max(starts) + longest, self.cache.columns)
         step = max(1, _SCORES_PER_CHUNK // (len(slots) * self.arch.num_heads * width))
         device = self.weights.embedding.device
         padded = torch.tensor([row + [0] * (longest - len(row)) for row in tokens], device=device)
@@ -108,15 +111,15 @@ class Decoder:
             normal = _normalise(x, arch.norm_eps)
             qkv = _project(normal, layer.qkv, layer.qkv_bias, adapters, (i, QKV)).view(-1, heads + 2 * kv_heads, dim)
             qk = self._rotate(qkv[:, : heads + kv_heads], layer, cos, sin)
-            cache.keys[i][slot_PT, :, :, flat] = qk[:, heads:]
+            cache.keys[i][slot_PT, :, flat] = qk[:, heads:]
             cache.values[i][slot_PT, :, flat] = qkv[:, heads + kv_heads :]
             if i == last:
                 cache.record(i, slot_PT, flat, -1)
                 return
-            keys = cache.keys[i][..., :width].index_select(0, slots_P)
+            keys = cache.keys[i][:, :, :width].index_select(0, slots_P)
             values = cache.values[i][:, :, :width].index_select(0, slots_P)
             q = qk[:, :heads].view(rows, length, kv_heads, heads // kv_heads, dim).permute(0, 2, 3, 1, 4)
-            scores = torch.matmul(q.reshape(rows, kv_heads, -1, dim), keys).view(rows, kv_heads, -1, length, width)
+            scores = torch.matmul(q.reshape(rows, kv_heads, -1, dim), keys.mT).view(rows, kv_heads, -1, length, width)
             weights = scores.add_(bias).softmax(-1).view(rows, kv_heads, -1, width)
             attended = torch.matmul(weights, values).view(rows, heads, length, dim).transpose(1, 2)
             attended = attended.reshape(-1, heads * dim)

@@ -4,8 +4,9 @@ Torch runs inline, between awaits: with one thread, the same requests in the sam
 logprobs, and new weights can only ever arrive between two decode steps. The driver task lives while there is work. It
 alternates one decode step with a few turns of the event loop, in which finished rollouts ask for their next turn.
 
-What is decided where: who runs in which slot in `scheduler.py`, what is computed first in `prefill.py`, the arithmetic
-in `decoder.py`, drawing in `sampling.py`. Here they are put together, and nothing else.
+What is decided where: who runs in which slot in `scheduler.py`, how wide the cache is in `columns.py`, what is computed
+first in `prefill.py`, the arithmetic in `decoder.py`, drawing in `sampling.py`, who is told in `followers.py`, what new
+weights go through in `arrivals.py`. Here they are put together, and nothing else.
 """
 
 from __future__ import annotations
@@ -14,19 +15,21 @@ import asyncio
 import math
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
 from whet.errors import ModelError, ModelLoadError
 from whet.inference.adapter_rows import AdapterRows
-from whet.inference.adapters import PackedAdapter, merge_adapter, pack_adapter
+from whet.inference.adapters import PackedAdapter
 from whet.inference.architecture import Architecture, read_architecture
+from whet.inference.arrivals import Arrivals
 from whet.inference.cache import KVCache
+from whet.inference.columns import columns_held, columns_read
 from whet.inference.decoder import Decoder
+from whet.inference.followers import Followers
 from whet.inference.limits import EngineLimits, EngineStats, device_memory
-from whet.inference.packed_file import Mappings, map_packed
 from whet.inference.prefill import fills_of, prefill_batches, waves
 from whet.inference.protocol import OnTokens, Sample, SampleRequest, WeightUpdate
 from whet.inference.requests import check_adapter, check_request
@@ -34,14 +37,12 @@ from whet.inference.rows import Rows
 from whet.inference.sampling import draw
 from whet.inference.scheduler import Admission, Job, LoadedAdapter, Scheduler
 from whet.inference.stops import StopWatcher, TextDecoder
-from whet.inference.weights import NamedWeights, PackedWeights, pack, read_checkpoint, read_safetensors
+from whet.inference.weights import NamedWeights, read_checkpoint
 
 _TURNS_AFTER_FINISH = 4
 """Turns of the event loop a finished rollout has to come back with its next request before the next step."""
 _PATIENCE = 4
 """Decode steps a few newcomers wait for company, while many rows run: a prefill of one row costs half a step."""
-_WIDTH_STEP = 16
-"""Attention spans a multiple of this many columns, which keeps its inner loops on whole vectors."""
 
 
 class EmbeddedEngine:
@@ -72,7 +73,6 @@ class EmbeddedEngine:
         self.max_context = min(limits.max_context or arch.max_context, arch.max_context)
         self.version = 0
         self.stats = EngineStats()
-        self._base: NamedWeights | None = named  # None: what came was packed, and adapters have nothing to stand on
         self._merged = False  # whether the weights in use are the base with an adapter in it
         self._adapters: dict[str, LoadedAdapter] = {}
         self._decode_text = decode_text
@@ -85,12 +85,9 @@ class EmbeddedEngine:
         self._records_experts = record_experts and arch.experts is not None
         self._cache = KVCache(arch, dtype=dtype, device=self.device, record_experts=record_experts)
         self._rows = Rows(self.device, arch.vocab_size)
-        # On a GPU new weights arrive beside the steps, and in memory that goes from old ones to the next.
-        self._arrivals = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
-        self._decoder = Decoder(arch, self._pack(named), self._cache, max_context=self.max_context)
-        self._mappings = Mappings()  # of what came packed
-        self._watchers: dict[Job, StopWatcher] = {}
-        self._listeners: dict[Job, OnTokens] = {}
+        self._arrivals = Arrivals(arch, named, dtype=dtype, device=self.device)
+        self._decoder = Decoder(arch, self._arrivals.pack(named), self._cache, max_context=self.max_context)
+        self._followers = Followers()
         self._row_adapters: AdapterRows | None = None  # of the rows that run, as long as any has one
         self._began: dict[Job, int] = {}  # decode step a running job was admitted at
         self._held_back = 0
@@ -134,7 +131,7 @@ class EmbeddedEngine:
         job = Job(request=request, seed=seed, waiter=waiter, adapter=adapter)
         self._scheduler.submit(job)
         if on_tokens is not None:
-            self._listeners[job] = on_tokens
+            self._followers.listen(job, on_tokens)
         self.stats.requests += 1
         if self._driver is None or self._driver.done():
             self._driver = asyncio.create_task(self._drive(), name="whet embedded engine")
@@ -167,40 +164,17 @@ class EmbeddedEngine:
             raise ModelLoadError(f"the engine's weights cannot change under its adapters ({names}); unload them first")
         # While requests run they go on, and what was read is taken between two decode steps.
         busy = bool(self._scheduler.running)
-        base, weights = await asyncio.to_thread(self._read, update) if busy else self._read(update)
-        retired: list[object] = [self._base, self._decoder.weights]
-        self._base, self._decoder.weights = base, weights
+        arrivals, in_use = self._arrivals, self._decoder.weights
+        read = arrivals.read
+        base, weights = await asyncio.to_thread(read, update, in_use) if busy else read(update, in_use)
+        retired: list[object] = [arrivals.base, in_use]
+        arrivals.base, self._decoder.weights = base, weights
+        del in_use
         self.version, self._merged = update.version, update.kind == "adapter"
         self._scheduler.set_version(update.version)
         self._mark_version(None)
         if busy:  # giving gigabytes back to the system takes as long as a step
             await asyncio.to_thread(retired.clear)
-
-    def _read(self, update: WeightUpdate) -> tuple[NamedWeights | None, PackedWeights]:
-        """The whole model that adapters are merged onto, and what to sample with."""
-        if update.kind == "packed":
-            return None, self._arrived(lambda: map_packed(update.path, self._decoder.weights, self._mappings))
-        if update.kind == "model":
-            base = read_safetensors([update.path])
-            return base, self._pack(base)
-        base = self._named()
-        return base, self._pack(merge_adapter(base, update.path))
-
-    def _named(self) -> NamedWeights:
-        if self._base is None:
-            raise ModelLoadError("the engine's weights came packed, and an adapter cannot be put onto those")
-        return self._base
-
-    def _pack(self, named: NamedWeights) -> PackedWeights:
-        return self._arrived(lambda: pack(named, self.arch, dtype=self.dtype, device=self.device))
-
-    def _arrived(self, read: Callable[[], PackedWeights]) -> PackedWeights:
-        """What `read` gives, once it is there: a GPU's copies go on while decode steps do."""
-        with torch.cuda.stream(self._arrivals):
-            weights = read()
-        if self._arrivals is not None:
-            self._arrivals.synchronize()
-        return weights
 
     async def _load_adapter(self, name: str, update: WeightUpdate) -> None:
         """Requests go on while the files are read; what was read is taken between two decode steps."""
@@ -208,9 +182,7 @@ class EmbeddedEngine:
             raise ModelLoadError(
                 f"adapter {name!r} cannot stand beside weights that have an adapter merged into them; serve the base"
             )
-        packed = await asyncio.to_thread(
-            pack_adapter, update.path, self._named(), self.arch, dtype=self.dtype, device=self.device
-        )
+        packed = await asyncio.to_thread(self._arrivals.read_adapter, update.path)
         known = self._adapters.get(name)
         if known is None:
             self._adapters[name] = LoadedAdapter(name, update.version, packed)
@@ -287,9 +259,10 @@ class EmbeddedEngine:
             return
         started = time.perf_counter()
         self._held_back = 0
+        afresh = scheduler.empty
         admissions = scheduler.admit()
         if admissions:
-            self._fit_tensors()
+            self._fit_tensors(max(len(admission.job.request.prompt_ids) for admission in admissions), afresh=afresh)
             for wave in waves(admissions):
                 self._fill(wave)
             jobs = [admission.job for admission in admissions]
@@ -298,18 +271,28 @@ class EmbeddedEngine:
                 self._began[job] = self.stats.decode_steps
                 if job.request.params.stop:
                     assert self._decode_text is not None
-                    self._watchers[job] = StopWatcher(job.request.params.stop, self._decode_text)
+                    self._followers.watch(job, StopWatcher(job.request.params.stop, self._decode_text))
             self._rows_changed()
         self.stats.busy_seconds += time.perf_counter() - started
 
-    def _fit_tensors(self) -> None:
-        needed, columns = len(self._scheduler.slots), self._scheduler.columns
-        held = self._cache.slots
-        if needed <= held and columns == self._cache.columns:
-            return
-        slots = max(needed, min(2 * held if needed > held else held, self._token_budget // columns))
-        self._cache.resize(slots, columns)
-        self._rows.resize(slots, columns)
+    def _fit_tensors(self, longest: int, *, afresh: bool) -> None:
+        """Room for rows with prompts of up to `longest` tokens; where it begins `afresh`, nothing is to be kept."""
+        scheduler, rows, cache = self._scheduler, self._rows, self._cache
+        needed, columns, slots = len(scheduler.slots), scheduler.columns, rows.slots
+        if afresh and not scheduler.keep_columns:
+            slots, held = needed, 0  # so that nothing depends on what was asked before
+        else:
+            grown = 2 * slots if needed > slots else slots
+            slots, held = max(needed, min(grown, self._token_budget // columns)), min(cache.columns, columns)
+        if (slots, columns) != (rows.slots, rows.columns):
+            rows.resize(slots, columns)
+        held = max(held, self._columns_held(longest))
+        if (slots, held) != (cache.slots, cache.columns):
+            cache.resize(slots, held, kept=0 if afresh else needed)
+
+    def _columns_held(self, needed: int) -> int:
+        # One more than is needed, for a row that is done stands at the column after its last.
+        return columns_held(needed + 1, self._scheduler.columns, on_cpu=self.device.type == "cpu")
 
     def _fill(self, wave: list[Admission]) -> None:
         """Bring the prompts of one wave into the cache: first what can be copied, then what must be computed."""
@@ -330,7 +313,10 @@ class EmbeddedEngine:
         started = time.perf_counter()
         rows, scheduler = self._rows, self._scheduler
         count = scheduler.rows
-        width = min(-(-(self.stats.decode_steps + self._reach) // _WIDTH_STEP) * _WIDTH_STEP, self._cache.columns)
+        needed = self.stats.decode_steps + self._reach
+        if needed >= self._cache.columns:
+            self._cache.resize(self._cache.slots, self._columns_held(needed), kept=len(scheduler.slots))
+        width = columns_read(needed, self._cache.columns, on_cpu=self.device.type == "cpu")
         places_B = rows.next_places(count)
         logits_BV = self._decoder.decode(
             rows.tokens_ST.view(-1).index_select(0, places_B), rows.position_S[:count], width, self._row_adapters
@@ -347,9 +333,7 @@ class EmbeddedEngine:
         self.stats.decode_steps += 1
         self.stats.generated_tokens += len(self._began)
         done = set(done_B.nonzero().flatten().tolist()) if bool(done_B.any()) else set()
-        done |= {job.slot for job, watcher in self._watchers.items() if watcher.push(int(tokens_B[job.slot]))}
-        if self._listeners:
-            self._tell(tokens_B.tolist())
+        done |= self._followers.push(tokens_B)
         for slot in sorted(done):
             job = scheduler.slots[slot].job
             assert job is not None
@@ -360,17 +344,6 @@ class EmbeddedEngine:
         self.stats.busy_seconds += time.perf_counter() - started
         return bool(done)
 
-    def _tell(self, tokens: list[int]) -> None:
-        """Give each listener the token that its row has just drawn; one that fails ends its own request only."""
-        for job in [job for job in self._listeners if job in self._began]:
-            assert job.slot is not None
-            try:
-                self._listeners[job]([tokens[job.slot]])
-            except Exception as error:
-                del self._listeners[job]
-                if not job.waiter.done():
-                    job.waiter.set_exception(error)
-
     def _finish(self, job: Job, slot: int) -> None:
         params, prompt = job.request.params, job.request.prompt_ids
         end = self._next_position(job)
@@ -378,8 +351,7 @@ class EmbeddedEngine:
         experts = None
         if self._records_experts:
             experts = self._cache.experts[:, slot, : end - 1].transpose(0, 1).contiguous().cpu().numpy()
-        by_string = job in self._watchers and self._watchers[job].stopped
-        stopped = by_string or ids[-1] in params.stop_token_ids
+        stopped = self._followers.stopped(job) or ids[-1] in params.stop_token_ids
         self._scheduler.finish(job, prompt + ids[:-1])
         self._forget(job)
         if job.waiter.done():
@@ -435,8 +407,7 @@ class EmbeddedEngine:
 
     def _forget(self, job: Job) -> None:
         self._began.pop(job, None)
-        self._watchers.pop(job, None)
-        self._listeners.pop(job, None)
+        self._followers.forget(job)
 
     @torch.inference_mode()
     def _fail_all(self, error: ModelError, *, cause: Exception | None = None) -> None:

@@ -19,6 +19,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from whet.inference.columns import rounded
 from whet.inference.protocol import SampleRequest, VersionRun
 
 _TOO_WIDE = 2
@@ -104,6 +105,11 @@ class Scheduler:
         return [*self.running, *self.waiting]
 
     @property
+    def empty(self) -> bool:
+        """Whether no slot holds anything."""
+        return all(slot.state == "free" for slot in self.slots)
+
+    @property
     def rows(self) -> int:
         """Rows a decode step must span: one more than the last running slot."""
         return max((i + 1 for i, slot in enumerate(self.slots) if slot.state == "running"), default=0)
@@ -116,7 +122,7 @@ class Scheduler:
         """Move jobs from the queue to slots while rows and memory last."""
         admitted: list[Admission] = []
         running = len(self.running)
-        if all(slot.state == "free" for slot in self.slots):
+        if self.empty:
             self.slots.clear()  # start over, so that one very long request does not narrow the rectangle for good
             if not (self.keep_columns and self._still_suit(self.columns)):
                 self.columns = 0
@@ -208,7 +214,7 @@ class Scheduler:
         key = job.request.rollout_key
         parked = [i for i, slot in enumerate(self.slots) if slot.state == "parked"]
         own = next((i for i in parked if key is not None and _continues(self.slots[i], job)), None)
-        columns = max(self.columns, _rounded(job.total))
+        columns = max(self.columns, rounded(job.total))
         if max(1, len(self.slots)) * columns > self.token_budget:
             columns = max(self.columns, job.total)
         if max(1, len(self.slots)) * columns > self.token_budget and not self._shrink(columns):
@@ -231,7 +237,7 @@ class Scheduler:
 
     def _still_suit(self, columns: int) -> bool:
         """Whether so many columns waste little on what waits now, and cost no row."""
-        widest = _rounded(max((job.total for job in self.waiting), default=0))
+        widest = rounded(max((job.total for job in self.waiting), default=0))
         return columns <= _TOO_WIDE * widest and self.max_rows * columns <= self.token_budget
 
     def _shrink(self, columns: int) -> bool:
@@ -271,12 +277,6 @@ class Scheduler:
 def _continues(slot: Slot, job: Job) -> bool:
     """Whether a parked slot is that of an earlier turn of the job's rollout, by the same weights."""
     return slot.rollout_key == job.request.rollout_key and slot.adapter is job.adapter
-
-
-def _rounded(columns: int) -> int:
-    """Rounded up to an eighth of a power of two: growing stays rare, and rows lie close together in memory."""
-    step = max(32, 1 << max(columns.bit_length() - 3, 0))
-    return -(-columns // step) * step
 
 
 def _common_prefix(left: list[int], right: list[int]) -> int:
