@@ -91,6 +91,16 @@ def test_runs_of_very_different_shape_are_not_padded_to_one():
     assert places < 2 * long**2 + layouts.BLOCK_PLACES < 40 * long**2
 
 
+def test_many_that_add_little_to_something_long_are_not_all_read_at_once():
+    """Each reads all of it, so what is gathered would grow without bound while hardly a token is computed."""
+    long, budget = range(100), 400
+    batch = pack([sequence(long, [100 + number, 1]) for number in range(200)])
+    found = micro_batches(batch, budget)
+    gathered = [sum(block.keys.size for block in layout.speaking) for layout in found]
+    assert layouts.READS * budget / 2 < max(gathered) <= layouts.READS * budget
+    assert sum(len(layout.targets) for layout in found) == 400
+
+
 @st.composite
 def batches(draw):
     found = []

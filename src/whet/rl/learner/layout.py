@@ -32,6 +32,9 @@ Index = NDArray[np.int64]
 BLOCK_PLACES = 8192
 """Pairs of a query and a key that are padded rather than begin another block, whose operations cost as much."""
 
+READS = 8
+"""Keys that a micro-batch gathers at most, for each token of its budget: so many answers may share a long prompt."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
@@ -83,6 +86,11 @@ class _Branch:
     def new(self) -> int:
         return self.stop - self.start - self.shared
 
+    @property
+    def read(self) -> int:
+        """Keys that its own run reads."""
+        return self.stop - self.start if self.new else 0
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Run:
@@ -104,13 +112,14 @@ def micro_batches(batch: PackedBatch, token_budget: int) -> list[Layout]:
     Sequences stay whole; one that is longer than the budget gets a piece of its own.
     """
     pieces: list[list[_Branch]] = []
-    tokens = 0
+    tokens = read = 0
     for branch in _branches(batch):
-        if not pieces or tokens + branch.new > token_budget:
+        if not pieces or tokens + branch.new > token_budget or read + branch.read > READS * token_budget:
             pieces.append([])
-            tokens, branch = 0, replace(branch, shared=0)
+            tokens, read, branch = 0, 0, replace(branch, shared=0)
         pieces[-1].append(branch)
         tokens += branch.new
+        read += branch.read
     return [_lay_out(batch, piece) for piece in pieces]
 
 
