@@ -22,7 +22,7 @@ install:  ## Set up .venv (TORCH="..." for a torch build of your own, PYTHON=...
 	@if [ -z "$(BOOTSTRAP)" ]; then echo "whet setup: error: no Python 3 found; whet needs Python 3.11 or newer" >&2; exit 1; fi
 	@"$(BOOTSTRAP)" scripts/setup_venv.py
 
-quickstart: install  ## Train the tiny model on four tasks (about two minutes)
+quickstart: install  ## Train the tiny model on four tasks (about a minute)
 	@$(BIN)/whet train run configs/rl/quickstart.toml --name auto
 
 test: install  ## All checks, and all tests but the longest
