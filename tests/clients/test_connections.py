@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import httpcore
 import httpx
 import pytest
 
@@ -58,7 +59,7 @@ async def serving(*, answers: bool = True) -> AsyncIterator[Server]:
     server = Server()
     if answers:
         server.may_answer.set()
-    listening = await asyncio.start_server(server.serve, "127.0.0.1", 0)
+    listening = await asyncio.start_server(server.serve, "127.0.0.1", 0, limit=1 << 20)
     server.url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/"
     try:
         yield server
@@ -191,42 +192,47 @@ def test_one_that_the_server_has_closed_is_opened_anew() -> None:
     run(body)
 
 
-def test_a_request_arrives_in_one_piece() -> None:
-    arrived: list[bytes] = []
+def pieces_of(content: bytes | AsyncIterator[bytes], monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """What is written to the wire, write by write, where this is posted."""
+    connect, pieces = httpcore.AnyIOBackend.connect_tcp, []
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        arrived.append(await reader.read(1 << 16))
-        writer.write(ANSWER)
-        writer.close()
+    async def listened_to(backend: Any, *given: Any, **named: Any) -> Any:
+        stream: Any = await connect(backend, *given, **named)
+        write = stream.write
 
-    async def body() -> None:
-        listening = await asyncio.start_server(serve, "127.0.0.1", 0)
-        async with listening, client() as asking:
-            url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/"
-            assert (await asking.post(url, content=b"the body")).text == "ok"
-        assert arrived[0].startswith(b"POST / HTTP/1.1\r\n")
-        assert arrived[0].endswith(b"\r\n\r\nthe body")
+        async def listen(buffer: bytes, timeout: float | None = None) -> None:
+            pieces.append(bytes(buffer))
+            await write(buffer, timeout)
 
-    run(body)
-
-
-def test_so_does_a_long_one_in_several() -> None:
-    long = bytes(range(256)) * 12_000
-    assert len(long) > 2 * connections.WRITTEN_AT_ONCE
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        assert await reader.readexactly(len(long)) == long
-        writer.write(ANSWER)
-        writer.close()
+        stream.write = listen
+        return stream
 
     async def body() -> None:
-        listening = await asyncio.start_server(serve, "127.0.0.1", 0)
-        async with listening, client() as asking:
-            url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/"
-            assert (await asking.post(url, content=long)).text == "ok"
+        async with serving() as server, client() as asking:
+            assert (await asking.post(server.url, content=content)).text == "ok"
 
+    monkeypatch.setattr(httpcore.AnyIOBackend, "connect_tcp", listened_to)
     run(body)
+    return pieces
+
+
+def test_a_request_is_written_in_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    (piece,) = pieces_of(b"the body", monkeypatch)
+    assert piece.startswith(b"POST / HTTP/1.1\r\n")
+    assert piece.endswith(b"\r\n\r\nthe body")
+
+
+def test_a_long_one_that_comes_bit_by_bit_is_written_as_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    bit = b"\0" * 10_000
+
+    async def long() -> AsyncIterator[bytes]:
+        for _ in range(40):
+            yield bit
+
+    pieces = pieces_of(long(), monkeypatch)
+    assert b"".join(pieces).count(b"\0") == 40 * len(bit)
+    assert max(map(len, pieces)) < connections.WRITTEN_AT_ONCE + len(bit) + 100
+    assert len(pieces) < 10
 
 
 def test_a_client_goes_on_in_another_event_loop() -> None:
