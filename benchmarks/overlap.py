@@ -25,7 +25,7 @@ from typing import Any
 
 import whet
 from whet.inference.protocol import WeightUpdate
-from whet.rl.backlog import Backlog, Lead
+from whet.rl.backlog import PARTS, Backlog, Lead
 from whet.rl.config import RunConfig
 from whet.rl.curriculum import MixedCurriculum, Pool
 from whet.rl.dispatcher import Dispatcher
@@ -87,7 +87,7 @@ class SimulatedLearner:
     version: int = 0
 
     def forward_backward(self, batch: Any, loss: Any) -> LossOutput:
-        time.sleep(self.seconds)
+        time.sleep(self.seconds * batch.sequences / (GROUPS * GROUP))
         return LossOutput(loss=0.0, tokens=batch.trained_tokens)
 
     def optim_step(self, params: Any) -> OptimOutput:
@@ -141,7 +141,7 @@ async def measure(schedule: dict[str, Any], options: argparse.Namespace, directo
     client = whet.ScriptedClient(lambda sampling_args: engine.answer(sampling_args))
     runner = GroupRunner([TrainingEnv("simulated", env, rows)], client, "simulated", {}, GROUP, 10_000, options.seed)
     curriculum = MixedCurriculum([Pool("simulated", len(rows))], seed=options.seed)
-    lead = Lead(config.groups_per_batch, config.max_async_level, config.oversampling_factor)
+    lead = Lead(config.groups_per_batch, config.max_async_level, config.oversampling_factor, parts=PARTS)
     source: Any = (
         Stream(runner, curriculum, Backlog(lead)) if config.asynchronous else Dispatcher(runner, curriculum, GROUPS)
     )

@@ -1,12 +1,14 @@
-"""Scored groups to one packed batch: what carries which advantage, and what carries none."""
+"""Scored groups to packed tokens: what carries which advantage, and what carries none; at once, or part by part."""
+
+from typing import get_args
 
 import pytest
 
 from whet.errors import TrainingError
-from whet.rl.assembly import assemble
+from whet.rl.assembly import assemble, assembly_metrics, require_tokens
 from whet.rl.curriculum import Task
 from whet.rl.group import Group
-from whet.rl.losses.config import AlgorithmConfig
+from whet.rl.losses.config import BLIND_TO, AdvantageName, AlgorithmConfig, RewardNorm
 from whet.rl.shaping import RewardShaper
 
 
@@ -31,6 +33,10 @@ def assembled(*groups, **settings):
     return assemble(groups, config, RewardShaper(config), temperature=1.0)
 
 
+def metrics(*parts, **settings):
+    return assembly_metrics(parts, AlgorithmConfig(**settings), temperature=1.0)
+
+
 PAIR = group(rollout(1.0, [3, 4]), rollout(0.0, [5], truncated=True))
 
 
@@ -38,7 +44,7 @@ def test_every_sampled_token_carries_its_rollouts_advantage():
     found = assembled(PAIR)
     assert found.advantages == [[0.5, -0.5]]
     assert found.batch.advantages.tolist() == [0, 0, 0.5, 0.5, 0, 0, -0.5]
-    assert found.metrics == {}
+    assert metrics(found) == {}
 
 
 def test_a_truncated_rollout_that_is_masked_carries_no_loss_and_still_counts_in_the_baseline():
@@ -48,12 +54,15 @@ def test_a_truncated_rollout_that_is_masked_carries_no_loss_and_still_counts_in_
     assert found.batch.sequences == 2
     assert found.batch.trained_tokens == 2
     assert [int(sequence.trained.sum()) for sequence in found.sequences] == [2, 1]
-    assert found.metrics == {"rollouts/masked_token_frac": pytest.approx(1 / 3)}
+    assert metrics(found, mask_truncated=True) == {"rollouts/masked_token_frac": pytest.approx(1 / 3)}
 
 
 def test_a_batch_of_nothing_but_masked_rollouts_stops_the_run_and_says_why():
+    config = AlgorithmConfig(mask_truncated=True)
+    masked = assembled(group(rollout(1.0, [3], truncated=True)), mask_truncated=True)
+    require_tokens([masked, assembled(PAIR, mask_truncated=True)], config)
     with pytest.raises(TrainingError, match="every rollout of the batch was cut off"):
-        assembled(group(rollout(1.0, [3], truncated=True)), mask_truncated=True)
+        require_tokens([masked, masked], config)
 
 
 def test_advantages_are_made_of_shaped_rewards():
@@ -64,3 +73,23 @@ def test_advantages_are_made_of_shaped_rewards():
 def test_an_environments_own_advantages_are_taken_as_they_are():
     own = group(rollout(1.0, [3], advantage=7.0), own_advantages=True)
     assert assembled(own, reward_clip=(0, 0.5)).advantages == [[7.0]]
+
+
+@pytest.mark.parametrize(
+    ("advantage", "reward_norm"),
+    [(a, norm) for a in get_args(AdvantageName) for norm in get_args(RewardNorm) if norm not in BLIND_TO.get(a, ())],
+)
+def test_a_batch_is_learned_in_parts_where_that_makes_the_same_advantages_and_nowhere_else(advantage, reward_norm):
+    settings = {"advantage": advantage, "reward_norm": reward_norm}
+    groups = [group(rollout(1.0, [3, 4]), rollout(0.5, [5])), group(rollout(0.25, [3, 4]), rollout(0.0, [5]))]
+    parts = [*assembled(groups[0], **settings).advantages, *assembled(groups[1], **settings).advantages]
+    assert (parts == assembled(*groups, **settings).advantages) == AlgorithmConfig(**settings).learns_in_parts
+
+
+def test_metrics_of_parts_are_those_of_the_whole():
+    settings = {"length_penalty": 0.5, "length_penalty_start": 1, "length_penalty_full": 2, "mask_truncated": True}
+    single = group(rollout(1.0, [3, 4, 5]))
+    whole = metrics(assembled(PAIR, single, **settings), **settings)
+    assert {"reward/length_penalty", "reward/shaped_mean", "rollouts/masked_token_frac"} == set(whole)
+    parts = [assembled(PAIR, **settings), assembled(single, **settings)]
+    assert metrics(*parts, **settings) == pytest.approx(whole)

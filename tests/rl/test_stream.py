@@ -10,7 +10,7 @@ import pytest
 from whet.errors import RewardError, TrainingError
 from whet.rl.backlog import Backlog, Lead
 from whet.rl.curriculum import MixedCurriculum, Pool, Task
-from whet.rl.group import Batch, Group
+from whet.rl.group import Group, Part
 from whet.rl.judge import Judge
 from whet.rl.runner import OnBegin
 from whet.rl.stream import Stream
@@ -72,12 +72,12 @@ def flown(body: Callable[[Stream, Runway], Awaitable[None]], *, runway: Runway |
     asyncio.run(whole())
 
 
-async def batch(stream: Stream) -> Batch:
-    return await asyncio.wait_for(stream.batch(lambda *_: None), timeout=30)
+async def batch(stream: Stream) -> Part:
+    return await asyncio.wait_for(stream.part(lambda *_: None), timeout=30)
 
 
 async def begin(stream: Stream, runway: Runway) -> None:
-    """The first batch, of groups 0 and 1, is taken and trained; groups 2 to 5 are in flight."""
+    """The first batch, of groups 0 and 1, is taken and trained; groups 2 and 3 are in flight."""
     taking = asyncio.create_task(batch(stream))
     await runway.land(0)
     await runway.land(1)
@@ -85,7 +85,7 @@ async def begin(stream: Stream, runway: Runway) -> None:
     await turns()
     stream.advance(1)
     await turns()
-    assert sorted(runway.flying) == [2, 3, 4, 5]
+    assert sorted(runway.flying) == [2, 3]
 
 
 def test_nothing_is_in_flight_beside_the_first_batch_which_it_would_only_delay() -> None:
@@ -96,7 +96,7 @@ def test_nothing_is_in_flight_beside_the_first_batch_which_it_would_only_delay()
         await runway.land(0)
         await taking
         await turns()
-        assert sorted(runway.flying) == [2, 3, 4, 5]
+        assert sorted(runway.flying) == [2, 3]
 
     flown(body, max_async_level=2)
 
@@ -108,21 +108,66 @@ def test_groups_of_the_next_batch_are_in_flight_while_the_learner_has_this_one()
         await runway.land(1)
         assert [group.id for group in (await taking).groups] == [0, 1]
         assert sorted(runway.flying) == [2, 3]
-        stream.advance(1)
-        await turns()
-        assert sorted(runway.flying) == [2, 3, 4, 5]
 
     flown(body)
+
+
+def test_a_group_that_lands_makes_room_for_another_as_far_ahead_as_the_level_allows() -> None:
+    async def body(stream: Stream, runway: Runway) -> None:
+        await begin(stream, runway)
+        await runway.land(3)
+        assert sorted(runway.flying) == [2, 4]
+        await runway.land(4)
+        assert sorted(runway.flying) == [2, 5]
+        await runway.land(5)
+        assert sorted(runway.flying) == [2]
+
+    flown(body)
+
+
+def test_a_batch_is_there_in_parts_while_its_other_groups_are_in_flight() -> None:
+    async def body(stream: Stream, runway: Runway) -> None:
+        taking = asyncio.create_task(batch(stream))
+        await runway.land(1)
+        part = await taking
+        assert [group.id for group in part.groups] == [1]
+        assert part.tally is None
+        taking = asyncio.create_task(batch(stream))
+        await runway.land(0)
+        part = await taking
+        assert [group.id for group in part.groups] == [0]
+        assert part.tally is not None
+
+    flown(body, parts=2)
+
+
+def test_a_run_that_ends_within_a_batch_attempts_all_of_its_groups_again() -> None:
+    saved: dict[str, Any] = {}
+
+    async def body(stream: Stream, runway: Runway) -> None:
+        taking = asyncio.create_task(batch(stream))
+        await runway.land(1)
+        assert (await taking).tally is None
+        saved.update(stream.state_dict())
+
+    async def resumed(stream: Stream, runway: Runway) -> None:
+        stream.load_state_dict(saved, 0)
+        stream.advance(0)
+        await turns()
+        assert sorted(runway.flying) == [0, 1]
+
+    flown(body, parts=2)
+    flown(resumed, parts=2)
 
 
 def test_what_lands_while_the_learner_computes_is_there_when_it_asks() -> None:
     async def body(stream: Stream, runway: Runway) -> None:
         await begin(stream, runway)
         taking = asyncio.create_task(batch(stream))
-        for number in (5, 3, 2, 4):
+        for number in (3, 4, 5, 2):
             await runway.land(number)
-        assert [group.id for group in (await taking).groups] == [3, 5]
-        assert [group.id for group in (await batch(stream)).groups] == [2, 4]
+        assert [group.id for group in (await taking).groups] == [3, 4]
+        assert [group.id for group in (await batch(stream)).groups] == [2, 5]
 
     flown(body)
 
@@ -131,11 +176,12 @@ def test_a_group_with_an_error_is_replaced_at_once_even_while_nobody_asks() -> N
     async def body(stream: Stream, runway: Runway) -> None:
         await begin(stream, runway)
         await runway.land(2, failed=True)
-        assert sorted(runway.flying) == [3, 4, 5, 6]
-        await runway.land(6)
+        assert sorted(runway.flying) == [3, 4]
+        await runway.land(4)
         await runway.land(3)
         taken = await batch(stream)
-        assert [group.id for group in taken.groups] == [3, 6]
+        assert taken.tally is not None
+        assert [group.id for group in taken.groups] == [3, 4]
         assert taken.tally.errored_rollouts == 1
 
     flown(body)
@@ -145,7 +191,7 @@ def test_nothing_but_errors_is_told_to_whoever_asks_for_a_batch() -> None:
     async def body(stream: Stream, runway: Runway) -> None:
         await begin(stream, runway)
         await runway.land(2, failed=True)
-        await runway.land(6, failed=True)
+        await runway.land(4, failed=True)
         with pytest.raises(TrainingError, match="2 groups in a row"):
             await batch(stream)
 
@@ -155,14 +201,18 @@ def test_nothing_but_errors_is_told_to_whoever_asks_for_a_batch() -> None:
 def test_groups_that_began_too_long_ago_are_cancelled_and_replaced() -> None:
     async def body(stream: Stream, runway: Runway) -> None:
         await begin(stream, runway)
+        await runway.land(2, version=1)
+        assert sorted(runway.flying) == [3, 4]
         stream.advance(2)
         await turns()
-        assert sorted(runway.cancelled) == [2, 3]  # they began with policy 0
-        assert sorted(runway.flying) == [4, 5, 6, 7, 8, 9]
+        assert sorted(runway.cancelled) == [3]  # it began with policy 0, group 4 with policy 1
+        assert sorted(runway.flying) == [4, 5]
         stream.advance(3)
         await turns()
-        assert sorted(runway.cancelled) == [2, 3, 4, 5]
-        assert stream.backlog.judge.tally.cancelled_rollouts == 8
+        assert sorted(runway.cancelled) == [3, 4]
+        assert sorted(runway.flying) == [5, 6, 7]  # group 2 became too old while it waited
+        assert stream.backlog.judge.tally.cancelled_rollouts == 4
+        assert stream.backlog.judge.tally.rejected == {"too old": 1}
 
     flown(body, max_off_policy_steps=1)
 
@@ -189,7 +239,7 @@ def test_a_checkpoint_holds_what_was_drawn_and_not_trained_and_it_comes_first_af
         assert [group.id for group in (await taking).groups] == [2, 4]
         stream.advance(2)
         await turns()
-        assert sorted(runway.flying) == [3, 6, 7]
+        assert sorted(runway.flying) == [3, 6]
         saved.update(stream.state_dict())
 
     async def resumed(stream: Stream, runway: Runway) -> None:
@@ -202,7 +252,7 @@ def test_a_checkpoint_holds_what_was_drawn_and_not_trained_and_it_comes_first_af
         assert [group.id for group in (await taking).groups] == [3, 5]
         stream.advance(3)
         await turns()
-        assert sorted(runway.flying) == [6, 7, 8, 9]
+        assert sorted(runway.flying) == [6, 7]
 
     flown(body)
     flown(resumed)

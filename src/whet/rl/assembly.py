@@ -1,4 +1,4 @@
-"""Scored groups to one packed batch: every sampled token of a rollout carries the rollout's advantage.
+"""Scored groups to packed tokens: every sampled token of a rollout carries the rollout's advantage.
 
 Where `mask_truncated` is set, rollouts that were cut off carry no loss, as in DAPO's overlong filtering (Yu et al.
 2025, arXiv:2503.14476): an answer without its end says little about the task. They still count among the rollouts of
@@ -25,20 +25,20 @@ from whet.types import State
 
 @dataclass(frozen=True, slots=True)
 class Assembled:
-    """What one optimiser step is made of."""
+    """What one part of an optimiser step is made of; or all of it, where it comes at once."""
 
     batch: PackedBatch
     advantages: list[list[float]]  # of each rollout of each group
     sequences: list[TokenSequence]  # as sampled, those included that carry no loss
-    metrics: dict[str, float]  # of what was done to rewards and sequences; empty where nothing was
+    shaping: dict[str, float]  # of what was done to rewards, means over the rollouts; empty where nothing was
     branches: list[list[int]]  # of each rollout of each group: how many of the sequences are its
 
 
 def assemble(
     groups: Sequence[Group], config: AlgorithmConfig, shaper: RewardShaper, *, temperature: float
 ) -> Assembled:
-    """Raises `TrainingError` where no token is left to learn from."""
-    shaped, metrics = shaper.shape(
+    """All groups of a batch, or (where `config.learns_in_parts`) some of them."""
+    shaped, shaping = shaper.shape(
         [group.rewards_G for group in groups], [[sampled_ids(state) for state in group.states] for group in groups]
     )
     advantages_by_group = [
@@ -61,18 +61,32 @@ def assemble(
             branches[-1].append(len(found))
             packed += map(_without_loss, found) if config.mask_truncated and state["is_truncated"] else found
             per_sequence += [float(advantage)] * len(found)
+    rows = [list(map(float, advantages_G)) for advantages_G in advantages_by_group]
+    return Assembled(pack(packed, per_sequence), rows, sequences, shaping, branches)
+
+
+def require_tokens(parts: Sequence[Assembled], config: AlgorithmConfig) -> None:
+    """Raises `TrainingError` where no token of a whole batch is left to learn from."""
+    if config.mask_truncated and not any(part.batch.trained_tokens for part in parts):
+        raise TrainingError(
+            "every rollout of the batch was cut off, and [algorithm] mask_truncated leaves no token to learn from. "
+            "Raise sampling.max_tokens, or train without mask_truncated until answers end by themselves."
+        )
+
+
+def assembly_metrics(parts: Sequence[Assembled], config: AlgorithmConfig, *, temperature: float) -> dict[str, float]:
+    """What was done to the rewards and sequences of a whole batch; empty where nothing was."""
+    sequences = [sequence for part in parts for sequence in part.sequences]
+    rollouts = [sum(map(len, part.branches)) for part in parts]
+    metrics = {
+        name: float(np.average([part.shaping[name] for part in parts], weights=rollouts)) for name in parts[0].shaping
+    }
     if config.mask_truncated:
-        sampled, left = (sum(int(sequence.trained.sum()) for sequence in some) for some in (sequences, packed))
-        if not left:
-            raise TrainingError(
-                "every rollout of the batch was cut off, and [algorithm] mask_truncated leaves no token to learn from. "
-                "Raise sampling.max_tokens, or train without mask_truncated until answers end by themselves."
-            )
-        metrics["rollouts/masked_token_frac"] = 1 - left / sampled
+        sampled = sum(int(sequence.trained.sum()) for sequence in sequences)
+        metrics["rollouts/masked_token_frac"] = 1 - sum(part.batch.trained_tokens for part in parts) / sampled
     if any(sequence.temperature != temperature for sequence in sequences):
         metrics["sampling/temperature"] = sum(sequence.temperature for sequence in sequences) / len(sequences)
-    rows = [list(map(float, advantages_G)) for advantages_G in advantages_by_group]
-    return Assembled(pack(packed, per_sequence), rows, sequences, metrics, branches)
+    return metrics
 
 
 def _sampled_at(state: State, usual: float) -> float:

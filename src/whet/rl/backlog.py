@@ -1,10 +1,10 @@
-"""Groups ahead of the learner: places are opened in the order of the mix, whole batches are taken in the same mix.
+"""Groups ahead of the learner: places are opened in the order of the mix, batches are filled in the same mix.
 
 The asynchronous loop's counterpart of `collector.py`, as pure as that: no asyncio, no clock, no I/O. A place belongs to
 an environment, not to a task, so whoever is late delays nobody: a batch takes, of every environment, the groups that
 were drawn first among those that are finished. What is left goes into the next batch.
 
-    open() ─▶ in flight ──add──▶ ready ──take──▶ a batch
+    open() ─▶ in flight ──add──▶ ready ──take──▶ a part of the batch that is being filled
        ▲          │ turned away     │ too old (`max_off_policy_steps`)
        └──────────┴────◀────────────┘ the place is attempted again
 """
@@ -15,8 +15,11 @@ import math
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
-from whet.rl.group import Batch, Group, Tally
+from whet.rl.group import Group, Part, Tally
 from whet.rl.judge import Judge
+
+PARTS = 4
+"""In which a batch is learned while it is sampled: what is left to do once its last group is there is a quarter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,16 @@ class Lead:
     max_async_level: int = 1
     oversampling_factor: float = 1.0
     max_off_policy_steps: int = 8
+    parts: int = 1  # in which a batch may be taken, about alike; the learner has them one after the other
+
+    @property
+    def in_flight(self) -> int:
+        """Groups that are sampled at once, at most. More would not be more work, but older work."""
+        return self._groups(self.oversampling_factor)
+
+    @property
+    def groups_per_part(self) -> int:
+        return math.ceil(self.groups_per_batch / self.parts)
 
     def places(self, version: int) -> int:
         """Places that may have been opened in all while the sampler holds policy `version`.
@@ -37,11 +50,11 @@ class Lead:
         return self._groups(version + self.max_async_level + self.oversampling_factor)
 
     def first_places(self, version: int) -> int:
-        """The same before a first batch has been taken: those of that batch alone.
+        """The same before a first batch has been taken: those of that batch, and what is oversampled of the next.
 
         Nothing is learned until it is there, and whatever is sampled beside it makes it later.
         """
-        return self._groups(version + self.oversampling_factor)
+        return self._groups(version + max(1.0, self.oversampling_factor))
 
     def _groups(self, batches: float) -> int:
         return math.ceil(round(batches * self.groups_per_batch, 6))
@@ -59,12 +72,15 @@ class Backlog:
     judge: Judge = field(default_factory=Judge)
     opened: int = 0  # places opened so far, in this run and before a resume
     _began: bool = False  # whether a batch has been taken since the run was started or resumed
-    _planned: list[int] = field(default_factory=list)  # environments of the places that no batch has taken, in order
+    _planned: list[int] = field(default_factory=list)  # environments of the places, from the first of this batch on
+    _taken: list[Group] = field(default_factory=list)  # of the batch that is being filled
     _ready: dict[int, dict[int, Group]] = field(default_factory=lambda: defaultdict(dict))  # environment -> place
 
     def may_open(self, version: int) -> bool:
         """Whether there may be one more place while the sampler holds policy `version`."""
-        return self.opened < (self.lead.places(version) if self._began else self.lead.first_places(version))
+        in_flight = len(self._planned) - len(self._taken) - self.ready
+        places = self.lead.places(version) if self._began else self.lead.first_places(version)
+        return in_flight < self.lead.in_flight and self.opened < places
 
     def open(self, environment: int) -> int:
         """A new place for a group of this environment, the next of the mix; returns its number."""
@@ -90,15 +106,15 @@ class Backlog:
 
     @property
     def missing(self) -> int:
-        """Groups that the next batch still waits for."""
-        wanted = self._wanted()
-        if len(self._planned) < self.lead.groups_per_batch:
-            return self.lead.groups_per_batch - self.ready
-        return sum(max(0, count - len(self._ready[environment])) for environment, count in wanted.items())
+        """Groups that the batch which is being filled still waits for."""
+        there = sum(min(count, len(self._ready[environment])) for environment, count in self._wanted().items())
+        return self.lead.groups_per_batch - len(self._taken) - there
 
-    def take(self) -> Batch | None:
-        """The next batch, or None while groups of it are missing."""
-        if len(self._planned) < self.lead.groups_per_batch or self.missing:
+    def take(self) -> Part | None:
+        """The next part of the batch that is being filled; None while too few groups of it are ready."""
+        missing = self.missing
+        there = self.lead.groups_per_batch - len(self._taken) - missing
+        if missing and there < self.lead.groups_per_part:
             return None
         groups: list[Group] = []
         for environment, count in self._wanted().items():
@@ -107,10 +123,16 @@ class Backlog:
             for group in first:
                 del ready[group.slot]
             groups += first
+        groups.sort(key=lambda group: group.id)
+        self._taken += groups
+        return Part(groups, None if missing else self._end_of_batch())
+
+    def _end_of_batch(self) -> Tally:
         del self._planned[: self.lead.groups_per_batch]
+        self._taken = []
         self._began = True
         tally, self.judge.tally = self.judge.tally, Tally()
-        return Batch(sorted(groups, key=lambda group: group.id), tally)
+        return tally
 
     def expire(self, version: int) -> list[Group]:
         """Take out the ready groups that have become too old: their places are to be attempted again."""
@@ -121,11 +143,13 @@ class Backlog:
         return old
 
     def waiting(self) -> list[Group]:
-        """Finished groups that no batch has taken."""
-        return [group for ready in self._ready.values() for group in ready.values()]
+        """Finished groups that are not in a whole batch yet."""
+        return self._taken + [group for ready in self._ready.values() for group in ready.values()]
 
     def _is_old(self, group: Group, version: int) -> bool:
         return self.lead.too_old(group.oldest_version, version)
 
     def _wanted(self) -> Counter[int]:
-        return Counter(self._planned[: self.lead.groups_per_batch])
+        """Groups by environment that the batch which is being filled has not taken, as far as it is planned."""
+        planned = Counter(self._planned[: self.lead.groups_per_batch])
+        return planned - Counter(group.task.environment for group in self._taken)

@@ -14,7 +14,7 @@ from typing import Any
 from whet.cancellation import cancel
 from whet.rl.collector import Collector
 from whet.rl.curriculum import Curriculum
-from whet.rl.group import Batch, Group
+from whet.rl.group import Batch, Group, Part
 from whet.rl.judge import Judge
 from whet.rl.runner import GroupRunner
 from whet.rl.source import OnProgress, Waits
@@ -30,8 +30,8 @@ class Dispatcher:
     min_variance: float = 0.0
     _idle_since: float | None = None
 
-    async def batch(self, on_progress: OnProgress) -> Batch:
-        """Run groups until every slot of a batch is filled. Cancelled or failed, it gives its tasks back."""
+    async def part(self, on_progress: OnProgress) -> Part:
+        """A whole batch: groups are run until every slot is filled. Cancelled or failed, it gives its tasks back."""
         before = self.curriculum.state_dict()
         try:
             batch = await self._collect(on_progress)
@@ -39,7 +39,7 @@ class Dispatcher:
             self.curriculum.load_state_dict(before)
             raise
         self._idle_since = time.perf_counter()
-        return batch
+        return Part(batch.groups, batch.tally)
 
     async def _collect(self, on_progress: OnProgress) -> Batch:
         collector = Collector(self.groups_per_batch, Judge(self.min_variance))

@@ -69,8 +69,16 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """Groups of the batch that is being filled, to be learned from while the others are sampled."""
+
+    groups: list[Group]
+    tally: Tally | None  # with the last part of a batch: what else was attempted for it
+
+
+@dataclass(frozen=True, slots=True)
 class Batch:
-    """The groups of one step, in the order of their places, and what else was attempted for it."""
+    """The groups of one step, in the order in which they were learned, and what else was attempted for it."""
 
     groups: list[Group]
     tally: Tally

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from whet.rl.assembly import Assembled
 from whet.rl.group import Batch, Group, zero_variance_fraction
 from whet.rl.learner.protocol import LossOutput, OptimOutput
 from whet.rl.samples import TokenSequence
@@ -45,13 +44,14 @@ class Timings:
 
 def step_metrics(
     batch: Batch,
-    assembled: Assembled,
+    sequences: Sequence[TokenSequence],
+    assembly: Mapping[str, float],
     loss: LossOutput,
     optim: OptimOutput,
     timings: Timings,
 ) -> dict[str, float]:
-    """One line of metrics.jsonl, without its step."""
-    groups, tally, sequences = batch.groups, batch.tally, assembled.sequences
+    """One line of metrics.jsonl, without its step; `assembly` are those of `assembly_metrics`."""
+    groups, tally = batch.groups, batch.tally
     states = [state for group in groups for state in group.states]
     attempted = len(states) + tally.replaced * len(groups[0].states) + tally.cancelled_rollouts
     lengths = np.array([len(sequence.ids) for sequence in sequences])
@@ -59,7 +59,7 @@ def step_metrics(
     per_token = {name: total / loss.tokens for name, total in loss.sums.items()}
     return {
         **reward_metrics(groups),
-        **assembled.metrics,
+        **assembly,
         "groups/zero_variance_frac": zero_variance_fraction(groups),
         "groups/replaced": float(tally.replaced),
         "groups/too_old": float(tally.rejected["too old"]),

@@ -2,11 +2,11 @@
 
 One step, in which everything but the source is the same whether rollouts run beside the learner or in turn with it:
 
-    source ─exactly one batch─▶ assemble (rewards, advantages, packing)
-        ─▶ learner.forward_backward ─▶ learner.optim_step ─▶ learner.publish ─▶ engine.load_weights
+    source ─▶ assemble (rewards, advantages, packing) ─▶ learner.forward_backward    until exactly one batch is learned
+        ─▶ learner.optim_step ─▶ learner.publish ─▶ engine.load_weights
 
     synchronous    dispatcher.py: a batch is sampled by the weights that learn from it, then nothing is in flight
-    asynchronous   stream.py: rollouts go on while the learner computes, in a process of its own
+    asynchronous   stream.py: rollouts go on while the learner, in a process of its own, has those that are finished
 
 Nothing here computes on tensors or formats output: each line calls the room that does. The order of the writes at the
 end of a step is what makes a run safe to kill: rollouts, then metrics, then the ledger, then (every so often) a
@@ -19,15 +19,17 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol, TypeVar
 
 from whet.errors import WhetError
 from whet.inference.protocol import Engine, WeightUpdate
-from whet.rl.assembly import Assembled, assemble
+from whet.rl.assembly import assemble, assembly_metrics, require_tokens
 from whet.rl.config import RunConfig
 from whet.rl.endings import Ending
-from whet.rl.group import Batch
-from whet.rl.learner.protocol import Learner, LossOutput, OptimOutput, OptimParams
+from whet.rl.group import Part
+from whet.rl.learned import Learned
+from whet.rl.learner.protocol import Learner, OptimOutput, OptimParams
 from whet.rl.metrics import Timings, step_metrics
 from whet.rl.monitors.protocol import EvalReport, Monitor, StepReport
 from whet.rl.records import Records
@@ -105,50 +107,40 @@ class Orchestrator:
         """One optimiser step. It happens whole, or (when `stop` is set before its batch is there) not at all."""
         self.source.waits()
         started = time.perf_counter()
-        with self.watchdog.waiting("batch", "the learner", "a batch of rollouts"):
-            batch = await self._batch(step)
-        received = time.perf_counter()
-
-        assembled = assemble(
-            batch.groups, self.config.algorithm, self.shaper, temperature=self.config.sampling.temperature
-        )
-        self.monitor.phase("train", 0, 1)
-        with self.watchdog.waiting(
-            "learn", "the run", "the learner's step", act=self._learner_hangs, blocks=self._blocks
-        ):
-            loss, optim, update = await self.beside(lambda: self._learn(assembled))
-        learned = time.perf_counter()
+        learned = await self._learn_batch(step)
+        loss = learned.loss
+        optim, update = await self._in_learner(lambda: self._optimise(loss.tokens))
+        optimised = time.perf_counter()
         await self._hand_over(update)
         published = time.perf_counter()
         self.source.advance(update.version)
 
         timings = Timings(
             step=published - started,
-            wait_batch=received - started,
+            wait_batch=learned.wait_s,
             wait_policy=self.source.waits().for_policy,
-            train=learned - received,
-            weight_sync=published - learned,
-            score=sum(state["timing"].scoring.duration for group in batch.groups for state in group.states),
+            train=optimised - started - learned.wait_s,
+            weight_sync=published - optimised,
+            score=sum(state["timing"].scoring.duration for group in learned.groups for state in group.states),
         )
-        metrics = step_metrics(batch, assembled, loss, optim, timings)
+        assembly = assembly_metrics(learned.parts, self.config.algorithm, temperature=self.config.sampling.temperature)
+        metrics = step_metrics(learned.batch, learned.sequences, assembly, loss, optim, timings)
         if self.ending is not None:
             self.ending.after_step()
-        record = self._record(step, batch, assembled, loss, metrics)
+        record = self._record(step, learned, metrics)
         if self._blocks:
             await record
         else:
             await self._recorded()
             self._recording = asyncio.ensure_future(record)
 
-    async def _record(
-        self, step: int, batch: Batch, assembled: Assembled, loss: LossOutput, metrics: dict[str, float]
-    ) -> None:
+    async def _record(self, step: int, learned: Learned, metrics: dict[str, float]) -> None:
         with self.watchdog.waiting(
             "records", "the run", "the disk (records)", act=self.watchdog.stop, blocks=self._blocks
         ):
             sample = await self.beside(
                 lambda: self.records.step(
-                    step, batch, assembled.advantages, metrics, self._token_details(assembled, loss)
+                    step, learned.batch, learned.advantages, metrics, self._token_details(learned)
                 )
             )
         self.monitor.step(StepReport(step, metrics, sample))
@@ -159,29 +151,57 @@ class Orchestrator:
             recording, self._recording = self._recording, None
             await recording
 
-    async def _batch(self, step: int) -> Batch:
-        """The batch of `step`. Where none can be made, the steps before it are saved."""
-        work = self.source.batch(lambda done, total: self.monitor.phase("generate", done, total))
+    async def _learn_batch(self, step: int) -> Learned:
+        """The gradients of a whole batch, of each part as soon as its rollouts are there."""
+        learned = Learned()
+        while learned.tally is None:
+            asked = time.perf_counter()
+            with self.watchdog.waiting("batch", "the learner", "a batch of rollouts"):
+                part = await self._part(step)
+            learned.wait_s += time.perf_counter() - asked
+            if part.tally is not None:
+                self.monitor.phase("train", 0, 1)
+            algorithm, temperature = self.config.algorithm, self.config.sampling.temperature
+            assembled = assemble(part.groups, algorithm, self.shaper, temperature=temperature)
+            if part.tally is not None:
+                require_tokens([*learned.parts, assembled], algorithm)
+            loss = await self._in_learner(partial(self.learner.forward_backward, assembled.batch, algorithm))
+            learned.add(part, assembled, loss)
+        return learned
+
+    async def _part(self, step: int) -> Part:
+        """Groups of the batch of `step`. Where none can be made, the steps before it are saved."""
+        work = self.source.part(lambda done, total: self.monitor.phase("generate", done, total))
         try:
             return await unless_stopped(self.stop, work)
         except WhetError:
             await self._save(step - 1)
             raise
 
-    def _token_details(self, assembled: Assembled, loss: LossOutput) -> list[list[Turns]] | None:
-        """What the learner made of each token, for the records, where they are to have it."""
-        if loss.values is None or not self.config.learner.keep_token_details:
-            return None
-        return turn_details(assembled, loss.values)
+    async def _in_learner(self, work: Callable[[], T]) -> T:
+        with self.watchdog.waiting(
+            "learn", "the run", "the learner's step", act=self._learner_hangs, blocks=self._blocks
+        ):
+            return await self.beside(work)
 
-    def _learn(self, assembled: Assembled) -> tuple[LossOutput, OptimOutput, WeightUpdate]:
-        loss = self.learner.forward_backward(assembled.batch, self.config.algorithm)
+    def _optimise(self, tokens: int) -> tuple[OptimOutput, WeightUpdate]:
         params = OptimParams(
             learning_rate=self.config.learning_rate,
-            denominator=loss.tokens,
+            denominator=tokens,
             max_grad_norm=self.config.optimizer.max_grad_norm or None,
         )
-        return loss, self.learner.optim_step(params), self.learner.publish()
+        return self.learner.optim_step(params), self.learner.publish()
+
+    def _token_details(self, learned: Learned) -> list[list[Turns]] | None:
+        """What the learner made of each token, for the records, where they are to have it."""
+        if not self.config.learner.keep_token_details:
+            return None
+        found: list[list[Turns]] = []
+        for assembled, loss in zip(learned.parts, learned.losses, strict=True):
+            if loss.values is None:
+                return None
+            found += turn_details(assembled, loss.values)
+        return found
 
     async def _hand_over(self, update: WeightUpdate) -> None:
         """New weights to the engine. One that does not take them ends the run, but the step counts: it was learned."""

@@ -21,7 +21,7 @@ from whet.errors import ConfigError, DatasetError, TrainingError
 from whet.inference.loading import load_policy, read_model
 from whet.inference.policy_client import PolicyClient
 from whet.inference.protocol import Engine
-from whet.rl.backlog import Backlog, Lead
+from whet.rl.backlog import PARTS, Backlog, Lead
 from whet.rl.budgets import Budget
 from whet.rl.config import EnvConfig, RunConfig
 from whet.rl.curriculum import Curriculum, Pool
@@ -267,7 +267,11 @@ class _Run:
         if not config.asynchronous:
             return Dispatcher(runner, self._curriculum(), config.groups_per_batch, min_variance)
         lead = Lead(
-            config.groups_per_batch, config.max_async_level, config.oversampling_factor, config.max_off_policy_steps
+            config.groups_per_batch,
+            config.max_async_level,
+            config.oversampling_factor,
+            config.max_off_policy_steps,
+            parts=PARTS if config.algorithm.learns_in_parts else 1,
         )
         return Stream(runner, self._curriculum(), Backlog(lead, Judge(min_variance)))
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from whet.rl.group import Batch
+from whet.rl.group import Part
 
 OnProgress = Callable[[int, int], None]
 """(groups of the next batch that are there, groups of a batch)"""
@@ -22,8 +22,11 @@ class Waits:
 class Source(Protocol):
     """Makes batches of exactly the configured size and mix."""
 
-    async def batch(self, on_progress: OnProgress) -> Batch:
-        """The next batch. Raises `TrainingError` where none can be made; may be cancelled without a loss."""
+    async def part(self, on_progress: OnProgress) -> Part:
+        """The next part of the batch that is being filled; a whole batch where it comes at once.
+
+        Raises `TrainingError` where none can be made; may be cancelled without a loss.
+        """
         ...
 
     def advance(self, version: int) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from whet.cancellation import cancel
 from whet.rl.backlog import Backlog
 from whet.rl.curriculum import Curriculum, Task
-from whet.rl.group import Batch, Group
+from whet.rl.group import Group, Part
 from whet.rl.runner import GroupRunner
 from whet.rl.source import OnProgress, Waits
 
@@ -53,14 +53,14 @@ class Stream:
     _leaving: set[Attempt] = field(default_factory=set)  # cancelled, and not gone yet
     _closed: bool = False
 
-    async def batch(self, on_progress: OnProgress) -> Batch:
+    async def part(self, on_progress: OnProgress) -> Part:
         size = self.backlog.lead.groups_per_batch
         while True:
             if self._failure is not None:
                 raise self._failure
             self._open_places()
             if (taken := self.backlog.take()) is not None:
-                self._open_places()  # after the first batch there are more
+                self._open_places()  # what was taken makes room
                 return taken
             on_progress(size - self.backlog.missing, size)
             self._changed.clear()
@@ -136,6 +136,7 @@ class Stream:
                 self.curriculum.observe(group.task, float(group.rewards_G.mean()))
             if not self.backlog.add(group, self.version):
                 self._launch(flight.slot, self.curriculum.next_of(flight.task.environment))
+            self._open_places()
         except BaseException as error:  # whoever waits for a batch is told; nobody else awaits this task
             self._failure = self._failure or error
             self._pending.append(flight.task)  # a resumed run attempts it first, so the mix stays what it is

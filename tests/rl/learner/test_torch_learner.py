@@ -133,6 +133,26 @@ def test_gradients_of_two_batches_add_up(make, sequences):
         torch.testing.assert_close(gradient, gradients(both)[name], atol=1e-4, rtol=1e-4, msg=name)
 
 
+def test_outputs_of_two_parts_add_up(make, sequences):
+    whole = make().forward_backward(pack(sequences), LossConfig(loss="ppo"))
+    learner = make()
+    outputs = [learner.forward_backward(pack(part), LossConfig(loss="ppo")) for part in (sequences[:2], sequences[2:])]
+    both = outputs[0] + outputs[1]
+    assert both.tokens == whole.tokens
+    assert (both.loss, both.sums) == (pytest.approx(whole.loss), pytest.approx(whole.sums, rel=1e-5))
+    assert np.concatenate([part.values.logprobs_T for part in outputs]) == pytest.approx(whole.values.logprobs_T)
+
+
+def test_a_part_without_a_token_to_learn_from_adds_nothing(make, sequences):
+    silent = [dataclasses.replace(sequence, trained=np.zeros_like(sequence.trained)) for sequence in sequences]
+    learner = make()
+    output = learner.forward_backward(pack(silent), LossConfig())
+    assert (output.loss, output.tokens) == (0.0, 0)
+    assert all(parameter.grad is None for parameter in learner._optimizer.parameters)
+    assert (output.values.logprobs_T == 0).all()
+    assert (output + learner.forward_backward(pack(sequences), LossConfig())).tokens == pack(sequences).trained_tokens
+
+
 def test_diagnostics_of_an_on_policy_batch(make, sequences):
     learner = make()
     logprobs = np.split(learner.token_logprobs(pack(sequences)), np.cumsum([len(s) for s in sequences])[:-1])

@@ -43,6 +43,17 @@ class LossOutput:
     flops: float | None = None  # of forward and backward pass; None where nobody counts
     peak_flops: float | None = None  # that the learner's device could do in a second; None where it is not known
 
+    def __add__(self, other: LossOutput) -> LossOutput:
+        """Of two parts of a batch. What was seen of each token stays with the parts."""
+        names = self.sums | other.sums
+        return LossOutput(
+            loss=self.loss + other.loss,
+            tokens=self.tokens + other.tokens,
+            sums={name: self.sums.get(name, 0.0) + other.sums.get(name, 0.0) for name in names},
+            flops=None if self.flops is None or other.flops is None else self.flops + other.flops,
+            peak_flops=self.peak_flops,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class OptimParams:
@@ -65,7 +76,10 @@ class Learner(Protocol):
     """Policy version of the weights now held: the number of optimiser steps taken."""
 
     def forward_backward(self, batch: PackedBatch, loss: LossConfig) -> LossOutput:
-        """Add the gradients of the summed loss. `TrainingError` when the loss is not finite, naming the rollouts."""
+        """Add the gradients of the summed loss: of a batch, or of one part of it after the other.
+
+        `TrainingError` when the loss is not finite, naming the rollouts.
+        """
         ...
 
     def optim_step(self, params: OptimParams) -> OptimOutput:

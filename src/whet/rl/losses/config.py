@@ -122,6 +122,11 @@ class AlgorithmConfig(LossConfig):
         False, description="Rollouts cut off by max_tokens carry no loss; their rewards still count in the baseline."
     )
 
+    @property
+    def learns_in_parts(self) -> bool:
+        """Whether some groups of a batch can be learned before the others are known: nothing is a mean over all."""
+        return self.advantage != "reinforce_pp" and self.reward_norm not in ("batch", "running")
+
     @model_validator(mode="after")
     def _rewards_fit_together(self) -> Self:
         if self.reward_clip is not None and self.reward_clip[0] >= self.reward_clip[1]:
