@@ -87,8 +87,6 @@ class Orchestrator:
     async def _run(self, step: int) -> int:
         try:
             while step < self.config.max_steps:
-                if self.stop.is_set():  # a batch may have been there before anybody could ask
-                    raise StopRequested
                 if self._evaluation_is_due(step):
                     await self._evaluate("during" if step else "before", step)
                 await self._step(step + 1)
@@ -171,6 +169,8 @@ class Orchestrator:
 
     async def _part(self, step: int) -> Part:
         """Groups of the batch of `step`. Where none can be made, the steps before it are saved."""
+        if self.stop.is_set():  # groups may be there before anybody could ask
+            raise StopRequested
         work = self.source.part(lambda done, total: self.monitor.phase("generate", done, total))
         try:
             return await unless_stopped(self.stop, work)
