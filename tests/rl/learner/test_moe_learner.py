@@ -93,6 +93,15 @@ def test_logprobs_and_gradients_are_those_of_plain_transformers(moe_dir, make_mo
         torch.testing.assert_close(gradient, expected[name], atol=5e-4, rtol=5e-4, msg=name)
 
 
+def test_in_bfloat16_it_comes_near_with_the_samplers_experts_and_without(make_moe, sequences):
+    for batch in (pack(sequences), pack(with_experts(sequences))):
+        exact, rough = make_moe(), make_moe(dtype="bfloat16")
+        apart = np.abs(rough.token_logprobs(batch) - exact.token_logprobs(batch))
+        assert 0 < np.median(apart[batch.trained]) < 0.1
+        rough.forward_backward(batch, CROSS_ENTROPY)
+        assert all(gradient.isfinite().all() for gradient in gradients(rough).values())
+
+
 def test_what_leaves_has_a_matrix_per_expert_and_loads_in_plain_transformers(moe_dir, make_moe, sequences, tmp_path):
     learner = make_moe()
     step(learner, pack(sequences))

@@ -18,7 +18,7 @@ from whet.inference.packed_file import map_packed
 from whet.inference.weights import pack as pack_weights
 from whet.rl.batch import pack
 from whet.rl.checkpoints import newest_checkpoint, save_checkpoint
-from whet.rl.learner import attention
+from whet.rl.learner import attention, decoder
 from whet.rl.learner.config import OptimizerConfig
 from whet.rl.learner.protocol import OptimParams
 from whet.rl.losses.config import LossConfig
@@ -300,6 +300,28 @@ def test_bfloat16_matrix_products_come_near_and_keep_fp32_weights(make, batch):
     assert 0 < difference.max() < 0.5
     trained(rough, batch, 1)
     assert {w.dtype for w in weights(rough).values()} == {torch.float32}
+
+
+@every_architecture
+@pytest.mark.parametrize("budget", [17, 10_000])
+def test_in_bfloat16_products_come_in_few_shapes_and_what_fills_them_up_changes_nothing(
+    make, batch, monkeypatch, budget
+):
+    learners, shapes = [], set()
+    for places in (1, 64):
+        monkeypatch.setattr(decoder, "PLACES", places)
+        learners.append(make(dtype="bfloat16", token_budget=budget))
+        learners[-1].forward_backward(batch, CROSS_ENTROPY)
+    for name, gradient in gradients(learners[0]).items():
+        torch.testing.assert_close(
+            gradients(learners[1])[name], gradient, atol=0.02 * float(gradient.abs().max()), rtol=0
+        )
+    for part in learners[1]._weights.model.modules():
+        if isinstance(part, torch.nn.Linear):
+            part.register_forward_hook(lambda _, inputs, __: shapes.add(len(inputs[0])))
+    learners[1].token_logprobs(batch)
+    assert shapes
+    assert all(rows % 64 == 0 for rows in shapes)
 
 
 def poisoned(sequences, index, advantage=1.0, **changes):

@@ -75,10 +75,13 @@ def attention(q: Tensor, k: Tensor, v: Tensor, blocks: Sequence[AttentionBlock])
     """What every query of `blocks` makes of what it reads of the keys; T x heads x width all of them.
 
     Queries are scaled already, and are those of the blocks' own tokens, in their order; keys those of all tokens.
+    Queries behind those of the blocks are padding, which attends to nothing: zeros.
     """
-    parts = q.split([block.tokens for block in blocks])
+    owned = [block.tokens for block in blocks]
+    *parts, padding = q.split([*owned, len(q) - sum(owned)])
     k, v = k.flatten(0, 1), v.flatten(0, 1)
-    return torch.cat([_attend(part.flatten(0, 1), k, v, block) for part, block in zip(parts, blocks, strict=True)])
+    mixed = [_attend(part.flatten(0, 1), k, v, block) for part, block in zip(parts, blocks, strict=True)]
+    return torch.cat([*mixed, torch.zeros_like(padding).flatten(1)])
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, block: AttentionBlock) -> Tensor:

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -21,18 +22,27 @@ from whet.rl.learner.attention import AttentionBlock, attention
 from whet.rl.learner.kernels import product_dtype, rms_norm, rotate, take
 from whet.rl.learner.layout import Layout
 
+PLACES = 64
+"""Where a CPU computes in bfloat16, tokens and predictors are padded to a multiple of this. Its library compiles code
+for every new shape of a product and forgets the oldest: where no shape comes back, a tenth of the learner's time."""
+
 
 def hidden_states(
     model: nn.Module, ids_T: Tensor, layout: Layout, *, experts_TLK: Tensor | None = None, recompute: bool = False
 ) -> Tensor:
-    """Final hidden states [N, hidden] of a layout's predictors; `model` is the decoder without its output head.
+    """Final hidden states of a layout's U predictors, [U or more, hidden]: where there are more, the rest are padding.
+
+    `model` is the decoder without its output head.
 
     `experts_TLK` are those that each token is to go to in each of L layers, -1 where the router chooses. With
     `recompute` only the input of each layer is kept, and the layer computed again when its gradient is (activation
     checkpointing: Chen et al. 2016, arXiv:1604.06174); the random numbers of dropout are the same both times.
     """
     modules: Any = model
-    x_TD = modules.embed_tokens(ids_T)
+    padding, _ = _padding(layout, _multiple(ids_T.device))
+    x_TD = modules.embed_tokens(F.pad(ids_T, (0, padding)))
+    if experts_TLK is not None:
+        experts_TLK = F.pad(experts_TLK, (0, 0, 0, 0, 0, padding), value=-1)
     plan = _plan(modules, layout, x_TD, experts_TLK)
     last = len(modules.layers) - 1
     for number, layer in enumerate(modules.layers):
@@ -48,6 +58,7 @@ class _Plan:
     silent: tuple[AttentionBlock, ...]
     speaking: tuple[AttentionBlock, ...]
     silent_tokens: int
+    multiple: int  # what rows of matrix products are a multiple of
     predictors: Tensor
     cos: Tensor
     sin: Tensor
@@ -55,19 +66,34 @@ class _Plan:
     dtype: torch.dtype  # of what goes into matrix products
 
 
+def _multiple(device: torch.device) -> int:
+    return PLACES if device.type == "cpu" and product_dtype(device) != torch.float32 else 1
+
+
+def _padding(layout: Layout, multiple: int) -> tuple[int, int]:
+    """Tokens to add behind those of a layout, and how many of these count as predictors: they carry no gradient."""
+    padding, predictors = (-len(places) % multiple for places in (layout.tokens, layout.predictors))
+    return (padding if padding >= predictors else padding + multiple), predictors
+
+
 def _plan(modules: Any, layout: Layout, like: Tensor, experts_TLK: Tensor | None) -> _Plan:
     device, config = like.device, modules.config
+    real, tokens, multiple = len(layout.tokens), len(like), _multiple(like.device)
+    _, padded_predictors = _padding(layout, multiple)
     heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
     silent, speaking = (
-        tuple(AttentionBlock.of(block, len(layout.tokens), heads, kv_heads, device) for block in blocks)
+        tuple(AttentionBlock.of(block, tokens, heads, kv_heads, device) for block in blocks)
         for blocks in (layout.silent, layout.speaking)
     )
-    cos, sin = modules.rotary_emb(like[None, :1].float(), torch.from_numpy(layout.positions).to(device)[None])
+    positions_T = F.pad(torch.from_numpy(layout.positions).to(device), (0, tokens - real))
+    predictors_U = torch.from_numpy(layout.predictors).to(device)
+    cos, sin = modules.rotary_emb(like[None, :1].float(), positions_T[None])
     return _Plan(
         silent=silent,
         speaking=speaking,
         silent_tokens=sum(block.tokens for block in silent),
-        predictors=torch.from_numpy(layout.predictors).to(device),
+        multiple=multiple,
+        predictors=torch.cat([predictors_U, torch.arange(real, real + padded_predictors, device=device)]),
         cos=cos[0].chunk(2, dim=-1)[0].unsqueeze(1),
         sin=sin[0].chunk(2, dim=-1)[0].unsqueeze(1),
         experts_TLK=experts_TLK,
@@ -96,9 +122,9 @@ def _layer(layer: Any, x_TD: Tensor, *, plan: _Plan, number: int, is_last: bool)
 def _attention(part: Any, x_TD: Tensor, plan: _Plan, is_last: bool) -> Tensor:
     """Attention's output before `o_proj`; in the last layer without that of silent blocks."""
     first, blocks = (plan.silent_tokens, plan.speaking) if is_last else (0, plan.silent + plan.speaking)
-    q, k, v = (
-        x.unflatten(-1, (-1, part.head_dim)) for x in (part.q_proj(x_TD[first:]), part.k_proj(x_TD), part.v_proj(x_TD))
-    )
+    excess = first % plan.multiple
+    q_TD = part.q_proj(x_TD[first - excess :])[excess:]
+    q, k, v = (x.unflatten(-1, (-1, part.head_dim)) for x in (q_TD, part.k_proj(x_TD), part.v_proj(x_TD)))
     if hasattr(part, "q_norm"):
         q, k = _rms_norm(part.q_norm, q), _rms_norm(part.k_norm, k)
     q = rotate(q, plan.cos[first:] * part.scaling, plan.sin[first:] * part.scaling, v.dtype)

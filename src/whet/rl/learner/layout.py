@@ -32,6 +32,9 @@ Index = NDArray[np.int64]
 BLOCK_PLACES = 8192
 """Pairs of a query and a key that are padded rather than begin another block, whose operations cost as much."""
 
+MULTIPLE = 8
+"""Sides of a block are multiples of this: shapes come back, and code that was compiled for one serves again."""
+
 READS = 8
 """Keys that a micro-batch gathers at most, for each token of its budget: so many answers may share a long prompt."""
 
@@ -212,10 +215,10 @@ def _grouped(runs: Iterable[_Run]) -> Iterator[list[_Run]]:
 def _block(runs: Sequence[_Run], place: Index) -> Block:
     lengths_R = np.array([run.length for run in runs])
     ends_R = np.array([run.end for run in runs])
-    real_RL = np.arange(lengths_R.max()) < lengths_R[:, None]
+    real_RL = np.arange(_rounded(lengths_R)) < lengths_R[:, None]
     queries_RL = np.zeros(real_RL.shape, np.int64)
     queries_RL[real_RL] = np.arange(lengths_R.sum())
-    read_RS = np.arange(ends_R.max()) < ends_R[:, None]
+    read_RS = np.arange(_rounded(ends_R)) < ends_R[:, None]
     keys_RS = np.zeros(read_RS.shape, np.int64)
     keys_RS[read_RS] = place[np.concatenate([run.path[: run.end] for run in runs])]
     return Block(
@@ -226,3 +229,7 @@ def _block(runs: Sequence[_Run], place: Index) -> Block:
         before=ends_R - lengths_R,
         lengths=lengths_R,
     )
+
+
+def _rounded(sizes: Index) -> int:
+    return -(-int(sizes.max()) // MULTIPLE) * MULTIPLE

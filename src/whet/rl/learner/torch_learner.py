@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -207,12 +208,13 @@ class TorchLearner:
             hidden_UD = hidden_states(
                 model.model, ids_T, layout, experts_TLK=experts_TLK, recompute=self._checkpointing
             )
+            temperatures_U = self._tensor(batch.temperatures[batch.sequence_of_token[layout.a_target_of_predictor]])
             return token_logprobs(
                 hidden_UD,
                 model.lm_head.weight,
                 self._tensor(batch.ids[layout.targets]).long(),
                 self._tensor(layout.predictor_of_target),
-                self._tensor(batch.temperatures[batch.sequence_of_token[layout.a_target_of_predictor]]),
+                F.pad(temperatures_U, (0, len(hidden_UD) - len(temperatures_U)), value=1.0),  # of padding
             )
 
     @torch.no_grad()
