@@ -2,10 +2,10 @@
 
     python benchmarks/asynchronous.py [--goal 0.8] [--rounds 3] [--picture docs/pictures/asynchronous.svg] [--json]
 
-All are the real command with the same config and number of threads in all; asynchronous ones divide them between
-engine and learner. The clock begins when everything is loaded and stops when the mean reward of five steps reaches the
-goal. Each round has a seed of its own and runs every schedule once; the ratio to the synchronous run is taken within a
-round. Best on an idle machine.
+All are the real command with the same config and number of threads in all; the asynchronous ones, which sample half a
+batch or a whole one ahead, divide them between engine and learner. The clock begins when everything is loaded and stops
+when the mean reward of five steps reaches the goal. Each round has a seed of its own and runs every schedule once; the
+ratio to the synchronous run is taken within a round. Best on an idle machine.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ WHET = Path(sys.executable).with_name("whet")
 STEP = re.compile(r"step (\d+)/\d+\s+reward (-?[\d.]+)")
 SCHEDULES = {
     "synchronous": ("--max_async_level", "0"),
-    "asynchronous, level 1": ("--max_async_level", "1"),
-    "asynchronous, level 2": ("--max_async_level", "2"),
+    "half a batch ahead": ("--max_async_level", "1", "--oversampling_factor", "0.5"),
+    "a batch ahead": ("--max_async_level", "1"),
 }
 STYLE = """<style>
 svg { font: 12px sans-serif; background: white } .grid { stroke: #ddd } .axis { fill: #555 } .end { text-anchor: end }

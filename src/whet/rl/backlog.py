@@ -35,7 +35,7 @@ class Lead:
     @property
     def in_flight(self) -> int:
         """Groups that are sampled at once, at most. More would not be more work, but older work."""
-        return self._groups(self.oversampling_factor)
+        return self._groups(max(1.0, self.oversampling_factor))
 
     @property
     def groups_per_part(self) -> int:
@@ -44,17 +44,17 @@ class Lead:
     def places(self, version: int) -> int:
         """Places that may have been opened in all while the sampler holds policy `version`.
 
-        Batch n (counted from 0) is trained by a learner of version n. So at level 0 its places open with version n;
-        each level lets them open one version earlier, and oversampling adds a part of the batch after that.
+        Batch n (counted from 0) is trained by a learner of version n. So at level 0 and factor 1 its places open with
+        version n; each level lets them open one version earlier, and the factor says how much of the last batch.
         """
         return self._groups(version + self.max_async_level + self.oversampling_factor)
 
     def first_places(self, version: int) -> int:
-        """The same before a first batch has been taken: those of that batch, and what is oversampled of the next.
+        """The same before the groups of a first batch are there: its own, and what is begun beyond a whole batch.
 
         Nothing is learned until it is there, and whatever is sampled beside it makes it later.
         """
-        return self._groups(version + max(1.0, self.oversampling_factor))
+        return self._groups(version) + self.in_flight
 
     def _groups(self, batches: float) -> int:
         return math.ceil(round(batches * self.groups_per_batch, 6))
@@ -71,7 +71,7 @@ class Backlog:
     lead: Lead
     judge: Judge = field(default_factory=Judge)
     opened: int = 0  # places opened so far, in this run and before a resume
-    _began: bool = False  # whether a batch has been taken since the run was started or resumed
+    _began: bool = False  # whether a batch has been complete since the run was started or resumed
     _planned: list[int] = field(default_factory=list)  # environments of the places, from the first of this batch on
     _taken: list[Group] = field(default_factory=list)  # of the batch that is being filled
     _ready: dict[int, dict[int, Group]] = field(default_factory=lambda: defaultdict(dict))  # environment -> place
@@ -97,6 +97,7 @@ class Backlog:
         if accepted is None:
             return False
         self._ready[group.task.environment][group.slot] = accepted
+        self._began = self._began or not self.missing
         return True
 
     @property
@@ -130,7 +131,6 @@ class Backlog:
     def _end_of_batch(self) -> Tally:
         del self._planned[: self.lead.groups_per_batch]
         self._taken = []
-        self._began = True
         tally, self.judge.tally = self.judge.tally, Tally()
         return tally
 

@@ -182,7 +182,7 @@ class RunConfig(StrictModel):
         0, ge=0, description="Policy versions that sampling may begin ahead of the learner; 0 is synchronous."
     )
     oversampling_factor: float = Field(
-        1.0, gt=0, description="Groups in flight, as a multiple of a batch; fewer are fresher, more hide slow ones."
+        1.0, gt=0, description="Groups sampled ahead, in batches: below 1 they are fresher, above it hide slow ones."
     )
     max_off_policy_steps: int = Field(
         8, ge=0, description="Rollouts begun more policy versions ago than this are cancelled and replaced."
