@@ -34,7 +34,7 @@ class Lead:
 
     @property
     def in_flight(self) -> int:
-        """Groups that are sampled at once, at most. More would not be more work, but older work."""
+        """Groups that are sampled at once, at most: more of them would only be older when they are learned."""
         return self._groups(max(1.0, self.oversampling_factor))
 
     @property

@@ -136,7 +136,7 @@ def trained_count(arch: Architecture, lora: LoraConfig | None) -> int:
 
 def memory_parts(arch: Architecture, config: RunConfig) -> dict[str, int]:
     """Bytes, by the formulas above."""
-    in_flight = min(config.max_concurrent, round(config.batch_size * config.oversampling_factor))
+    in_flight = min(config.max_concurrent, round(config.batch_size * max(1.0, config.oversampling_factor)))
     most = config.sampling.max_tokens
     parts = sampler_parts(arch, config.inference, config.lora, tokens=in_flight * most)
     parts |= learner_parts(arch, config, tokens=config.learner.micro_batch_tokens, length=most)
