@@ -11,7 +11,9 @@ checkpointing: its defaults), tuned (bfloat16, eager attention, no checkpointing
 without bfloat16 instructions may like better; the tuned ones also with a KL to their reference.
 
 Every side is a process of its own that takes one step when told to, and they take turns, so that whatever else the
-machine does disturbs all alike. The figure that counts is the median of the ratios within a round.
+machine does disturbs all alike. The figure that counts is the median of the ratios within a round: to whet as it comes,
+and to the side of whet that does the same (bfloat16, a KL). `--sides` takes some of them only, which leaves less time
+between two.
 """
 
 from __future__ import annotations
@@ -70,6 +72,13 @@ PEERS: dict[str, dict[str, Any]] = {
         "beta": 0.04,
     },
 }
+
+LIKE = {
+    "TRL tuned (bf16, eager)": "whet in bf16",
+    "TRL bf16 with its KL": "whet in bf16, everything on",
+    "TRL fp32 with its KL": "whet, everything on",
+}
+"""The side of whet that a side of TRL is like, where it is not whet as it comes."""
 
 
 def make_model(directory: Path) -> None:
@@ -261,6 +270,8 @@ def measure(model: Path, tokens: int, options: argparse.Namespace, scratch: Path
         (name, sys.executable, "whet", {"settings": settings}) for name, settings in OURS.items()
     ]
     plans += [(name, options.peer_python, "trl", {"rows": rows, "settings": s}) for name, s in PEERS.items()]
+    if options.sides:
+        plans = [plan for plan in plans if plan[0] in ("whet", *options.sides)]
     sides = []
     for number, (name, python, kind, extra) in enumerate(plans):
         room = scratch / f"{tokens}-{number}"
@@ -273,19 +284,29 @@ def measure(model: Path, tokens: int, options: argparse.Namespace, scratch: Path
     for side in sides:
         side.close()
 
-    ours = sides[0].seconds
+    seconds = {side.name: side.seconds for side in sides}
     print(
         f"\n{tokens} new tokens, {PROMPTS} x {SAMPLES} samples, {options.threads} threads, {options.repetitions} rounds"
     )
-    print(f"{'':28}{'s/step':>8}{'spread':>18}{'ratio to whet':>16}{'spread':>16}")
+    print(f"{'':28}{'s/step':>8}{'spread':>18}{'ratio to whet':>16}{'spread':>16}{'to its like':>14}{'spread':>16}")
     result: dict[str, Any] = {"tokens": tokens}
-    for side in sides:
-        ratios = sorted(theirs / mine for theirs, mine in zip(side.seconds, ours, strict=True))
-        median, ratio = statistics.median(side.seconds), statistics.median(ratios)
-        spread = f"{min(side.seconds):.3f} .. {max(side.seconds):.3f}"
-        print(f"{side.name:28}{median:>8.3f}{spread:>18}{ratio:>16.2f}{f'{ratios[0]:.2f} .. {ratios[-1]:.2f}':>16}")
-        result[side.name] = {"seconds": median, "ratio": ratio, "ratio_min": ratios[0], "ratio_max": ratios[-1]}
+    for name, theirs in seconds.items():
+        spread = f"{min(theirs):.3f} .. {max(theirs):.3f}"
+        median, (ratio, low, high) = statistics.median(theirs), ratio_to(seconds["whet"], theirs)
+        row = f"{name:28}{median:>8.3f}{spread:>18}{ratio:>16.2f}{f'{low:.2f} .. {high:.2f}':>16}"
+        result[name] = {"seconds": median, "ratio": ratio, "ratio_min": low, "ratio_max": high}
+        if (like := LIKE.get(name)) in seconds:
+            ratio, low, high = ratio_to(seconds[like], theirs)
+            row += f"{ratio:>14.2f}{f'{low:.2f} .. {high:.2f}':>16}"
+            result[name] |= {"like": like, "ratio_to_like": ratio}
+        print(row)
     return result
+
+
+def ratio_to(ours: list[float], theirs: list[float]) -> tuple[float, float, float]:
+    """Median, lowest and highest of the ratios within a round."""
+    ratios = [peer / mine for mine, peer in zip(ours, theirs, strict=True)]
+    return statistics.median(ratios), min(ratios), max(ratios)
 
 
 def main() -> None:
@@ -296,6 +317,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, nargs="+", default=[24, 96], help="most new tokens of a sample")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="torch threads of each side")
     parser.add_argument("--repetitions", type=int, default=7, help="rounds that count")
+    parser.add_argument("--sides", nargs="+", choices=[*OURS, *PEERS], help="beside whet; default: all")
     parser.add_argument("--warmup", type=int, default=2, help="rounds before those")
     parser.add_argument("--peer-python", default=sys.executable, help="the interpreter in which TRL is installed")
     parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
