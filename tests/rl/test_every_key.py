@@ -578,3 +578,9 @@ def test_every_key_of_the_plan_is_there_or_refused_by_name(key: str) -> None:
 def test_a_key_that_a_run_has_no_use_for_is_refused_with_the_reason(key: str) -> None:
     with pytest.raises(ConfigError, match="is not a setting of a run"):
         load((f"--{key}", "1"))
+
+
+def test_a_run_takes_a_batch_in_parts_unless_its_advantages_are_made_of_all_of_it() -> None:
+    assert source(load(ASYNC)).backlog.lead.parts > 1
+    for key, value in (("advantage", "reinforce_pp"), ("reward_norm", "batch"), ("reward_norm", "running")):
+        assert source(load((*ASYNC, f"--algorithm.{key}", value))).backlog.lead.parts == 1
