@@ -1,4 +1,4 @@
-"""Seconds per optimiser step: whet's synchronous loop against TRL's GRPOTrainer, same model, task and batch, one run.
+"""Seconds per optimiser step: whet's loop against TRL's GRPOTrainer, same model, task and batch, one run.
 
     pip install trl==1.16.0 datasets                      # beside whet, or in an environment of its own:
     python benchmarks/step_time.py [--peer-python /path/to/other/bin/python] [--tokens 24 96] [--threads 2]
@@ -6,13 +6,15 @@
 Task: reverse texts of 16 to 24 letters, reward difflib's ratio, 16 prompts x 8 samples, temperature 1, on random
 weights of the shape of whet/tiny (or --model). whet's side is `whet train run` itself: rollouts through the
 environment, scoring, learning, publishing, records on disk, watchdog; once more with a KL to the reference, an entropy
-bonus, penalties and a budget; and both in bfloat16. TRL runs as it comes (bfloat16 autocast, SDPA, activation
-checkpointing: its defaults), tuned (bfloat16, eager attention, no checkpointing), and tuned in float32, which a CPU
-without bfloat16 instructions may like better; the tuned ones also with a KL to their reference.
+bonus, penalties and a budget ("all on"); that asynchronously too; and each in bfloat16. TRL runs as it comes (bfloat16
+autocast, SDPA, activation checkpointing: its defaults), tuned (bfloat16, eager attention, no checkpointing), and tuned
+in float32, which a CPU without bfloat16 instructions may like better; the tuned ones also with a KL to their reference.
+All sides may use `--threads` cores; an asynchronous one divides them.
 
-Every side is a process of its own that takes one step when told to, and they take turns, so that whatever else the
-machine does disturbs all alike. The figure that counts is the median of the ratios within a round: to whet as it comes,
-and to the side of whet that does the same (bfloat16, a KL). `--sides` takes some of them only, which leaves less time
+Every side is a program of its own that takes a step when told to, and they take turns, so that whatever else the
+machine does disturbs all alike. An asynchronous one, where a step begins before the last has ended, takes some steps a
+turn and stands still (SIGSTOP) in between. The figures that count are the medians of the ratios within a round, of each
+side of TRL to each of whet: look at those that do the same. `--sides` takes some of them only, which leaves less time
 between two.
 """
 
@@ -22,11 +24,13 @@ import argparse
 import difflib
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -49,36 +53,25 @@ EVERYTHING: dict[str, Any] = {
     "budget": {"max_tokens": 10**12},
 }
 BF16: dict[str, Any] = {"inference": {"dtype": "bfloat16"}, "learner": {"dtype": "bfloat16"}}
+ASYNCHRONOUS: dict[str, Any] = {"max_async_level": 1}
 OURS: dict[str, dict[str, Any]] = {
     "whet": {},
-    "whet, everything on": EVERYTHING,
-    "whet in bf16": BF16,
-    "whet in bf16, everything on": {**EVERYTHING, **BF16},
+    "whet, all on": EVERYTHING,
+    "whet, all on, async": {**EVERYTHING, **ASYNCHRONOUS},
+    "whet bf16": BF16,
+    "whet bf16, all on": {**EVERYTHING, **BF16},
+    "whet bf16, all on, async": {**EVERYTHING, **BF16, **ASYNCHRONOUS},
 }
+TUNED: dict[str, Any] = {"attn_implementation": "eager", "gradient_checkpointing": False}
 PEERS: dict[str, dict[str, Any]] = {
     "TRL as it comes": {},
-    "TRL tuned (bf16, eager)": {"attn_implementation": "eager", "bf16": True, "gradient_checkpointing": False},
-    "TRL bf16 with its KL": {
-        "attn_implementation": "eager",
-        "bf16": True,
-        "gradient_checkpointing": False,
-        "beta": 0.04,
-    },
-    "TRL tuned (fp32, eager)": {"attn_implementation": "eager", "bf16": False, "gradient_checkpointing": False},
-    "TRL fp32 with its KL": {
-        "attn_implementation": "eager",
-        "bf16": False,
-        "gradient_checkpointing": False,
-        "beta": 0.04,
-    },
+    "TRL bf16": {**TUNED, "bf16": True},
+    "TRL bf16, KL": {**TUNED, "bf16": True, "beta": 0.04},
+    "TRL fp32": {**TUNED, "bf16": False},
+    "TRL fp32, KL": {**TUNED, "bf16": False, "beta": 0.04},
 }
-
-LIKE = {
-    "TRL tuned (bf16, eager)": "whet in bf16",
-    "TRL bf16 with its KL": "whet in bf16, everything on",
-    "TRL fp32 with its KL": "whet, everything on",
-}
-"""The side of whet that a side of TRL is like, where it is not whet as it comes."""
+STEPS_A_TURN = 4
+"""Of an asynchronous side: with fewer the moments of stopping and going on would count."""
 
 
 def make_model(directory: Path) -> None:
@@ -115,7 +108,7 @@ class Pacer:
 
 
 def whet_worker(pacer: Pacer, job: dict[str, Any]) -> None:
-    """`whet train run` as it is, with one more monitor, which takes a step when told to."""
+    """`whet train run` as it is, with one more monitor, which takes a step when told to, or (asynchronous) at once."""
     from whet.rl import run
     from whet.rl.config import RunConfig
     from whet.rl.monitors import MonitorGroup
@@ -135,9 +128,10 @@ def whet_worker(pacer: Pacer, job: dict[str, Any]) -> None:
             self._next()
 
         def _next(self) -> None:
-            if not pacer.wait():
+            if not asynchronous and not pacer.wait():
                 os._exit(0)
 
+    asynchronous = job["settings"].get("max_async_level", 0) > 0
     make = run.console_and_others
 
     def with_pacing(**options: Any) -> MonitorGroup:
@@ -209,7 +203,7 @@ def trl_worker(pacer: Pacer, job: dict[str, Any]) -> None:
 
 
 class Side:
-    """One process that takes steps on request."""
+    """One process that takes a step on request."""
 
     def __init__(self, name: str, python: str, kind: str, job: dict[str, Any]) -> None:
         self.name = name
@@ -224,6 +218,7 @@ class Side:
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,
+            start_new_session=True,
             env={
                 **os.environ,
                 "OMP_NUM_THREADS": str(job["threads"]),
@@ -231,25 +226,28 @@ class Side:
                 "TOKENIZERS_PARALLELISM": "0",
             },
         )
-        self._expect()
+        self._begin()
 
-    def step(self, *, count: bool) -> None:
+    def step(self) -> float:
+        """Seconds that one takes."""
         self._pipe(self._process.stdin).write("go\n")
         self._pipe(self._process.stdin).flush()
         seconds = float(self._expect())
         self._expect()
-        if count:
-            self.seconds.append(seconds)
+        return seconds
 
     def close(self) -> None:
-        self._pipe(self._process.stdin).close()
-        self._process.wait(timeout=60)
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
         self._log.close()
+
+    def _begin(self) -> None:
+        self._expect()
 
     def _expect(self) -> str:
         line = self._pipe(self._process.stdout).readline().strip()
         if not line:
-            self._process.wait(timeout=60)
             tail = "\n".join(Path(self._log.name).read_text().splitlines()[-15:])
             hint = "Install the peer with: pip install trl==1.16.0 datasets" if "No module named" in tail else ""
             sys.exit(f"{self.name} stopped:\n{tail}\n{hint}")
@@ -261,6 +259,23 @@ class Side:
         return pipe
 
 
+class AsynchronousSide(Side):
+    """Processes that take one step after the other, and stand still while others have their turn."""
+
+    def step(self) -> float:
+        began = time.perf_counter()
+        os.killpg(self._process.pid, signal.SIGCONT)
+        for _ in range(STEPS_A_TURN):
+            self._expect()
+        seconds = time.perf_counter() - began
+        os.killpg(self._process.pid, signal.SIGSTOP)
+        return seconds / STEPS_A_TURN
+
+    def _begin(self) -> None:
+        self._expect()  # the first step
+        os.killpg(self._process.pid, signal.SIGSTOP)
+
+
 def measure(model: Path, tokens: int, options: argparse.Namespace, scratch: Path) -> dict[str, Any]:
     from whet.envs.loading import load_environment
 
@@ -270,37 +285,39 @@ def measure(model: Path, tokens: int, options: argparse.Namespace, scratch: Path
         (name, sys.executable, "whet", {"settings": settings}) for name, settings in OURS.items()
     ]
     plans += [(name, options.peer_python, "trl", {"rows": rows, "settings": s}) for name, s in PEERS.items()]
-    if options.sides:
-        plans = [plan for plan in plans if plan[0] in ("whet", *options.sides)]
-    sides = []
-    for number, (name, python, kind, extra) in enumerate(plans):
-        room = scratch / f"{tokens}-{number}"
-        room.mkdir()
-        job = {"model": str(model), "tokens": tokens, "threads": options.threads, "scratch": str(room), **extra}
-        sides.append(Side(name, python, kind, job))
-    for round_number in range(options.warmup + options.repetitions):
-        for side in sides:
-            side.step(count=round_number >= options.warmup)
-    for side in sides:
-        side.close()
-
-    seconds = {side.name: side.seconds for side in sides}
+    sides: dict[str, Side] = {}
+    seconds: dict[str, list[float]] = {}
+    with ExitStack() as stack:
+        for number, (name, python, kind, extra) in enumerate(plans):
+            if options.sides and name not in options.sides:
+                continue
+            room = scratch / f"{tokens}-{number}"
+            room.mkdir()
+            job = {"model": str(model), "tokens": tokens, "threads": options.threads, "scratch": str(room), **extra}
+            make = AsynchronousSide if "max_async_level" in extra["settings"] else Side
+            sides[name] = make(name, python, kind, job)
+            stack.callback(sides[name].close)
+        for round_number in range(options.warmup + options.repetitions):
+            for name, side in sides.items():
+                took = side.step()
+                if round_number >= options.warmup:
+                    seconds.setdefault(name, []).append(took)
     print(
         f"\n{tokens} new tokens, {PROMPTS} x {SAMPLES} samples, {options.threads} threads, {options.repetitions} rounds"
     )
-    print(f"{'':28}{'s/step':>8}{'spread':>18}{'ratio to whet':>16}{'spread':>16}{'to its like':>14}{'spread':>16}")
-    result: dict[str, Any] = {"tokens": tokens}
-    for name, theirs in seconds.items():
-        spread = f"{min(theirs):.3f} .. {max(theirs):.3f}"
-        median, (ratio, low, high) = statistics.median(theirs), ratio_to(seconds["whet"], theirs)
-        row = f"{name:28}{median:>8.3f}{spread:>18}{ratio:>16.2f}{f'{low:.2f} .. {high:.2f}':>16}"
-        result[name] = {"seconds": median, "ratio": ratio, "ratio_min": low, "ratio_max": high}
-        if (like := LIKE.get(name)) in seconds:
-            ratio, low, high = ratio_to(seconds[like], theirs)
-            row += f"{ratio:>14.2f}{f'{low:.2f} .. {high:.2f}':>16}"
-            result[name] |= {"like": like, "ratio_to_like": ratio}
-        print(row)
-    return result
+    print(f"{'':26}{'s/step':>8}{'spread':>18}")
+    for name, all_took in seconds.items():
+        print(f"{name:26}{statistics.median(all_took):>8.3f}{f'{min(all_took):.3f} .. {max(all_took):.3f}':>18}")
+    ratios = {
+        ours: {peer: ratio_to(seconds[ours], seconds[peer]) for peer in PEERS if peer in seconds}
+        for ours in OURS
+        if ours in seconds
+    }
+    print("\n" + f"{'times as long as':26}" + "".join(f"{peer:>20}" for peer in PEERS if peer in seconds))
+    for ours, found in ratios.items():
+        cells = (f"{median:.2f} ({low:.2f}-{high:.2f})" for median, low, high in found.values())
+        print(f"{ours:26}" + "".join(f"{cell:>20}" for cell in cells))
+    return {"tokens": tokens, "seconds": seconds, "ratios": ratios}
 
 
 def ratio_to(ours: list[float], theirs: list[float]) -> tuple[float, float, float]:
@@ -317,7 +334,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, nargs="+", default=[24, 96], help="most new tokens of a sample")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="torch threads of each side")
     parser.add_argument("--repetitions", type=int, default=7, help="rounds that count")
-    parser.add_argument("--sides", nargs="+", choices=[*OURS, *PEERS], help="beside whet; default: all")
+    parser.add_argument("--sides", nargs="+", choices=[*OURS, *PEERS], help="default: all")
     parser.add_argument("--warmup", type=int, default=2, help="rounds before those")
     parser.add_argument("--peer-python", default=sys.executable, help="the interpreter in which TRL is installed")
     parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)

@@ -584,3 +584,10 @@ def test_a_run_takes_a_batch_in_parts_unless_its_advantages_are_made_of_all_of_i
     assert source(load(ASYNC)).backlog.lead.parts > 1
     for key, value in (("advantage", "reinforce_pp"), ("reward_norm", "batch"), ("reward_norm", "running")):
         assert source(load((*ASYNC, f"--algorithm.{key}", value))).backlog.lead.parts == 1
+
+
+def test_the_reference_has_a_thread_of_its_own_beside_a_learner_that_has_one_thread_and_computes_while_others_sample():
+    beside = (*ASYNC, *KL, "--deployment.engine_process", "false")
+    assert made(load((*beside, "--deployment.threads", "2")), "ProcessLearner")["reference_thread"]
+    assert not made(load((*beside, "--deployment.threads", "4")), "ProcessLearner")["reference_thread"]
+    assert not made(load((*KL, "--deployment.threads", "1")), "make_learner")["reference_thread"]

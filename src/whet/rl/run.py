@@ -105,6 +105,7 @@ def run_training(
             activation_checkpointing=config.learner.activation_checkpointing,
             peak_tflops=config.learner.peak_tflops,
             reference=config.algorithm.reference if config.algorithm.kl_coef else None,
+            reference_thread=config.asynchronous and learner_threads == 1,  # several are better used in each product
         )
         stack.callback(learner.close)
         sampler: Engine = load_policy(model, **sampling).engine if process is None else process.engine()

@@ -9,6 +9,8 @@ from torch.utils._pytree import tree_leaves
 from whet.rl.batch import pack
 from whet.rl.learner import logprobs
 from whet.rl.learner.config import LoraConfig
+from whet.rl.learner.layout import micro_batches
+from whet.rl.learner.make import TOKEN_BUDGET
 from whet.rl.losses.config import LossConfig
 
 CROSS_ENTROPY = LossConfig(loss="cross_entropy")
@@ -68,11 +70,12 @@ def test_activation_checkpointing_changes_no_bit_of_a_gradient(make, batch, lora
 
 def test_activation_checkpointing_holds_less_between_forward_and_backward(make, make_rollouts):
     batch = pack(make_rollouts(groups=((1, 200),) * 4))
+    layouts = list(micro_batches(batch, TOKEN_BUDGET))
     held = []
     for checkpointing in (False, True):
         learner = make(activation_checkpointing=checkpointing)
         with Allocations() as allocations:
-            forward = next(learner._forward(batch))
+            forward = next(learner._forward(batch, layouts))
             held.append(allocations.alive)
         del forward
     assert held[1] < held[0] / 3

@@ -1,5 +1,8 @@
 """The KL term holds the learner to a policy that stands still; the entropy bonus pushes it away from certainty."""
 
+import threading
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -53,6 +56,32 @@ def test_the_kl_pulls_back_to_the_reference(make, batch, lora):
             step(learner, batch, LossConfig(loss="cross_entropy", kl_coef=coef))
         gaps.append(np.abs(learner.token_logprobs(batch) - first).sum())
     assert gaps[1] < 0.8 * gaps[0]
+
+
+@pytest.mark.parametrize(("lora", "thread"), [(None, "reference_0"), (LORA, "MainThread")], ids=["all weights", "lora"])
+def test_a_thread_for_the_reference_changes_nothing_and_is_not_used_for_weights_that_are_trained(
+    make, batch, lora, thread
+):
+    inline, beside = (
+        make(lora=lora, reference="initial", token_budget=12, reference_thread=own) for own in (False, True)
+    )
+    computed_in = []
+
+    def lend():
+        computed_in.append(threading.current_thread().name)
+        return held.lend()
+
+    held, beside._reference = beside._reference, replace(beside._reference, lend=lend)
+    for learner in (inline, beside):
+        step(learner, batch)
+    outputs = [learner.forward_backward(batch, KL) for learner in (inline, beside)]
+    assert set(computed_in) == {thread}
+    assert len(computed_in) > 1
+    assert outputs[0].sums == outputs[1].sums
+    assert outputs[0].loss == outputs[1].loss
+    for name, gradient in gradients(inline).items():
+        assert torch.equal(gradient, gradients(beside)[name])
+    beside.close()
 
 
 def test_another_model_can_be_the_reference(make, model_dir, batch, tmp_path):

@@ -47,6 +47,7 @@ def make_learner(
     device: str = "cpu",
     reference: str | None = None,
     peak_tflops: float | None = None,
+    reference_thread: bool = False,
 ) -> TorchLearner:
     """A learner over the `transformers` checkpoint in `model`.
 
@@ -54,9 +55,9 @@ def make_learner(
     to rounding. `token_budget` bounds a micro-batch; with `activation_checkpointing` a layer is computed again for its
     gradient instead of being kept. `publish_dtype` is what engines are given. `threads` sets torch's threads for the
     whole process. `reference` is the policy that a loss with `kl_coef` holds to: "initial" (the weights as they are
-    now; with LoRA the base), or another model by path or name; None where no loss has one. Seeds torch's generator,
-    which draws LoRA's first weights and dropout. Raises `ModelLoadError`, and `ConfigError` for a reference of other
-    tokens.
+    now; with LoRA the base), or another model by path or name; None where no loss has one. With `reference_thread` it
+    is computed beside the learner, in one thread more. Seeds torch's generator, which draws LoRA's first weights and
+    dropout. Raises `ModelLoadError`, and `ConfigError` for a reference of other tokens.
     """
     if threads is not None:
         torch.set_num_threads(threads)
@@ -77,7 +78,7 @@ def make_learner(
 
         weights = adapted = LoraWeights(loaded, model, lora)
         if reference == INITIAL:
-            held = Reference(adapted.base, replays=True)
+            held = Reference(adapted.base, replays=True, shared=True)
     return TorchLearner(
         weights,
         optimizer,
@@ -89,6 +90,7 @@ def make_learner(
         reference=held,
         arch=read_architecture(model),
         peak_tflops=peak_tflops,
+        reference_thread=reference_thread,
     )
 
 

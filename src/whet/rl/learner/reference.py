@@ -25,6 +25,7 @@ class Reference:
 
     lend: Callable[[], AbstractContextManager[PreTrainedModel]]  # the model, for the length of a `with` block
     replays: bool  # it takes the experts that the sampler chose, where the learner does; another model's are others
+    shared: bool = False  # its weights are those that are trained: lent only while the learner does not compute
 
 
 def frozen_copy(model: PreTrainedModel) -> Reference:

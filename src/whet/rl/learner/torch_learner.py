@@ -10,8 +10,10 @@ from __future__ import annotations
 import json
 import math
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,11 +58,13 @@ class TorchLearner:
         reference: Reference | None = None,
         arch: Architecture | None = None,
         peak_tflops: float | None = None,
+        reference_thread: bool = False,
     ) -> None:
         """`token_budget` bounds a micro-batch, in tokens; `autocast` is the dtype of matrix products, if not fp32.
 
-        `reference` is the policy that a loss with `kl_coef` holds to. With `arch` the output of a loss says how much
-        was computed, and `peak_tflops` is what the device could do at most (where it is not known by its name).
+        `reference` is the policy that a loss with `kl_coef` holds to; with `reference_thread` its passes are made
+        beside the learner's, where its weights are its own. With `arch` the output of a loss says how much was
+        computed, and `peak_tflops` is what the device could do at most (where it is not known by its name).
         """
         self.version = 0
         self._weights = weights
@@ -72,6 +76,8 @@ class TorchLearner:
         self._checkpointing = activation_checkpointing
         self._autocast = autocast
         self._reference = reference
+        beside = reference_thread and reference is not None and not reference.shared
+        self._thread = ThreadPoolExecutor(1, "reference") if beside else None
         self._device = weights.model.device
         self._arch = arch
         if peak_tflops is None and self._device.type == "cuda":
@@ -100,13 +106,16 @@ class TorchLearner:
         sampled = loss.loss != "cross_entropy"
         output = LossOutput(loss=0.0, tokens=batch.trained_tokens, peak_flops=self._peak_flops)
         seen = TokenValues(np.zeros(len(batch.ids), np.float32), np.zeros(len(batch.ids), np.bool_))
-        layouts: list[Layout] = []
-        for layout, logprobs_N, entropies_N in self._forward(batch):
-            layouts.append(layout)
+        layouts = list(micro_batches(batch, self._token_budget))
+        references = self._references(batch, layouts) if loss.kl_coef else [None] * len(layouts)
+        # In this order: what the reference says of a micro-batch is asked for after the learner's own forward pass.
+        for layout, (logprobs_N, entropies_N), reference_N in zip(
+            layouts, self._forward(batch, layouts), references, strict=True
+        ):
             inputs = self._loss_inputs(batch, layout, logprobs_N)
             terms = function(inputs, loss)
-            if loss.kl_coef:
-                kl_N = kl_to_reference(logprobs_N, self._reference_logprobs(batch, layout), loss.kl_estimator)
+            if reference_N is not None:
+                kl_N = kl_to_reference(logprobs_N, reference_N, loss.kl_estimator)
                 terms = replace(terms, loss_N=terms.loss_N + loss.kl_coef * kl_N)
                 _add(output.sums, {"kl_reference": kl_N.detach().sum().item()})
             if loss.entropy_coef:
@@ -133,7 +142,8 @@ class TorchLearner:
         """log p of every trained token under the present weights, at its sequence's temperature; 0 for other tokens."""
         self._weights.model.eval()
         result_T = np.zeros(len(batch.ids), np.float32)
-        for layout, logprobs_N, _ in self._forward(batch):
+        layouts = list(micro_batches(batch, self._token_budget))
+        for layout, (logprobs_N, _) in zip(layouts, self._forward(batch, layouts), strict=True):
             result_T[layout.targets] = logprobs_N.cpu().numpy()
         return result_T
 
@@ -195,10 +205,11 @@ class TorchLearner:
 
     def close(self) -> None:
         self._optimizer.clear_gradients()
+        if self._thread is not None:
+            self._thread.shutdown(cancel_futures=True)
 
-    def _forward(self, batch: PackedBatch) -> Iterator[tuple[Layout, Tensor, Tensor]]:
-        for layout in micro_batches(batch, self._token_budget):
-            yield layout, *self._logprobs(self._weights.model, batch, layout)
+    def _forward(self, batch: PackedBatch, layouts: Iterable[Layout]) -> Iterator[tuple[Tensor, Tensor]]:
+        return (self._logprobs(self._weights.model, batch, layout) for layout in layouts)
 
     def _logprobs(self, model: Any, batch: PackedBatch, layout: Layout) -> tuple[Tensor, Tensor]:
         """log p and entropy of a micro-batch's N targets under `model`."""
@@ -217,13 +228,18 @@ class TorchLearner:
                 F.pad(temperatures_U, (0, len(hidden_UD) - len(temperatures_U)), value=1.0),  # of padding
             )
 
-    @torch.no_grad()
-    def _reference_logprobs(self, batch: PackedBatch, layout: Layout) -> Tensor:
+    def _references(self, batch: PackedBatch, layouts: Sequence[Layout]) -> Iterator[Tensor]:
+        """The reference's logprobs of each micro-batch: made when they are asked for, or before that in the thread."""
         if self._reference is None:
             raise TrainingError("kl_coef needs a reference policy, and this learner was made without one.")
         seen = batch if self._reference.replays else replace(batch, experts=None)
-        with self._reference.lend() as model:
-            return self._logprobs(model, seen, layout)[0]
+        work = partial(self._reference_logprobs, self._reference, seen)
+        return map(work, layouts) if self._thread is None else self._thread.map(work, layouts)
+
+    @torch.no_grad()
+    def _reference_logprobs(self, reference: Reference, batch: PackedBatch, layout: Layout) -> Tensor:
+        with reference.lend() as model:
+            return self._logprobs(model, batch, layout)[0]
 
     def _loss_inputs(self, batch: PackedBatch, layout: Layout, logprobs_N: Tensor) -> LossInputs:
         return LossInputs(
