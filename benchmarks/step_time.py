@@ -6,7 +6,7 @@
 Task: reverse texts of 16 to 24 letters, reward difflib's ratio, 16 prompts x 8 samples, temperature 1, on random
 weights of the shape of whet/tiny (or --model). whet's side is `whet train run` itself: rollouts through the
 environment, scoring, learning, publishing, records on disk, watchdog; once more with a KL to the reference, an entropy
-bonus, penalties and a budget ("all on"); that asynchronously too; and each in bfloat16. TRL runs as it comes (bfloat16
+bonus, penalties and a budget ("all on"); each asynchronously too; and in bfloat16. TRL runs as it comes (bfloat16
 autocast, SDPA, activation checkpointing: its defaults), tuned (bfloat16, eager attention, no checkpointing), and tuned
 in float32, which a CPU without bfloat16 instructions may like better; the tuned ones also with a KL to their reference.
 All sides may use `--threads` cores; an asynchronous one divides them.
@@ -56,9 +56,11 @@ BF16: dict[str, Any] = {"inference": {"dtype": "bfloat16"}, "learner": {"dtype":
 ASYNCHRONOUS: dict[str, Any] = {"max_async_level": 1}
 OURS: dict[str, dict[str, Any]] = {
     "whet": {},
+    "whet, async": ASYNCHRONOUS,
     "whet, all on": EVERYTHING,
     "whet, all on, async": {**EVERYTHING, **ASYNCHRONOUS},
     "whet bf16": BF16,
+    "whet bf16, async": {**BF16, **ASYNCHRONOUS},
     "whet bf16, all on": {**EVERYTHING, **BF16},
     "whet bf16, all on, async": {**EVERYTHING, **BF16, **ASYNCHRONOUS},
 }
@@ -343,6 +345,7 @@ def main() -> None:
         kind, job = options.worker[0], json.loads(Path(options.worker[1]).read_text())
         {"whet": whet_worker, "trl": trl_worker}[kind](Pacer(), job)
         return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended from outside"))  # so that every side is ended too
     with tempfile.TemporaryDirectory() as scratch:
         model = options.model
         if model is None:
