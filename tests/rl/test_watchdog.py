@@ -16,8 +16,8 @@ def waits() -> Waits:
     return Waits(CONFIG)
 
 
-def verdicts(waits: Waits, now: float, *, loop_turns: bool = True) -> list[str]:
-    return [stall.verdict for stall in waits.overdue(now, loop_turns=loop_turns)]
+def verdicts(waits: Waits, now: float) -> list[str]:
+    return [stall.verdict for stall in waits.overdue(now)]
 
 
 def shown(waits: Waits, kind: str, took: float) -> None:
@@ -89,9 +89,19 @@ def test_while_the_engine_answers_nobody_the_time_of_groups_stands_still(waits: 
 def test_while_the_event_loop_stands_still_only_what_may_keep_it_is_judged(waits: Waits) -> None:
     waits.begin(GROUP, "group 7", "environment calculator", 0, print)
     waits.begin("learn", "the run", "the learner", 0, print, blocks=True)
-    assert [stall.wait.kind for stall in waits.overdue(100, loop_turns=False)] == ["learn"]
+    assert [stall.wait.kind for stall in waits.overdue(100, turned=0)] == ["learn"]
     waits.forgive(100)
     assert waits.overdue(150) == []
+
+
+def test_time_since_the_event_loop_has_turned_does_not_make_a_group_late(waits: Waits) -> None:
+    """It may have begun to stand still; whoever keeps it is interrupted, which says more than that a group is late."""
+    shown(waits, GROUP, 2)
+    waits.begin(GROUP, "group 7", "environment calculator", 0, print)
+    waits.overdue(590)  # told of
+    assert waits.overdue(605, turned=599) == []
+    (stall,) = waits.overdue(605, turned=604)
+    assert (stall.verdict, stall.waited) == ("acted on", 604)
 
 
 def test_time_in_which_the_whole_process_was_suspended_is_nobodys(waits: Waits) -> None:

@@ -10,6 +10,7 @@ one. `watching.py` looks here every second and does what is to be done.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -143,21 +144,22 @@ class Waits:
         """Whether several waits of this kind were ended at their deadline, and none ever ended by itself."""
         return kind not in self._slowest and self.expired[kind] >= HOPELESS
 
-    def overdue(self, now: float, *, loop_turns: bool = True) -> list[Stall]:
+    def overdue(self, now: float, *, turned: float = math.inf) -> list[Stall]:
         """Waits that have become worse since this was asked last, each once for every verdict.
 
-        While the event loop stands still only those can be judged that may keep it: the others could not go on.
+        The event loop has last `turned` then. What has passed since counts only for waits that may keep it: the loop
+        may be standing still, and the others could not go on.
         """
         stalls = []
         for wait in list(self._open.values()):
-            if not loop_turns and not wait.blocks:
-                continue
-            verdict = self._verdict(wait, now)
+            until = now if wait.blocks else min(now, turned)
+            waited = until - wait.began
+            verdict = self._verdict(wait, waited, until)
             if verdict is not None and verdict != wait.verdict:
                 wait.verdict = verdict
                 if verdict == "acted on":
-                    wait.acted = now
-                stalls.append(Stall(wait, verdict, now - wait.began, self._slowest.get(wait.kind)))
+                    wait.acted = until
+                stalls.append(Stall(wait, verdict, waited, self._slowest.get(wait.kind)))
         return stalls
 
     def forgive(self, paused: float, *, everything: bool = False) -> None:
@@ -170,10 +172,9 @@ class Waits:
                 wait.began += paused
                 wait.acted += paused
 
-    def _verdict(self, wait: Wait, now: float) -> Verdict | None:
-        waited = now - wait.began
+    def _verdict(self, wait: Wait, waited: float, now: float) -> Verdict | None:
         if wait.replaceable and (engine := self._engine) is not None:
-            waited -= now - engine.began  # it is the engine that keeps them waiting, and has a deadline of its own
+            waited -= max(0.0, now - engine.began)  # the engine keeps them waiting, and has a deadline of its own
         if wait.act is not None and wait.verdict in ("acted on", "given up"):
             late = now - wait.acted > self.config.act_seconds + GRACE_S  # what was cancelled has so long to end
             return "given up" if late or wait.verdict == "given up" else "acted on"

@@ -193,7 +193,7 @@ class Watchdog:
             if now - last > self._tick + self.config.report_seconds:
                 self.waits.forgive(now - last, everything=True)  # the process was suspended, or a thread had the lock
             last = now
-            for stall in self.waits.overdue(now, loop_turns=not self._stands_still(now)):
+            for stall in self.waits.overdue(now, turned=self._beat):
                 self._on_stall(stall)
             if self._gave_up is not None and now - self._gave_up > self.config.act_seconds:
                 self._end_the_process(self.failure or "nothing answered")
