@@ -209,7 +209,6 @@ class Side:
 
     def __init__(self, name: str, python: str, kind: str, job: dict[str, Any]) -> None:
         self.name = name
-        self.seconds: list[float] = []
         log = Path(job["scratch"]) / "log.txt"
         self._log = log.open("w")
         self._job = log.with_name("job.json")
@@ -228,7 +227,10 @@ class Side:
                 "TOKENIZERS_PARALLELISM": "0",
             },
         )
-        self._begin()
+
+    def begin(self) -> None:
+        """Wait until all is loaded."""
+        self._expect()
 
     def step(self) -> float:
         """Seconds that one takes."""
@@ -243,9 +245,6 @@ class Side:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._log.close()
-
-    def _begin(self) -> None:
-        self._expect()
 
     def _expect(self) -> str:
         line = self._pipe(self._process.stdout).readline().strip()
@@ -273,7 +272,7 @@ class AsynchronousSide(Side):
         os.killpg(self._process.pid, signal.SIGSTOP)
         return seconds / STEPS_A_TURN
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
         self._expect()  # the first step
         os.killpg(self._process.pid, signal.SIGSTOP)
 
@@ -299,6 +298,7 @@ def measure(model: Path, tokens: int, options: argparse.Namespace, scratch: Path
             make = AsynchronousSide if "max_async_level" in extra["settings"] else Side
             sides[name] = make(name, python, kind, job)
             stack.callback(sides[name].close)
+            sides[name].begin()
         for round_number in range(options.warmup + options.repetitions):
             for name, side in sides.items():
                 took = side.step()

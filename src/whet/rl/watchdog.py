@@ -5,7 +5,7 @@
 
 A deadline is a multiple of the slowest wait of the same kind (and, for groups, of the same environment) that has ended
 in this run, and at least a floor; while none has ended it is `first_seconds`. So a slow model is not taken for a hung
-one. `watching.py` looks here every second and does what is to be done.
+one. `watchdog_thread.py` looks here every second and does what is to be done.
 """
 
 from __future__ import annotations
