@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -60,6 +62,22 @@ def test_the_name_does_not_spoil_the_code(kind: str) -> None:
         assert run("-m", "ruff", "check", *settings, str(folder)).stdout == "All checks passed!\n"
 
 
+@pytest.mark.parametrize("name", ["my-env", "my-environment", "not-my-env", "my-env-my-env"])
+def test_a_name_that_contains_the_templates_name_is_written_as_it_is(name: str) -> None:
+    """`my-env` is also the name that the templates have themselves."""
+    for kind in KINDS:
+        shutil.rmtree("environments", ignore_errors=True)
+        made = init_package(name, kind)
+        names, other = names_of(name), init_package("brand-new", kind)
+        assert set(made.files) == {path.replace("brand_new", names.module) for path in other.files}
+        for path in other.files:
+            expected = (other.folder / path).read_text()
+            for old, new in (("brand-new", names.id), ("brand_new", names.module), ("BrandNewEnv", names.cls)):
+                expected = expected.replace(old, new)
+            assert (made.folder / path.replace("brand_new", names.module)).read_text() == expected
+    assert load_run_config(made.folder / "train.toml", []).env[0].id == name
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_templates_keep_to_the_style_of_the_project_and_are_disjoint_by_a_hash(kind: str) -> None:
     assert "crc32" in (TEMPLATES / kind / "my_env.py").read_text()
@@ -85,6 +103,9 @@ def test_elsewhere_the_commands_and_the_config_name_its_path() -> None:
     assert made.commands[0] == "whet eval run mine/word_game -n 4"
     assert load_run_config(made.folder / "train.toml", []).env[0].id == "mine/word_game"
     assert init_package("word-game", "single", Path(".")).commands[0] == "whet eval run ./word_game -n 4"
+    odd = init_package("word-game", "single", Path('my-env "2"\\'))
+    assert load_run_config(odd.folder / "train.toml", []).env[0].id == str(odd.folder)
+    assert shlex.split(odd.commands[0]) == ["whet", "eval", "run", str(odd.folder), "-n", "4"]
 
 
 def test_a_folder_that_is_there_is_left_alone(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from whet.errors import ConfigError
 
 _ID = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
-_RESERVED = frozenset({"environments", "my_env", "setup", "site", "test", "tests", "verifiers", "whet"})
+_RESERVED = frozenset({"environments", "setup", "site", "test", "tests", "verifiers", "whet"})
 MAX_LENGTH = 60
 
 

@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
+import shlex
 import shutil
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
+
+import tomli_w
 
 from whet.authoring.names import Names, names_of
 from whet.envs.loading import LOCAL_FOLDER
@@ -75,20 +80,22 @@ def _reference(names: Names, folder: Path) -> str:
 def _contents(kind: Kind, names: Names, reference: str) -> dict[str, str]:
     """The files of the package by their paths in it."""
     template = TEMPLATES / kind
+    spellings = {_TEMPLATE.id: names.id, _TEMPLATE.module: names.module, _TEMPLATE.cls: names.cls}
+    environment = {tomli_w.dumps({"id": _TEMPLATE.id}): tomli_w.dumps({"id": reference})}
     found = {}
     for path in sorted(template.rglob("*")):
         if path.is_dir() or "__pycache__" in path.parts:
             continue
         text = path.read_text(encoding="utf-8")
-        if path.name == "train.toml":
-            text = text.replace(f'id = "{_TEMPLATE.id}"', f'id = "{reference}"')
-        found[_renamed(str(path.relative_to(template)), names)] = _renamed(text, names)
+        replacements = {**environment, **spellings} if path.name == "train.toml" else spellings
+        found[_replaced(str(path.relative_to(template)), spellings)] = _replaced(text, replacements)
     return found
 
 
-def _renamed(text: str, names: Names) -> str:
-    text = text.replace(_TEMPLATE.module, names.module).replace(_TEMPLATE.id, names.id)
-    return text.replace(_TEMPLATE.cls, names.cls)
+def _replaced(text: str, replacements: Mapping[str, str]) -> str:
+    """All replacements in one pass: a new name may contain the old one."""
+    pattern = re.compile("|".join(re.escape(old) for old in replacements))
+    return pattern.sub(lambda match: replacements[match[0]], text)
 
 
 def _write(folder: Path, files: dict[str, str]) -> None:
@@ -107,4 +114,5 @@ def _write(folder: Path, files: dict[str, str]) -> None:
 
 def _commands(reference: str, folder: Path) -> tuple[str, ...]:
     pytest = "python -m pytest" if importlib.util.find_spec("pytest") else "pip install pytest && python -m pytest"
-    return (f"whet eval run {reference} -n 4", f"{pytest} {folder}", f"whet env check {reference}")
+    typed = shlex.quote(reference)
+    return (f"whet eval run {typed} -n 4", f"{pytest} {shlex.quote(str(folder))}", f"whet env check {typed}")
