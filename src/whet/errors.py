@@ -81,6 +81,10 @@ class ModelError(Error):
     """A model endpoint or engine failed to answer."""
 
 
+class RequestRefusedError(ModelError):
+    """A request that no engine could answer: a value out of range, or a conversation that the chat template refuses."""
+
+
 class EndpointDownError(ModelError):
     """A model endpoint could not be reached, was too busy, or failed by itself; another replica may answer."""
 

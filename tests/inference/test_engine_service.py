@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from whet.errors import ModelError, ModelLoadError, OverlongPromptError
+from whet.errors import ModelError, ModelLoadError, OverlongPromptError, RequestRefusedError
 from whet.inference.architecture import read_architecture
 from whet.inference.embedded import EmbeddedEngine
 from whet.inference.limits import EngineLimits
@@ -317,3 +317,74 @@ def test_a_stop_string_across_tokens_ends_the_row(checkpoints: Checkpoints) -> N
     sample = asyncio.run(engine.sample(SampleRequest([1, 2, 3, 4, 5], params)))
     assert sample.ids == free.ids[:8]
     assert sample.finish_reason == "stop"
+
+
+REFUSED: dict[str, Any] = {
+    "top_k beyond int64": {"top_k": 2**63},
+    "top_k no number": {"top_k": "3"},
+    "top_p nan": {"top_p": float("nan")},
+    "min_p above 1": {"min_p": 1.5},
+    "temperature infinite": {"temperature": float("inf")},
+    "temperature an integer beyond floats": {"temperature": 10**400},
+    "max_tokens of thousands of digits": {"max_tokens": 10**5000},
+    "seed beyond int64": {"seed": 2**63},
+    "stop tokens beyond int64": {"stop_token_ids": (2**63,)},
+    "many stop tokens": {"stop_token_ids": tuple(range(100_000))},
+    "a stop that is no text": {"stop": ((),)},
+    "a long stop": {"stop": ("x" * 100_000,)},
+}
+ODD: dict[str, Any] = {
+    "smallest temperature": {"temperature": 5e-324},
+    "small temperature": {"temperature": 1e-39},
+    "largest temperature": {"temperature": 1e308},
+    "largest top_k": {"top_k": 2**63 - 1},
+    "smallest top_k": {"top_k": -(2**63)},
+    "nothing within top_p": {"top_p": 0.0},
+    "smallest seed": {"seed": -(2**63)},
+    "stop tokens that are none": {"stop_token_ids": (-1, 512, 2**63 - 1)},
+    "min_p of all": {"min_p": 1.0},
+}
+
+
+@pytest.mark.parametrize("params", REFUSED.values(), ids=REFUSED)
+def test_a_request_out_of_range_is_refused_alone(engine: EmbeddedEngine, params: Any) -> None:
+    bad = SampleRequest([1, 2, 3], SamplingParams(**{"max_tokens": 5, **params}))
+    alone = asyncio.run(together(engine, [request(1)]))
+
+    async def run() -> list[Any]:
+        engine._decode_text = str  # stop strings need a tokenizer
+        return await asyncio.gather(engine.sample(request(1)), engine.sample(bad), return_exceptions=True)
+
+    sample, error = asyncio.run(run())
+    assert isinstance(error, RequestRefusedError | OverlongPromptError)
+    assert sample.ids == alone[0].ids
+
+
+def test_numbers_at_the_ends_of_their_ranges_are_answered_beside_others(engine: EmbeddedEngine) -> None:
+    odd = [SampleRequest([1, 2, 3], SamplingParams(**{"max_tokens": 5, **params})) for params in ODD.values()]
+    alone = asyncio.run(together(engine, [request(1)]))
+    samples = asyncio.run(together(engine, [request(1), *odd]))
+    assert samples[0].ids == alone[0].ids
+    assert [len(sample.ids) for sample in samples[1:]] == [5] * len(odd)
+
+
+def test_a_temperature_near_zero_is_greedy(engine: EmbeddedEngine) -> None:
+    asked = [SampleRequest([9, 8, 7], SamplingParams(max_tokens=10, temperature=t)) for t in (0.0, 1e-39, 9.9e-6, 1e-5)]
+    first, *others = asyncio.run(together(engine, asked))
+    assert [sample.ids for sample in others] == [first.ids] * 3
+    assert [sample.logprobs for sample in others[:2]] == [first.logprobs] * 2
+
+
+def test_a_stop_watcher_that_fails_ends_its_own_request_only(checkpoints: Checkpoints) -> None:
+    def decode(ids: list[int]) -> str:
+        raise UnicodeError("half a character")
+
+    engine = EmbeddedEngine.from_directory(checkpoints("qwen3")[0], limits=EngineLimits(max_rows=8), decode_text=decode)
+    bad = SampleRequest([1, 2, 3], SamplingParams(max_tokens=5, stop=("x",)))
+
+    async def run() -> list[Any]:
+        return await asyncio.gather(engine.sample(request(1)), engine.sample(bad), return_exceptions=True)
+
+    sample, error = asyncio.run(run())
+    assert isinstance(error, UnicodeError)
+    assert len(sample.ids) == 12

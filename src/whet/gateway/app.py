@@ -28,7 +28,15 @@ from starlette.routing import Route
 
 from whet.clients.client import Client
 from whet.clients.deltas import OnDelta
-from whet.errors import ConfigError, EndpointDownError, EndpointError, Error, OverlongPromptError, WhetError
+from whet.errors import (
+    ConfigError,
+    EndpointDownError,
+    EndpointError,
+    Error,
+    OverlongPromptError,
+    RequestRefusedError,
+    WhetError,
+)
 from whet.gateway import anthropic_messages, openai_chat, openai_completions, openai_responses
 from whet.gateway.adapters import Adapters
 from whet.gateway.metrics import GatewayMetrics, Outcome
@@ -201,7 +209,7 @@ async def _translated(answer: Answer, turn: TurnRequest, on_delta: OnDelta | Non
         raise
     except OverlongPromptError as error:
         raise RequestError(f"prompt is too long: {error}", code="context_length_exceeded") from error
-    except ConfigError as error:
+    except (ConfigError, RequestRefusedError) as error:
         raise RequestError(str(error)) from error
     except (EndpointError, EndpointDownError) as error:
         raise RequestError(f"the model cannot be reached: {error}", status=503) from error

@@ -16,12 +16,12 @@ import numpy as np
 from pydantic import Field, TypeAdapter
 
 from whet.config import StrictModel
-from whet.errors import Error, ModelError, ModelLoadError, OverlongPromptError, WhetError
+from whet.errors import Error, ModelError, ModelLoadError, OverlongPromptError, RequestRefusedError, WhetError
 from whet.inference.protocol import Sample, SampleRequest, SamplingParams, VersionRun, WeightUpdate
 
 KEY_HEADER = "x-whet-key"
 _TOLD: dict[str, type[Exception]] = {
-    error.__name__: error for error in (ModelError, OverlongPromptError, ModelLoadError)
+    error.__name__: error for error in (ModelError, OverlongPromptError, RequestRefusedError, ModelLoadError)
 }
 """Errors that arrive as what they are. Others of a request arrive as `ModelError`."""
 

@@ -38,20 +38,27 @@ class Followers:
 
     def push(self, tokens_B: Tensor) -> set[int]:
         """One token more of every row. The slots of those that a stop string ends."""
-        done = {slot for slot, job in self._running(self._watchers) if self._watchers[job].push(int(tokens_B[slot]))}
-        if self._listeners:
-            self._tell(tokens_B.tolist())
-        return done
-
-    def _tell(self, tokens: list[int]) -> None:
-        """Give each listener the token that its row has just drawn; one that fails ends its own request only."""
+        if not self._watchers and not self._listeners:
+            return set()
+        tokens, done = tokens_B.tolist(), set[int]()
+        for slot, job in self._running(self._watchers):
+            try:
+                if self._watchers[job].push(tokens[slot]):
+                    done.add(slot)
+            except Exception as error:
+                self._fail(job, error)
         for slot, job in self._running(self._listeners):
             try:
                 self._listeners[job]([tokens[slot]])
             except Exception as error:
-                del self._listeners[job]
-                if not job.waiter.done():
-                    job.waiter.set_exception(error)
+                self._fail(job, error)
+        return done
+
+    def _fail(self, job: Job, error: Exception) -> None:
+        """What follows one row fails for that row alone: its caller is told, and then gives the row up."""
+        self.forget(job)
+        if not job.waiter.done():
+            job.waiter.set_exception(error)
 
     @staticmethod
     def _running(followed: dict[Job, StopWatcher] | dict[Job, OnTokens]) -> list[tuple[int, Job]]:

@@ -16,13 +16,19 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 FinishReason = Literal["stop", "length"]
+GREEDY_BELOW = 1e-5
+"""Temperatures below this are greedy. Logits divided by much less exceed float32."""
+MOST_STOPS = 256
+"""Stop strings, and stop tokens, of one request at most: each decode step compares all of them."""
+MOST_STOP_CHARACTERS = 1024
+"""Of one stop string: the text that it is searched in is decoded again with each token."""
 OnTokens = Callable[[list[int]], None]
 """Told of ids as they are drawn, in order and each once. It returns at once; what it raises ends the request."""
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How to draw the tokens of one request. `temperature = 0` is greedy."""
+    """How to draw the tokens of one request. A temperature below `GREEDY_BELOW` is greedy."""
 
     max_tokens: int = 512
     temperature: float = 1.0
@@ -32,6 +38,10 @@ class SamplingParams:
     stop: tuple[str, ...] = ()  # stop strings; the one that matched stays in the sampled ids
     stop_token_ids: tuple[int, ...] = ()  # the one that matched stays in the sampled ids
     seed: int | None = None  # the draws depend on (seed, position) alone, not on what else is in the batch
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature < GREEDY_BELOW
 
 
 class VersionRun(NamedTuple):

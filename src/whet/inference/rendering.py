@@ -29,7 +29,7 @@ from renderers import (
 )
 from renderers.base import MODEL_RENDERER_MAP, template_field_names
 
-from whet.errors import ConfigError, ModelError, ModelLoadError
+from whet.errors import ConfigError, ModelLoadError, RequestRefusedError
 from whet.inference.markers import knowing_markers
 from whet.inference.reading import AnswerFormat
 from whet.inference.streaming import AnswerReader, Futures
@@ -58,8 +58,8 @@ _PROBE: list[dict[str, Any]] = [
     {"role": "assistant", "content": "a"},
     {"role": "user", "content": "v"},
 ]
-
-
+_OF_ODD_VALUES = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
+"""What a template raises for values of shapes that it does not expect, such as a tool's parameters."""
 _ASKED: list[Any] = [{"role": "user", "content": "u"}]
 _ANSWERED: dict[str, Any] = {"role": "assistant", "content": "a"}
 
@@ -106,7 +106,7 @@ class ChatRenderer:
         """Ids of a whole prompt, up to where the model's turn begins. Plain text messages are encoded as they are.
 
         Without `open_turn` they end where the last message does, as the format writes it.
-        Raises `ModelError` for what the model's chat template refuses, such as roles in an order it does not know.
+        Raises `RequestRefusedError` for what the chat template refuses, such as roles in an order it does not know.
         """
         if is_plain_text(messages):
             text = whole_characters("".join(str(message["content"]) for message in messages))
@@ -117,9 +117,11 @@ class ChatRenderer:
             renderer = self._renderer(enable_thinking)
             try:
                 return list(renderer.render_ids(native, tools=_native_tools(tools), add_generation_prompt=open_turn))
-            except (TemplateError, ValueError) as error:
+            except (TemplateError, *_OF_ODD_VALUES) as error:
                 said = " ".join(str(error).split())
-                raise ModelError(f"the chat template of this model refuses the conversation: {said}") from error
+                raise RequestRefusedError(
+                    f"the chat template of this model refuses the conversation: {said}"
+                ) from error
 
         return self._once("prompt", messages, tools, enable_thinking, open_turn, make=ids)
 
@@ -359,12 +361,12 @@ def _speaks_qwen3(tokenizer: Any) -> bool:
 def _native_message(message: Mapping[str, Any]) -> dict[str, Any]:
     """A whet message in the form `renderers` takes: OpenAI's, with calls nested under `function`.
 
-    Raises `ModelError` for a part that is no text: a template would leave it out without a word.
+    Raises `RequestRefusedError` for a part that is no text: a template would leave it out without a word.
     """
     content = message.get("content")
     for part in content if isinstance(content, list) else ():
         if part["type"] != "text":
-            raise ModelError(
+            raise RequestRefusedError(
                 f"this model reads text, and a {message['role']} message has a part of type {part['type']!r}"
             )
     native = {key: value for key, value in message.items() if value is not None and key != "tool_calls"}

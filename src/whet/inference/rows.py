@@ -76,16 +76,18 @@ class Rows:
         if most_stops > self._stops_SK.shape[1]:
             self._stops_SK = _resized(self._stops_SK, _NO_TOKEN, self.slots, most_stops)
         width = self._stops_SK.shape[1]
-        stops = [[*p.stop_token_ids, *[_NO_TOKEN] * (width - len(p.stop_token_ids))] for p in params]
+        # What the vocabulary does not have is never drawn. int64 holds what is left, whatever was asked for.
+        ids = [[token for token in p.stop_token_ids if 0 <= token < self._vocab_size] for p in params]
+        stops = [[*own, *[_NO_TOKEN] * (width - len(own))] for own in ids]
         self._stops_SK[slots] = self._column(stops)
         self.position_S[slots] = self._column([len(prompt) - 1 for prompt in prompts])
         self._last_S[slots] = self._column([job.total - 1 for job in jobs])
         self._advance_S[slots] = 1
-        self._inverse_temperature_S[slots] = self._column(
-            [1.0 / p.temperature if p.temperature else 1.0 for p in params]
+        self._inverse_temperature_S[slots] = self._column([1.0 if p.greedy else 1.0 / p.temperature for p in params])
+        self._greedy_S[slots] = self._column([p.greedy for p in params])
+        self._cuts.top_k_B[slots] = self._column(
+            [min(p.top_k, self._vocab_size) if p.top_k > 0 else self._vocab_size for p in params]
         )
-        self._greedy_S[slots] = self._column([p.temperature == 0 for p in params])
-        self._cuts.top_k_B[slots] = self._column([p.top_k or self._vocab_size for p in params])
         self._cuts.top_p_B[slots] = self._column([float(p.top_p) for p in params])
         self._cuts.min_p_B[slots] = self._column([float(p.min_p) for p in params])
 
@@ -114,8 +116,8 @@ class Rows:
 
     def note_params(self, params: list[SamplingParams]) -> None:
         """Find out which parts of sampling the running rows need at all."""
-        self._temperature_off = all(p.temperature in (0, 1) for p in params)
-        self._greedy_off = all(p.temperature != 0 for p in params)
+        self._temperature_off = all(p.greedy or p.temperature == 1 for p in params)
+        self._greedy_off = not any(p.greedy for p in params)
         self._cuts_off = all(p.top_p >= 1 and p.top_k <= 0 and p.min_p <= 0 for p in params)
 
     def inverse_temperature(self, rows: int) -> Tensor | None:

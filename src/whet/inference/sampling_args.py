@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from whet.errors import ConfigError
+from whet.errors import ConfigError, RequestRefusedError
 from whet.inference.protocol import SamplingParams
+from whet.inference.requests import check_stops, is_whole, shown
 
 _KEYS = (
     "max_tokens",
@@ -69,8 +70,11 @@ def read_sampling_args(args: Mapping[str, Any]) -> SamplingSettings:
     `extra_body` is read as if its keys stood beside the others, `None` as if the key were absent.
     """
     given = {key: value for key, value in args.items() if value is not None}
-    extra = given.pop("extra_body", {})
-    template = {**given.pop("chat_template_kwargs", {}), **dict(extra).pop("chat_template_kwargs", {})}
+    extra = _table(given.pop("extra_body", {}), "extra_body")
+    template = {
+        **_table(given.pop("chat_template_kwargs", {}), "chat_template_kwargs"),
+        **_table(extra.get("chat_template_kwargs") or {}, "extra_body.chat_template_kwargs"),
+    }
     given |= {key: value for key, value in extra.items() if value is not None and key != "chat_template_kwargs"}
     for key in (*given, *template):
         if key not in _KEYS or (key in template and key != "enable_thinking"):
@@ -80,10 +84,17 @@ def read_sampling_args(args: Mapping[str, Any]) -> SamplingSettings:
     if given.get("n", 1) != 1:
         raise ConfigError("sampling argument 'n' must be 1: each rollout samples one answer a turn")
     stop = given.get("stop", ())
+    stop = (stop,) if isinstance(stop, str) else stop
+    stop_token_ids = given.get("stop_token_ids", ())
+    try:
+        check_stops("stop", stop, str)
+        check_stops("stop_token_ids", stop_token_ids, int)
+    except RequestRefusedError as error:
+        raise ConfigError(f"sampling argument {error}") from None
     limit = given.get("max_tokens", given.get("max_completion_tokens"))
     thinking = template.get("enable_thinking", given.get("enable_thinking"))
     if thinking is not None and not isinstance(thinking, bool):
-        raise ConfigError(f"sampling argument 'enable_thinking' must be true or false, not {thinking!r}")
+        raise ConfigError(f"sampling argument 'enable_thinking' must be true or false, not {shown(thinking)}")
     top_k = _whole(given, "top_k", 0, at_least=-1)
     return SamplingSettings(
         max_tokens=None if limit is None else _whole({"max_tokens": limit}, "max_tokens", 0, at_least=1),
@@ -91,23 +102,29 @@ def read_sampling_args(args: Mapping[str, Any]) -> SamplingSettings:
         top_p=_number(given, "top_p", 1.0, 0.0, 1.0),
         top_k=max(top_k, 0),
         min_p=_number(given, "min_p", 0.0, 0.0, 1.0),
-        stop=(stop,) if isinstance(stop, str) else tuple(stop),
-        stop_token_ids=tuple(given.get("stop_token_ids", ())),
+        stop=tuple(stop),
+        stop_token_ids=tuple(stop_token_ids),
         seed=_whole(given, "seed", 0, at_least=None) if "seed" in given else None,
         enable_thinking=thinking,
     )
 
 
+def _table(value: Any, key: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"sampling argument {key!r} must be a table, not {shown(value)}")
+    return value
+
+
 def _number(given: Mapping[str, Any], key: str, default: float, least: float, most: float) -> float:
     value = given.get(key, default)
     if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-        raise ConfigError(f"sampling argument {key!r} must be a number from {least:g} to {most:g}, not {value!r}")
+        raise ConfigError(f"sampling argument {key!r} must be a number from {least:g} to {most:g}, not {shown(value)}")
     return float(value)
 
 
 def _whole(given: Mapping[str, Any], key: str, default: int, *, at_least: int | None) -> int:
-    value = given.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, int) or (at_least is not None and value < at_least):
-        bound = "" if at_least is None else f" of at least {at_least}"
-        raise ConfigError(f"sampling argument {key!r} must be a whole number{bound}, not {value!r}")
-    return value
+    value: Any = given.get(key, default)
+    if not is_whole(value) or (at_least is not None and value < at_least):
+        bound = " of 64 bits" if at_least is None else f" of at least {at_least} and of 64 bits"
+        raise ConfigError(f"sampling argument {key!r} must be a whole number{bound}, not {shown(value)}")
+    return int(value)

@@ -17,6 +17,7 @@ from whet.config import StrictModel, all_keys, apply_overrides, parse_overrides,
 from whet.envs.sections import with_files
 from whet.envs.table import EnvTable
 from whet.errors import ConfigError
+from whet.inference.protocol import GREEDY_BELOW
 from whet.rl.budgets import BudgetConfig
 from whet.rl.buffer import BufferConfig
 from whet.rl.early_stop import EarlyStopConfig
@@ -254,8 +255,11 @@ class RunConfig(StrictModel):
             labels = [env.label for env in environments]
             if twice := {label for label in labels if labels.count(label) > 1}:
                 raise ValueError(f'{where} {sorted(twice)[0]!r} is there twice; give each its own name = "..."')
-        if self.sampling.temperature == 0:
-            raise ValueError("sampling.temperature = 0 makes every rollout of a group the same: nothing to learn from")
+        if self.sampling.temperature < GREEDY_BELOW:
+            raise ValueError(
+                f"sampling.temperature = {self.sampling.temperature:g} makes every rollout of a group the same: "
+                "nothing to learn from"
+            )
         return self
 
     @property
