@@ -14,7 +14,6 @@ import argparse
 import asyncio
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import time
@@ -45,7 +44,7 @@ def bare(command: list[str]) -> float:
 
 
 async def one_after_the_other(backend: BubblewrapBackend, repetitions: int) -> dict[str, Any]:
-    bwrap = [shutil.which("bwrap") or "bwrap", "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "true"]
+    bwrap = [host().program, "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "true"]
     python = [host().layout.python, "-I", "-S", "-c", "import ctypes, resource"]
     times: dict[str, list[float]] = {"start": [], "command": [], "end": [], "bare bwrap": [], "bare python": []}
     for repetition in range(repetitions + 1):

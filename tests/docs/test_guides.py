@@ -7,7 +7,6 @@ import importlib.util
 import json
 import os
 import shlex
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -18,6 +17,8 @@ from typing import Any
 import pytest
 
 from whet.cli.main import main
+from whet.errors import SandboxUnavailableError
+from whet.sandboxes.bubblewrap_host import host
 
 _spec = importlib.util.spec_from_file_location("guide", Path(__file__).parent / "guide.py")
 assert _spec is not None
@@ -35,7 +36,11 @@ SECONDS = 120
 
 def is_there(what: str) -> bool:
     if what == "bubblewrap":
-        return shutil.which("bwrap") is not None
+        try:
+            host()
+        except SandboxUnavailableError:
+            return False
+        return True
     return importlib.util.find_spec(what) is not None
 
 

