@@ -7,7 +7,7 @@ from types import ModuleType
 import pytest
 
 import whet
-from whet import alias
+from whet import alias, logs
 
 WORD_GAME = """
 from typing import Any
@@ -121,6 +121,99 @@ def test_tools_and_helpers_of_verifiers_are_there(load):
     assert (output["reward"], output["error"]) == (1.0, None)
     assert output["completion"][1]["content"] == "Ada"
     assert output["metrics"]["look_up_calls"] == 1.0
+
+
+KEYWORDS = """
+import {library} as vf
+
+from keywords_helper import build
+
+
+class Asks(vf.SingleTurnEnv):
+    def __init__(self, limit=3, **kwargs):
+        super().__init__(**kwargs)
+
+
+def load_environment(how="plain") -> vf.Environment:
+    rows = [{{"question": "?"}}]
+    if how == "helper":
+        return build(vf.SingleTurnEnv, rows)
+    cls = Asks if how == "subclass" else vf.SingleTurnEnv
+    return cls(dataset=rows, name="asks", eval_model="m", description="d")
+"""
+HELPER = """
+def build(cls, rows):
+    return cls(dataset=rows, name="asks", eval_model="m", description="d")
+"""
+
+
+@pytest.fixture
+def load_with_keywords(tmp_path, monkeypatch):
+    """Loads a package whose environments are given arguments that no class takes."""
+
+    def write_and_load(library, name, **env_args):
+        for part in ("keywords_helper", name):
+            monkeypatch.delitem(sys.modules, part, raising=False)
+        monkeypatch.setattr(alias, "_importers", set())
+        monkeypatch.setattr(logs, "_logged", set())
+        (tmp_path / "keywords_helper.py").write_text(HELPER)
+        path = tmp_path / f"{name}.py"
+        path.write_text(KEYWORDS.format(library=library))
+        return whet.load_environment(str(path), **env_args)
+
+    return write_and_load
+
+
+@pytest.mark.parametrize("how", ["plain", "subclass"])
+def test_unknown_arguments_become_attributes_in_code_that_imports_verifiers(load_with_keywords, how, caplog):
+    env = load_with_keywords("verifiers", "keywords_0_1", how=how)
+    assert (env.name, env.eval_model, env.description) == ("asks", "m", "d")
+    (record,) = [record for record in caplog.records if "no argument" in record.message]
+    assert "'eval_model' (nearest argument: 'eval_dataset')" in record.message
+    assert "kept as attributes" in record.message
+
+
+@pytest.mark.parametrize("how", ["plain", "subclass", "helper"])
+def test_unknown_arguments_are_errors_in_code_that_imports_whet(load_with_keywords, how):
+    with pytest.raises(whet.WhetError, match="no argument 'name'"):
+        load_with_keywords("whet", "keywords_whet", how=how)
+
+
+def test_a_module_that_imports_verifiers_does_not_make_other_modules_lenient(load_with_keywords):
+    load_with_keywords("verifiers", "keywords_0_1")
+    with pytest.raises(whet.WhetError, match="no argument 'nmae'"):
+        whet.SingleTurnEnv(dataset=[{"question": "?"}], nmae="asks")
+
+
+def test_a_caller_that_imports_verifiers_does_not_make_a_package_of_whet_lenient(load_with_keywords, tmp_path):
+    load_with_keywords("verifiers", "keywords_0_1")  # installs the alias
+    (tmp_path / "strict_package.py").write_text(KEYWORDS.format(library="whet"))
+    caller = {"__name__": "caller_of_0_1", "path": str(tmp_path / "strict_package.py")}
+    with pytest.raises(whet.WhetError, match="no argument 'name'"):
+        exec("import verifiers as vf\nvf.load_environment(path)", caller)
+    assert "caller_of_0_1" in alias._importers
+
+
+def test_a_modules_helper_in_the_same_package_counts_as_written_for_verifiers(tmp_path, monkeypatch):
+    package = tmp_path / "keywords_package"
+    package.mkdir()
+    (package / "__init__.py").write_text(
+        KEYWORDS.format(library="verifiers").replace("from keywords_helper", "from .helper")
+    )
+    (package / "helper.py").write_text(HELPER)
+    monkeypatch.setattr(alias, "_importers", set())
+    assert whet.load_environment(str(package), how="helper").name == "asks"
+
+
+def test_an_unknown_argument_does_not_replace_a_property(load):
+    source = """
+import verifiers as vf
+
+def load_environment():
+    return vf.SingleTurnEnv(dataset=[{"question": "?"}], requires_group_rollouts=True)
+"""
+    with pytest.raises(whet.WhetError, match="no argument 'requires_group_rollouts'"):
+        load("replaces_a_property", source)
 
 
 def test_a_class_has_one_identity_under_either_name():

@@ -10,12 +10,13 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import importlib.util
+import itertools
 import re
 import sys
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 from whet.contract_gaps import BROUGHT, instead_of
@@ -29,33 +30,50 @@ _TYPES = (
     "whet.content",
     "whet.timing:TimeSpans",
     "whet.clients.config",
-    "whet.contract:BaseRolloutInput,CustomBaseModel,ErrorInfo,GroupRewardFunc,IndividualRewardFunc,JsonPrimitive,"
+    "whet.compat.names:BaseRolloutInput,CustomBaseModel,ErrorInfo,GroupRewardFunc,IndividualRewardFunc,JsonPrimitive,"
     "LogCallback,MessageType,ProgressCallback,RolloutScore,RolloutScores,StartCallback,TASK_INPUT_FIELDS,VersionInfo",
 )
 _HOSTED_SANDBOXES = "prime_sandboxes"
 _MODULES: dict[str, tuple[str, ...]] = {
     _HOSTED_SANDBOXES: (
-        "whet.envs.sandboxed.client:CommandTimeoutError",
-        "whet.envs.sandboxed.request:CreateSandboxRequest",
+        "whet.envs.sandboxed.client:CommandTimeoutError,SandboxClient",
+        "whet.compat.hosted_sandboxes",
     ),
-    "verifiers": ("whet", *_TYPES, "whet.contract:quiet_verifiers"),
+    f"{_HOSTED_SANDBOXES}.exceptions": (
+        "whet.envs.sandboxed.client:CommandTimeoutError",
+        "whet.compat.hosted_sandboxes:APIError,DownloadTimeoutError,SandboxFileNotFoundError,SandboxNotRunningError,"
+        "SandboxOOMError,SandboxTimeoutError,UploadTimeoutError",
+    ),
+    "verifiers": ("whet", *_TYPES, "whet.compat.names:quiet_verifiers", "whet.compat.environments:ToolRubric"),
     "verifiers.types": _TYPES,
     "verifiers.errors": ("whet.errors",),
-    "verifiers.decorators": ("whet.decorators", "whet.contract:SignalStage"),
+    "verifiers.decorators": ("whet.decorators", "whet.compat.names:SignalStage"),
     "verifiers.envs": (),
     "verifiers.envs.environment": (
         "whet.envs.environment",
-        "whet.envs.contract:EnvironmentTeardown,RolloutCleanup,StopCondition",
+        "whet.compat.environments:EnvironmentTeardown,RolloutCleanup,StopCondition",
     ),
     "verifiers.envs.singleturn_env": ("whet.envs.singleturn_env",),
     "verifiers.envs.multiturn_env": ("whet.envs.multiturn_env",),
     "verifiers.envs.tool_env": ("whet.envs.tool_env",),
-    "verifiers.envs.stateful_tool_env": ("whet.envs.stateful_tool_env",),
-    "verifiers.envs.sandbox_env": ("whet.envs.sandbox_env",),
+    "verifiers.envs.stateful_tool_env": (
+        "whet.envs.stateful_tool_env",
+        "whet.compat.environments:filter_signature",
+    ),
+    "verifiers.envs.sandbox_env": (
+        "whet.envs.sandbox_env",
+        "whet.compat.hosted_sandboxes:AdvancedConfigs,ThreadedAsyncSandboxClient",
+    ),
     "verifiers.envs.python_env": ("whet.envs.python_env",),
     "verifiers.envs.env_group": ("whet.envs.env_group",),
     "verifiers.envs.experimental": (),
     "verifiers.envs.experimental.gym_env": ("whet.integrations.gym_env",),
+    "verifiers.envs.experimental.sandbox_mixin": (
+        "whet.compat.sandbox_mixin:SandboxMixin,SandboxMonitorRubric,SandboxTimeouts,is_retryable_sandbox_api_error,"
+        "is_retryable_sandbox_read_error",
+        "whet.envs.sandboxed.client:SandboxCreationError,SandboxNotReadyError,SandboxSetupError",
+        "whet.compat.hosted_sandboxes:ThreadedAsyncSandboxClient",
+    ),
     "verifiers.envs.experimental.mcp_env": ("whet.envs.mcp_env",),
     "verifiers.envs.integrations": (),
     "verifiers.envs.integrations.reasoninggym_env": ("whet.integrations.reasoning_gym_env",),
@@ -65,6 +83,11 @@ _MODULES: dict[str, tuple[str, ...]] = {
     "verifiers.rubrics.rubric_group": ("whet.rubrics.rubric_group",),
     "verifiers.rubrics.math_rubric": ("whet.rubrics.math_rubric",),
     "verifiers.rubrics.judge_rubric": ("whet.rubrics.judge_rubric",),
+    "verifiers.rubrics.experimental": (),
+    "verifiers.rubrics.experimental.hybrid_math_rubric": (
+        "whet.compat.hybrid_math_rubric:HybridMathRubric,DEFAULT_JUDGE_PROMPT",
+    ),
+    "verifiers.rubrics.tool_rubric": ("whet.compat.environments:ToolRubric",),
     "verifiers.parsers": (),
     "verifiers.parsers.parser": ("whet.parsers.parser",),
     "verifiers.parsers.think_parser": ("whet.parsers.think_parser",),
@@ -94,33 +117,47 @@ _MODULES: dict[str, tuple[str, ...]] = {
     "verifiers.utils": (),
     "verifiers.utils.async_utils": (
         "whet.calls:maybe_await",
-        "whet.contract:NullAsyncContext,NullContext,maybe_call_with_named_args,maybe_semaphore,with_sem",
+        "whet.compat.names:NullAsyncContext,NullContext,maybe_call_with_named_args,maybe_semaphore,with_sem",
     ),
+    "verifiers.utils.client_utils": ("whet.compat.clients",),
     "verifiers.utils.config_utils": ("whet:ensure_keys,MissingKeyError",),
     "verifiers.utils.data_utils": (
         "whet.parsers.answers",
         "whet:load_example_dataset",
-        "whet.contract:BOXED_SYSTEM_PROMPT,THINK_BOXED_SYSTEM_PROMPT,strip_non_numeric",
+        "whet.compat.names:BOXED_SYSTEM_PROMPT,THINK_BOXED_SYSTEM_PROMPT,strip_non_numeric",
     ),
     "verifiers.utils.error_utils": (
-        "whet.contract:ErrorChain,get_error_chain,get_vf_error_chain",
+        "whet.compat.names:ErrorChain,get_error_chain,get_vf_error_chain",
         "whet.rollouts.results:error_info",
     ),
     "verifiers.utils.env_utils": ("whet:load_environment",),
-    "verifiers.utils.logging_utils": ("whet.logs", "whet.contract:quiet_verifiers"),
-    "verifiers.utils.message_utils": (
-        "whet.messages:normalize_messages",
-        "whet.contract:concat_messages,from_raw_content_part,from_raw_message,maybe_normalize_messages,"
-        "message_to_printable,messages_to_printable",
+    "verifiers.utils.eval_utils": ("whet.compat.environments:quiet_datasets",),
+    "verifiers.utils.logging_utils": (
+        "whet.logs",
+        "whet.compat.names:quiet_verifiers",
+        "whet.compat.texts:JsonFormatter,print_size,print_time,truncate",
     ),
-    "verifiers.utils.response_utils": ("whet.envs.contract:parse_response_message,parse_response_tokens",),
+    "verifiers.utils.message_utils": ("whet.messages:normalize_messages", "whet.compat.messages"),
+    "verifiers.utils.metric_utils": ("whet.compat.metrics",),
+    "verifiers.utils.path_utils": ("whet.compat.paths",),
+    "verifiers.utils.response_utils": ("whet.compat.environments:parse_response_message,parse_response_tokens",),
     "verifiers.utils.save_utils": (
         "whet.rollouts.results:load_outputs,state_to_output",
-        "whet.envs.contract:make_dataset,states_to_outputs",
+        "whet.compat.metrics:extract_usage_tokens",
+        "whet.compat.results",
     ),
-    "verifiers.utils.tool_utils": ("whet.contract:VALID_TOOL_CONTENT_PART_TYPES,is_valid_tool_content_parts",),
+    "verifiers.utils.threaded_sandbox_client": ("whet.compat.hosted_sandboxes:ThreadedAsyncSandboxClient",),
+    "verifiers.utils.tool_utils": ("whet.compat.names:VALID_TOOL_CONTENT_PART_TYPES,is_valid_tool_content_parts",),
+    "verifiers.utils.usage_utils": ("whet.compat.metrics:StateUsageTracker,extract_usage_tokens",),
+    "verifiers.v1.utils": (),
+    "verifiers.v1.utils.endpoint_utils": ("whet.compat.texts:assistant_completion_from_messages",),
+    "verifiers.v1.utils.json_utils": ("whet.compat.texts:json_args",),
+    "verifiers.v1.utils.judge_utils": (
+        "whet.compat.texts:clamp_float,completion_text,parse_judge_json,truncate_command_record,truncate_text",
+    ),
 }
 _RENAMED = {
+    ("verifiers.utils.usage_utils", "compute_context_token_metrics"): "whet.clients.usage:context_tokens",
     ("verifiers", "EndpointClientConfig"): "whet.clients.config:EndpointConfig",
     ("verifiers.types", "EndpointClientConfig"): "whet.clients.config:EndpointConfig",
     ("verifiers.envs.env_group", "ENV_GROUP_INFO_KEY"): "whet.envs.env_group:ROUTE_KEY",
@@ -152,6 +189,40 @@ def alias_where_needed() -> None:
         install_verifiers_alias()
 
 
+def is_written_for_verifiers(cls: type, frame: FrameType | None) -> bool:
+    """Whether a class, or the code that constructs an instance of it, imports `verifiers` rather than `whet`.
+
+    Such code has read a name from a stand-in. A module counts with its whole package, so that a helper does to which
+    the package passes a class. Of the frames, from `frame` outwards, the first decides that is neither a constructor
+    nor the standard library's.
+    """
+    if any(_imports_verifiers(base.__module__) for base in cls.__mro__):
+        return True
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__", ""))
+        if _imports_verifiers(module):
+            return True
+        constructor = frame.f_code.co_name == "__init__"
+        if not constructor and module.partition(".")[0] not in sys.stdlib_module_names:
+            return False
+        frame = frame.f_back
+    return False
+
+
+def _imports_verifiers(module: str) -> bool:
+    packages = itertools.accumulate(module.split("."), "{}.{}".format)
+    return any(package in _importers for package in packages)
+
+
+def _note_importer(frame: FrameType) -> None:
+    """Remember the package whose code reads a name from a stand-in, or its module where a folder is no package."""
+    module, package = (str(frame.f_globals.get(name) or "") for name in ("__name__", "__package__"))
+    is_package = getattr(sys.modules.get(package), "__file__", None) is not None
+    importer = package if is_package else module
+    if importer and importer.partition(".")[0] not in {*sys.stdlib_module_names, "whet"}:
+        _importers.add(importer)
+
+
 def advice_on(error: BaseException) -> str:
     """What to do about an import that failed for a name whet has not, or for what `verifiers` brought; or nothing."""
     if not isinstance(error, ImportError) or error.name is None:
@@ -179,10 +250,15 @@ def _contract_is_installed() -> bool:
     return version.startswith("0.1.")
 
 
+_importers: set[str] = set()
+
+
 class _StandIn(ModuleType):
     """A module whose names are whet's."""
 
     def __getattr__(self, name: str) -> Any:
+        if not name.startswith("__"):
+            _note_importer(sys._getframe(1))
         if f"{self.__name__}.{name}" in _MODULES:
             return importlib.import_module(f"{self.__name__}.{name}")
         if not name.startswith("__"):
@@ -234,7 +310,8 @@ class _Finder(MetaPathFinder, Loader):
             raise ModuleNotFoundError(
                 f"whet stands in for verifiers here, and has no module {fullname}.{_advice(fullname)}", name=fullname
             )
-        if fullname == _HOSTED_SANDBOXES and PathFinder.find_spec(fullname) is not None:
+        package = fullname.partition(".")[0]
+        if package == _HOSTED_SANDBOXES and PathFinder.find_spec(package) is not None:
             return None
         is_package = any(name.startswith(f"{fullname}.") for name in _MODULES)
         return ModuleSpec(fullname, self, origin="whet", is_package=is_package)

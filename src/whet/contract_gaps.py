@@ -24,9 +24,6 @@ GAPS: dict[tuple[str, ...], str] = {
     ("verifiers.clients.*_client.*", "verifiers.clients.client.AUTH_ERRORS"): (
         "the insides of clients: subclass `Client` or a client and override its hooks"
     ),
-    (
-        "verifiers.utils.client_utils",
-    ): "`ClientConfig` for a client; the `openai` and `anthropic` packages for one's own",
     ("verifiers.CliAgentEnv", "verifiers.HarborEnv", "verifiers.envs.experimental.*_agent_env*"): (
         "`Harness(program={command = [...]})` runs a program in a sandbox"
     ),
@@ -39,7 +36,6 @@ GAPS: dict[tuple[str, ...], str] = {
         "verifiers.envs.experimental.Harness",
         "verifiers.envs.experimental.Task*",
         "verifiers.envs.experimental.Sandbox*",
-        "verifiers.envs.experimental.sandbox_mixin",
         "verifiers.envs.experimental.utils*",
     ): "a `Taskset` with a `Harness`, or a `SandboxEnv` of one's own",
     (
@@ -68,7 +64,6 @@ GAPS: dict[tuple[str, ...], str] = {
     ("verifiers.envs.sandbox_env.*", "verifiers.envs.python_env.*"): (
         "`SandboxError`, which failures of a sandbox are; `SandboxEnv` and `PythonEnv` otherwise"
     ),
-    ("verifiers.envs.stateful_tool_env.filter_signature",): "`add_tool(tool, args_to_skip=[...])`",
     ("verifiers.rubrics.experimental*",): "a `RubricGroup` of a `MathRubric` and a `JudgeRubric`",
     ("verifiers.rubrics.math_rubric.verify_response",): "`MathRubric`, or the `math-verify` package",
     ("verifiers.types.Endpoint*", "verifiers.types.Eval*"): "`configs/endpoints.toml` and `whet eval run`",
@@ -85,14 +80,8 @@ GAPS: dict[tuple[str, ...], str] = {
     ): "`load_environment`, which reads typed configs",
     ("verifiers.utils.error_utils.*",): "`error_info`, and the errors themselves",
     ("verifiers.utils.logging_utils.*",): "the standard `logging`",
-    ("verifiers.utils.message_utils.*",): "messages are dicts, and rows hold them as JSON",
-    ("verifiers.utils.save_utils.*", "verifiers.utils.metric_utils", "verifiers.utils.path_utils"): (
-        "`save_results=True` and what `evaluate` returns"
-    ),
-    ("verifiers.utils.usage_utils",): "`env.get_state_usage(state)` and `env.increment_state_usage(state, ...)`",
-    ("verifiers.utils.thread_utils", "verifiers.utils.threaded_sandbox_client"): (
-        "`asyncio.to_thread`; rollouts share one event loop"
-    ),
+    ("verifiers.utils.save_utils.*",): "`save_results=True` and what `evaluate` returns",
+    ("verifiers.utils.thread_utils",): "`asyncio.to_thread`; rollouts share one event loop",
     (
         "verifiers.utils.display_utils",
         "verifiers.utils.eval_*",

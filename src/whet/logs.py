@@ -1,4 +1,7 @@
-"""Logging and looking at samples, for scripts and notebooks. Importing whet changes no logger."""
+"""Logging and looking at samples, for scripts and notebooks. Importing whet changes no logger.
+
+Packages written for `verifiers` log to children of the logger of that name, which is treated as whet's own is.
+"""
 
 from __future__ import annotations
 
@@ -13,28 +16,51 @@ _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 def setup_logging(level: str | int = "INFO", log_format: str = _FORMAT, date_format: str = "%H:%M:%S") -> None:
-    """Write whet's log lines to stderr, from `level` up. Calling it again changes the level and the format."""
-    logger = logging.getLogger("whet")
-    for handler in [handler for handler in logger.handlers if getattr(handler, "from_setup_logging", False)]:
-        logger.removeHandler(handler)
+    """Write log lines to stderr, from `level` up. Calling it again changes the level and the format."""
     handler = logging.StreamHandler()
     handler.from_setup_logging = True  # type: ignore[attr-defined]
     handler.setFormatter(logging.Formatter(log_format, date_format))
-    logger.addHandler(handler)
-    logger.setLevel(level.upper() if isinstance(level, str) else level)
-    logger.propagate = False
+    for logger in _loggers():
+        for before in [one for one in logger.handlers if getattr(one, "from_setup_logging", False)]:
+            logger.removeHandler(before)
+        logger.addHandler(handler)
+        logger.setLevel(_number(level))
+        logger.propagate = False
+
+
+_logged: set[tuple[str, str]] = set()
+
+
+def log_once(logger: logging.Logger, level: int, msg: str) -> None:
+    """Log a message the first time that this process has it for this logger."""
+    if (logger.name, msg) not in _logged:
+        _logged.add((logger.name, msg))
+        logger.log(level, msg)
+
+
+def warning_once(logger: logging.Logger, msg: str) -> None:
+    log_once(logger, logging.WARNING, msg)
 
 
 @contextmanager
 def log_level(level: str | int) -> Iterator[None]:
     """Another level inside a `with` block."""
-    logger = logging.getLogger("whet")
-    before = logger.level
-    logger.setLevel(level.upper() if isinstance(level, str) else level)
+    before = [(logger, logger.level) for logger in _loggers()]
+    for logger, _ in before:
+        logger.setLevel(_number(level))
     try:
         yield
     finally:
-        logger.setLevel(before)
+        for logger, number in before:
+            logger.setLevel(number)
+
+
+def _loggers() -> list[logging.Logger]:
+    return [logging.getLogger(name) for name in ("whet", "verifiers")]
+
+
+def _number(level: str | int) -> str | int:
+    return level.upper() if isinstance(level, str) else level
 
 
 def print_prompt_completions_sample(

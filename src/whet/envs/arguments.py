@@ -4,18 +4,38 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from numbers import Integral, Real
 from typing import Any, TypeAlias
 
 from whet.errors import ConfigError
+from whet.logs import warning_once
 
+_log = logging.getLogger(__name__)
 Check: TypeAlias = type | tuple[type, ...] | Callable[[Any], bool]
 
 
 def unknown_argument(cls: type, given: str) -> ConfigError:
     """The error for a constructor argument that no class of `cls` takes."""
     return ConfigError(f"{cls.__name__} has no argument '{given}'.{nearest(given, _constructor_arguments(cls))}")
+
+
+def keep_as_attributes(owner: object, unknown: Mapping[str, Any]) -> None:
+    """What `verifiers` 0.1 does with constructor arguments that no class takes, with one warning about them all."""
+    if not unknown:
+        return
+    cls = type(owner)
+    for name, value in unknown.items():
+        try:
+            setattr(owner, name, value)
+        except AttributeError:  # a property
+            raise unknown_argument(cls, name) from None
+    known = _constructor_arguments(cls)
+    near = {name: difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0] for name in unknown}
+    named = ", ".join(f"'{name}' (nearest argument: '{argument}')" for name, argument in near.items())
+    kept = "an attribute" if len(unknown) == 1 else "attributes"
+    warning_once(_log, f"{cls.__name__} has no argument {named}; kept as {kept}, as verifiers 0.1 does.")
 
 
 def check_values(owner: object, given: Mapping[str, Any], expected: Mapping[str, tuple[Check, str]]) -> None:

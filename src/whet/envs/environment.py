@@ -11,16 +11,18 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
+from whet.alias import is_written_for_verifiers
 from whet.calls import describe
 from whet.clients.client import Client
 from whet.clients.make import resolve_client
-from whet.envs.arguments import Check, check_values, unknown_argument
+from whet.envs.arguments import Check, check_values, keep_as_attributes, unknown_argument
 from whet.envs.datasets import RowDataset, build_dataset
 from whet.envs.hooks import Hooked
 from whet.envs.texts import Worded, wording_of
@@ -100,8 +102,9 @@ class Environment(Worded, Hooked):
             max_seq_len: tokens of prompt and completion together beyond which a turn is cut off.
             score_rollouts: False gives every rollout reward 0 without running the rubric.
             pass_threshold: reward at or above which a rollout counts as passed in pass@k.
+            unknown: refused; in code that imports `verifiers` they become attributes, with a warning.
         """
-        if unknown:
+        if unknown and not is_written_for_verifiers(type(self), sys._getframe(1)):
             raise unknown_argument(type(self), next(iter(unknown)))
         if dataset is None and eval_dataset is None:
             raise ConfigError(f"{type(self).__name__} has no dataset; give it a dataset, an eval_dataset, or both.")
@@ -131,6 +134,7 @@ class Environment(Worded, Hooked):
             self.build_dataset()
         if not callable(eval_dataset):
             self.build_eval_dataset()
+        keep_as_attributes(self, unknown)
         self._find_hooks()
         if parser is not None and type(parser) is not type(self.rubric.parser):
             self.logger.warning(

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import random
+import signal
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypedDict, TypeVar
@@ -170,7 +171,7 @@ class SandboxEnv(StatefulToolEnv):
         self.sandbox_client.say_what_is_ignored(self.sandbox_request)
         self.active_sandboxes: set[str] = set()
         self.with_retry = functools.partial(
-            _with_retry, max_retries, base_delay, backoff_factor, max_backoff_seconds, jitter
+            with_retry, max_retries, base_delay, backoff_factor, max_backoff_seconds, jitter
         )
         self.add_rubric(SandboxMonitorRubric())
         self.add_tool(self.bash, args_to_skip=["sandbox_id", "sandbox_state", "working_dir"])
@@ -240,7 +241,7 @@ class SandboxEnv(StatefulToolEnv):
             )
             result = response.result
         except CommandTimeoutError as error:
-            result = error.result
+            result = error.result or timed_out(self.timeout_per_command_seconds)
         finally:
             sandbox_state["command_execution_times"].append(time.monotonic() - start)
         return self._command_text(result)
@@ -318,6 +319,11 @@ class SandboxEnv(StatefulToolEnv):
         return "\n".join(parts) or "(no output)"
 
 
+def timed_out(timeout_s: float) -> ExecResult:
+    """The result of a command of which no more is known than that its time was over."""
+    return ExecResult(None, signal.SIGKILL, b"", b"", timeout_s, "time")
+
+
 def how_it_ended(result: ExecResult, timeout_s: float) -> str:
     """The limit or signal that ended a command, in words for a model; empty where it ended by itself."""
     if result.limit == "time":
@@ -341,7 +347,7 @@ def shortened(text: str, limit: int | None) -> str:
     return f"{text[:half]}\n[... {left_out} characters left out ...]\n{text[len(text) - half :]}"
 
 
-def _with_retry(
+def with_retry(
     attempts: int, delay: float, factor: float, longest: float, jitter: float, function: Callable[..., Awaitable[T]]
 ) -> Callable[..., Awaitable[T]]:
     """`function`, tried again when it raises; for environments that wrap their own calls in `self.with_retry`."""

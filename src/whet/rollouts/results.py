@@ -59,7 +59,7 @@ def state_to_output(state: State, state_columns: Sequence[str] | None = None) ->
     output.update(output["metrics"])
     for column in state_columns or ():
         value = state.get(column)
-        problem = _not_json(value)
+        problem = not_json(value)
         if problem is not None:
             raise ConfigError(
                 f"state column '{column}' holds {problem}, which JSON cannot; leave it out of state_columns."
@@ -238,7 +238,7 @@ def _token_usage(state: State) -> dict[str, float] | None:
     return totals
 
 
-def _not_json(value: Any) -> str | None:
+def not_json(value: Any) -> str | None:
     """What in `value` JSON cannot hold; None where it can hold it all."""
     if value is None or isinstance(value, str | int | float | bool | date | datetime | Path | BaseException):
         return None
@@ -251,7 +251,7 @@ def _not_json(value: Any) -> str | None:
         return None
     elif not isinstance(value, list | tuple):
         return f"a {type(value).__name__}"
-    return next((problem for item in value if (problem := _not_json(item)) is not None), None)
+    return next((problem for item in value if (problem := not_json(item)) is not None), None)
 
 
 def _plain(value: Any) -> Any:

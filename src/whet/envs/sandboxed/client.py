@@ -47,7 +47,7 @@ class SandboxSetupError(SandboxNotReadyError):
 class CommandTimeoutError(RuntimeError):
     """A command was ended because its time was over; `result` has what it wrote until then."""
 
-    def __init__(self, sandbox_id: str, command: str, timeout: float, result: ExecResult) -> None:
+    def __init__(self, sandbox_id: str, command: str, timeout: float, result: ExecResult | None = None) -> None:
         super().__init__(f"a command in sandbox {sandbox_id} timed out after {timeout:g}s: {command[:200]}")
         self.result = result
 

@@ -1,22 +1,17 @@
-"""Names of the `verifiers` 0.1 contract that whet has no use for itself, for environments that import them.
-
-They are reached through the alias (`import verifiers`), each with the arguments and the meaning it has there. What
-environments need of the higher rooms is in `whet.envs.contract`.
-"""
+"""Types, constants and small functions of the `verifiers` 0.1 contract, with the arguments they have there."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from typing import Any, Literal, TypeAlias, TypedDict, TypeVar
 
 from whet.calls import CallSpec, maybe_await
-from whet.content import Record, as_content_part
+from whet.content import Record
 from whet.errors import Error
 from whet.logs import log_level
-from whet.messages import as_message, content_text, normalize_messages
-from whet.types import Messages, RolloutInput
+from whet.types import RolloutInput
 
 T = TypeVar("T")
 
@@ -65,40 +60,6 @@ class VersionInfo(TypedDict, total=False):
 def strip_non_numeric(text: str) -> str:
     """The digits and points of a text."""
     return "".join(character for character in text if character.isdigit() or character == ".")
-
-
-def concat_messages(messages_list: Sequence[Messages]) -> Messages:
-    return [message for messages in messages_list for message in messages]
-
-
-def maybe_normalize_messages(value: Any, *, field_name: str = "messages") -> Messages:
-    return normalize_messages(value, field_name=field_name)
-
-
-def from_raw_message(message: Mapping[str, Any]) -> Any:
-    return as_message(message)
-
-
-def from_raw_content_part(part: Mapping[str, Any]) -> Record:
-    return as_content_part(part)
-
-
-def messages_to_printable(messages: Any) -> Any:
-    """The messages with their contents as text, images and sounds named in brackets."""
-    return messages if isinstance(messages, str) else [message_to_printable(message) for message in messages or []]
-
-
-def message_to_printable(message: Any) -> Any:
-    content = message.get("content")
-    if not isinstance(content, list):
-        return message
-    texts = [_printable(part) for part in content]
-    return as_message({**message, "content": " ".join(text for text in texts if text).strip()})
-
-
-def _printable(part: Any) -> str:
-    names = {"image_url": "[image]", "input_audio": "[audio]", "audio": "[audio]"}
-    return names.get(part.get("type"), "") or content_text([part])
 
 
 def is_valid_tool_content_parts(value: Any) -> bool:

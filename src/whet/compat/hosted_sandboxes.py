@@ -1,0 +1,91 @@
+"""Names of `prime_sandboxes`, the package of a hosted sandbox service, where that is not installed.
+
+Clients are those of `whet.envs.sandboxed`, whose sandboxes run on this machine. Of the errors, whet's client raises
+`CommandTimeoutError` alone, and `whet.SandboxError` for what its host fails at; the others are for code that catches
+them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from whet.envs.sandboxed.client import SandboxClient
+from whet.envs.sandboxed.request import CreateSandboxRequest
+
+__all__ = [
+    "APIError",
+    "AdvancedConfigs",
+    "AsyncSandboxClient",
+    "CreateSandboxRequest",
+    "DownloadTimeoutError",
+    "SandboxFileNotFoundError",
+    "SandboxNotRunningError",
+    "SandboxOOMError",
+    "SandboxTimeoutError",
+    "ThreadedAsyncSandboxClient",
+    "UploadTimeoutError",
+]
+
+
+class AdvancedConfigs(BaseModel):
+    """Settings of the hosted service. They are kept with a request, and have no effect on whet's sandboxes."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class APIError(Exception):
+    """The service failed."""
+
+
+class _TransferTimeoutError(APIError):
+    def __init__(self, sandbox_id: str, file_path: str, timeout: float) -> None:
+        super().__init__(f"a transfer of {file_path} with sandbox {sandbox_id} timed out after {timeout:g}s")
+
+
+class UploadTimeoutError(_TransferTimeoutError):
+    """A file could not be uploaded in time."""
+
+
+class DownloadTimeoutError(_TransferTimeoutError):
+    """A file could not be downloaded in time."""
+
+
+class SandboxNotRunningError(APIError):
+    """A sandbox has ended."""
+
+    def __init__(self, sandbox_id: str, *details: Any, **more: Any) -> None:
+        super().__init__(f"sandbox {sandbox_id} is not running", *details, *more.values())
+
+
+class SandboxOOMError(SandboxNotRunningError):
+    """A sandbox ended because it had no memory left."""
+
+
+class SandboxTimeoutError(SandboxNotRunningError):
+    """A sandbox ended because its time was over."""
+
+
+class SandboxFileNotFoundError(APIError):
+    """There is no such file in the sandbox."""
+
+
+class AsyncSandboxClient(SandboxClient):
+    """whet's sandboxes by the methods of the service's client; its settings for connections have no effect."""
+
+    def __init__(self, api_key: str | None = None, **settings: Any) -> None:
+        super().__init__()
+
+    async def aclose(self) -> None:
+        await self.close()
+
+
+class ThreadedAsyncSandboxClient(AsyncSandboxClient):
+    """The same; whet's client needs no threads."""
+
+    def __init__(self, max_workers: int = 50, **settings: Any) -> None:
+        super().__init__()
+
+    def teardown(self, wait: bool = True) -> None:
+        """Nothing to do: there are no threads. Sandboxes end with `close`, and with this process."""

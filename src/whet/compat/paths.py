@@ -1,0 +1,99 @@
+"""`verifiers.utils.path_utils`: where results are stored, and which of them are not complete."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import uuid
+from pathlib import Path
+from typing import Any
+
+from whet.errors import RunError
+from whet.rollouts.results import METADATA, RESULTS, load_metadata
+
+
+def write_temp_file(content: str, suffix: str = ".txt") -> str:
+    """The path of a new temporary file with this content; the caller deletes it."""
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=suffix, delete=False) as file:
+        file.write(content)
+    return file.name
+
+
+def get_results_path(env_id: str, model: str, base_path: Path = Path("outputs"), subdir: str = "evals") -> Path:
+    """A new directory below `base_path`, not yet made."""
+    return Path(base_path) / subdir / _name(env_id, model) / uuid.uuid4().hex[:8]
+
+
+def get_eval_results_path(config: Any) -> Path:
+    """A new directory for an evaluation with `env_id`, `model`, `env_dir_path` and `output_dir`."""
+    return get_results_path(
+        config.env_id, config.model, _base(config.env_id, config.env_dir_path, getattr(config, "output_dir", None))
+    )
+
+
+def get_eval_runs_dir(
+    env_id: str, model: str, env_dir_path: str = "./environments", output_dir: str | None = None
+) -> Path:
+    """The directory that holds all evaluations of a model on an environment."""
+    return _base(env_id, env_dir_path, output_dir) / "evals" / _name(env_id, model)
+
+
+def get_gepa_results_path(
+    env_id: str, model: str, env_dir_path: str = "./environments", output_dir: str | None = None
+) -> Path:
+    """A new directory for a prompt search."""
+    return get_results_path(env_id, model, _base(env_id, env_dir_path, output_dir), subdir="gepa")
+
+
+def is_valid_eval_results_path(path: Path) -> bool:
+    """Whether a directory holds rows and metadata."""
+    return (path / RESULTS).is_file() and (path / METADATA).is_file()
+
+
+def find_latest_incomplete_eval_results_path(
+    env_id: str,
+    model: str,
+    num_examples: int,
+    rollouts_per_example: int,
+    env_dir_path: str = "./environments",
+    output_dir: str | None = None,
+) -> Path | None:
+    """The newest evaluation with these settings that has fewer rows than asked for; None where there is none."""
+    runs = get_eval_runs_dir(env_id, model, env_dir_path, output_dir)
+    found = [path for path in runs.glob("*") if is_valid_eval_results_path(path)]
+    expected = {"env_id": env_id, "model": model, "rollouts_per_example": rollouts_per_example}
+    for path in sorted(found, key=lambda one: one.stat().st_mtime, reverse=True):
+        try:
+            metadata = load_metadata(path) or {}
+        except RunError:
+            continue
+        saved = metadata.get("num_examples")
+        if not isinstance(saved, int) or saved > num_examples or not expected.items() <= metadata.items():
+            continue
+        if _rows(path / RESULTS) < num_examples * rollouts_per_example:
+            return path
+    return None
+
+
+def _rows(path: Path) -> int:
+    """Whole rows of a file, up to the first that is torn."""
+    count = 0
+    for line in path.read_bytes().split(b"\n"):
+        if line.strip():
+            try:
+                json.loads(line)
+            except ValueError:
+                break
+            count += 1
+    return count
+
+
+def _base(env_id: str, env_dir_path: str, output_dir: str | None) -> Path:
+    if output_dir is not None:
+        return Path(output_dir)
+    local = Path(env_dir_path) / env_id.replace("-", "_")
+    return local / "outputs" if local.exists() else Path("outputs")
+
+
+def _name(env_id: str, model: str) -> str:
+    return f"{env_id}--{model.replace('/', '--')}"
