@@ -73,7 +73,18 @@ def test_debugging_shows_where_an_error_came_from(arguments: list[str], monkeypa
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["trian"], "No such command 'trian'. Did you mean 'train'"),
+        (["trian"], "there is no command 'whet trian'. Type: whet train\n"),
+        (["train", "submit", "my.toml"], "Type: whet train run FILE, which trains on this machine\n"),
+        (["train", "my.toml"], "Type: whet train run my.toml\n"),
+        (["train", "my.toml", "--max_steps", "3"], "Type: whet train run my.toml --max_steps 3\n"),
+        (
+            ["eval", "reverse-text", "-n", "3"],
+            "Type: whet eval run reverse-text -n 3, if",
+        ),
+        (["gepa", "sweep.toml"], "Type: whet gepa run sweep.toml\n"),
+        (["lab", "setup"], "Type: whet env init NAME for a new environment"),
+        (["env", "lst"], "Type: whet env list\n"),
+        (["env", "bogus"], "whet env --help lists the commands.\n"),
         (["model", "show", "--jsno"], "--jsno"),
         (["model", "build-tiny", "--seed", "many"], "--seed"),
         (["train", "run"], "CONFIG"),
@@ -87,6 +98,12 @@ def test_a_mistyped_command_line_is_one_line_and_exit_code_two(
     assert words in captured.err
     assert captured.err.startswith("error: ")
     assert captured.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [[], ["train"]])
+def test_a_group_without_a_command_prints_its_help(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    assert capsys.readouterr().err.lstrip().startswith("Usage: whet")
 
 
 @pytest.mark.parametrize(

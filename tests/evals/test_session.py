@@ -183,15 +183,15 @@ def test_a_report_that_cannot_be_written_is_told_and_the_evaluation_stands(
     (summary,) = run_evals([config], notes)
     assert summary.reward is not None
     assert summary.reward.mean == 1.0
-    assert len(notes.texts) == 1
-    assert "no report" in notes.texts[0]
-    assert "No space left on device" in notes.texts[0]
+    assert len(notes.texts) == 2
+    assert "no report" in notes.texts[1]
+    assert "No space left on device" in notes.texts[1]
 
 
 def test_a_state_column_that_no_rollout_has_is_told(config: EvalConfig) -> None:
     notes = Notes()
     run_evals([config.model_copy(update={"state_columns": ("anwser", "trajectory_id")})], notes)
-    assert notes.texts == ["state column 'anwser' was empty in every rollout: is that its name?"]
+    assert notes.texts[1:] == ["state column 'anwser' was empty in every rollout: is that its name?"]
 
 
 def test_nothing_is_written_when_saving_is_off(config: EvalConfig) -> None:

@@ -115,7 +115,7 @@ def test_arguments_that_toml_has_no_word_for_are_the_same_when_it_goes_on(
 
 def test_a_directory_is_not_searched_in_twice(whet: Whet, config: Path) -> None:
     whet("gepa", "run", config)
-    assert "already exists. Go on with it: --resume" in whet("gepa", "run", config, expected=2)
+    assert "already exists. Continue it with --resume" in whet("gepa", "run", config, expected=2)
 
 
 def test_the_plan_is_told_and_nothing_made_on_a_dry_run(whet: Whet, config: Path, models: Endpoints) -> None:

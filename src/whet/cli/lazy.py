@@ -9,11 +9,13 @@ from typer.core import TyperGroup
 from typer.main import get_command
 from typer.models import Context
 
+from whet.cli.unknown import SuggestingGroup
+
 
 def lazy_group(module: str, summary: str) -> typer.Typer:
     """The group whose commands are those of `app` in `module`; `summary` is its line in `whet --help`."""
 
-    class LazyGroup(TyperGroup):
+    class LazyGroup(SuggestingGroup):
         def load(self) -> None:
             if not self.commands:
                 group = get_command(import_module(module).app)

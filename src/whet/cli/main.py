@@ -20,6 +20,7 @@ from whet import __version__
 from whet.cli.doctor import doctor_command
 from whet.cli.lazy import lazy_group
 from whet.cli.serve import serve_command
+from whet.cli.unknown import SuggestingGroup
 from whet.cli.view import view_command
 from whet.errors import Error, TrainingError, WhetError
 from whet.loading_time import rare_collections
@@ -28,6 +29,7 @@ DEBUG = "WHET_DEBUG"
 
 app = typer.Typer(
     name="whet",
+    cls=SuggestingGroup,
     help="Sharpen language models on environments, from a laptop to a cluster.",
     no_args_is_help=True,
     rich_markup_mode=None,

@@ -65,8 +65,11 @@ def serve_command(
 
     config = validate(ServeConfig, given, "command line")
 
+    def loading(model: str) -> None:
+        typer.echo(f"loading {model}", err=True)
+
     def ready(address: str, served: str) -> None:
         typer.echo(f"{served} at {address}/v1 (OpenAI) and {address} (Anthropic); Ctrl-C stops it", err=True)
 
     with extra("serve", "serving a model"), extra("train", "running a model here"):
-        serve(config, ready)
+        serve(config, ready, loading)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Hashable, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 from whet.clients.client import Client
 from whet.clients.config import ClientConfig, EndpointConfig
+from whet.clients.endpoints import read_endpoints
 from whet.clients.make import make_client
+from whet.errors import ModelLoadError
 from whet.evals.config import EvalConfig
 
 AnyClient = Client[Any, Any, Any, Any]
@@ -59,15 +62,42 @@ def _shared(endpoint: ClientConfig, processes: int) -> ClientConfig:
     return part(endpoint).model_copy(update={"endpoint_configs": [part(one) for one in endpoint.endpoint_configs]})
 
 
+def check_models(configs: Sequence[EvalConfig]) -> None:
+    """Raise `ModelLoadError` for a model that is missing here, as far as this is known without a download."""
+    from whet.inference.loading import check_model
+
+    _each_local(configs, check_model)
+
+
 def find_models(configs: Sequence[EvalConfig]) -> None:
     """See that every model to be run here is there, and download what is not, before anything is paid for.
 
     Raises `ModelLoadError` for one that cannot be had.
     """
-    for name in dict.fromkeys(config.model for config in configs if config.local):
-        from whet.inference.loading import resolve_model
+    from whet.inference.loading import resolve_model
 
-        resolve_model(name)
+    _each_local(configs, resolve_model)
+
+
+def _each_local(configs: Sequence[EvalConfig], act: Callable[[str], object]) -> None:
+    """`act` on the name of each model to be run here; its error says how a model behind an endpoint is named."""
+    for config in {config.model: config for config in configs if config.local}.values():
+        try:
+            act(config.model)
+        except ModelLoadError as error:
+            if Path(config.model).expanduser().exists():
+                raise
+            raise ModelLoadError(f"{error} {_endpoint_hint(config)}") from None
+
+
+def _endpoint_hint(config: EvalConfig) -> str:
+    """How the model is named if it is behind an endpoint, with the short names that the file has."""
+    hint = "For a model behind an endpoint, give the endpoint's URL with -b, or"
+    known = read_endpoints(config.endpoints) if config.endpoints.exists() else {}
+    same = [name for name, endpoint in known.items() if endpoint.model == config.model.rpartition("/")[2]]
+    if not known:
+        return f"{hint} add it to {config.endpoints}."
+    return f"{hint} a short name from {config.endpoints}: -m {' or '.join(same or known)}."
 
 
 class Models:

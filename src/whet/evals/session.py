@@ -21,7 +21,7 @@ from whet.errors import RunError
 from whet.evals.config import EvalConfig
 from whet.evals.environments import Environments
 from whet.evals.evaluation import Evaluation
-from whet.evals.model import Models, endpoint_of, find_models
+from whet.evals.model import Models, check_models, endpoint_of, find_models
 from whet.evals.observer import EvalObserver
 from whet.evals.report import write_report
 from whet.evals.summary import EvalSummary
@@ -81,6 +81,8 @@ def run_evals(configs: Sequence[EvalConfig], observer: EvalObserver) -> list[Eva
     """
     environments = Environments()
     try:
+        check_models(configs)
+        observer.note(loading_line(configs))
         started = time.perf_counter()
         # Not on the event loop: what loads an environment may want one of its own.
         loaded = [environments.open(config, config.max_concurrent) for config in configs]
@@ -93,6 +95,12 @@ def run_evals(configs: Sequence[EvalConfig], observer: EvalObserver) -> list[Eva
         raise
     finally:
         observer.close()
+
+
+def loading_line(configs: Sequence[EvalConfig]) -> str:
+    """What is being loaded, on one line: the first that is shown, before anything slow begins."""
+    models = dict.fromkeys(config.model for config in configs if config.local)
+    return f"loading {', '.join([*dict.fromkeys(config.label for config in configs), *models])}"
 
 
 async def _run(session: _Session, environments: Environments, observer: EvalObserver) -> list[EvalSummary]:

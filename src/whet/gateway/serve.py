@@ -41,13 +41,23 @@ class ServeConfig(StrictModel):
     threads: int | None = Field(None, ge=1, description="CPU threads; torch's own choice if absent.")
 
 
-def serve(config: ServeConfig, on_ready: Callable[[str, str], None]) -> None:
-    """Serve until interrupted. `on_ready` is called with the address and the model's name once requests are answered.
+def serve(
+    config: ServeConfig,
+    on_ready: Callable[[str, str], None],
+    on_loading: Callable[[str], None] = lambda model: None,
+) -> None:
+    """Serve until interrupted. `on_ready` is called with the address and the model's name once requests are answered,
+    `on_loading` with the model before it is loaded.
 
-    Raises `ConfigError` for an address that needs a key and has none, or that cannot be listened on.
+    Raises `ConfigError` for an address that needs a key and has none, or that cannot be listened on, and
+    `ModelLoadError` for a model that is missing.
     """
+    from whet.inference.loading import check_model
+
     key = required_key(config)
+    check_model(config.model)
     listening = listen(config.host, config.port)
+    on_loading(config.model)
     with listening, asyncio.Runner(loop_factory=event_loop_factory()) as runner:
         runner.run(_serve(config, key, listening, on_ready))
 

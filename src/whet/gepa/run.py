@@ -23,7 +23,7 @@ from whet.envs.environment import Environment
 from whet.envs.loading import load_environment
 from whet.errors import ConfigError, DatasetError, RunError, WhetError
 from whet.evals.config import EvalConfig
-from whet.evals.model import Models, endpoint_of, find_models
+from whet.evals.model import Models, check_models, endpoint_of, find_models
 from whet.evals.offline import check_loopback, go_offline
 from whet.gepa.budget import Budget, CostCap
 from whet.gepa.call_log import CallLog
@@ -67,13 +67,20 @@ def run_search(config: GepaConfig, observer: Observer, *, resume: bool = False, 
     environments: dict[str, Environment] = {}
     try:
         _prepare(config)
+        directory = RunDirectory(config.directory)
+        if not resume:
+            directory.check_new()
+        models = [config.policy(), config.reflector()]
+        check_models(models)
+        if not dry_run:
+            named = [section.label for section in config.env]
+            observer.note(f"loading {', '.join([*named, *dict.fromkeys(one.model for one in models if one.local)])}")
         for section in config.env:
             environments[section.label] = load_environment(section.id, **section.loader_args())
         search = _Search(config, observer, environments)
-        directory = RunDirectory(config.directory)
         directory.check(search.identity, config.max_calls, resume=resume)
         if not dry_run:
-            find_models([search.policy, search.reflector])
+            find_models(models)
         plan = describe(search.plan)
         if dry_run:
             return Outcome("planned", "nothing was run; without --dry-run it begins", config.directory, plan=plan)

@@ -40,10 +40,7 @@ class RunDirectory:
     def check(self, identity: Mapping[str, Any], max_calls: int, *, resume: bool) -> None:
         """Whether `open` would be refused. Raises `GepaError` that names every key that is not as it was."""
         if not resume:
-            if self.path.exists():
-                raise GepaError(
-                    f"{self.path} already exists. Go on with it: --resume {self.path}, or choose another --name."
-                )
+            self.check_new()
             return
         found = self._load()
         lines = differences(found.get(IDENTITY) or {}, json.loads(json_line(identity)))
@@ -55,6 +52,13 @@ class RunDirectory:
             raise GepaError(
                 f"--resume: {self.path} is another search than is asked for now:\n{told}\n"
                 "Give the settings it had, or begin a new run without --resume."
+            )
+
+    def check_new(self) -> None:
+        """Raise `GepaError` where the directory of a new search exists."""
+        if self.path.exists():
+            raise GepaError(
+                f"{self.path} already exists. Continue it with --resume {self.path}, or choose another --name."
             )
 
     def open(self, config: GepaConfig, identity: Mapping[str, Any], *, resume: bool) -> None:

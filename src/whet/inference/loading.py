@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from whet.errors import MissingExtraError, ModelLoadError
+from whet.inference.architecture import Architecture, read_architecture
 
 if TYPE_CHECKING:
-    from whet.inference.architecture import Architecture
     from whet.inference.embedded import EmbeddedEngine
     from whet.inference.policy_client import PolicyClient
     from whet.inference.rendering import ChatRenderer
 
 TINY = "whet/tiny"
+_ADAPTER = "adapter_config.json"
 _WANTED_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
 _TOO_LONG = "sequence-length-is-longer-than-the-specified-maximum"
 """What `transformers` calls its warning of a text that is longer than the model's context."""
@@ -113,17 +116,16 @@ def load_policy(
 
 def read_model(model: str) -> ModelFiles:
     """What a program needs that asks an engine of `model` elsewhere. Raises `ModelLoadError` as `load_policy` does."""
+    path = resolve_model(model)
+    base = base_of_adapter(path)
+    arch = read_architecture(base or path)  # first of all: it says what is missing, or refuses by name
     try:
         from transformers import AutoTokenizer
 
-        from whet.inference.architecture import read_architecture
         from whet.inference.rendering import ChatRenderer
     except ModuleNotFoundError as error:
         raise _missing(error) from error
 
-    path = resolve_model(model)
-    base = base_of_adapter(path)
-    arch = read_architecture(base or path)  # first of all: it says what is missing, or refuses by name
     try:
         tokenizer = AutoTokenizer.from_pretrained(base or path)
     except Exception as error:  # the tokenizer libraries raise bare Exceptions for torn files
@@ -140,8 +142,29 @@ def _missing(error: ModuleNotFoundError) -> Exception:
     return MissingExtraError("running a model in this process", "train")
 
 
+def check_model(model: str) -> None:
+    """Raise `ModelLoadError` for a model that cannot be run here, as far as this is known without a download.
+
+    Imports neither torch nor `transformers`. A Hugging Face id passes: whether it exists is known to the hub alone.
+    """
+    path = find_local(model)
+    if path is None:
+        return
+    base = _base_name(path)
+    if base is None:
+        read_architecture(path)
+    else:
+        with _naming_base(path, base):
+            check_model(base)
+
+
 def resolve_model(model: str) -> Path:
     """The directory with a model's files; downloads a Hugging Face id on first use."""
+    return find_local(model) or _download(model)
+
+
+def find_local(model: str) -> Path | None:
+    """The directory with a model's files; None for a Hugging Face id. Raises `ModelLoadError` for neither."""
     if model == TINY:
         from whet.models.tiny import path
 
@@ -154,24 +177,37 @@ def resolve_model(model: str) -> Path:
             f"there is no model directory {model!r}. Give {TINY}, a directory with a config.json, or a Hugging Face id "
             "such as Qwen/Qwen3-0.6B."
         )
-    return _download(model)
+    return None
 
 
 def base_of_adapter(directory: Path) -> Path | None:
     """Where the base model of a PEFT adapter directory lies; None for a directory with a whole model."""
-    file = directory / "adapter_config.json"
+    base = _base_name(directory)
+    if base is None:
+        return None
+    with _naming_base(directory, base):
+        return resolve_model(base)
+
+
+def _base_name(directory: Path) -> str | None:
+    """The base model that a PEFT adapter names; None for a directory with a whole model."""
+    file = directory / _ADAPTER
     if (directory / "config.json").exists() or not file.exists():
         return None
     try:
-        base = json.loads(file.read_text(encoding="utf-8"))["base_model_name_or_path"]
+        return str(json.loads(file.read_text(encoding="utf-8"))["base_model_name_or_path"])
     except (ValueError, KeyError, TypeError):
         raise ModelLoadError(f"{file} does not name a base model; export the adapter again") from None
+
+
+@contextmanager
+def _naming_base(directory: Path, base: str) -> Iterator[None]:
+    """Errors about the base model name the adapter too."""
     try:
-        return resolve_model(str(base))
+        yield
     except ModelLoadError as error:
-        raise ModelLoadError(
-            f"{directory} is an adapter of {base}: {error} (base_model_name_or_path in {file})"
-        ) from None
+        where = f"base_model_name_or_path in {directory / _ADAPTER}"
+        raise ModelLoadError(f"{directory} is an adapter of {base}: {error} ({where})") from None
 
 
 def _download(model: str) -> Path:

@@ -15,11 +15,14 @@ with `reasoning_content` "" it is said with the empty thought.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from whet.errors import ModelError
-from whet.inference.rendering import ChatRenderer
 from whet.messages import content_text
 from whet.types import AssistantMessage, Messages, Tool, ToolMessage, UserMessage
+
+if TYPE_CHECKING:
+    from whet.inference.rendering import ChatRenderer
 
 END_OF_THOUGHT = "</think>"
 

@@ -1,7 +1,8 @@
 """From a config to a finished run: builds the parts, joins them in an `Orchestrator`, makes an `Outcome` of the rest.
 
-Everything that can be wrong with a config is found before the run directory is made: environments are loaded first
-(no torch needed), then the model, then the directory. This file holds no training logic.
+Everything that can be wrong with a config is found before the run directory is made, cheap checks first: files and
+directories, then environments, then the model. Importing this file does not import torch; the parts that need it do.
+This file holds no training logic.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import asyncio
 import os
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from whet import cancellation
 from whet.clients.usage import spending
@@ -19,7 +20,6 @@ from whet.envs.environment import Environment
 from whet.envs.loading import load_environment
 from whet.errors import ConfigError, DatasetError, TrainingError
 from whet.inference.loading import load_policy, read_model
-from whet.inference.policy_client import PolicyClient
 from whet.inference.protocol import Engine
 from whet.rl.backlog import PARTS, Backlog, Lead
 from whet.rl.budgets import Budget
@@ -34,9 +34,7 @@ from whet.rl.handover import weights_directory
 from whet.rl.judge import Judge
 from whet.rl.learner.make import make_learner
 from whet.rl.learner.process import ProcessLearner
-from whet.rl.learner.torch_learner import TorchLearner
-from whet.rl.losses.registry import loss_fn
-from whet.rl.monitors import Monitor, console_and_others
+from whet.rl.monitors import Monitor, announce, console_and_others
 from whet.rl.monitors.log import run_log
 from whet.rl.monitors.protocol import Outcome, RunPlan
 from whet.rl.monitors.redaction import Redactor
@@ -47,16 +45,21 @@ from whet.rl.run_directory import RunDirectory
 from whet.rl.runner import GroupRunner, TrainingEnv
 from whet.rl.shaping import RewardShaper
 from whet.rl.source import Source
-from whet.rl.starting_point import starting_adapter, starting_model
+from whet.rl.starting_point import check_starting_point, starting_adapter, starting_model
 from whet.rl.status import Status
 from whet.rl.stopping import explain_failure, stop_on_signals
 from whet.rl.stream import Stream
 from whet.rl.watchdog_engine import WatchedEngine
 from whet.rl.watchdog_thread import Watchdog
 from whet.rollouts.garbage import what_is_loaded_stays
+from whet.tasksets.refs import resolve_function
 from whet.types import RolloutInput
 
-AnyLearner = TorchLearner | ProcessLearner
+if TYPE_CHECKING:
+    from whet.inference.policy_client import PolicyClient
+    from whet.rl.learner.torch_learner import TorchLearner
+
+    AnyLearner = TorchLearner | ProcessLearner
 
 
 def run_training(
@@ -68,17 +71,21 @@ def run_training(
     mistake that was found before training began; what goes wrong later is an `Outcome` in state `failed`.
     """
     load_env_files(config.env_file)
+    directory = RunDirectory(config.directory)
+    directory.check(config, resume=resume)
+    algorithm = config.algorithm
+    check_starting_point(config.model, config.lora, algorithm.reference if algorithm.kl_coef else None)
+    if ":" in algorithm.loss:  # a function of the user's, found before anything is made
+        resolve_function(algorithm.loss, "[algorithm] loss")
+    announce(config.name, config.model, [env.label for env in config.env], quiet=json_output)
     environments = [_training_env(env) for env in config.env]
     held_out = [(env.label, load_environment(env.id, **env.loader_args())) for env in config.eval.env]
-    directory = RunDirectory(config.directory)
     redactor = Redactor.of(config.env_file, os.environ)
     tracking = trackers(config, redactor)
-    directory.check(config, resume=resume)
 
     engine_threads, learner_threads = config.threads()
-    loss_fn(config.algorithm.loss)  # one given by import path is found before anything is made
     model = read_model(starting_model(config.model))
-    if config.algorithm.router_replay and model.arch.experts is None:
+    if algorithm.router_replay and model.arch.experts is None:
         raise ConfigError(f"[algorithm] router_replay would have no effect: {config.model} has no experts")
     with ExitStack() as stack:
         scratch = stack.enter_context(weights_directory())
@@ -117,6 +124,8 @@ def run_training(
         evaluated = held_out or [(env.name, env.env) for env in environments]
         watchdog = Watchdog(config.watchdog)
         engine = WatchedEngine(sampler, watchdog)
+        from whet.inference.policy_client import PolicyClient
+
         client = PolicyClient(engine, model.renderer, max_context=model.arch.max_context)
         spent = stack.enter_context(spending())
         ending = Ending(Budget(config.budget), config.early_stop, lambda: engine.tokens, spent, monitor.note)

@@ -11,10 +11,42 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from whet.errors import ConfigError
+from whet.errors import ConfigError, ModelLoadError
+from whet.inference.loading import check_model, find_local
 from whet.rl.learner.config import LoraConfig
+from whet.rl.learner.make import check_trainable
+from whet.rl.losses.config import INITIAL
 from whet.rl.stored.export import export_run
 from whet.rl.stored.stored_run import open_run
+
+
+def check_starting_point(model: str, lora: LoraConfig | None, reference: str | None = None) -> None:
+    """See that the models of a run are there, as far as this is known without a download; imports no torch.
+
+    Args:
+        model: what is trained; a checkpoint is checked when it is exported.
+        lora: `[lora]`, whose `path` is an adapter to begin with.
+        reference: the model that `kl_coef` holds to, "initial", or None.
+
+    Raises `ModelLoadError` or `ConfigError`.
+    """
+    if _checkpoint(model) is None and (directory := find_local(model)) is not None:
+        check_trainable(directory)
+    if reference is not None and reference != INITIAL:
+        try:
+            check_model(reference)
+        except ModelLoadError as error:
+            raise ModelLoadError(f"[algorithm] reference: {error}") from None
+    if lora is not None and lora.path is not None and _checkpoint(lora.path) is None:
+        try:
+            adapter = find_local(lora.path)
+        except ModelLoadError:
+            raise ConfigError(
+                f"[lora] path: there is no adapter directory {lora.path!r}. Give a directory with an "
+                "adapter_config.json, or a checkpoint of a run with [lora]."
+            ) from None
+        if adapter is not None and not (adapter / "adapter_config.json").is_file():
+            raise ConfigError(f"[lora] path: {adapter} is not an adapter: it has no adapter_config.json.")
 
 
 def starting_model(model: str) -> str:

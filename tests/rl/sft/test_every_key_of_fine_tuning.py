@@ -87,7 +87,8 @@ def handed(part: str) -> Callable[[SftConfig], Any]:
             raise Reached
 
         made = SimpleNamespace(close=lambda: None, engine=None, version=0)
-        stubs: dict[str, Any] = {name: lambda *_, **__: made for name in ("load_policy", "make_learner")}
+        parts = ("load_policy", "make_learner", "check_starting_point")
+        stubs: dict[str, Any] = {name: lambda *_, **__: made for name in parts}
         with replaced(module, **{**stubs, part: note}), pytest.raises(Reached):
             module.run_sft(config, json_output=True)
         ((given, named),) = seen
@@ -252,7 +253,7 @@ def tracker(value: str, section: str) -> Differs:
 KEYS: dict[str, Differs | Refused] = {
     "name": Differs(handed("RunDirectory"), "other"),
     "runs_directory": Differs(handed("RunDirectory"), "elsewhere"),
-    "model": Differs(handed("read_model"), "elsewhere"),
+    "model": Differs(handed("check_starting_point"), "elsewhere"),
     "env_file": Differs(handed("load_env_files"), '["secrets.env"]'),
     "num_epochs": Differs(lambda config: len(batches(config)), "3"),
     "max_steps": Differs(lambda config: len(batches(config)), "9"),

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from rich.console import Console, RenderableType
+from rich.text import Text
 
 from whet.display.live.keyboard import Keyboard
 from whet.display.live.painter import Painter
@@ -17,6 +18,7 @@ from whet.evals.live.progress import SAMPLES, SessionProgress
 from whet.evals.live.views import footer, live_view
 from whet.evals.observer import PlannedEval
 from whet.evals.summary import EvalSummary
+from whet.terminal import safe_text
 from whet.types import RolloutOutput
 
 NEXT, PREVIOUS = {"right", "down", "n", "\t"}, {"left", "up", "p"}
@@ -28,7 +30,7 @@ class LiveView:
     def __init__(
         self, console: Console, keyboard: Keyboard | None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._clock = clock
+        self._clock, self._console = clock, console
         self._painter = Painter(self, console, keyboard, clock)
         self._session: SessionProgress | None = None
         self._counting = threading.Lock()  # of `_session`
@@ -46,7 +48,11 @@ class LiveView:
         self._painter.touch()
 
     def note(self, text: str) -> None:
-        self._painter.note(text)
+        if self._session is None:
+            for line in text.splitlines():
+                self._console.print(Text(safe_text(line, 1000)), soft_wrap=True)
+        else:
+            self._painter.note(text)
 
     def finish(self, evaluation: int, summary: EvalSummary) -> None:
         assert self._session is not None

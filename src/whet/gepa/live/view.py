@@ -68,7 +68,7 @@ class LiveView:
         if self._started:
             self._painter.note(line)
         else:
-            self._console.print(Text(safe_text(line, 1000)))
+            self._console.print(Text(safe_text(line, 1000)), soft_wrap=True)
 
     def confirmed(self, confirmation: Confirmation) -> None:
         with self._telling:

@@ -6,15 +6,15 @@ No optimiser and no gradients: the model is loaded once, the saved weights are p
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
-
-import torch
+from typing import TYPE_CHECKING, Literal
 
 from whet.errors import ConfigError
 from whet.files import replace_directory
 from whet.rl.learner.config import LoraConfig
 from whet.rl.learner.make import load_model
-from whet.rl.learner.weights import FullWeights, Weights
+
+if TYPE_CHECKING:
+    from whet.rl.learner.weights import Weights
 
 Format = Literal["peft", "model", "merged"]
 
@@ -32,6 +32,10 @@ def export_checkpoint(model: Path, lora: LoraConfig | None, checkpoint: Path, ta
     loaded = load_model(model)
     weights: Weights
     if lora is None:
+        import torch
+
+        from whet.rl.learner.weights import FullWeights
+
         weights = FullWeights(loaded, model, torch.float32)
     else:
         from whet.rl.learner.lora import LoraWeights

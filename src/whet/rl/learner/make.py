@@ -1,25 +1,27 @@
-"""A model directory and a config become a learner. The only place that decides which learner."""
+"""A model directory and a config become a learner. The only place that decides which learner.
+
+Torch and `transformers` are imported inside the functions: importing this module is cheap.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import sys
 from pathlib import Path
-from typing import Any, Literal
-
-import torch
-from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, PreTrainedModel
-from transformers.utils import logging as transformers_logging
+from typing import TYPE_CHECKING, Any, Literal
 
 from whet.errors import ModelLoadError
 from whet.inference.architecture import read_architecture
 from whet.inference.loading import base_of_adapter, resolve_model
 from whet.rl.learner.config import LearnerConfig, LoraConfig, OptimizerConfig
-from whet.rl.learner.reference import Reference, frozen_copy, other_model
-from whet.rl.learner.torch_learner import TorchLearner
-from whet.rl.learner.weights import FullWeights, Weights
 from whet.rl.losses.config import INITIAL
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from whet.rl.learner.reference import Reference
+    from whet.rl.learner.torch_learner import TorchLearner
+    from whet.rl.learner.weights import Weights
 
 Dtype = Literal["float32", "bfloat16"]
 
@@ -59,6 +61,12 @@ def make_learner(
     is computed beside the learner, in one thread more. Seeds torch's generator, which draws LoRA's first weights and
     dropout. Raises `ModelLoadError`, and `ConfigError` for a reference of other tokens.
     """
+    import torch
+
+    from whet.rl.learner.reference import Reference, frozen_copy, other_model
+    from whet.rl.learner.torch_learner import TorchLearner
+    from whet.rl.learner.weights import FullWeights
+
     if threads is not None:
         torch.set_num_threads(threads)
     if device == "cpu":
@@ -114,11 +122,21 @@ def _load_reference(name: str) -> PreTrainedModel:
         raise ModelLoadError(f"[algorithm] reference: {error}") from None
 
 
-def load_model(directory: Path) -> PreTrainedModel:
-    """The whole model in `directory`, in fp32 on the CPU. Raises `ModelLoadError`, for an adapter too."""
+def check_trainable(directory: Path) -> None:
+    """Raise `ModelLoadError` for an adapter, and for what neither engine nor decoder computes; loads nothing."""
     if base := base_of_adapter(directory):
         raise ModelLoadError(f"{directory} is an adapter; training begins with a whole model, such as its base {base}")
-    read_architecture(directory)  # refuses by name what neither engine nor decoder computes
+    read_architecture(directory)
+
+
+def load_model(directory: Path) -> PreTrainedModel:
+    """The whole model in `directory`, in fp32 on the CPU. Raises `ModelLoadError`, for an adapter too."""
+    import torch
+    from safetensors import SafetensorError
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging as transformers_logging
+
+    check_trainable(directory)
     bars = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()
     try:

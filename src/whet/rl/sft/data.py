@@ -11,17 +11,19 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from whet.errors import DatasetError, TrainingError
 from whet.inference.loading import read_model
-from whet.inference.rendering import ChatRenderer
 from whet.rl.samples import TokenSequence
 from whet.rl.sft.batches import Batches
 from whet.rl.sft.config import SftConfig
 from whet.rl.sft.conversation import conversation_of
 from whet.rl.sft.sources import Row, Source, read_dataset, read_path
 from whet.rl.sft.tokens import conversation_tokens, recorded_tokens, text_tokens
+
+if TYPE_CHECKING:
+    from whet.inference.rendering import ChatRenderer
 
 MOST_NAMED = 5
 

@@ -13,13 +13,13 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from whet.rl.batch import pack
 from whet.rl.endings import Ending
 from whet.rl.learner.protocol import Learner, LossOutput, OptimOutput, OptimParams
-from whet.rl.learner.torch_learner import TorchLearner
 from whet.rl.losses.config import LossConfig
 from whet.rl.metrics import utilisation
 from whet.rl.monitors.protocol import EvalReport, Monitor, StepReport
@@ -31,6 +31,9 @@ from whet.rl.sft.data import Example, SftData
 from whet.rl.stopping import StopRequested, unless_stopped
 from whet.rl.watchdog import EVALUATION
 from whet.rl.watchdog_thread import Watchdog
+
+if TYPE_CHECKING:
+    from whet.rl.learner.torch_learner import TorchLearner
 
 CROSS_ENTROPY = LossConfig(loss="cross_entropy")
 VALIDATED_AT_ONCE = 64

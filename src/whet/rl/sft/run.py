@@ -1,6 +1,7 @@
 """From a config to a finished run of supervised fine-tuning: builds the parts, runs the loop, makes an `Outcome`.
 
-Everything that can be wrong with config and data is found before the run directory is made.
+Everything that can be wrong with config and data is found before the run directory is made; files and directories
+that are missing before torch is imported.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import os
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from whet import cancellation
 from whet.clients.usage import Spending
@@ -17,7 +19,6 @@ from whet.envs.environment import Environment
 from whet.envs.loading import load_environment
 from whet.errors import RunError, TrainingError
 from whet.inference.loading import load_policy, read_model
-from whet.inference.policy_client import PolicyClient
 from whet.rl.budgets import Budget
 from whet.rl.config import InferenceConfig
 from whet.rl.endings import Ending
@@ -25,8 +26,7 @@ from whet.rl.evaluation import Evaluation
 from whet.rl.finishing import end_the_process, export_weights, stall, with_report
 from whet.rl.handover import weights_directory
 from whet.rl.learner.make import make_learner
-from whet.rl.learner.torch_learner import TorchLearner
-from whet.rl.monitors import Monitor, console_and_others
+from whet.rl.monitors import Monitor, announce, console_and_others
 from whet.rl.monitors.log import run_log
 from whet.rl.monitors.protocol import EvalReport, Outcome, RunPlan
 from whet.rl.monitors.redaction import Redactor
@@ -37,11 +37,16 @@ from whet.rl.sft.batches import Batches
 from whet.rl.sft.config import VALIDATION_LOSS, SftConfig
 from whet.rl.sft.data import SftData, load_data
 from whet.rl.sft.loop import Evaluate, SftLoop
-from whet.rl.starting_point import starting_adapter, starting_model
+from whet.rl.sft.sources import check_path
+from whet.rl.starting_point import check_starting_point, starting_adapter, starting_model
 from whet.rl.status import Status
 from whet.rl.stopping import StopRequested, explain_failure, stop_on_signals
 from whet.rl.watchdog_engine import WatchedEngine
 from whet.rl.watchdog_thread import Watchdog
+
+if TYPE_CHECKING:
+    from whet.inference.policy_client import PolicyClient
+    from whet.rl.learner.torch_learner import TorchLearner
 
 
 def run_sft(config: SftConfig, *, resume: bool = False, step: int | None = None, json_output: bool = False) -> Outcome:
@@ -51,12 +56,17 @@ def run_sft(config: SftConfig, *, resume: bool = False, step: int | None = None,
     mistake that was found before training began; what goes wrong later is an `Outcome` in state `failed`.
     """
     load_env_files(config.env_file)
+    directory = RunDirectory(config.directory)
+    directory.check(config, resume=resume)
+    check_starting_point(config.model, config.lora)
+    paths = [section.path for section in (config.data, config.validation) if section and section.path is not None]
+    for path in paths:
+        check_path(path)
+    announce(config.name, config.model, [*map(str, paths)] or [str(config.data.dataset)], quiet=json_output)
     evaluated = () if config.eval is None else config.eval.env
     held_out = [(env.label, load_environment(env.id, **env.loader_args())) for env in evaluated]
-    directory = RunDirectory(config.directory)
     redactor = Redactor.of(config.env_file, os.environ)
     tracking = trackers(config, redactor)
-    directory.check(config, resume=resume)
     model = read_model(starting_model(config.model))
     data = load_data(config, model.renderer, context=model.arch.max_context)
     batches = data.batches(config)
@@ -69,6 +79,8 @@ def run_sft(config: SftConfig, *, resume: bool = False, step: int | None = None,
         watchdog = Watchdog(config.watchdog)
         client = None
         if held_out:
+            from whet.inference.policy_client import PolicyClient
+
             engine = WatchedEngine(load_policy(model, dtype=inference.dtype, threads=threads).engine, watchdog)
             client = PolicyClient(engine, model.renderer, max_context=model.arch.max_context)
         learner = make_learner(

@@ -46,8 +46,7 @@ def read_path(path: Path, split: str) -> Source:
         if split != "train":
             raise DatasetError(f"[data] split = {split!r} would have no effect: {path} is a file")
         return Source.of(_file(path))
-    if not path.is_dir():
-        raise DatasetError(f"{path}: there is no such file or directory")
+    check_path(path)
     try:
         if (path / "rollouts").is_dir() and (path / "config.toml").is_file():
             model = read_toml(path / "config.toml").get("model")
@@ -66,6 +65,12 @@ def read_path(path: Path, split: str) -> Source:
             "rollouts of a run"
         )
     return Source.of(row for file in files for row in _file(file))
+
+
+def check_path(path: Path) -> None:
+    """Raise `DatasetError` where nothing lies at `path`."""
+    if not path.is_file() and not path.is_dir():
+        raise DatasetError(f"{path}: there is no such file or directory")
 
 
 def read_dataset(name: str, split: str) -> Source:

@@ -8,15 +8,17 @@ become sequences by `samples.py`, as rollouts do, so what is imitated is what th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from whet.errors import DatasetError, ModelError
-from whet.inference.rendering import ChatRenderer
 from whet.inference.writing import answer_ids
 from whet.messages import whole_characters
 from whet.rl.samples import TokenSequence, sequences_of
 from whet.rl.sft.conversation import Conversation
 from whet.types import AssistantMessage, TrajectoryStep
+
+if TYPE_CHECKING:
+    from whet.inference.rendering import ChatRenderer
 
 
 def conversation_tokens(

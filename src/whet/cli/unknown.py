@@ -1,0 +1,68 @@
+"""Commands that do not exist: one line that says what to type instead."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+from typer.core import TyperGroup
+from typer.models import Context
+
+from whet.errors import ConfigError
+
+COMMANDS_OF_OTHERS = {
+    "whet eval": {"tui": "whet view"},
+    "whet env": {"new": "whet env init NAME", "create": "whet env init NAME"},
+    "whet train": {
+        "submit": "whet train run FILE, which trains on this machine",
+        "start": "whet train run FILE",
+        "rl": "whet train run FILE",
+    },
+    "whet": {
+        "lab": "whet env init NAME for a new environment, and whet train run FILE to train on it",
+        "rl": "whet train run FILE",
+        "sft": "whet train sft FILE",
+        "run": "whet train run FILE, or whet eval run ENV",
+        "init": "whet env init NAME",
+        "install": "whet env install ENV",
+        "tui": "whet view",
+    },
+}
+"""By group: names that comparable tools have for something, and the command that does it here."""
+
+TARGETS = {"whet train": "run", "whet eval": "run", "whet gepa": "run"}
+"""The command of a group that takes a config file (and, but for training, an environment)."""
+
+
+class SuggestingGroup(TyperGroup):
+    """A group whose error for an unknown command says what to type; without a command it prints its help."""
+
+    def parse_args(self, ctx: Context, args: list[str]):  # type: ignore[no-untyped-def, override]
+        if not args and self.no_args_is_help and not ctx.resilient_parsing:
+            typer.echo(ctx.get_help(), err=True)
+            raise typer.Exit(2)
+        return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Context, args: list[str]):  # type: ignore[no-untyped-def, override]
+        word = args[0]
+        if not word.startswith("-") and self.get_command(ctx, word) is None:
+            raise ConfigError(unknown_command(ctx.command_path, args, self.list_commands(ctx)))
+        return super().resolve_command(ctx, args)
+
+
+def unknown_command(group: str, args: Sequence[str], commands: Sequence[str]) -> str:
+    """The error for `args` after `group` ("whet train"), which has these `commands`."""
+    word = args[0]
+    instead = COMMANDS_OF_OTHERS.get(group, {}).get(word)
+    if instead is None and group in TARGETS and (word.endswith(".toml") or Path(word).exists()):
+        instead = " ".join([group, TARGETS[group], *args])
+    if instead is None:
+        near = difflib.get_close_matches(word, commands, n=1)
+        instead = " ".join([group, *near, *args[1:]]) if near else None
+    if instead is None and group in ("whet eval", "whet gepa"):  # an environment, most likely
+        instead = " ".join([group, TARGETS[group], *args]) + f", if {word} is an environment"
+    if instead is None:
+        return f"there is no command '{group} {word}'. {group} --help lists the commands."
+    return f"there is no command '{group} {word}'. Type: {instead}"
