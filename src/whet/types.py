@@ -202,6 +202,9 @@ class TrajectoryStepTokens(TypedDict):
     overlong_prompt: bool
     is_truncated: bool
     policy_version: list[list[int]]
+    sampling: NotRequired[dict[str, float]]  # what the distributions were: temperature; top_p, top_k, min_p that cut
+    kept_mass: NotRequired[list[float]]  # of each completion token: probability that those cuts left
+    kept: NotRequired[Any]  # `TokenSets`: the tokens they left, where recorded
     routed_experts: NotRequired[Any]  # int16 [tokens but the last, layers, experts a token], where recorded
 
 

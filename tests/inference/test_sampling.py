@@ -17,7 +17,7 @@ def frequencies(logits_1V: torch.Tensor, cuts: Cuts | None = None, count: int = 
     uniform_B = torch.from_numpy(uniforms([3], [0], count)[0])
     if cuts is not None:
         cuts = Cuts(cuts.top_k_B.expand(count), cuts.top_p_B.expand(count), cuts.min_p_B.expand(count))
-    tokens_B, _ = draw(rows, uniform_B, cuts=cuts)
+    tokens_B = draw(rows, uniform_B, cuts=cuts).tokens_B
     return torch.bincount(tokens_B, minlength=logits_1V.shape[1]) / count
 
 
@@ -58,17 +58,26 @@ def test_the_most_probable_token_survives_every_cut() -> None:
 def test_logprobs_are_those_before_the_cut() -> None:
     logits = torch.randn(6, 50, generator=torch.Generator().manual_seed(0))
     cut = Cuts(torch.full((6,), 3), torch.full((6,), 0.5), torch.zeros(6))
-    tokens_B, logprobs_B = draw(
-        logits, torch.full((6,), 0.4), inverse_temperature_B=torch.full((6,), 1 / 0.7), cuts=cut
-    )
-    expected = (logits / 0.7).log_softmax(-1).gather(1, tokens_B.unsqueeze(1)).squeeze(1)
-    torch.testing.assert_close(logprobs_B, expected)
+    drawn = draw(logits, torch.full((6,), 0.4), inverse_temperature_B=torch.full((6,), 1 / 0.7), cuts=cut)
+    expected = (logits / 0.7).log_softmax(-1).gather(1, drawn.tokens_B.unsqueeze(1)).squeeze(1)
+    torch.testing.assert_close(drawn.logprobs_B, expected)
+
+
+def test_what_cuts_leave_has_its_probability_and_a_greedy_row_has_that_of_its_token() -> None:
+    logits = probabilities(0.1, 0.4, 0.3, 0.2).expand(3, -1)
+    three = Cuts(torch.tensor([2, 99, 99]), torch.tensor([1.0, 0.85, 1.0]), torch.zeros(3))
+    drawn = draw(logits, torch.full((3,), 0.5), cuts=three, greedy_B=torch.tensor([False, False, True]))
+    assert drawn.mass_B is not None
+    torch.testing.assert_close(drawn.mass_B, torch.tensor([0.7, 0.9, 0.4]))
+    assert drawn.kept_BV is not None
+    assert (drawn.kept_BV[:2] > 0).tolist() == [[False, True, True, False], [False, True, True, True]]
+    assert draw(logits, torch.full((3,), 0.5)).mass_B is None
 
 
 def test_greedy_rows_and_sampled_rows_share_a_batch() -> None:
     logits = probabilities(0.2, 0.5, 0.3).expand(2, -1)
-    tokens_B, _ = draw(logits, torch.tensor([0.01, 0.01]), greedy_B=torch.tensor([True, False]))
-    assert tokens_B.tolist() == [1, 0]
+    drawn = draw(logits, torch.tensor([0.01, 0.01]), greedy_B=torch.tensor([True, False]))
+    assert drawn.tokens_B.tolist() == [1, 0]
 
 
 def test_extreme_numbers_never_leave_the_support() -> None:
@@ -76,8 +85,7 @@ def test_extreme_numbers_never_leave_the_support() -> None:
     tail[0, 500] = 0.0
     greatest = np.float32((1 - 2.0**-24) * (1 - 2.0**-22))
     for uniform in (np.float32(2.0**-24), greatest):
-        token_B, _ = draw(tail, torch.tensor([float(uniform)]))
-        assert token_B.item() == 500
+        assert draw(tail, torch.tensor([float(uniform)])).tokens_B.item() == 500
 
 
 def test_numbers_depend_on_seed_and_position_alone() -> None:

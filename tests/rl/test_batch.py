@@ -27,7 +27,7 @@ def test_columns_line_up_with_the_sequences_they_came_from():
     assert batch.sequence_of_token.tolist() == [0, 0, 0, 1, 1]
     assert batch.advantages.tolist() == [0, 2, 2, 0, -1]
     assert batch.versions.tolist() == [-1, 3, 3, -1, 3]
-    assert batch.temperatures.tolist() == [0.5, 1.0]
+    assert batch.temperatures.tolist() == [0.5, 0.5, 0.5, 1.0, 1.0]
     assert batch.rollouts == ("a", "b")
     assert (batch.sequences, batch.trained_tokens) == (2, 3)
 

@@ -132,7 +132,7 @@ def batch() -> PackedBatch:
         advantages=np.where(trained, np.repeat([1.0, -1.0, 0.5, -0.7], lengths), 0).astype(np.float32),
         versions=np.where(trained, 0, -1).astype(np.int32),
         cu_seqlens=cu_seqlens,
-        temperatures=np.ones(4, np.float32),
+        temperatures=np.ones(tokens, np.float32),
         rollouts=("a", "b", "c", "d"),
     )
 
@@ -435,6 +435,7 @@ KEYS: dict[str, InRuns | InPart | Refused] = {
     "algorithm.router_replay": InPart(
         lambda config: made(config, "load_policy")["record_experts"], "true", ("--model", "EXPERTS")
     ),
+    "algorithm.renormalise_cuts": InPart(lambda config: made(config, "load_policy")["record_kept"], "true"),
     "algorithm.mask_truncated": InPart(assembled, "true"),
     "lora.rank": InPart(learned, "3", (*STEP, *LORA)),
     "lora.alpha": InPart(learned, "64", (*STEP, *LORA)),

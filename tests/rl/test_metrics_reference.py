@@ -67,7 +67,10 @@ def written(tmp_path_factory: pytest.TempPathFactory, warm_server: Any) -> list[
     """Every name that a synchronous run with everything switched on, or an asynchronous run, writes."""
     folder = tmp_path_factory.mktemp("metrics")
     found: set[str] = set()
-    for name, config, overrides in (("sync", CONFIG + EVERYTHING, []), ("async", CONFIG, ASYNCHRONOUS)):
+    for name, config, overrides in (
+        ("sync", CONFIG + EVERYTHING, ["--sampling.top_p", "0.9"]),
+        ("async", CONFIG, ASYNCHRONOUS),
+    ):
         file = folder / f"{name}.toml"
         file.write_text(config)
         warm_server.run("train", "run", file, "--runs_directory", folder / "runs", *overrides)

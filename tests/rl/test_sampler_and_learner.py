@@ -3,6 +3,7 @@
 import asyncio
 import json
 import shutil
+import zlib
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from whet.rl.learner.make import make_learner
 from whet.rl.learner.protocol import OptimParams
 from whet.rl.losses.config import LossConfig
 from whet.rl.metrics import without_clock
+from whet.rl.rollout_log import read_rollouts
 from whet.rl.run import run_training
 from whet.rl.samples import sequences_of
 
@@ -130,6 +132,109 @@ def test_with_everything_switched_on_a_resumed_run_is_bit_for_bit_the_uninterrup
     shutil.rmtree(directory / "checkpoints" / "step_2")
     _, resumed = run(models["dense"], resume=True, sections=sections, **EVERYTHING)
     assert [without_clock(line) for line in resumed] == [without_clock(line) for line in expected]
+
+
+OWN_SAMPLING = """
+import whet
+
+class Own(whet.MultiTurnEnv):
+    async def setup_state(self, state):
+        if "rollout" in {which}:
+            warm = int(state["trajectory_id"].rpartition("-")[2]) % 2
+            state["sampling_args"] = {{**state["sampling_args"], "temperature": 1.5 if warm else 0.5}}
+
+    async def get_model_response(self, state, prompt, **given):
+        if "turn" in {which}:
+            changes = [{turns}][len(state["trajectory"])]
+            given["sampling_args"] = {{**state["sampling_args"], **changes}}
+        return await super().get_model_response(state, prompt, **given)
+
+    async def env_response(self, messages, state, **kwargs):
+        return [{{"role": "user", "content": "Again."}}]
+
+def reward(completion, **kwargs):
+    return float(len(str(completion)) % 7)
+
+def load_environment():
+    rows = [{{"question": f"Say {{i}}", "answer": ""}} for i in range({rows})]
+    return Own(dataset=rows, rubric=whet.Rubric(funcs=[reward]), max_turns=2)
+"""
+
+
+@pytest.fixture
+def own_sampling(tmp_path):
+    """An environment whose rollouts, or whose turns, bring sampling arguments of their own."""
+
+    def make(*which, turns='{"temperature": 0.4}, {"temperature": 1.6}', rows=4):
+        path = tmp_path / f"own_sampling_{zlib.crc32(str((tmp_path, which, turns, rows)).encode())}.py"
+        path.write_text(OWN_SAMPLING.format(which=which, turns=turns, rows=rows))
+        return {"env": [{"id": str(path), "name": "own"}]}
+
+    return make
+
+
+@pytest.mark.parametrize("which", ["rollout", "turn"])
+def test_a_rollout_or_a_turn_is_learned_at_the_temperature_it_was_sampled_at(run, own_sampling, which):
+    directory, metrics = run("whet/tiny", sections=own_sampling(which))
+    assert all(abs(line["policy/kl"]) < 1e-6 for line in metrics)
+    assert all(0.4 < line["sampling/temperature"] < 1.6 for line in metrics)
+    row = next(read_rollouts(directory / "rollouts" / "step_000001.jsonl"))
+    expected = [0.5, 0.5] if which == "rollout" else [0.4, 1.6]
+    assert [turn["sampling"]["temperature"] for turn in row["turns"]] == expected
+
+
+def test_groups_of_one_task_that_began_at_different_temperatures_are_learned_as_they_were_sampled(run, own_sampling):
+    """Half of each batch began a version earlier, at the temperature of then; the learner has all of it at once."""
+    sections = own_sampling(rows=1) | {
+        "max_steps": 5,
+        "rollouts_per_example": 2,
+        "max_async_level": 1,
+        "oversampling_factor": 0.5,
+        "learning_rate": 1e-12,
+        "sampling": {"max_tokens": 12, "temp_scheduler": {"start": 0.3, "end": 3.0}},
+    }
+    directory, metrics = run("whet/tiny", sections=sections, reward_norm="batch")
+    assert all(abs(line["policy/kl"]) < 1e-6 for line in metrics)
+    found = [read_rollouts(path) for path in sorted((directory / "rollouts").glob("step_*.jsonl"))]
+    steps = [{turn["sampling"]["temperature"] for row in rows for turn in row["turns"]} for rows in found]
+    assert max(map(len, steps)) > 1, "no batch held two temperatures"
+
+
+CUTS = {"max_tokens": 12, "temperature": 1.3, "top_p": 0.7, "top_k": 20, "min_p": 0.02}
+
+
+@pytest.mark.parametrize("engine_process", [False, True])
+def test_within_its_cuts_the_learner_computes_what_the_sampler_drew_from(run, engine_process):
+    sections = {"sampling": CUTS}
+    if engine_process:  # the sets cross the wire
+        sections |= {"max_async_level": 1, "learning_rate": 1e-12}
+    directory, metrics = run("whet/tiny", sections=sections, renormalise_cuts=True, kl_coef=0.01)
+    assert all(0.05 < line["policy/cut_mass"] < 0.5 for line in metrics)
+    assert all(abs(line["policy/kl"]) < 1e-6 for line in metrics)
+    rows = list(read_rollouts(directory / "rollouts" / "step_000001.jsonl"))
+    turn = next(turn for row in rows for turn in row["turns"] if min(turn["kept_mass"]) < 0.9)
+    within = np.array(turn["completion_logprobs"]) - np.log(turn["kept_mass"])
+    np.testing.assert_allclose(turn["learner_logprobs"], within, atol=1e-4)
+
+
+def test_without_renormalising_only_the_metric_tells_of_cuts(run):
+    directory, metrics = run("whet/tiny", sections={"sampling": CUTS})
+    assert all(line["policy/cut_mass"] > 0.05 for line in metrics)
+    (row, *_) = read_rollouts(directory / "rollouts" / "step_000001.jsonl")
+    np.testing.assert_allclose(row["turns"][0]["learner_logprobs"], row["turns"][0]["completion_logprobs"], atol=1e-4)
+
+
+def test_a_greedy_turn_has_one_token_to_draw_and_teaches_nothing_within_it(run, own_sampling):
+    directory, metrics = run(
+        "whet/tiny",
+        sections=own_sampling("turn", turns='{"temperature": 0}, {"temperature": 1.0}'),
+        renormalise_cuts=True,
+    )
+    assert all(line["policy/cut_mass"] > 0 for line in metrics)
+    (row, *_) = read_rollouts(directory / "rollouts" / "step_000001.jsonl")
+    greedy, sampled = row["turns"]
+    assert set(greedy["learner_logprobs"]) == {0.0}
+    assert min(sampled["learner_logprobs"]) < -0.01
 
 
 def test_replay_is_refused_for_a_model_without_experts(run):

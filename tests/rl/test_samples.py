@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from whet.errors import TrainingError
+from whet.inference.token_sets import TokenSets
 from whet.rl.samples import TokenSequence, sequences_of
 
 
@@ -147,6 +148,46 @@ def test_interleaved_conversations_and_forks_are_one_sequence_each(script):
         turns.append(turn(list(conversations[chosen]), sampled))
         conversations[chosen] += sampled
     assert [sequence.ids.tolist() for sequence in sequences(*turns)] == conversations
+
+
+def sampled(step, **given):
+    return {"tokens": {**step["tokens"], **given}}
+
+
+def test_each_turn_keeps_the_temperature_it_was_sampled_at():
+    (sequence,) = sequences(
+        turn([1, 2], [3]),
+        sampled(turn([1, 2, 3, 9], [4, 5]), sampling={"temperature": 0.3}),
+        sampled(turn([1, 2, 3, 9, 4, 5, 9], [6]), sampling={"temperature": 0}),
+    )
+    assert sequence.temperature[sequence.trained].tolist() == pytest.approx([0.7, 0.3, 0.3, 1.0])
+
+
+def test_logprobs_within_cuts_are_those_of_what_was_left_and_other_turns_keep_theirs():
+    kept = TokenSets.of([np.array([3, 8], np.int32), np.array([4], np.int32)])
+    cut = sampled(turn([1, 2], [3, 4]), kept_mass=[0.5, 0.25], kept=kept, sampling={"temperature": 1.0, "top_k": 2})
+    turns = [cut, turn([1, 2, 3, 4, 9], [5])]
+    (sequence,) = sequences_of(turns, temperature=1.0, rollout="r", renormalise=True)
+    expected = [-0.375 - np.log(0.5), -0.5 - np.log(0.25), -0.625]
+    np.testing.assert_allclose(sequence.logprobs[sequence.trained], expected, rtol=1e-6)
+    assert sequence.kept.counts.tolist() == [0, 0, 2, 1, 0, 0]
+    assert sequence.kept.ids.tolist() == [3, 8, 4]
+    assert sequence.cut_mass.tolist() == [0, 0, 0.5, 0.75, 0, 0]
+    (plain,) = sequences_of(turns, temperature=1.0, rollout="r")
+    assert plain.kept is None
+    assert plain.logprobs[plain.trained].tolist() == [-0.375, -0.5, -0.625]
+    assert plain.cut_mass.tolist() == sequence.cut_mass.tolist()
+
+
+@pytest.mark.parametrize(
+    ("sampling", "named"),
+    [({"temperature": 1.0, "top_p": 0.9}, "top_p = 0.9"), ({"temperature": 0}, "temperature = 0")],
+)
+def test_cuts_of_an_engine_that_does_not_say_what_they_left_are_refused_by_name(sampling, named):
+    turns = [turn([1, 2], [3]), sampled(turn([1, 2, 3], [4]), sampling=sampling)]
+    assert len(sequences(*turns)) == 1
+    with pytest.raises(TrainingError, match=f"rollout r, turn 2: it was sampled with {named}, and its engine does not"):
+        sequences_of(turns, temperature=1.0, rollout="r", renormalise=True)
 
 
 def test_a_demonstration_was_sampled_by_nobody():

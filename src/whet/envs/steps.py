@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from whet.types import AssistantMessage, Messages, Response, TrajectoryStepTokens
 
 _NOT_IN_THE_MESSAGE = frozenset({"role", "finish_reason", "is_truncated", "tokens"})
+_WHERE_KNOWN: tuple[Literal["sampling", "kept_mass", "kept", "routed_experts"], ...] = (
+    "sampling",
+    "kept_mass",
+    "kept",
+    "routed_experts",
+)
 
 
 def completion_messages(response: Response) -> Messages:
@@ -36,8 +44,9 @@ def step_tokens(response: Response, max_seq_len: int | None = None) -> Trajector
         is_truncated=False,
         policy_version=tokens.get("policy_version") or [],
     )
-    if "routed_experts" in tokens:
-        step["routed_experts"] = tokens["routed_experts"]
+    for name in _WHERE_KNOWN:
+        if name in tokens:
+            step[name] = tokens[name]
     if max_seq_len is None or len(prompt_ids) + len(completion_ids) <= max_seq_len:
         return step
     kept = max(0, max_seq_len - len(prompt_ids))
@@ -51,6 +60,10 @@ def step_tokens(response: Response, max_seq_len: int | None = None) -> Trajector
     step["policy_version"] = _first(step["policy_version"], kept)
     if "routed_experts" in step:
         step["routed_experts"] = step["routed_experts"][: max_seq_len - 1]
+    if "kept_mass" in step:
+        step["kept_mass"] = step["kept_mass"][:kept]
+    if "kept" in step:
+        step["kept"] = step["kept"].first(kept)
     return step
 
 

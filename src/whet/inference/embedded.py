@@ -34,9 +34,10 @@ from whet.inference.prefill import fills_of, prefill_batches, waves
 from whet.inference.protocol import OnTokens, Sample, SampleRequest, WeightUpdate
 from whet.inference.requests import check_adapter, check_request
 from whet.inference.rows import Rows
-from whet.inference.sampling import draw
+from whet.inference.sampling import draw, note_kept
 from whet.inference.scheduler import Admission, Job, LoadedAdapter, Scheduler
 from whet.inference.stops import StopWatcher, TextDecoder
+from whet.inference.token_sets import TokenSets
 from whet.inference.weights import NamedWeights, read_checkpoint
 
 _TURNS_AFTER_FINISH = 4
@@ -59,6 +60,7 @@ class EmbeddedEngine:
         decode_text: TextDecoder | None = None,
         seed: int | None = None,
         record_experts: bool = False,
+        record_kept: bool = False,
         repeatable: bool = True,
     ) -> None:
         """`decode_text` is needed for stop strings only; `seed` fixes the draws of requests that bring none.
@@ -66,7 +68,8 @@ class EmbeddedEngine:
         Where it is not `repeatable`, memory keeps its shape from one burst of requests to the next: less work where
         they come one by one, but in the last bits of a logprob an answer may depend on what was asked before.
 
-        With `record_experts` samples of a mixture of experts say which experts their tokens went to.
+        With `record_experts` samples of a mixture of experts say which experts their tokens went to, with `record_kept`
+        those of requests that cut say what was left to draw from.
         """
         limits = limits or EngineLimits()
         self.arch, self.dtype, self.device = arch, dtype, torch.device(device)
@@ -83,6 +86,7 @@ class EmbeddedEngine:
             max_rows=limits.max_rows, token_budget=self._token_budget, keep_columns=not repeatable
         )
         self._records_experts = record_experts and arch.experts is not None
+        self._records_kept = record_kept
         self._cache = KVCache(arch, dtype=dtype, device=self.device, record_experts=record_experts)
         self._rows = Rows(self.device, arch.vocab_size)
         self._arrivals = Arrivals(arch, named, dtype=dtype, device=self.device)
@@ -107,6 +111,7 @@ class EmbeddedEngine:
         decode_text: TextDecoder | None = None,
         seed: int | None = None,
         record_experts: bool = False,
+        record_kept: bool = False,
     ) -> EmbeddedEngine:
         """From a `transformers` checkpoint. Raises `ModelLoadError` for what is missing, torn or unsupported."""
         return cls(
@@ -118,6 +123,7 @@ class EmbeddedEngine:
             decode_text=decode_text,
             seed=seed,
             record_experts=record_experts,
+            record_kept=record_kept,
         )
 
     async def sample(self, request: SampleRequest, *, on_tokens: OnTokens | None = None) -> Sample:
@@ -322,14 +328,17 @@ class EmbeddedEngine:
             rows.tokens_ST.view(-1).index_select(0, places_B), rows.position_S[:count], width, self._row_adapters
         )
         places_B += 1
-        tokens_B, logprobs_B = draw(
+        drawn = draw(
             logits_BV,
             rows.uniforms_ST.view(-1).index_select(0, places_B),
             inverse_temperature_B=rows.inverse_temperature(count),
             greedy_B=rows.greedy(count),
             cuts=rows.cuts(count),
         )
-        done_B = rows.advance(places_B, tokens_B, logprobs_B)
+        tokens_B = drawn.tokens_B
+        done_B = rows.advance(places_B, drawn)
+        if self._records_kept:
+            note_kept([slot.job for slot in scheduler.slots[:count]], drawn)
         self.stats.decode_steps += 1
         self.stats.generated_tokens += len(self._began)
         done = set(done_B.nonzero().flatten().tolist()) if bool(done_B.any()) else set()
@@ -347,7 +356,7 @@ class EmbeddedEngine:
     def _finish(self, job: Job, slot: int) -> None:
         params, prompt = job.request.params, job.request.prompt_ids
         end = self._next_position(job)
-        ids, logprobs = self._rows.drawn(slot, len(prompt), end)
+        ids, logprobs, kept_mass = self._rows.drawn(slot, len(prompt), end)
         experts = None
         if self._records_experts:
             experts = self._cache.experts[:, slot, : end - 1].transpose(0, 1).contiguous().cpu().numpy()
@@ -361,7 +370,10 @@ class EmbeddedEngine:
                 ModelError(f"the weights of policy version {job.marks[-1][0]} give logits that are not finite")
             )
             return
-        job.waiter.set_result(Sample(ids, logprobs, job.versions(end), "stop" if stopped else "length", experts))
+        sample = Sample(ids, logprobs, job.versions(end), "stop" if stopped else "length", experts)
+        if params.cuts:
+            sample.kept_mass, sample.kept = kept_mass, TokenSets.of(job.kept) if self._records_kept else None
+        job.waiter.set_result(sample)
 
     def _next_position(self, job: Job) -> int:
         """Where the next token that `job` draws will stand."""

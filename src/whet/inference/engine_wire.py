@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, TypeAdapter
 
 from whet.config import StrictModel
 from whet.errors import Error, ModelError, ModelLoadError, OverlongPromptError, RequestRefusedError, WhetError
 from whet.inference.protocol import Sample, SampleRequest, SamplingParams, VersionRun, WeightUpdate
+from whet.inference.token_sets import TokenSets
 
 KEY_HEADER = "x-whet-key"
 _TOLD: dict[str, type[Exception]] = {
@@ -132,23 +134,34 @@ def answer_of(sample: Sample) -> dict[str, Any]:
         "policy_versions": sample.versions,
     }
     if sample.experts is not None:
-        experts = np.ascontiguousarray(sample.experts, dtype="<i2")
-        choice["routed_experts"] = {"shape": experts.shape, "data": base64.b64encode(experts.tobytes()).decode()}
+        choice["routed_experts"] = {"shape": sample.experts.shape, "data": _encoded(sample.experts, "<i2")}
+    if sample.kept_mass is not None:
+        choice["kept_mass"] = sample.kept_mass
+    if sample.kept is not None:
+        choice["kept"] = {"counts": sample.kept.counts.tolist(), "data": _encoded(sample.kept.ids, "<i4")}
     return {"object": "text_completion", "choices": [choice]}
 
 
 def sample_in(answer: dict[str, Any]) -> Sample:
     (choice,) = answer["choices"]
-    experts = choice.get("routed_experts")
+    experts, kept = choice.get("routed_experts"), choice.get("kept")
     return Sample(
         ids=choice["token_ids"],
         logprobs=choice["logprobs"]["token_logprobs"],
         versions=[VersionRun(*run) for run in choice["policy_versions"]],
         finish_reason=choice["finish_reason"],
-        experts=None
-        if experts is None
-        else np.frombuffer(base64.b64decode(experts["data"]), dtype="<i2").reshape(experts["shape"]).copy(),
+        experts=None if experts is None else _decoded(experts["data"], "<i2").reshape(experts["shape"]),
+        kept_mass=choice.get("kept_mass"),
+        kept=None if kept is None else TokenSets(np.array(kept["counts"], np.int32), _decoded(kept["data"], "<i4")),
     )
+
+
+def _encoded(values: NDArray[Any], dtype: str) -> str:
+    return base64.b64encode(np.ascontiguousarray(values, dtype=dtype).tobytes()).decode()
+
+
+def _decoded(data: str, dtype: str) -> NDArray[Any]:
+    return np.frombuffer(base64.b64decode(data), dtype=dtype).copy()
 
 
 def failure_of(error: Exception) -> dict[str, Any]:

@@ -60,6 +60,7 @@ def load_policy(
     kv_bytes: int | None = None,
     seed: int | None = None,
     record_experts: bool = False,
+    record_kept: bool = False,
     repeatable: bool = True,
 ) -> Policy:
     """Load `whet/tiny`, a local directory or a Hugging Face id into the embedded engine.
@@ -75,6 +76,7 @@ def load_policy(
         kv_bytes: memory of the KV cache; default: a quarter of the device's.
         seed: fixes the draws of requests that bring no seed.
         record_experts: samples of a mixture of experts say which experts their tokens went to.
+        record_kept: samples of requests with top-p, top-k, min-p or temperature 0 say what was left to draw from.
         repeatable: the same requests give the same bits, whatever was asked before; False saves work for a server.
 
     Raises `ModelLoadError` for files that are missing, torn or of an unsupported architecture, in one line.
@@ -108,6 +110,7 @@ def load_policy(
         decode_text=files.renderer.decode,
         seed=seed,
         record_experts=record_experts,
+        record_kept=record_kept,
         repeatable=repeatable,
     )
     client = PolicyClient(engine, files.renderer, max_context=engine.max_context)

@@ -135,7 +135,8 @@ class PolicyClient(Client[Engine, Any, Any, Any]):
                 completion_ids=sample.ids,
                 completion_logprobs=sample.logprobs,
                 policy_version=[[run.version, run.count] for run in sample.versions],
-                **_routed_experts(sample),
+                sampling=request.params.shape(),
+                **_known_of(sample),
             ),
         )
         if told is not None:
@@ -184,5 +185,7 @@ class PolicyClient(Client[Engine, Any, Any, Any]):
         return self.renderer.extend(*ids, prompt[:length], prompt[length:], tools, enable_thinking=thinking)
 
 
-def _routed_experts(sample: Sample) -> dict[str, Any]:
-    return {} if sample.experts is None else {"routed_experts": sample.experts}
+def _known_of(sample: Sample) -> dict[str, Any]:
+    """What only some engines say, or only of some requests."""
+    told = {"routed_experts": sample.experts, "kept_mass": sample.kept_mass, "kept": sample.kept}
+    return {name: value for name, value in told.items() if value is not None}

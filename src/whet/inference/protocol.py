@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from whet.inference.token_sets import TokenSets
+
 FinishReason = Literal["stop", "length"]
 GREEDY_BELOW = 1e-5
 """Temperatures below this are greedy. Logits divided by much less exceed float32."""
@@ -43,6 +45,17 @@ class SamplingParams:
     def greedy(self) -> bool:
         return self.temperature < GREEDY_BELOW
 
+    @property
+    def cuts(self) -> bool:
+        """Whether some tokens cannot be drawn; a greedy request has one to draw."""
+        return self.greedy or self.top_p < 1 or self.top_k > 0 or self.min_p > 0
+
+    def shape(self) -> dict[str, float]:
+        """What the distributions were that tokens are drawn from: the temperature, and what cuts something off."""
+        cuts = {"top_p": (self.top_p, 1.0), "top_k": (self.top_k, 0), "min_p": (self.min_p, 0.0)}
+        temperature = 0.0 if self.greedy else self.temperature
+        return {"temperature": temperature, **{name: value for name, (value, off) in cuts.items() if value != off}}
+
 
 class VersionRun(NamedTuple):
     """`count` tokens in a row that were sampled by the weights of policy `version`."""
@@ -68,6 +81,8 @@ class Sample:
     min-p cut anything off: the quantity a learner recomputes. `versions` counts add up to `len(ids)`.
     `experts`, from an engine that was asked to record them for a mixture of experts, are those that each token of
     prompt and ids but the last went to in each layer, [tokens, layers, experts a token]; -1 where it went to none.
+    Where the request cuts (`SamplingParams.cuts`) `kept_mass[i]` is the probability of what was left to draw from, and
+    `kept`, from an engine that was asked to record it, which tokens these are.
     """
 
     ids: list[int]
@@ -75,6 +90,8 @@ class Sample:
     versions: list[VersionRun]
     finish_reason: FinishReason
     experts: NDArray[np.int16] | None = None
+    kept_mass: list[float] | None = None
+    kept: TokenSets | None = None
 
 
 @dataclass(frozen=True, slots=True)

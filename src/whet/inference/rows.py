@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from whet.inference.protocol import SamplingParams
-from whet.inference.sampling import Cuts, uniforms
+from whet.inference.sampling import Cuts, Drawn, uniforms
 from whet.inference.scheduler import Job
 
 _NEVER = 1 << 40
@@ -26,6 +26,7 @@ class Rows:
         self.slots = self.columns = 0
         self.tokens_ST = torch.zeros(0, 1, dtype=torch.int64, device=device)
         self.logprobs_ST = torch.zeros(0, 1, device=device)
+        self.mass_ST = torch.zeros(0, 1, device=device)  # of what cuts left to draw from; of rows that cut alone
         self.uniforms_ST = torch.zeros(0, 1, device=device)
         self.position_S = torch.zeros(0, dtype=torch.int64, device=device)  # of the token fed next
         self._advance_S = torch.zeros(0, dtype=torch.int64, device=device)  # 1 while running
@@ -45,6 +46,7 @@ class Rows:
         width = columns + 1
         self.tokens_ST = _resized(self.tokens_ST, 0, slots, width)
         self.logprobs_ST = _resized(self.logprobs_ST, 0.0, slots, width)
+        self.mass_ST = _resized(self.mass_ST, 1.0, slots, width)
         self.uniforms_ST = _resized(self.uniforms_ST, 0.5, slots, width)
         self._stops_SK = _resized(self._stops_SK, _NO_TOKEN, slots, self._stops_SK.shape[1])
         self.position_S = _resized(self.position_S, 0, slots).clamp_max_(columns - 1)
@@ -111,7 +113,7 @@ class Rows:
             self._greedy_S,
         )
         cuts = (self._cuts.top_k_B, self._cuts.top_p_B, self._cuts.min_p_B)
-        for tensor in (self.tokens_ST, self.logprobs_ST, self.uniforms_ST, *per_row, *cuts):
+        for tensor in (self.tokens_ST, self.logprobs_ST, self.mass_ST, self.uniforms_ST, *per_row, *cuts):
             tensor[target] = tensor[source]
 
     def note_params(self, params: list[SamplingParams]) -> None:
@@ -134,18 +136,22 @@ class Rows:
         """Where the tokens fed next stand in the flattened `[S * T]` tensors; the token drawn goes one further."""
         return self._offset_S[:rows] + self.position_S[:rows]
 
-    def advance(self, places_B: Tensor, tokens_B: Tensor, logprobs_B: Tensor) -> Tensor:
+    def advance(self, places_B: Tensor, drawn: Drawn) -> Tensor:
         """Store what was drawn at `places_B`, move running rows on, and say which are done, `[B]` bool."""
+        tokens_B, logprobs_B = drawn.tokens_B, drawn.logprobs_B
         rows = tokens_B.shape[0]
         self.tokens_ST.view(-1).index_copy_(0, places_B, tokens_B)
         self.logprobs_ST.view(-1).index_copy_(0, places_B, logprobs_B)
+        if drawn.mass_B is not None:
+            self.mass_ST.view(-1).index_copy_(0, places_B, drawn.mass_B)
         position_B = self.position_S[:rows].add_(self._advance_S[:rows])
         stopped_B = (tokens_B.unsqueeze(1) == self._stops_SK[:rows]).any(1)
         return stopped_B.logical_or_(position_B >= self._last_S[:rows])
 
-    def drawn(self, slot: int, start: int, end: int) -> tuple[list[int], list[float]]:
-        """Ids and logprobs of positions `start` to `end` (exclusive)."""
-        return self.tokens_ST[slot, start:end].tolist(), self.logprobs_ST[slot, start:end].tolist()
+    def drawn(self, slot: int, start: int, end: int) -> tuple[list[int], list[float], list[float]]:
+        """Ids, logprobs and (of a row that cuts) what cuts left of positions `start` to `end` (exclusive)."""
+        ids, logprobs, mass = (of_ST[slot, start:end] for of_ST in (self.tokens_ST, self.logprobs_ST, self.mass_ST))
+        return ids.tolist(), logprobs.tolist(), mass.tolist()
 
     def _column(self, values: list[int] | list[float] | list[bool] | list[list[int]]) -> Tensor:
         return torch.tensor(values, device=self._device)

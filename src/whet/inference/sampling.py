@@ -16,6 +16,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from whet.inference.scheduler import Job
+
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
@@ -49,6 +51,16 @@ class Cuts:
     min_p_B: Tensor
 
 
+@dataclass(slots=True)
+class Drawn:
+    """What B rows drew."""
+
+    tokens_B: Tensor
+    logprobs_B: Tensor  # before any cut
+    mass_B: Tensor | None  # probability of what cuts left to draw from, 1 in a row without; None where no row cuts
+    kept_BV: Tensor | None  # probabilities, 0 where cuts took them (greedy rows: all); None where no row cuts
+
+
 def draw(
     logits_BV: Tensor,
     uniform_B: Tensor,
@@ -56,8 +68,8 @@ def draw(
     inverse_temperature_B: Tensor | None = None,
     greedy_B: Tensor | None = None,
     cuts: Cuts | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Tokens `[B]` and their logprobs `[B]`, before any cut; `None` stands for temperature 1, no greedy row, no cut."""
+) -> Drawn:
+    """Draw a token a row; `None` stands for temperature 1, no greedy row, no cut."""
     if inverse_temperature_B is not None:
         logits_BV = logits_BV * inverse_temperature_B.unsqueeze(1)
     probs_BV = logits_BV.softmax(-1)
@@ -69,7 +81,31 @@ def draw(
         token_B1 = torch.where(greedy_B.unsqueeze(1), probs_BV.argmax(-1, keepdim=True), token_B1)
     # The most probable token of a finite row always has a cumulative above the threshold; only a row of NaN does not.
     token_B1.clamp_max_(logits_BV.shape[1] - 1)
-    return token_B1.squeeze(1), probs_BV.gather(1, token_B1).squeeze(1).log_()
+    prob_B = probs_BV.gather(1, token_B1).squeeze(1)
+    mass_B = None
+    if cuts is not None:
+        mass_B = cumulative_BV[:, -1] / probs_BV.sum(-1)
+    if greedy_B is not None:
+        mass_B = torch.where(greedy_B, prob_B, torch.ones_like(prob_B) if mass_B is None else mass_B)
+    return Drawn(token_B1.squeeze(1), prob_B.log(), mass_B, None if cuts is None else kept_BV)
+
+
+def note_kept(jobs_B: Sequence[Job | None], drawn: Drawn) -> None:
+    """For each job whose request cuts, which tokens were left to draw this one from."""
+    rows = [(row, job) for row, job in enumerate(jobs_B) if job is not None and job.request.params.cuts]
+    cut = [(row, job) for row, job in rows if not job.request.params.greedy]
+    if cut:
+        assert drawn.kept_BV is not None, "the row of a request that cuts was drawn from without its cuts"
+        kept_RV = drawn.kept_BV[[row for row, _ in cut]] > 0
+        ids = kept_RV.nonzero()[:, 1].int().cpu().numpy()
+        ends = kept_RV.sum(1).cumsum(0).tolist()
+        for (_, job), kept in zip(cut, np.split(ids, ends[:-1]), strict=True):
+            job.kept.append(kept)
+    greedy = [(row, job) for row, job in rows if job.request.params.greedy]
+    if greedy:
+        tokens_R = drawn.tokens_B[[row for row, _ in greedy]].int().cpu().numpy()
+        for (_, job), token in zip(greedy, tokens_R, strict=True):
+            job.kept.append(token.reshape(1))
 
 
 def _cut(probs_BV: Tensor, cuts: Cuts) -> Tensor:

@@ -46,6 +46,7 @@ class Job:
     adapter: LoadedAdapter | None = None  # None: the engine's own weights
     slot: int | None = None
     marks: list[tuple[int, int]] = field(default_factory=list)  # (version, first position it drew)
+    kept: list[Any] = field(default_factory=list)  # what was left to draw each token from, where that is recorded
 
     @property
     def total(self) -> int:

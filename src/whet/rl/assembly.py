@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from whet.errors import TrainingError
 from whet.rl.advantages import advantages
@@ -55,6 +56,7 @@ def assemble(
             found = sequences_of(
                 state["trajectory"],
                 temperature=_sampled_at(state, temperature),
+                renormalise=config.renormalise_cuts,
                 rollout=f"{group.environment}/{state['example_id']} (group {group.id}, rollout {index})",
             )
             sequences += found
@@ -84,13 +86,22 @@ def assembly_metrics(parts: Sequence[Assembled], config: AlgorithmConfig, *, tem
     if config.mask_truncated:
         sampled = sum(int(sequence.trained.sum()) for sequence in sequences)
         metrics["rollouts/masked_token_frac"] = 1 - sum(part.batch.trained_tokens for part in parts) / sampled
-    if any(sequence.temperature != temperature for sequence in sequences):
-        metrics["sampling/temperature"] = sum(sequence.temperature for sequence in sequences) / len(sequences)
+    if any(np.any(sequence.temperature != temperature) for sequence in sequences):
+        metrics["sampling/temperature"] = _mean_of_sampled([sequence.temperature for sequence in sequences], sequences)
+    if any(sequence.cut_mass is not None for sequence in sequences):
+        cut = [0.0 if sequence.cut_mass is None else sequence.cut_mass for sequence in sequences]
+        metrics["policy/cut_mass"] = _mean_of_sampled(cut, sequences)
     return metrics
 
 
+def _mean_of_sampled(values: Sequence[float | NDArray[np.float32]], sequences: Sequence[TokenSequence]) -> float:
+    """Over the sampled tokens of sequences that have one value each, or one a token."""
+    found = [np.broadcast_to(value, len(seen))[seen.trained] for value, seen in zip(values, sequences, strict=True)]
+    return float(np.concatenate(found).mean(dtype=np.float64))
+
+
 def _sampled_at(state: State, usual: float) -> float:
-    """The temperature of a rollout's logprobs: its own where it has one; 1 where it was greedy."""
+    """The temperature of a rollout's turns that do not say theirs: its own where it has one; 1 where it was greedy."""
     given: float = (state.get("sampling_args") or {}).get("temperature", usual)
     return given or 1.0
 

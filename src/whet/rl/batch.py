@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from whet.inference.token_sets import TokenSets
 from whet.rl.samples import TokenSequence
 
 
@@ -25,9 +26,10 @@ class PackedBatch:
     advantages: NDArray[np.float32]  # T; 0 where not sampled
     versions: NDArray[np.int32]  # T; policy version of the sampler, -1 where not sampled or not known
     cu_seqlens: NDArray[np.int32]  # B + 1
-    temperatures: NDArray[np.float32]  # B; what logits were divided by when sampling
+    temperatures: NDArray[np.float32]  # T; what logits were divided by when sampling; turns and rollouts may differ
     rollouts: tuple[str, ...]  # B; who a sequence belongs to, for messages to people
     experts: NDArray[np.int16] | None = None  # T x layers x experts a token; as in `TokenSequence`, None where none has
+    kept: TokenSets | None = None  # T; as in `TokenSequence`, None where none has
 
     @property
     def sequences(self) -> int:
@@ -68,9 +70,20 @@ def pack(sequences: Sequence[TokenSequence], advantages: Sequence[ArrayLike] | N
         advantages=np.concatenate(per_token),
         versions=np.concatenate([sequence.versions for sequence in sequences]),
         cu_seqlens=np.cumsum([0, *map(len, sequences)], dtype=np.int32),
-        temperatures=np.asarray([sequence.temperature for sequence in sequences], np.float32),
+        temperatures=np.concatenate(
+            [np.broadcast_to(np.asarray(sequence.temperature, np.float32), len(sequence)) for sequence in sequences]
+        ),
         rollouts=tuple(sequence.rollout for sequence in sequences),
         experts=_experts(sequences),
+        kept=_kept(sequences),
+    )
+
+
+def _kept(sequences: Sequence[TokenSequence]) -> TokenSets | None:
+    if all(sequence.kept is None for sequence in sequences):
+        return None
+    return TokenSets.joined(
+        TokenSets.whole(len(sequence)) if sequence.kept is None else sequence.kept for sequence in sequences
     )
 
 

@@ -16,7 +16,9 @@ Tokens are kept turn by turn. The prompt of a turn is mostly the turn before, so
     turn 3   "prompt_start": 2, "prompt_ids": [x],    "completion_ids": [y]      prompt = (a b c d e f)[:2] + x
 
 What the learner made of the tokens (`token_details.py`) stands beside them, with `[learner] keep_token_details`.
-`completion_mask` is kept where it is not all ones. `read_rollouts` gives the turns back whole, as the trainer saw them.
+`sampling` says the turn's temperature, and what of top_p, top_k and min_p cut something off; `kept_mass` is then the
+probability that this left to draw from. `completion_mask` is kept where it is not all ones.
+`read_rollouts` gives the turns back whole, as the trainer saw them.
 """
 
 from __future__ import annotations
@@ -98,6 +100,9 @@ def _turns(trajectory: Sequence[TrajectoryStep]) -> Iterator[dict[str, Any] | No
             "completion_logprobs": list(tokens["completion_logprobs"]),
             "policy_version": [list(run) for run in tokens.get("policy_version") or []],
         }
+        for name in ("sampling", "kept_mass"):
+            if (value := tokens.get(name)) is not None:
+                turn[name] = value
         if not all(tokens["completion_mask"]):
             turn["completion_mask"] = list(tokens["completion_mask"])
         yield turn

@@ -93,6 +93,7 @@ def run_training(
             "dtype": config.inference.dtype,
             "threads": engine_threads,
             "record_experts": config.algorithm.router_replay,
+            "record_kept": config.algorithm.renormalise_cuts,
         }
         process = EngineProcess(model.path, scratch, **sampling) if config.engine_process else None
         if process is not None:  # it loads the model while this process loads the learner

@@ -76,6 +76,7 @@ PATIENTS: dict[str, dict[str, Any]] = {
     "a slow judge": {"env": [clinic("waits")]},
     "rounded": {"inference": {"dtype": "bfloat16"}},
     "no room": {"algorithm": {"loss": "ppo", "eps_low": 0.0, "eps_high": 0.0}},
+    "cut sampling": {"sampling": {"max_tokens": 24, "top_p": 0.7, "top_k": 50}},
     "masked": {
         "env": [clinic("overlap", "short", length=5), clinic("overlap", "long", weight=3, length=14)],
         "sampling": {"max_tokens": 10},

@@ -20,7 +20,17 @@ def keys_of(changes: list[Change]) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     "patient",
-    ["cut off", "flat groups", "steps of a hundredfold", "cold", "paid for noise", "no room", "masked", "rounded"],
+    [
+        "cut off",
+        "flat groups",
+        "steps of a hundredfold",
+        "cold",
+        "paid for noise",
+        "no room",
+        "masked",
+        "rounded",
+        "cut sampling",
+    ],
 )
 def test_the_changes_of_a_finding_make_a_config_that_holds(
     run_of: Run, config_of: Callable[..., Any], tmp_path: Path, patient: str
@@ -38,6 +48,7 @@ def test_the_changes_of_a_finding_make_a_config_that_holds(
         ("no room", "clipped", 2),
         ("rounded", "sampler-learner-mismatch", 1),
         ("masked", "tokens-without-loss", 1),
+        ("cut sampling", "cut-sampling", 1),
         pytest.param("cold", "identical-outputs", 1, marks=pytest.mark.long),
         pytest.param("paid for noise", "entropy-explosion", 1, marks=pytest.mark.long),
         pytest.param("paid for one letter", "truncation", 1, marks=pytest.mark.long),

@@ -33,7 +33,9 @@ def test_what_answers_begin_with_is_computed_once():
     batch = pack([sequence([p, q, r], answer) for answer in ([a, b], [a, c, d], [e, f])])
     (layout,) = micro_batches(batch, 1000)
     assert list(runs(batch, layout)) == [([], [p, q]), ([p, q, r], [a, c]), ([p, q], [r, e])]
-    predictors = batch.ids[layout.tokens[layout.predictors]][layout.predictor_of_target]
+    predictors = batch.ids[layout.tokens[layout.predictors]][
+        layout.predictor_of_distribution[layout.distribution_of_target]
+    ]
     pairs = zip(predictors.tolist(), batch.ids[layout.targets].tolist(), strict=True)
     assert sorted(pairs) == sorted([(r, a), (r, a), (r, e), (a, b), (a, c), (c, d), (e, f)])
 
@@ -141,6 +143,7 @@ def test_whatever_the_budget_every_trained_token_is_predicted_once_from_its_own_
         assert sorted(past) == list(range(len(layout.tokens)))
         assert [len(past[token]) - 1 for token in sorted(past)] == layout.positions.tolist()
         assert len({tuple(ids) for ids in past.values()}) == len(past), "nothing is computed twice"
-        for target, number in zip(layout.targets.tolist(), layout.predictor_of_target.tolist(), strict=True):
+        predictor_of_target = layout.predictor_of_distribution[layout.distribution_of_target]
+        for target, number in zip(layout.targets.tolist(), predictor_of_target.tolist(), strict=True):
             start = batch.cu_seqlens[batch.sequence_of_token[target]]
             assert past[int(layout.predictors[number])] == batch.ids[start:target].tolist()

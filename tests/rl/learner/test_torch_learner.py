@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM
 from whet.errors import ModelLoadError, RunError, TrainingError
 from whet.inference.architecture import read_architecture
 from whet.inference.packed_file import map_packed
+from whet.inference.token_sets import TokenSets
 from whet.inference.weights import pack as pack_weights
 from whet.rl.batch import pack
 from whet.rl.checkpoints import newest_checkpoint, save_checkpoint
@@ -51,7 +52,15 @@ def reference(model_dir, sequences, advantages):
     logprobs = []
     for sequence, advantage in zip(sequences, advantages, strict=True):
         ids = torch.from_numpy(sequence.ids).long()[None]
-        logits = model(ids).logits[0, :-1] / sequence.temperature
+        temperatures = torch.from_numpy(np.broadcast_to(sequence.temperature, len(sequence))[1:].astype(np.float32))
+        logits = model(ids).logits[0, :-1] / temperatures[:, None]
+        if sequence.kept is not None:
+            cut_TV = torch.zeros_like(logits)
+            for place, count in enumerate(sequence.kept.counts[1:]):
+                if count:
+                    cut_TV[place] = -math.inf
+                    cut_TV[place, sequence.kept.take(np.array([place + 1])).ids] = 0.0
+            logits = logits + cut_TV
         taken = torch.log_softmax(logits, -1).gather(-1, ids[0, 1:, None])[:, 0]
         trained = torch.from_numpy(sequence.trained[1:])
         (-advantage * taken[trained]).sum().backward()
@@ -85,6 +94,54 @@ def test_many_rollouts_of_one_prompt_have_the_gradients_of_one_at_a_time(model_d
     learner.forward_backward(pack(sequences, advantages), CROSS_ENTROPY)
     for name, gradient in gradients(learner).items():
         torch.testing.assert_close(gradient, expected[name], atol=2e-4, rtol=2e-4, msg=name)
+
+
+def own_temperatures(sequences):
+    """Every sequence, and every token of it, is sampled at another temperature."""
+    numbers = np.random.default_rng(5).uniform(0.3, 2.5, sum(map(len, sequences))).astype(np.float32)
+    places = np.cumsum([0, *map(len, sequences)])
+    parts = zip(sequences, places[:-1], places[1:], strict=True)
+    return [dataclasses.replace(sequence, temperature=numbers[a:b]) for sequence, a, b in parts]
+
+
+def own_sets(sequences):
+    """Every trained token was drawn from a few tokens, of which it is one; another set for each."""
+    rng, found = np.random.default_rng(6), []
+    for sequence in sequences:
+        sets = [
+            np.union1d(rng.integers(0, 61, rng.integers(1, 9)), token).astype(np.int32)
+            if trained and rng.random() < 0.7
+            else np.zeros(0, np.int32)
+            for token, trained in zip(sequence.ids, sequence.trained, strict=True)
+        ]
+        found.append(dataclasses.replace(sequence, kept=TokenSets.of(sets)))
+    return found
+
+
+@pytest.mark.parametrize("sampled", [own_temperatures, own_sets], ids=["temperatures", "sets"])
+def test_sequences_that_share_a_predictor_keep_each_tokens_own_temperature_and_set(
+    model_dir, make, make_rollouts, sampled
+):
+    sequences = [*make_rollouts(groups=((4, 9), (2, 5))), *make_rollouts(groups=((4, 9), (2, 5)))]
+    sequences = sampled(sequences)  # each is there twice, so every predictor of one is shared
+    advantages = np.linspace(-1, 2, len(sequences))
+    expected_logprobs, expected_gradients = reference(model_dir, sequences, advantages)
+    for budget in BUDGETS:
+        learner = make(token_budget=budget)
+        batch = pack(sequences, advantages)
+        np.testing.assert_allclose(learner.token_logprobs(batch), expected_logprobs, atol=1e-4)
+        learner.forward_backward(batch, CROSS_ENTROPY)
+        for name, gradient in gradients(learner).items():
+            torch.testing.assert_close(gradient, expected_gradients[name], atol=5e-4, rtol=5e-4, msg=name)
+
+
+def test_one_prompt_at_two_temperatures_is_two_distributions_of_one_predictor(make, make_rollouts):
+    first, *_ = make_rollouts(groups=((1, 9),))
+    both = [dataclasses.replace(first, temperature=temperature) for temperature in (0.5, 2.0)]
+    together = make().token_logprobs(pack(both))
+    apart = np.concatenate([make().token_logprobs(pack([sequence])) for sequence in both])
+    np.testing.assert_allclose(together, apart, atol=1e-5)
+    assert np.abs(together[: len(first)] - together[len(first) :]).max() > 0.1
 
 
 @pytest.mark.parametrize("keys", [attention.EAGER_KEYS, 0])

@@ -46,7 +46,8 @@ def batch_flops(arch: Architecture, layouts: Sequence[Layout], *, frozen: bool) 
     """Of forward and backward pass over a batch; `frozen`: only an adapter is trained."""
     tokens = sum(len(layout.tokens) for layout in layouts)
     predictors = sum(len(layout.predictors) for layout in layouts)
-    products = layer_parameters(arch) * tokens + arch.hidden_size * arch.vocab_size * predictors
+    distributions = sum(len(layout.predictor_of_distribution) for layout in layouts)
+    products = layer_parameters(arch) * tokens + arch.hidden_size * arch.vocab_size * distributions
     products -= _behind_attention(arch, arch.num_layers - 1) * (tokens - predictors)
     pairs = sum(_pairs(layout) for layout in layouts)
     return float((4 if frozen else 6) * products + 12 * arch.num_layers * arch.num_heads * arch.head_dim * pairs)

@@ -58,8 +58,9 @@ class Block:
 class Layout:
     """One micro-batch: T flat tokens, run after run and block after block.
 
-    U of them are predictors: a successor is a trained token. N trained tokens are predicted, by the order of their
-    predictors.
+    U of them are predictors: a successor is a trained token. N trained tokens are predicted, by the order of D
+    distributions: a predictor has one for each temperature (and each set of tokens that the sampler's cuts left) that a
+    successor was drawn with.
     """
 
     tokens: Index  # T; where in the batch each token comes from
@@ -68,12 +69,9 @@ class Layout:
     speaking: tuple[Block, ...]
     predictors: Index  # U
     targets: Index  # N; where in the batch the successor is
-    predictor_of_target: Index  # N; counted in predictors
-
-    @property
-    def a_target_of_predictor(self) -> Index:
-        """U; where in the batch one of the successors is."""
-        return self.targets[np.searchsorted(self.predictor_of_target, np.arange(len(self.predictors)))]
+    distribution_of_target: Index  # N; ascending
+    predictor_of_distribution: Index  # D; counted in predictors, ascending
+    a_target_of_distribution: Index  # D; where in the batch one of those drawn from it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,17 +172,33 @@ def _lay_out(batch: PackedBatch, branches: Sequence[_Branch]) -> Layout:
     place = np.empty_like(order)  # of a token as it was added, in the order of blocks
     place[order] = np.arange(added)
     predictor_N, target_N = place[np.concatenate(predictors)], np.concatenate(targets)
-    by_predictor = np.argsort(predictor_N, kind="stable")
-    unique_U, predictor_of_target = np.unique(predictor_N[by_predictor], return_inverse=True)
+    drawn_N3 = np.stack([predictor_N, *_drawn_from(batch, target_N)], axis=1)
+    order_N = np.lexsort(drawn_N3.T[::-1])
+    drawn_N3 = drawn_N3[order_N]
+    first_N = np.concatenate([[True], (drawn_N3[1:] != drawn_N3[:-1]).any(axis=1)])
+    unique_U, predictor_of_distribution = np.unique(drawn_N3[first_N, 0], return_inverse=True)
     return Layout(
         tokens=np.concatenate(sources)[order],
         positions=np.concatenate(depths)[order],
         silent=tuple(_block(alike, place) for alike in silent),
         speaking=tuple(_block(alike, place) for alike in speaking),
         predictors=unique_U,
-        targets=target_N[by_predictor],
-        predictor_of_target=predictor_of_target,
+        targets=target_N[order_N],
+        distribution_of_target=np.cumsum(first_N) - 1,
+        predictor_of_distribution=predictor_of_distribution,
+        a_target_of_distribution=target_N[order_N][first_N],
     )
+
+
+def _drawn_from(batch: PackedBatch, target_N: Index) -> tuple[Index, Index]:
+    """Numbers of the temperature, and of the set of tokens, that each target was drawn with: equal where these are."""
+    temperature_N = np.unique(batch.temperatures[target_N], return_inverse=True)[1]
+    if batch.kept is None:
+        return temperature_N, np.zeros_like(temperature_N)
+    kept = batch.kept.take(target_N)
+    sets = np.split(kept.ids, np.cumsum(kept.counts)[:-1])
+    numbers: dict[bytes, int] = {}
+    return temperature_N, np.array([numbers.setdefault(ids.tobytes(), len(numbers)) for ids in sets])
 
 
 def _runs(branches: Sequence[_Branch], paths: Sequence[Index], predicts: NDArray[np.bool_]) -> Iterator[_Run]:

@@ -7,6 +7,7 @@ Both results have exact gradients, with respect to hidden states and to the outp
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -26,22 +27,50 @@ CUDA_CHUNK_ELEMENTS = 1 << 27
 
 
 def token_logprobs(
-    hidden_UD: Tensor, weight_VD: Tensor, targets_N: Tensor, state_of_target_N: Tensor, temperatures_U: Tensor
+    hidden_UD: Tensor,
+    weight_VD: Tensor,
+    targets_N: Tensor,
+    state_of_target_N: Tensor,
+    temperatures_U: Tensor,
+    kept: Kept | None = None,
 ) -> tuple[Tensor, Tensor]:
     """log softmax(hidden @ weight.T / temperature)[target], and the entropy of that distribution in nats; fp32 [N].
 
-    Target n is predicted by hidden state `state_of_target_N[n]`, in ascending order; each of U predicts at least one.
+    Target n is predicted by hidden state `state_of_target_N[n]`, in ascending order; each of U predicts at least one,
+    or is padding. With `kept` the softmax is over these tokens of each state alone; a target is always among them.
     Under autocast the matrix products are made in its dtype, forward and backward.
     """
     scaled_UD = (hidden_UD / temperatures_U[:, None]).to(product_dtype(hidden_UD.device))
-    result: tuple[Tensor, Tensor] = _TokenLogprobs.apply(scaled_UD, weight_VD, targets_N, state_of_target_N)  # type: ignore[no-untyped-call]
+    result: tuple[Tensor, Tensor] = _TokenLogprobs.apply(  # type: ignore[no-untyped-call]
+        scaled_UD, weight_VD, targets_N, state_of_target_N, kept
+    )
     return result
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kept:
+    """Which tokens hidden states choose among, as pairs by the order of states. One without pairs has all of them."""
+
+    states: Tensor
+    tokens: Tensor
+
+    def cut(self, states: slice, count: int, vocabulary: int) -> Tensor:
+        """Of the states of a chunk, [count, vocabulary]: what is not kept."""
+        first, last = torch.searchsorted(
+            self.states, torch.tensor([states.start, states.stop], device=self.states.device)
+        ).tolist()
+        rows, tokens = self.states[first:last] - states.start, self.tokens[first:last]
+        kept = torch.zeros(count, vocabulary, dtype=torch.bool, device=rows.device)
+        kept[rows, tokens] = True
+        limited = torch.zeros(count, 1, dtype=torch.bool, device=rows.device)
+        limited[rows] = True
+        return limited & ~kept
 
 
 class _TokenLogprobs(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden_UD: Tensor, weight_VD: Tensor, targets_N: Tensor, states_N: Tensor
+        ctx: Any, hidden_UD: Tensor, weight_VD: Tensor, targets_N: Tensor, states_N: Tensor, cuts: Kept | None
     ) -> tuple[Tensor, Tensor]:
         logprobs_N = hidden_UD.new_empty(len(targets_N), dtype=torch.float32)
         entropies_U = torch.empty(len(hidden_UD), dtype=torch.float32, device=hidden_UD.device)
@@ -49,23 +78,24 @@ class _TokenLogprobs(torch.autograd.Function):
         ctx.chunks = _chunks(states_N, len(hidden_UD), len(weight_VD))
         kept: tuple[Tensor, ...] = ()
         for states, part in ctx.chunks:
-            logs_UV, probabilities_UV = _distributions(hidden_UD[states], product_VD)
+            logs_UV, probabilities_UV = _distributions(hidden_UD[states], product_VD, states, cuts)
             logprobs_N[part] = logs_UV[states_N[part] - states.start, targets_N[part]]
             entropies_U[states] = torch.linalg.vecdot(probabilities_UV, logs_UV).neg_()
             if len(ctx.chunks) == 1:
                 kept = logs_UV, probabilities_UV
         ctx.save_for_backward(hidden_UD, weight_VD, targets_N, states_N, entropies_U, *kept)
         ctx.set_materialize_grads(False)
+        ctx.cuts = cuts
         return logprobs_N, entropies_U[states_N]
 
     @staticmethod
     def backward(
         ctx: Any, grad_logprobs_N: Tensor | None, grad_entropies_N: Tensor | None
-    ) -> tuple[Tensor | None, Tensor | None, None, None]:
+    ) -> tuple[Tensor | None, Tensor | None, None, None, None]:
         hidden_UD, weight_VD, targets_N, states_N, entropies_U, *kept = ctx.saved_tensors
         if grad_logprobs_N is None:
             if grad_entropies_N is None:
-                return None, None, None, None
+                return None, None, None, None, None
             grad_logprobs_N = torch.zeros_like(grad_entropies_N)
         grad_logprobs_U = torch.zeros_like(entropies_U).index_add_(0, states_N, grad_logprobs_N)
         grad_entropies_U = None
@@ -75,7 +105,7 @@ class _TokenLogprobs(torch.autograd.Function):
         grad_weight_VD = torch.zeros_like(weight_VD) if ctx.needs_input_grad[1] else None
         product_VD = weight_VD.to(hidden_UD.dtype)
         for states, part in ctx.chunks:
-            logs_UV, probabilities_UV = kept or _distributions(hidden_UD[states], product_VD)
+            logs_UV, probabilities_UV = kept or _distributions(hidden_UD[states], product_VD, states, ctx.cuts)
             # d log p(target) / d logits = onehot(target) - p, d entropy / d logits = -p (log p + entropy)
             slope = -grad_logprobs_U[states, None]
             if grad_entropies_U is not None:
@@ -88,12 +118,18 @@ class _TokenLogprobs(torch.autograd.Function):
                 grad_hidden_UD[states] = grad @ product_VD
             if grad_weight_VD is not None:
                 grad_weight_VD += grad.T @ hidden_UD[states]
-        return grad_hidden_UD, grad_weight_VD, None, None
+        return grad_hidden_UD, grad_weight_VD, None, None, None
 
 
-def _distributions(hidden: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Logarithms of probabilities, and probabilities."""
-    logs = (hidden @ weight.T).float().log_softmax(-1)
+def _distributions(hidden: Tensor, weight: Tensor, states: slice, cuts: Kept | None) -> tuple[Tensor, Tensor]:
+    """Logarithms of probabilities, and probabilities. What was cut off has probability 0, and 0 for its logarithm."""
+    logits = (hidden @ weight.T).float()
+    if cuts is not None:
+        cut = cuts.cut(states, *logits.shape)
+        logs = logits.masked_fill_(cut, -math.inf).log_softmax(-1)
+        probabilities = (logs * LOG2_E).exp2_()
+        return logs.masked_fill_(cut, 0.0), probabilities
+    logs = logits.log_softmax(-1)
     return logs, (logs * LOG2_E).exp2_()  # three times as fast as exp on some CPUs
 
 

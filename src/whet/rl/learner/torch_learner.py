@@ -31,7 +31,7 @@ from whet.rl.learner.config import OptimizerConfig
 from whet.rl.learner.decoder import hidden_states
 from whet.rl.learner.flops import batch_flops, known_peak
 from whet.rl.learner.layout import Layout, micro_batches
-from whet.rl.learner.logprobs import token_logprobs
+from whet.rl.learner.logprobs import Kept, token_logprobs
 from whet.rl.learner.optim import Optimizer, schedule_factor
 from whet.rl.learner.protocol import LossOutput, OptimOutput, OptimParams, TokenValues
 from whet.rl.learner.reference import Reference
@@ -139,7 +139,7 @@ class TorchLearner:
 
     @torch.no_grad()
     def token_logprobs(self, batch: PackedBatch) -> NDArray[np.float32]:
-        """log p of every trained token under the present weights, at its sequence's temperature; 0 for other tokens."""
+        """log p of every trained token under the present weights, as it was sampled; 0 for other tokens."""
         self._weights.model.eval()
         result_T = np.zeros(len(batch.ids), np.float32)
         layouts = list(micro_batches(batch, self._token_budget))
@@ -219,14 +219,25 @@ class TorchLearner:
             hidden_UD = hidden_states(
                 model.model, ids_T, layout, experts_TLK=experts_TLK, recompute=self._checkpointing
             )
-            temperatures_U = self._tensor(batch.temperatures[batch.sequence_of_token[layout.a_target_of_predictor]])
+            if len(layout.predictor_of_distribution) > len(layout.predictors):
+                hidden_UD = hidden_UD[self._tensor(layout.predictor_of_distribution)]
+            temperatures_D = self._tensor(batch.temperatures[layout.a_target_of_distribution])
             return token_logprobs(
                 hidden_UD,
                 model.lm_head.weight,
                 self._tensor(batch.ids[layout.targets]).long(),
-                self._tensor(layout.predictor_of_target),
-                F.pad(temperatures_U, (0, len(hidden_UD) - len(temperatures_U)), value=1.0),  # of padding
+                self._tensor(layout.distribution_of_target),
+                F.pad(temperatures_D, (0, len(hidden_UD) - len(temperatures_D)), value=1.0),  # of padding
+                self._kept(batch, layout),
             )
+
+    def _kept(self, batch: PackedBatch, layout: Layout) -> Kept | None:
+        """What the sampler's cuts left of each distribution, where probabilities are compared within that."""
+        if batch.kept is None:
+            return None
+        kept = batch.kept.take(layout.a_target_of_distribution)
+        states = np.repeat(np.arange(len(kept)), kept.counts)
+        return Kept(self._tensor(states), self._tensor(kept.ids).long())
 
     def _references(self, batch: PackedBatch, layouts: Sequence[Layout]) -> Iterator[Tensor]:
         """The reference's logprobs of each micro-batch: made when they are asked for, or before that in the thread."""

@@ -118,6 +118,10 @@ class AlgorithmConfig(LossConfig):
     router_replay: bool = Field(
         False, description="Of a mixture of experts: the learner sends tokens to the experts that the sampler chose."
     )
+    renormalise_cuts: bool = Field(
+        False,
+        description="Of top_p, top_k, min_p: sampler and learner are compared within the tokens these left to draw.",
+    )
     mask_truncated: bool = Field(
         False, description="Rollouts cut off by max_tokens carry no loss; their rewards still count in the baseline."
     )

@@ -13,6 +13,7 @@ from whet.rl.doctor.record import RunRecord
 from whet.rl.doctor.rules import (
     checkpoints,
     clipped,
+    cut_mass,
     ended,
     entropy_collapse,
     entropy_explosion,
@@ -53,6 +54,7 @@ RULES: tuple[Rule, ...] = (
     lengths.check,
     grad_norm.check,
     clipped.check,
+    cut_mass.check,
     staleness.check,
     overfitting.check,
     hacking.check,
