@@ -27,10 +27,10 @@ quickstart: install  ## Train the tiny model on four tasks (about a minute)
 
 test: install  ## All checks, and all tests but the longest
 	@$(MAKE) --no-print-directory -j 2 check parity
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs $(PYTEST_ARGS)
 
 soak: install parity  ## The tests that take long: hundreds of kills, heavy input
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_ARGS) -m long
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs $(PYTEST_ARGS) -m long
 
 parity: install  ## Set up .venv-parity: verifiers 0.1.14, which whet is compared with
 	@$(BIN)/python scripts/parity_venv.py

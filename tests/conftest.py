@@ -30,7 +30,7 @@ def _beside(name: str) -> Any:
     return module
 
 
-_pages, _players, _terminals, _warm = map(_beside, ("pages", "players", "terminals", "warm"))
+_pages, _players, _skips, _terminals, _warm = map(_beside, ("pages", "players", "skips", "terminals", "warm"))
 
 LONGEST = (
     "tests/docs/test_guides.py",
@@ -68,6 +68,8 @@ hypothesis.settings.load_profile("whet")
 def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config.option, "loadscopereorder"):  # pytest-xdist would begin with files of many tests
         config.option.loadscopereorder = False
+    if not hasattr(config, "workerinput"):  # pytest-xdist's workers report to the process that started them
+        config.pluginmanager.register(_skips.Skips())
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -39,8 +39,8 @@ def write(file: str, program: str) -> dict[str, Any]:
 
 
 def attempts(rows: list[dict[str, Any]], script: Any, **args: Any) -> list[whet.State]:
-    """One rollout for each of these tasks."""
-    env = load_environment(num_train=1, num_eval=1, **args)
+    """One rollout for each of these tasks, which are in Python unless `languages` says otherwise."""
+    env = load_environment(**{"num_train": 1, "num_eval": 1, "languages": ("python",), **args})
 
     async def run() -> list[whet.State]:
         client = whet.ScriptedClient(script)
