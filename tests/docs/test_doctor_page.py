@@ -12,7 +12,8 @@ from whet.rl.doctor.rules import EXPLAINED_BY
 ROOT = Path(__file__).parents[2]
 DOCTOR = ROOT / "src" / "whet" / "rl" / "doctor"
 PAGE = (ROOT / "docs" / "design" / "doctor.md").read_text()
-FILES = [DOCTOR / "record.py", *sorted(path for path in (DOCTOR / "rules").glob("*.py") if path.stem != "__init__")]
+RULES = sorted(path for path in (DOCTOR / "rules").glob("*.py") if path.stem != "__init__")
+FILES = [DOCTOR / "changes.py", DOCTOR / "record.py", *RULES]
 
 
 def thresholds(path: Path) -> list[str]:

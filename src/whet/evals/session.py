@@ -105,7 +105,7 @@ def loading_line(configs: Sequence[EvalConfig]) -> str:
 
 async def _run(session: _Session, environments: Environments, observer: EvalObserver) -> list[EvalSummary]:
     stopped: list[int] = []
-    with cancelled_by_signals(stopped, observer.close):
+    with cancelled_by_signals(stopped, say=observer.note, restore=observer.close):
         try:
             return await session.run()
         except asyncio.CancelledError:

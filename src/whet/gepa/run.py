@@ -170,7 +170,7 @@ class _Search:
     async def _run(self) -> str:
         """Why the search ended. Raises `Interrupted` where it was asked to stop."""
         stopped: list[int] = []
-        with cancelled_by_signals(stopped, self.observer.close):
+        with cancelled_by_signals(stopped, say=self.observer.note, restore=self.observer.close):
             try:
                 return await self._with_models()
             except asyncio.CancelledError:

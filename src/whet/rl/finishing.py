@@ -50,7 +50,12 @@ def stall(failure: str | None, directory: RunDirectory, step: int) -> str | None
 
 def end_the_process(monitor: Monitor, outcome: Outcome) -> NoReturn:
     """Nothing else has helped: code that cannot be interrupted. The run can be resumed from its last checkpoint."""
+    close_and_kill_children(monitor, outcome)
+    os._exit(1)
+
+
+def close_and_kill_children(monitor: Monitor, outcome: Outcome) -> None:
+    """What is left to do before the process is ended from outside its event loop."""
     monitor.close(outcome)
     for child in active_children():  # a process that hangs does not see that its parent is gone
         child.kill()
-    os._exit(1)

@@ -240,7 +240,10 @@ class _Run:
         watching = self.watchdog.on_duty(
             stop=orchestrator.stop.set, say=self.monitor.note, last_resort=self._end_the_process
         )
-        with stop_on_signals(orchestrator.stop), watching:
+        stopping = stop_on_signals(
+            orchestrator.stop, self.monitor, self._resume_command(), lambda: self.learner.version
+        )
+        with stopping, watching:
             try:
                 if step or config.lora is not None:
                     await self.client.engine.load_weights(self.learner.publish())

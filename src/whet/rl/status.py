@@ -3,8 +3,9 @@
     {"state": "running", "step": 12, "max_steps": 100, "phase": "generate", "heartbeat": "2026-...", "pid": 4711, ...}
 
 `state` is starting, running, finished, interrupted or failed. A run whose state says running while nobody holds the
-lock of its directory was killed: `whet train list` calls it died. Every write replaces the whole file. Nothing reads it
-to decide anything about training: `--resume` goes by the checkpoints.
+lock of its directory was killed: `whet train list` calls it died. `stalled` is what the run waits for too long,
+until its next step. Every write replaces the whole file. Nothing reads it to decide anything about training: `--resume`
+goes by the checkpoints.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 from whet.files import json_line, write_whole
 from whet.rl.monitors.protocol import EvalReport, Outcome, RunPlan, StepReport
 from whet.rl.process_identity import began
+from whet.rl.watchdog import STALLED
 
 HEARTBEAT_SECONDS = 2.0
 """Least time between two writes that tell nothing new but that the run is alive."""
@@ -32,7 +34,9 @@ class Status:
     def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self.path = path
         self._clock = clock
-        self._lock = threading.Lock()  # the watchdog's thread may close it while the run writes
+        self._lock = (
+            threading.RLock()
+        )  # the watchdog's thread, or a signal's handler, may close it while the run writes
         self._written = float("-inf")
         self._fields: dict[str, Any] = {"state": "starting", "step": 0, "last_error": None} | _this_process()
         self._write()
@@ -54,17 +58,21 @@ class Status:
 
     def step(self, report: StepReport) -> None:
         self._fields["step"] = report.step
-        self._beat()
+        self._goes_on()
 
     def evaluation(self, report: EvalReport) -> None:
-        self._beat()
+        self._goes_on()
 
     def note(self, message: str) -> None:
         self._fields["last_note"] = message
-        self._beat()
+        if message.startswith(STALLED):
+            self._fields["stalled"] = message.removeprefix(STALLED)
+            self._write()
+        else:
+            self._beat()
 
     def close(self, outcome: Outcome) -> None:
-        for name in ("phase", "phase_done", "phase_total"):
+        for name in ("phase", "phase_done", "phase_total", "stalled"):
             self._fields.pop(name, None)
         self._fields |= {
             "state": outcome.state,
@@ -73,6 +81,13 @@ class Status:
             "ended": _now(),
         }
         self._write()
+
+    def _goes_on(self) -> None:
+        """Whatever it was stalled by is over."""
+        if self._fields.pop("stalled", None) is not None:
+            self._write()
+        else:
+            self._beat()
 
     def _beat(self) -> None:
         if self._clock() - self._written >= HEARTBEAT_SECONDS:

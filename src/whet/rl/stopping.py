@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
 from whet.cancellation import cancel
 from whet.errors import WhetError
+from whet.rl.finishing import close_and_kill_children
+from whet.rl.monitors.protocol import Monitor, Outcome
 from whet.rl.run_directory import RunDirectory
-from whet.signals import STOPPING, on_stopping_signals
+from whet.signals import on_stopping_signals
 
 T = TypeVar("T")
 
@@ -35,16 +37,25 @@ async def unless_stopped(stop: asyncio.Event, work: Awaitable[T]) -> T:
 
 
 @contextmanager
-def stop_on_signals(stop: asyncio.Event) -> Iterator[None]:
-    """The first Ctrl-C or SIGTERM asks the run to stop; the second one ends the process as usual."""
-    loop = asyncio.get_running_loop()
+def stop_on_signals(
+    stop: asyncio.Event, monitor: Monitor, resume_command: str, step: Callable[[], int]
+) -> Iterator[None]:
+    """The first Ctrl-C or SIGTERM asks the run to stop with a checkpoint; the second ends the process without one.
+
+    `step` returns the last step that was learned.
+    """
 
     def ask(_: int) -> None:
+        monitor.note(
+            "stopping: the work under way ends first, then a checkpoint is written; a second signal ends at once"
+        )
         stop.set()
-        for number in STOPPING:
-            loop.remove_signal_handler(number)
 
-    with on_stopping_signals(ask):
+    def end() -> None:
+        message = "ended by a second signal, without a checkpoint of its last steps"
+        close_and_kill_children(monitor, Outcome("interrupted", step(), message, next_command=resume_command))
+
+    with on_stopping_signals(ask, say=monitor.note, end=end):
         yield
 
 

@@ -27,6 +27,8 @@ Verdict = Literal["told", "acted on", "given up"]
 GROUP = "group "
 """Kinds of waits for a group of rollouts begin so; the environment's name follows."""
 
+STALLED = "stalled: "
+"""What people are told of a wait begins so."""
 EVALUATION = "evaluation"
 ENGINE = "engine"
 """Kind of the one wait that lasts while the engine answers nobody; meanwhile the time of groups stands still."""

@@ -17,18 +17,17 @@ import os
 import signal
 import subprocess
 import sys
-import sysconfig
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import FrameType
 
 from whet.errors import RolloutTimeoutError, TrainingError
-from whet.rl.watchdog import Stall, Wait, Waits, WatchdogConfig, seconds
+from whet.rl.watchdog import STALLED, Stall, Wait, Waits, WatchdogConfig, seconds
+from whet.signals import environment_code, place
 
 SIGNAL = signal.SIGUSR2
 LISTENER = """
@@ -47,9 +46,6 @@ while True:
 """
 MOST_SWALLOWED = 3
 _current: ContextVar[Wait | None] = ContextVar("whet_current_wait", default=None)
-_OUR_CODE = str(Path(__file__).resolve().parents[1])
-_EVENT_LOOP = asyncio.events.__file__
-_STANDARD_LIBRARY = sysconfig.get_path("stdlib")
 
 Say = Callable[[str], None]
 
@@ -201,10 +197,10 @@ class Watchdog:
     def _on_stall(self, stall: Stall) -> None:
         line = stall.describe()
         if stall.verdict == "told":
-            self._tell(f"stalled: {line}")
+            self._tell(f"{STALLED}{line}")
             return
         if stall.verdict == "acted on" and stall.wait.act is not None:
-            self._tell(f"stalled: {line}; {'it is replaced' if stall.wait.replaceable else 'the run stops'}")
+            self._tell(f"{STALLED}{line}; {'it is replaced' if stall.wait.replaceable else 'the run stops'}")
             self._on_the_loop(stall.wait.act, line)
         elif self._gave_up is None:
             self._gave_up = self.clock()
@@ -224,12 +220,12 @@ class Watchdog:
             return
         if wait is None or not wait.runs_rollouts or stood_still < self.config.report_seconds:
             return
-        code = _code_of_others(frame)
-        line = f"{wait.whom} has kept the event loop for {seconds(stood_still)}: it is in {_place(code)}"
+        code = environment_code(frame) or frame
+        line = f"{wait.whom} has kept the event loop for {seconds(stood_still)}: it is in {place(code)}"
         if self._told_of_beat != self._beat:
             self._told_of_beat = self._beat
             if self._say is not None:
-                self._say(f"stalled: {line}")
+                self._say(f"{STALLED}{line}")
         if stood_still < self.waits.deadline(wait.kind):
             return
         # The same call as last time has caught what was raised in it; another one is the group's next rollout.
@@ -257,25 +253,3 @@ class Watchdog:
     def _end_the_process(self, message: str) -> None:
         if self._last_resort is not None:
             self._last_resort(message)
-
-
-def _code_of_others(frame: FrameType | None) -> FrameType | None:
-    """The innermost call of code that is neither whet's nor Python's own; the innermost of all where there is none.
-
-    Only calls that the event loop has made: outside of it is whoever started the run.
-    """
-    innermost = frame
-    while frame is not None and frame.f_code.co_filename != _EVENT_LOOP:
-        name = frame.f_code.co_filename
-        ours = name.startswith((_OUR_CODE, "<frozen"))
-        if not ours and (not name.startswith(_STANDARD_LIBRARY) or "site-packages" in name):
-            return frame
-        frame = frame.f_back
-    return innermost
-
-
-def _place(frame: FrameType | None) -> str:
-    """`file.py, line 7, in name`"""
-    if frame is None:
-        return "unknown code"
-    return f"{frame.f_code.co_filename}, line {frame.f_lineno}, in {frame.f_code.co_name}"

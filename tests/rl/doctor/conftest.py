@@ -46,6 +46,8 @@ PATIENTS: dict[str, dict[str, Any]] = {
     "too easy": {"env": [clinic("anything")]},
     "flat groups": {"env": [clinic("by_task")]},
     "steps of a hundredfold": {"learning_rate": 3e-2},
+    "a rate of 0.1": {"learning_rate": 0.1},
+    "groups of one": {"rollouts_per_example": 1, "batch_size": 4},
     "steps of tenfold": {"learning_rate": 3e-3, "eval": {"num_examples": 48}, "max_steps": 8},
     "by turns": {
         "env": [clinic("anything", "easy"), clinic("overlap", "hard", length=16)],

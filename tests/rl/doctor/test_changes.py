@@ -24,6 +24,8 @@ def keys_of(changes: list[Change]) -> dict[str, Any]:
         "cut off",
         "flat groups",
         "steps of a hundredfold",
+        "a rate of 0.1",
+        "groups of one",
         "cold",
         "paid for noise",
         "no room",
@@ -62,6 +64,24 @@ def test_with_the_change_the_finding_is_gone(run_of: Run, patient: str, rule: st
     cured = examine(run_of(patient, changes))
     assert cured.state == "finished"
     assert rule not in {finding.rule for finding in cured.findings}
+
+
+def proposed(run: Path, rule: str) -> dict[str, Any]:
+    [finding] = [finding for finding in examine(run).findings if finding.rule == rule]
+    return keys_of(list(finding.changes))
+
+
+def test_a_learning_rate_far_out_of_range_is_brought_into_it(run_of: Run) -> None:
+    assert proposed(run_of("a rate of 0.1"), "reward-unstable")["learning_rate"] == 1e-3
+
+
+def test_groups_of_one_become_groups_of_eight_with_a_batch_that_holds_them(run_of: Run) -> None:
+    assert proposed(run_of("groups of one"), "no-variance") == {"rollouts_per_example": 8, "batch_size": 8}
+
+
+def test_groups_of_one_are_no_fault_where_rollouts_are_compared_with_the_batch(run_of: Run) -> None:
+    run = run_of("groups of one", {"algorithm.advantage": "reinforce_pp"})
+    assert "no-variance" not in [finding.rule for finding in examine(run).findings]
 
 
 def test_a_change_reads_as_it_stands_in_the_file() -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +22,7 @@ DISEASES = [
     ("cut off", "reward-flat-low", "error", "cut off", "max_tokens = 3", "sampling.max_tokens = 12"),
     ("too easy", "reward-flat-high", "warning", "nothing to teach", "1.000 in steps 1 to 6", None),
     ("flat groups", "no-variance", "warning", "teach nothing", "100% of the groups", "rollouts_per_example = 8"),
-    ("steps of a hundredfold", "reward-unstable", "error", "lost", "0.530 in step 1", "learning_rate = 0.003"),
+    ("steps of a hundredfold", "reward-unstable", "error", "lost", "0.530 in step 1", "learning_rate = 0.001"),
     (
         "steps of tenfold",
         "held-out-falls",
@@ -74,3 +78,36 @@ def found(run: Path, rule: str) -> Finding:
     findings = {finding.rule: finding for finding in examine(run).findings}
     assert rule in findings, list(findings)
     return findings[rule]
+
+
+STALLS = """
+import asyncio
+import whet
+
+class Stalls(whet.SingleTurnEnv):
+    async def setup_state(self, state, **kwargs):
+        await asyncio.Event().wait()
+
+def load_environment():
+    rows = [{"question": "Say 1", "answer": "1"}]
+    return Stalls(dataset=rows, eval_dataset=rows, rubric=whet.Rubric(funcs=[zero]))
+
+def zero(completion):
+    return 0.0
+"""
+
+
+def test_a_run_that_is_stalled_is_not_called_well(warm: Any, tmp_path: Path) -> None:
+    (tmp_path / "stalls.py").write_text(STALLS)
+    settings = "batch_size = 4\nrollouts_per_example = 4\n[eval]\nbefore = false\n[watchdog]\nreport_seconds = 0.3\n"
+    (tmp_path / "run.toml").write_text(f'name = "run"\n{settings}[[env]]\nid = "./stalls.py"\n')
+    process = warm.start("train", "run", "run.toml", cwd=tmp_path)
+    assert any(line.startswith("stalled: ") for line in process.stdout)
+    until = time.monotonic() + 60
+    while not (diagnosis := examine(tmp_path / "runs" / "run")).findings:  # the file is written after the line
+        assert time.monotonic() < until
+    process.send_signal(signal.SIGINT)
+    process.finish(130)
+    [finding] = diagnosis.findings
+    assert (finding.rule, finding.severity) == ("stalled", "warning")
+    assert re.search(r"has waited .* for environment stalls.py, task 0", finding.evidence[0])

@@ -6,14 +6,18 @@ import io
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 from whet.files import read_lines
+from whet.rl.doctor import diagnose
 from whet.rl.doctor.live import KEPT_FIRST, KEPT_LAST, LiveDoctor
+from whet.rl.doctor.record import RunRecord
 from whet.rl.monitors.console import ConsoleMonitor
 from whet.rl.monitors.progress import Progress
-from whet.rl.monitors.protocol import RunPlan, StepReport
+from whet.rl.monitors.protocol import Outcome, RunPlan, StepReport
 from whet.rl.monitors.views import live_view
+from whet.rl.report.data import RunData
 
 Run = Callable[..., Path]
 
@@ -36,7 +40,7 @@ def test_the_log_of_a_sick_run_has_the_finding_once(run_of: Run) -> None:
     lines = [line for line in told(run_of("steps of a hundredfold")).splitlines() if line.startswith("doctor: ")]
     assert len(lines) == 1
     assert "the policy lost what it could do" in lines[0]
-    assert "learning_rate = 0.003  (now 0.03)" in lines[0]
+    assert "learning_rate = 0.001  (now 0.03)" in lines[0]
 
 
 def test_the_log_of_a_healthy_run_has_none(run_of: Run) -> None:
@@ -73,3 +77,50 @@ def test_memory_stays_flat_and_the_beginning_is_kept(run_of: Run) -> None:
 
 def test_a_directory_that_cannot_be_read_has_no_doctor(tmp_path: Path) -> None:
     assert LiveDoctor.of(tmp_path) is None
+
+
+def rows_of(rewards: list[float], spread: float = 0.0, **more: float) -> list[dict[str, float]]:
+    return [
+        {
+            "step": step,
+            "reward/mean": reward,
+            "reward/clinic/mean": reward,
+            "reward/std": spread,
+            "groups/zero_variance_frac": 1.0,
+            **more,
+        }
+        for step, reward in enumerate(rewards, 1)
+    ]
+
+
+CONFIG = {"env": [{"id": "clinic"}], "batch_size": 16, "rollouts_per_example": 4}
+ALL_ZERO = rows_of([0.0] * 20)
+SWINGS_AND_IS_LOW = rows_of([0.0, 0.09] * 10, spread=0.02)
+LOUD_IN_THE_MIDDLE = [
+    {**row, "reward/std": 0.4 if 10 <= row["step"] <= 20 else 0.01} for row in rows_of([0.3, 0.38] * 60)
+]
+
+
+@pytest.mark.parametrize("rows", [ALL_ZERO, SWINGS_AND_IS_LOW, LOUD_IN_THE_MIDDLE], ids=["zero", "low", "long"])
+def test_what_the_live_line_says_is_found_in_the_end(rows: list[dict[str, float]]) -> None:
+    doctor = LiveDoctor(CONFIG)
+    for row in rows:
+        doctor.step(int(row["step"]), row)
+    findings = diagnose(RunRecord(RunData(Path(), CONFIG, "", rows, [])))
+    assert doctor.name is not None
+    assert doctor.name in [finding.rule for finding in findings]
+
+
+def test_rewards_that_are_all_equal_do_not_swing() -> None:
+    findings = diagnose(RunRecord(RunData(Path(), CONFIG, "", ALL_ZERO, [])))
+    assert [finding.rule for finding in findings] == ["reward-flat-low"]
+
+
+def test_the_last_steps_are_looked_at_when_the_run_ends(run_of: Run) -> None:
+    written = io.StringIO()
+    monitor = ConsoleMonitor(Console(file=written, width=500))
+    monitor.start(plan_of(run_of("healthy")))
+    for row in rows_of([0.5] * 5 + [0.0] * 9, spread=0.1):
+        monitor.step(StepReport(int(row["step"]), {name: value for name, value in row.items() if name != "step"}))
+    monitor.close(Outcome("finished", 14, ""))
+    assert "doctor: the policy lost what it could do" in written.getvalue()

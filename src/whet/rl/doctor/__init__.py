@@ -9,12 +9,13 @@ Of a saved evaluation its readiness is told in the same shape (evaluation.py).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from whet.rl.doctor.finding import SEVERITIES, most_urgent_first
 from whet.rl.doctor.finding import Change as Change
 from whet.rl.doctor.finding import Finding as Finding
-from whet.rl.doctor.finding import most_urgent_first
 from whet.rl.doctor.record import RunRecord
 from whet.rl.doctor.rules import EXPLAINED_BY, RULES
 
@@ -36,11 +37,28 @@ class Diagnosis:
 
 
 def diagnose(run: RunRecord) -> list[Finding]:
-    """What is wrong with a run, most urgent first; empty where nothing is."""
+    """What is wrong with a run, most urgent first; empty where nothing is.
+
+    What the live view says, which holds the first and the last steps alone, is found of a whole run too.
+    """
     found = [finding for rule in RULES for finding in rule(run)]
     names = {finding.rule for finding in found}
-    causes = [finding for finding in found if not names.intersection(EXPLAINED_BY.get(finding.rule, ()))]
-    return most_urgent_first(causes)
+    recent = run.as_seen_live()
+    if recent is not run:
+        found += [
+            finding
+            for rule in RULES
+            for finding in rule(recent)
+            if finding.rule not in names and finding.severity != "info"
+        ]
+    return most_urgent_first([finding for finding in found if not _is_explained(finding, found)])
+
+
+def _is_explained(finding: Finding, found: Sequence[Finding]) -> bool:
+    """Whether it follows from another one, at least as severe: a warning never hides an error."""
+    severity = SEVERITIES.index(finding.severity)
+    explaining = EXPLAINED_BY.get(finding.rule, ())
+    return any(other.rule in explaining and SEVERITIES.index(other.severity) <= severity for other in found)
 
 
 def examine(path: Path) -> Diagnosis:

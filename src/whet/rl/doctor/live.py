@@ -8,13 +8,11 @@ from typing import Any
 
 from whet.errors import WhetError
 from whet.rl.doctor import diagnose
-from whet.rl.doctor.record import RunRecord
+from whet.rl.doctor.record import KEPT_FIRST, KEPT_LAST, RunRecord
 from whet.rl.report.data import RunData, read_run
 
 EVERY = 5
 """Steps between two looks: a look costs about a millisecond."""
-KEPT_FIRST, KEPT_LAST = 5, 50
-"""Steps that are held: what rules call the beginning, and as much as they look back, so that memory stays flat."""
 
 
 class LiveDoctor:
@@ -43,6 +41,11 @@ class LiveDoctor:
         """One step more; every few of them are looked at."""
         self._keep({"step": step, **metrics})
         if step % EVERY == 0:
+            self.look()
+
+    def look(self) -> None:
+        """At the steps so far."""
+        if self._first:
             rows = [*self._first, *self._last]
             data = RunData(Path(), self._config, "", rows, [])
             findings = [finding for finding in diagnose(RunRecord(data)) if finding.severity != "info"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from whet.rl.doctor.finding import Change
@@ -21,6 +21,8 @@ OPENING = 5
 """Steps at the beginning that it is compared with: before much was learned."""
 MIN_STEPS = 5
 """Steps below which nothing is said of a trend or a level."""
+KEPT_FIRST, KEPT_LAST = 5, 50
+"""Steps that are held while a run goes on: what rules call the beginning, and as much as they look back."""
 Row = Mapping[str, Any]
 
 
@@ -65,6 +67,7 @@ class Life:
     state: str = "running"  # as status.json has it; `died` where it says so of a run that no process holds
     silent_seconds: float = 0.0  # since its last heartbeat
     last_error: str | None = None
+    stalled: str | None = None  # what it waits for longer than usual, since its last step
     faults: Sequence[str] = ()  # of checkpoints that cannot be trusted
     checkpoints: Sequence[int] | None = None  # their steps; None where nobody looked
 
@@ -78,6 +81,13 @@ class RunRecord:
     errors: Sequence[Row] = ()  # of errors.jsonl
     rollouts: Sequence[Row] = ()  # of the newest step
     first_rollouts: Sequence[Row] = field(default=())  # of the first
+
+    def as_seen_live(self) -> RunRecord:
+        """The steps alone that are held while it goes on, and nothing else; itself where those are all."""
+        rows = self.data.metrics
+        if len(rows) <= KEPT_FIRST + KEPT_LAST:
+            return self
+        return RunRecord(replace(self.data, metrics=[*rows[:KEPT_FIRST], *rows[-KEPT_LAST:]], evaluations=[]))
 
     @property
     def environments(self) -> list[str]:

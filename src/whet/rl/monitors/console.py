@@ -65,19 +65,19 @@ class ConsoleMonitor:
         if self._progress is None:
             return
         self._progress.on_step(report)
-        self._examine(report)
+        if self._doctor is not None:
+            self._examine(lambda doctor: doctor.step(report.step, report.metrics))
         if self._live is not None:
             self._draw_now_and_then()
         else:
             self._print(step_line(self._progress))
 
-    def _examine(self, report: StepReport) -> None:
-        """Let the doctor see the step; as plain lines, a finding is printed when it is another than before."""
+    def _examine(self, look: Callable[[LiveDoctor], None]) -> None:
+        """Let the doctor look; as plain lines, a finding is printed when it is another than before."""
         assert self._progress is not None
-        if self._doctor is None:
-            return
+        assert self._doctor is not None
         before = self._doctor.name
-        self._doctor.step(report.step, report.metrics)
+        look(self._doctor)
         self._progress.finding = self._doctor.line
         if self._live is None and self._doctor.line is not None and self._doctor.name != before:
             self._print(f"doctor: {safe_text(self._doctor.line, 400)}")
@@ -96,6 +96,8 @@ class ConsoleMonitor:
             self._print(safe_text(line, 1000))
 
     def close(self, outcome: Outcome) -> None:
+        if self._doctor is not None and self._progress is not None:
+            self._examine(LiveDoctor.look)  # its last word is about the last steps too
         if self._live is not None:
             self._draw()
             self._live.stop()

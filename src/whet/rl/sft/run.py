@@ -190,7 +190,8 @@ class _Run:
             ending=self.ending,
         )
         watching = self.watchdog.on_duty(stop=loop.stop.set, say=self.monitor.note, last_resort=self._end_the_process)
-        with stop_on_signals(loop.stop), watching:
+        stopping = stop_on_signals(loop.stop, self.monitor, self._resume_command(), lambda: self.learner.version)
+        with stopping, watching:
             try:
                 self.ending.begin(loop.stop, records.evaluations, records.curve(VALIDATION_LOSS))
                 return await loop.run(step + 1)

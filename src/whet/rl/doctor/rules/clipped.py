@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from whet.rl.doctor.finding import Finding, rounded
+from whet.rl.doctor.changes import lower_rate
+from whet.rl.doctor.finding import Finding
 from whet.rl.doctor.record import MIN_STEPS, RunRecord
 
 NAME = "clipped"
@@ -33,8 +34,5 @@ def check(run: RunRecord) -> Iterator[Finding]:
             changes.append(run.change("algorithm.eps_low", max(low, 0.2), "the usual room for the ratio"))
     elif loss == "masked_is" and float(run.setting("algorithm.mask_threshold", 0.2)) < 0.1:
         changes.append(run.change("algorithm.mask_threshold", 0.2, "the usual room for a probability"))
-    rate = float(run.setting("learning_rate", 1e-5))
-    changes.append(
-        run.change("learning_rate", rounded(rate / 3), "the policy moves less between sampling and learning")
-    )
+    changes.append(lower_rate(run, 3, "the policy moves less between sampling and learning"))
     yield Finding(NAME, "warning", "the loss drops many tokens", evidence, changes)

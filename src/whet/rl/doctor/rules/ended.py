@@ -1,4 +1,4 @@
-"""The run ended before it was done: killed without a word, out of memory, failed; or it is not heard of any more."""
+"""The run ended before it was done: killed without a word, out of memory, failed; or it is stalled, or silent."""
 
 from __future__ import annotations
 
@@ -47,6 +47,14 @@ def check(run: RunRecord) -> Iterator[Finding]:
             "the run failed",
             [f"its last error: {life.last_error}", where],
             [Change("mend what the error names, then continue the run with --resume")],
+        )
+    elif life.state == "running" and life.stalled:
+        yield Finding(
+            "stalled",
+            "warning",
+            "the run is stalled",
+            [life.stalled, where],
+            [Change("mend what keeps it waiting; the run replaces it or stops with a checkpoint at its deadline")],
         )
     elif life.state == "running" and life.silent_seconds > _patience(seconds.mean if len(seconds) else 0.0):
         yield Finding(

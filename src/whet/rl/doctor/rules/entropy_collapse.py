@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from whet.rl.doctor.finding import Finding, rounded
+from whet.rl.doctor.changes import lower_rate
+from whet.rl.doctor.finding import Finding
 from whet.rl.doctor.record import MIN_STEPS, RunRecord
 from whet.rl.doctor.rules.entropy_explosion import USUAL
 
@@ -26,12 +27,12 @@ def check(run: RunRecord) -> Iterator[Finding]:
         f"entropy {now.mean:.4f} nats a token in {now.span}, {entropy.values[0]:.3f} in step {before.steps[0]}",
         f"mean reward {rewards.mean:.3f} in {rewards.span}",
     ]
-    rate, temperature = float(run.setting("learning_rate", 1e-5)), float(run.setting("sampling.temperature", 1.0))
+    temperature = float(run.setting("sampling.temperature", 1.0))
     changes = []
     if temperature < 1:
         changes.append(run.change("sampling.temperature", 1.0, "so that something else is tried"))
     if entropy.values[0] > CERTAIN:
-        changes.append(run.change("learning_rate", rounded(rate / 3), "it grew certain faster than it became right"))
+        changes.append(lower_rate(run, 3, "it grew certain faster than it became right"))
     bonus = float(run.setting("algorithm.entropy_coef", 0.0))
     changes.append(run.change("algorithm.entropy_coef", 3 * bonus or USUAL, "certainty then has a price"))
     yield Finding(NAME, "warning", "the policy stopped exploring before it was right", evidence, changes)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from whet.rl.doctor.changes import calmer
 from whet.rl.doctor.finding import Finding
 from whet.rl.doctor.record import MIN_STEPS, RunRecord
-from whet.rl.doctor.rules.swings import calmer
 
 NAME = "entropy-explosion"
 TIMES = 2.0

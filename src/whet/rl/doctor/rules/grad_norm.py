@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator
 
+from whet.rl.doctor.changes import lower_rate
 from whet.rl.doctor.finding import Finding, rounded
 from whet.rl.doctor.record import RunRecord
 
@@ -42,7 +43,6 @@ def check(run: RunRecord) -> Iterator[Finding]:
     if run.setting("algorithm.advantage") in ("max_rl", "grpo_std"):
         why = f"{run.setting('algorithm.advantage')} enlarges groups that hardly differ or rarely succeed"
         changes.append(run.change("algorithm.advantage", "grpo", why))
-    rate = float(run.setting("learning_rate", 1e-5))
-    changes.append(run.change("learning_rate", rounded(rate / 3), "each step is then smaller"))
+    changes.append(lower_rate(run, 3, "each step is then smaller"))
     harmless = limit and limit <= tighter
     yield Finding(NAME, "info" if harmless else "warning", "the gradient has spikes", evidence, changes)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from whet.rl.doctor.finding import Change, Finding, Severity, rounded
+from whet.rl.doctor.changes import lower_rate
+from whet.rl.doctor.finding import Change, Finding, Severity
 from whet.rl.doctor.record import MIN_STEPS, RunRecord
 
 NAME = "sampler-learner-mismatch"
@@ -50,8 +51,7 @@ def _changes(run: RunRecord, stale: float) -> Iterator[Change]:
     if run.setting("learner.dtype") == "bfloat16":
         yield run.change("learner.dtype", "float32", "the learner then computes what the sampler does")
     if stale > 0:
-        rate = float(run.setting("learning_rate", 1e-5))
-        yield run.change("learning_rate", rounded(rate / 3), "each version is then nearer to the one before")
+        yield lower_rate(run, 3, "each version is then nearer to the one before")
         yield run.change("max_async_level", max(0, int(run.setting("max_async_level", 1)) - 1), "fresher tokens")
     elif not run.setting("algorithm.router_replay", False):
         yield Change("of a mixture of experts: algorithm.router_replay = true sends tokens where the sampler sent them")

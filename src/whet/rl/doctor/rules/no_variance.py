@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from whet.rl.doctor.changes import larger_groups
 from whet.rl.doctor.finding import Change, Finding
 from whet.rl.doctor.record import MIN_STEPS, RunRecord
 
@@ -18,6 +19,8 @@ DONE = 0.9
 
 def check(run: RunRecord) -> Iterator[Finding]:
     flat, rewards = run.series("groups/zero_variance_frac").last(), run.series("reward/mean").last(MIN_STEPS)
+    if run.setting("algorithm.advantage") == "reinforce_pp":  # rollouts are compared with the batch, not their group
+        return
     if len(flat) < MIN_STEPS or flat.mean < MANY_FLAT or not len(rewards) or rewards.mean > DONE:
         return
     evidence = [
@@ -30,12 +33,12 @@ def check(run: RunRecord) -> Iterator[Finding]:
 
 def _changes(run: RunRecord, flat: float) -> list[Change]:
     changes = []
-    size, batch = int(run.setting("rollouts_per_example", 8)), int(run.setting("batch_size", 8))
     temperature = float(run.setting("sampling.temperature", 1.0))
     if temperature < 1:
         changes.append(run.change("sampling.temperature", 1.0, "attempts at a task then differ more"))
-    if batch % (2 * size) == 0 and int(run.setting("max_concurrent", 512)) >= 2 * size:
-        changes.append(run.change("rollouts_per_example", 2 * size, "in larger groups some attempt differs"))
+    if int(run.setting("rollouts_per_example", 8)) == 1:
+        return larger_groups(run, "a single rollout has nothing to be compared with, so its advantage is 0")
+    changes += larger_groups(run, "in larger groups some attempt differs")
     if flat < HOPELESS and not run.setting("buffer.difficulty_threshold", 0.0):
         changes.append(run.change("buffer.difficulty_threshold", 1e-6, "flat groups are replaced by others"))
     return [*changes, Change("a finer reward: partial credit instead of all or nothing")]

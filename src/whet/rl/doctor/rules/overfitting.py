@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from whet.rl.doctor.changes import calmer
 from whet.rl.doctor.finding import Change, Finding
 from whet.rl.doctor.record import RunRecord, Series
-from whet.rl.doctor.rules.swings import calmer
 from whet.rl.monitors.protocol import EvalReport, EvalScore
 
 NAME = "overfitting"

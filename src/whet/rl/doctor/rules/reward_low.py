@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from whet.rl.doctor.changes import larger_groups
 from whet.rl.doctor.finding import Change, Finding
 from whet.rl.doctor.record import MIN_STEPS, Row, RunRecord, Series, share
 
@@ -122,12 +123,10 @@ def _example(rows: list[Row]) -> list[str]:
 
 
 def _easier(run: RunRecord, rewards: Series) -> Iterator[Change]:
-    size, batch = int(run.setting("rollouts_per_example", 8)), int(run.setting("batch_size", 8))
     if max(rewards.values) > 0:
         if run.setting("algorithm.advantage") == "grpo":
             yield run.change("algorithm.advantage", "max_rl", "a rare success then counts by how rare it is")
-        if batch % (2 * size) == 0:
-            yield run.change("rollouts_per_example", 2 * size, "more attempts at a task, so that one of them succeeds")
+        yield from larger_groups(run, "more attempts at a task, so that one of them succeeds")
     yield Change(
         "make the tasks easier ([env.args]), give partial credit, or begin from a model that solves a few of them"
     )

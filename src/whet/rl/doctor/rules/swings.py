@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from whet.rl.doctor.finding import Change, Finding, rounded
+from whet.rl.doctor.changes import calmer
+from whet.rl.doctor.finding import Change, Finding
 from whet.rl.doctor.record import MIN_STEPS, RunRecord, Series
 
 NAME = "reward-unstable"
@@ -19,6 +20,8 @@ LASTING = 6
 """Steps in none of which it came half-way back: what does is a swing, not a fall."""
 SWING_STEPS = 12
 """Steps that show swings: fewer hold too few turns."""
+LEAST = 0.01
+"""Jumps below which nothing swings, whatever chance does: rewards that are all equal have no deviation at all."""
 
 
 def check(run: RunRecord) -> Iterator[Finding]:
@@ -47,7 +50,7 @@ def _swinging(run: RunRecord, rewards: Series) -> list[Finding]:
         return []
     jumps = [after - before for before, after in zip(rewards.values, rewards.values[1:], strict=False)]
     typical = math.sqrt(math.fsum(jump * jump for jump in jumps) / len(jumps) / 2)
-    if typical < CHANCE / 2 * run.noise:
+    if typical < max(LEAST, CHANCE / 2 * run.noise):
         return []
     evidence = [
         f"in {rewards.span} the mean reward jumps by {typical:.3f} around its course, between "
@@ -63,16 +66,3 @@ def _swinging(run: RunRecord, rewards: Series) -> list[Finding]:
 def _norms(run: RunRecord, window: Series) -> list[str]:
     norms = run.series("optim/grad_norm").last(len(window))
     return [f"gradient norm {norms.mean:.3g} on average in {norms.span}"] if len(norms) else []
-
-
-def calmer(run: RunRecord) -> list[Change]:
-    """Smaller steps, and what else keeps a policy where it is."""
-    rate = float(run.setting("learning_rate", 1e-5))
-    changes = [
-        run.change("learning_rate", rounded(rate / 10), "smaller steps; resume from a checkpoint before the fall")
-    ]
-    if not run.setting("optimizer.max_grad_norm", 1.0):
-        changes.append(run.change("optimizer.max_grad_norm", 1.0, "a single batch can then not move it far"))
-    if not run.setting("algorithm.kl_coef", 0.0):
-        changes.append(run.change("algorithm.kl_coef", 0.01, "holds the policy to what the run began with"))
-    return changes

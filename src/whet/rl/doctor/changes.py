@@ -1,0 +1,48 @@
+"""Changes that several rules propose, as configs that a run can be made with."""
+
+from __future__ import annotations
+
+from whet.rl.doctor.finding import Change, rounded
+from whet.rl.doctor.record import RunRecord
+
+LARGEST_RATE = 1e-3
+"""Largest learning rate proposed for AdamW and Muon: beyond it steps are too large for models of any size.
+A fraction of a rate far outside of the usual range would still be outside. SGD's rates have no such range."""
+GROUP_SIZE = 8
+"""Smallest group proposed: the default of training."""
+
+
+def lower_rate(run: RunRecord, factor: float, why: str) -> Change:
+    """The learning rate divided by `factor`, and at most the largest sensible one."""
+    rate = float(run.setting("learning_rate", 1e-5)) / factor
+    if run.setting("optimizer.type", "adamw") != "sgd":
+        rate = min(rate, LARGEST_RATE)
+    return run.change("learning_rate", rounded(rate), why)
+
+
+def larger_groups(run: RunRecord, why: str) -> list[Change]:
+    """Twice the group size, and at least `GROUP_SIZE`; with a batch and a concurrency that hold such groups.
+
+    Empty where a batch of several groups would become a single one, or rollouts could not run at once.
+    """
+    size, batch = int(run.setting("rollouts_per_example", 8)), int(run.setting("batch_size", 8))
+    wanted = max(2 * size, GROUP_SIZE)
+    if int(run.setting("max_concurrent", 512)) < wanted:
+        return []
+    changes = [run.change("rollouts_per_example", wanted, why)]
+    if batch % wanted:
+        if size >= GROUP_SIZE:
+            return []
+        whole = -(-batch // wanted) * wanted
+        changes.append(run.change("batch_size", whole, f"a batch holds whole groups of {wanted}"))
+    return changes
+
+
+def calmer(run: RunRecord) -> list[Change]:
+    """Smaller steps, and what else keeps a policy where it is."""
+    changes = [lower_rate(run, 10, "smaller steps; resume from a checkpoint before the fall")]
+    if not run.setting("optimizer.max_grad_norm", 1.0):
+        changes.append(run.change("optimizer.max_grad_norm", 1.0, "a single batch can then not move it far"))
+    if not run.setting("algorithm.kl_coef", 0.0):
+        changes.append(run.change("algorithm.kl_coef", 0.01, "holds the policy to what the run began with"))
+    return changes
