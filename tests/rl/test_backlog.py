@@ -193,6 +193,54 @@ def test_groups_whose_rewards_are_alike_are_replaced_and_the_best_fills_the_plac
     assert taken.tally.rejected == {"too little variance": 2}
 
 
+def test_a_group_kept_aside_for_its_variance_never_fills_a_place_when_it_has_become_too_old() -> None:
+    backlog = Backlog(Lead(1, max_off_policy_steps=2), Judge(min_variance=0.1, max_attempts=2))
+    place = backlog.open(0)
+    assert not backlog.add(group(place, Task(0, 0, 0, 0), rewards=(0.2, 0.4)), version=0)
+    assert backlog.add(group(place, Task(1, 0, 1, 0), rewards=(1, 1), version=3), version=3)
+    taken = backlog.take()
+    assert taken is not None
+    assert [found.id for found in taken.groups] == [1], "the best that was tried is three versions old"
+
+
+def test_a_place_whose_group_aside_became_too_old_is_attempted_until_one_is_without_errors() -> None:
+    backlog = Backlog(Lead(1, max_off_policy_steps=2), Judge(min_variance=0.1, max_attempts=3))
+    place = backlog.open(0)
+    assert not backlog.add(group(place, Task(0, 0, 0, 0), rewards=(0.2, 0.4)), version=0)
+    for number in (1, 2):  # as many attempts as there may be, but they were not all errors
+        assert not backlog.add(group(place, Task(number, 0, number, 0), version=3, failed=True), version=3)
+    assert backlog.add(group(place, Task(3, 0, 3, 0), rewards=(1, 1), version=3), version=3)
+    place = backlog.open(0)
+    for number in (4, 5):
+        assert not backlog.add(group(place, Task(number, 0, number, 0), version=3, failed=True), version=3)
+    with pytest.raises(TrainingError, match="env0: 3 groups in a row"):
+        backlog.add(group(place, Task(6, 0, 6, 0), version=3, failed=True), version=3)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.sampled_from([0.0, 0.1, 1.0, None])), max_size=60))
+def test_whatever_lands_when_no_group_of_a_batch_is_older_than_allowed(landings: list[tuple[int, int, float]]) -> None:
+    lead = Lead(2, max_off_policy_steps=2)
+    backlog, version = Backlog(lead, Judge(min_variance=0.2, max_attempts=3)), 0
+    places = [backlog.open(0) for _ in range(4)]
+    for number, (later, age, spread) in enumerate(landings):
+        version += later
+        places += [old.slot for old in backlog.expire(version)]
+        sampled_by = max(0, version - age)
+        rewards = (0.0, spread or 0.0)
+        landed = group(
+            places[0], Task(number, 0, number, 0), version=sampled_by, rewards=rewards, failed=spread is None
+        )
+        try:
+            places += [backlog.open(0)] if backlog.add(landed, version) else [places[0]]
+        except TrainingError:
+            return
+        del places[0]
+        part = backlog.take()
+        for taken in part.groups if part is not None else ():
+            assert not lead.too_old(taken.oldest_version, version)
+
+
 def test_nothing_but_errors_stops_the_run() -> None:
     backlog = Backlog(Lead(1), Judge(max_attempts=2))
     place = backlog.open(0)

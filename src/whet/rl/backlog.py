@@ -93,6 +93,7 @@ class Backlog:
         if self.lead.too_old(group.oldest_version, version):
             self.judge.tally.rejected["too old"] += 1
             return False
+        self.judge.forget(lambda aside: self._is_old(aside, version))  # what fills the place may be an earlier group
         accepted = self.judge.decide(group)
         if accepted is None:
             return False

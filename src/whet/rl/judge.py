@@ -4,13 +4,15 @@
       └────reject──▶ open (attempt + 1)        a rollout errored, or the rewards are all too alike
 
 Groups with too little variance are kept aside. When a place has used up its attempts the best of those fills it: they
-teach nothing, but they are honest samples and the batch stays exact. Errored groups never fill a place; when a place
-has nothing else the run stops with the error that was seen most.
+teach nothing, but they are honest samples and the batch stays exact. Where groups can become too old, those
+that have are forgotten (`forget`). Errored groups never fill a place; when a place has had nothing else
+the run stops with the error that was seen most.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from whet.errors import TrainingError
@@ -29,6 +31,7 @@ class Judge:
     tally: Tally = field(default_factory=Tally)
     _aside: dict[int, Group] = field(default_factory=dict)
     _attempts: Counter[int] = field(default_factory=Counter)
+    _errored: Counter[int] = field(default_factory=Counter)  # attempts of a place in a row that had errored rollouts
 
     def decide(self, group: Group) -> Group | None:
         """What fills the group's place: the group, or the best that was tried there; None asks for another group.
@@ -44,17 +47,24 @@ class Judge:
         self.tally.rejected[rejection] += 1
         if self._attempts[place] < self.max_attempts:
             return None
-        if place not in self._aside:
+        best = self._aside.get(place)
+        if best is not None:
+            self._forget(place)
+        elif self._errored[place] >= self.max_attempts:
             raise TrainingError(self._hopeless(group))
-        best = self._aside[place]
-        self._forget(place)
         return best
+
+    def forget(self, too_old: Callable[[Group], bool]) -> None:
+        """Groups kept aside that may not be trained any more; a place out of attempts takes the next without errors."""
+        self._aside = {place: group for place, group in self._aside.items() if not too_old(group)}
 
     def _rejection(self, group: Group) -> Rejection | None:
         if group.errors:
+            self._errored[group.slot] += 1
             self.tally.errored_rollouts += len(group.errors)
             self.tally.errors.update((group.environment, describe_error(error)) for error in group.errors)
             return "errored"
+        self._errored[group.slot] = 0
         variance = float(group.rewards_G.var())
         if variance >= self.min_variance:
             return None
@@ -72,4 +82,4 @@ class Judge:
 
     def _forget(self, place: int) -> None:
         self._aside.pop(place, None)
-        del self._attempts[place]
+        del self._attempts[place], self._errored[place]
