@@ -18,7 +18,7 @@ OURS = {
     "ppo": LossConfig(loss="ppo", eps_high=0.28),
     "importance_sampling": LossConfig(loss="importance_sampling"),
     "gspo": LossConfig(loss="gspo", eps_low=0.05, eps_high=0.1),
-    "cispo": LossConfig(loss="cispo", eps_low=0.999, eps_high=0.5),  # TRL bounds the ratio itself, and only above
+    "cispo": LossConfig(loss="cispo", eps_high=0.5),  # TRL bounds the ratio itself, and only above
     "ppo with a KL": LossConfig(loss="ppo", kl_coef=0.1),
     "ppo with entropy": LossConfig(loss="ppo", entropy_coef=0.05),
 }

@@ -35,8 +35,8 @@ def terms(name, **constants):
         ("masked_is", [-1.2499502, 0.00034550, 0.00259029, 1.2500498]),
         ("ppo", [-1.2, -1.2, 0.8, 1.25]),
         ("grpo", [-1.2, -1.2, 0.8, 1.25]),
-        ("cispo", [0.8317766, 0.1264326, -1.8420681, -2.7631021]),
-        ("gspo", [-1.2, -1.2, 0.8, 0.8]),
+        ("cispo", [0.8664340, 0.1896490, -0.4605170, -2.8782314]),
+        ("gspo", [-1.0004, -1.0004, 0.9997, 0.9997]),
         ("dro", [0.6956368, 0.1226353, -2.1730706, -2.3000953]),
         ("importance_sampling", [-1.25, -1.8, 0.2, 1.25]),
         ("cross_entropy", [0.6931472, 0.1053605, -2.3025851, -2.3025851]),
@@ -52,7 +52,7 @@ def test_values_are_those_worked_by_hand(name, expected):
         # -A r + 2e-3 log r, without the first term where the token was dropped
         ("masked_is", [-1.2495537, 0.0011756, -0.0032189, 1.2504463]),
         ("ppo", [0, 0, 0, 1.25]),
-        ("cispo", [-1.2, -1.2, 0.8, 1.2]),
+        ("cispo", [-1.25, -1.8, 0.2, 1.25]),
         ("gspo", [0, 0, 0, 0]),
         ("dro", [-0.9776856, -0.9412213, 0.8390562, 1.0223144]),  # -A + 0.1 log r
         ("importance_sampling", [-1.25, -1.8, 0.2, 1.25]),
@@ -75,9 +75,10 @@ def test_gradients_are_the_finite_differences_of_the_loss(name):
 
 
 def test_cispos_gradient_is_the_finite_difference_with_its_weight_held():
-    weight = (P / Q).clamp(0.8, 1.2)
+    weight = (P / Q).clamp(max=1.2)
     given = inputs()
-    (found,) = torch.autograd.grad(loss_fn("cispo")(given, LossConfig(loss="cispo")).loss_N.sum(), given.logprobs_N)
+    config = LossConfig(loss="cispo", eps_high=0.2)
+    (found,) = torch.autograd.grad(loss_fn("cispo")(given, config).loss_N.sum(), given.logprobs_N)
     step = 1e-6
     held = [-(weight * A * (P.log() + sign * step)) for sign in (1, -1)]
     torch.testing.assert_close(found, (held[0] - held[1]) / (2 * step), atol=1e-8, rtol=1e-6)
@@ -86,7 +87,7 @@ def test_cispos_gradient_is_the_finite_difference_with_its_weight_held():
 def test_gspo_spreads_a_sequences_ratio_over_its_tokens():
     p, q = torch.tensor([0.5, 0.5, 0.2, 0.2], dtype=torch.float64), torch.tensor([0.5, 0.4, 0.2, 0.2]).double()
     given = inputs(p, q)
-    loss_fn("gspo")(given, LossConfig(loss="gspo")).loss_N.sum().backward()
+    loss_fn("gspo")(given, LossConfig(loss="gspo", eps_low=0.2, eps_high=0.2)).loss_N.sum().backward()
     s = 1.25**0.5  # inside the bounds: each of two tokens gets -A s (1/2 + 1/2)
     torch.testing.assert_close(given.logprobs_N.grad, torch.tensor([-s, -s, 1, 1], dtype=torch.float64))
 
@@ -103,12 +104,41 @@ def test_on_policy_every_loss_has_the_policy_gradient(name):
     [
         ("masked_is", [False, True, True, False]),
         ("ppo", [True, True, True, False]),
-        ("cispo", [True, True, True, True]),
+        ("cispo", [False, False, False, False]),
         ("gspo", [True, True, True, True]),
     ],
 )
 def test_tokens_that_were_dropped_or_cut_are_counted(name, expected):
     assert terms(name).clipped_N.tolist() == expected
+
+
+def test_cispo_has_no_lower_bound_and_bounds_a_weight_by_five():
+    p, q = torch.tensor([1e-3, 0.9, 0.9, 0.9]).double(), torch.tensor([0.9, 0.1, 0.9, 0.15]).double()
+    given = inputs(p, q, torch.ones(4).double())
+    loss_fn("cispo")(given, LossConfig(loss="cispo")).loss_N.sum().backward()
+    torch.testing.assert_close(given.logprobs_N.grad, -torch.tensor([1e-3 / 0.9, 5, 1, 5]).double())
+
+
+def test_gspo_clips_a_sequence_that_moved_by_a_thousandth():
+    moved = inputs(Q * 1.001, Q)
+    assert loss_fn("gspo")(moved, LossConfig(loss="gspo")).clipped_N.tolist() == [True, True, False, False]
+    assert not loss_fn("ppo")(moved, LossConfig(loss="ppo")).clipped_N.any()
+
+
+def test_the_bounds_of_a_loss_are_written_into_the_config_and_those_given_stay():
+    bounds = {name: (LossConfig(loss=name).eps_low, LossConfig(loss=name).eps_high) for name in LOSSES}
+    clipped = {"ppo": (0.2, 0.2), "grpo": (0.2, 0.2), "gspo": (3e-4, 4e-4), "cispo": (1.0, 4.0)}
+    assert bounds == {name: clipped.get(name, (None, None)) for name in LOSSES}
+    given = LossConfig(loss="gspo", eps_low=0.2)
+    assert given.ratio_bounds == (0.8, 1 + 4e-4)
+    assert LossConfig(**given.model_dump()) == given
+    with pytest.raises(ValueError, match="eps_low would have no effect: loss = masked_is does not use it"):
+        LossConfig(eps_low=0.3)
+
+
+def test_the_bounds_that_configs_of_earlier_runs_hold_for_every_loss_are_read():
+    assert LossConfig(loss="masked_is", eps_low=0.2, eps_high=0.2) == LossConfig()
+    assert LossConfig(loss="gspo", eps_low=0.2, eps_high=0.2).ratio_bounds == (0.8, 1.2)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,20 @@ USED_BY: dict[str, tuple[LossName, ...]] = {
 }
 """Which losses read a constant; with another loss it would have no effect, which is refused."""
 
+BOUNDS: dict[str, tuple[float, float]] = {
+    "grpo": (0.2, 0.2),
+    "ppo": (0.2, 0.2),
+    "gspo": (3e-4, 4e-4),
+    "cispo": (1.0, 4.0),
+}
+"""eps_low and eps_high where the config has none, from the papers. PPO: Schulman et al. 2017 (arXiv:1707.06347). GSPO:
+section 5.1 of arXiv:2507.18071; one ratio for a sequence moves far less than those of its tokens. CISPO: MiniMax-M1
+(arXiv:2506.13585) has no lower bound and tunes the upper one; ScaleRL (arXiv:2510.13786) finds largest weights of 4 to
+8 alike, here it is 5."""
+
+ONCE_WRITTEN = 0.2
+"""What configs of earlier runs hold for both, whatever their loss; as it was, it says nothing there."""
+
 PART_OF: dict[str, str] = {
     "kl_estimator": "kl_coef",
     "reference": "kl_coef",
@@ -51,8 +65,15 @@ class LossConfig(BaseModel):
         description=f"Loss per token: {', '.join(get_args(LossName))}; or an import path, package.module:function.",
     )
     loss_args: dict[str, Any] = Field(default_factory=dict, description="Constants of a loss given by import path.")
-    eps_low: float = Field(0.2, ge=0, lt=1, description="Ratio clipping below 1 (grpo, ppo, cispo, gspo).")
-    eps_high: float = Field(0.2, ge=0, description="Ratio clipping above 1 (grpo, ppo, cispo, gspo).")
+    eps_low: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="Ratios are clipped this far below 1. Default: 0.2 (grpo, ppo), 3e-4 (gspo), 1 = never (cispo).",
+    )
+    eps_high: float | None = Field(
+        None, ge=0, description="Ratios are clipped this far above 1. Default: 0.2 (grpo, ppo), 4e-4 (gspo), 4 (cispo)."
+    )
     mask_threshold: float = Field(0.2, gt=0, description="Probability difference at which masked_is drops a token.")
     mask_penalty: float = Field(1e-3, ge=0, description="Weight of (log r)^2 in masked_is.")
     dro_beta: float = Field(0.1, ge=0, description="Weight of the quadratic term in dro.")
@@ -61,6 +82,27 @@ class LossConfig(BaseModel):
     )
     kl_estimator: KLEstimator = Field("k3", description="How that KL is estimated from the tokens that were taken.")
     entropy_coef: float = Field(0.0, ge=0, description="Entropy bonus per token: coefficient times nats.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _bounds_of_the_loss(cls, data: Any) -> Any:
+        """Written out where the loss has bounds, so that a run's config says which it was trained with."""
+        if not isinstance(data, dict):
+            return data
+        given, usual = dict(data), BOUNDS.get(data.get("loss", "masked_is"))
+        for place, name in enumerate(("eps_low", "eps_high")):
+            if usual is not None and given.get(name) is None:
+                given[name] = usual[place]
+            elif usual is None and given.get(name) == ONCE_WRITTEN:
+                del given[name]
+        return given
+
+    @property
+    def ratio_bounds(self) -> tuple[float, float]:
+        """Between which the loss clips ratios."""
+        assert self.eps_low is not None, f"{self.loss} has no bounds"
+        assert self.eps_high is not None, f"{self.loss} has no bounds"
+        return 1 - self.eps_low, 1 + self.eps_high
 
     @field_validator("loss")
     @classmethod

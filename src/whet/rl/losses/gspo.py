@@ -19,5 +19,5 @@ def gspo(inputs: LossInputs, config: LossConfig) -> LossTerms:
     sums_B = log_ratio_N.new_zeros(len(sequences)).index_add(0, sequence_N, log_ratio_N)
     ratio_N = (sums_B / sequence_N.bincount(minlength=len(sequences))).exp()[sequence_N]
     plain_N = inputs.advantages_N * ratio_N
-    cut_N = inputs.advantages_N * ratio_N.clamp(1 - config.eps_low, 1 + config.eps_high)
+    cut_N = inputs.advantages_N * ratio_N.clamp(*config.ratio_bounds)
     return LossTerms(-torch.minimum(plain_N, cut_N), cut_N < plain_N)

@@ -15,5 +15,5 @@ from whet.rl.losses.terms import LossInputs, LossTerms
 def ppo(inputs: LossInputs, config: LossConfig) -> LossTerms:
     ratio_N = inputs.log_ratio_N.exp()
     plain_N = inputs.advantages_N * ratio_N
-    cut_N = inputs.advantages_N * ratio_N.clamp(1 - config.eps_low, 1 + config.eps_high)
+    cut_N = inputs.advantages_N * ratio_N.clamp(*config.ratio_bounds)
     return LossTerms(-torch.minimum(plain_N, cut_N), cut_N < plain_N)
