@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from whet.rl.monitors.protocol import EvalReport, EvalScore
+from whet.rl.rollout_log import write_evaluation
 from whet.rollouts.results import RESULTS
 
 Fixture = Callable[..., Any]
@@ -46,6 +48,37 @@ def test_a_run_is_walked_through_with_keys_from_the_list_to_a_conversation_and_b
     terminal.wait_for("task 7")
     terminal.send("q")
     assert terminal.wait() == 0
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100, 200])
+def test_every_width_shows_the_names_of_runs_first(
+    training: Fixture, trained: Fixture, terminals: Any, tmp_path: Path, columns: int
+) -> None:
+    rows = [[trained("0", 1.0, 0.5, [85, 66])]]
+    for name in ("slow-and-steady", "fast-and-loose"):
+        training(rows, name=name)
+    terminal = terminals.open(["whet", "view"], cwd=tmp_path, columns=columns, rows=20)
+    screen = terminal.wait_for("2 below runs").splitlines()
+    assert screen[1].split()[0] == "name"
+    assert {line.split()[0] for line in screen[2:4]} == {"slow-and-steady", "fast-and-loose"}
+
+
+def test_greedy_and_sampled_rollouts_of_a_held_out_task_are_shown_apart(
+    training: Fixture, trained: Fixture, terminals: Any, tmp_path: Path
+) -> None:
+    run = training([[]])
+    ways = {"temperature 1": [0.1, 0.2], "greedy": [0.9]}
+    scores = [
+        EvalScore(
+            "reverse-text", way, 0.5, {}, len(rewards), 0, [trained("3", each, 0.0, [85, 66]) for each in rewards]
+        )
+        for way, rewards in ways.items()
+    ]
+    write_evaluation(run / "rollouts", EvalReport("before", 0, 0, scores))
+    terminal = terminals.open(["whet", "view", run], columns=120, rows=24)
+    terminal.wait_for(lambda lines: "sampling" in lines[2] and "temperature 1" in lines[3] and "greedy" in lines[5])
+    terminal.send("g")
+    terminal.wait_for(re.compile("temperature 1 .*2 rollouts, reward 0.150 from 0.100 to 0.200"))
 
 
 @pytest.mark.parametrize(("key", "code"), [("q", 0), ("\x03", 130)], ids=["q", "Ctrl-C"])

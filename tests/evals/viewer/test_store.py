@@ -221,6 +221,15 @@ def test_a_group_is_the_rollouts_of_one_task_wherever_they_stand(tmp_path: Path)
     assert [head.place for head in store.heads()] == [0, 0, 0, 0, 1, 1]
 
 
+def test_greedy_and_sampled_rollouts_of_a_task_are_two_groups(tmp_path: Path) -> None:
+    hot, greedy = {"group": "7", "sampling": "temperature 1"}, {"group": "7", "sampling": "greedy"}
+    store = evaluation(tmp_path, row(7, **hot), row(7, **greedy), row(7, **hot), row(7, group="7"))
+    assert store.group(0) == [0, 2]
+    assert store.group(1) == [1]
+    assert [head.place for head in store.heads()] == [0, 0, 1, 0]
+    assert [head.sampling for head in store.heads()] == ["temperature 1", "greedy", "temperature 1", None]
+
+
 def test_a_list_knows_where_a_rollout_stands(tmp_path: Path) -> None:
     store = evaluation(tmp_path, row(0, 0.1), row(1, 0.9), row(2, 0.5))
     heads = store.heads(Filter(reward_from=0.2), Sort("reward"))

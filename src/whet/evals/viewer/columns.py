@@ -71,7 +71,7 @@ class Columns:
         return values
 
     def name(self, number: int) -> str:
-        """An environment, a class of error, a stop condition or a candidate; "" for none."""
+        """An environment, a class of error, a stop condition, a candidate or a way of sampling; "" for none."""
         if number not in self._names and number:
             self._names = self._index.names()
         return self._names.get(number, "")
@@ -109,6 +109,7 @@ class Columns:
             error=self.name(self["error"][number]) or None,
             stop_condition=self.name(self["stop_condition"][number]) or None,
             candidate=self.name(self["candidate"][number]) or None,
+            sampling=self.name(self["sampling"][number]) or None,
             truncated=bool(self["truncated"][number]),
             input_tokens=_known(self["input_tokens"][number]),
             output_tokens=_known(self["output_tokens"][number]),

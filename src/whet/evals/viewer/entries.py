@@ -28,6 +28,7 @@ NUMBERS: Mapping[str, str] = {
     "error": "I",
     "stop_condition": "I",
     "candidate": "I",
+    "sampling": "I",
     "truncated": "B",
     "damaged": "B",
     "turns": "I",
@@ -39,7 +40,7 @@ NUMBERS: Mapping[str, str] = {
     "example": "d",
 }
 """Columns by name, with the type code of `array`. Where a number is not known, a `d` column holds NaN."""
-NAMES = ("environment", "error", "stop_condition", "candidate")
+NAMES = ("environment", "error", "stop_condition", "candidate", "sampling")
 """Columns that hold numbers of names, 0 for none."""
 QUESTION_LENGTH = 160
 NAME_LENGTH = 120
@@ -53,6 +54,7 @@ class Entry(NamedTuple):
     error: str = ""
     stop_condition: str = ""
     candidate: str = ""
+    sampling: str = ""  # of a run's held-out tasks: "greedy", "temperature 1"
     truncated: bool = False
     turns: int = 0
     reward: float = UNKNOWN
@@ -79,7 +81,7 @@ def read_entry(line: bytes) -> Entry:
 
 def entry_of(row: dict[str, Any]) -> Entry:
     """The entry of a row, as it was parsed."""
-    name = _name(row.get("environment"))
+    name, sampling = _name(row.get("environment")), _name(row.get("sampling"))
     example_id = _example_id(row.get("example_id"))
     input_tokens, output_tokens = _tokens(row)
     group = row.get("group")
@@ -88,6 +90,7 @@ def entry_of(row: dict[str, Any]) -> Entry:
         error=_error(row.get("error")),
         stop_condition=_name(row.get("stop_condition")),
         candidate=_name(row.get("candidate")),
+        sampling=sampling,
         truncated=bool(row.get("is_truncated")),
         turns=_turns(row),
         reward=_number(row.get("reward")),
@@ -97,7 +100,7 @@ def entry_of(row: dict[str, Any]) -> Entry:
         duration=_number(_field(row.get("timing"), "total")),
         example=_number(example_id),
         example_id=example_id,
-        group=json.dumps([name, example_id if group is None else str(group), group is None]),
+        group=json.dumps([name, example_id if group is None else str(group), group is None, sampling]),
         place=_place(row.get("rollout")),
         question=question_of(row, QUESTION_LENGTH),
     )

@@ -44,6 +44,7 @@ class Head:
     error: str | None = None  # class of the error
     stop_condition: str | None = None
     candidate: str | None = None  # of a search for prompts: its id
+    sampling: str | None = None  # of a run's held-out tasks: greedy, temperature 1
     truncated: bool = False
     input_tokens: float | None = None
     output_tokens: float | None = None

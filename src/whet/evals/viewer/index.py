@@ -4,7 +4,7 @@
     chunks    one row a piece of consecutive lines, in the order of the rollouts' numbers
     columns   name, chunk -> the numbers of a column as the bytes of an `array`
     texts     chunk -> [[example_id, question, problem], ...] as JSON
-    names     number -> environment, class of error, stop condition, candidate
+    names     number -> environment, class of error, stop condition, candidate, sampling
 
 Pieces rather than rows, because a list of 200,000 rollouts is sorted and filtered by whole columns, and a column is
 read in a millisecond this way. SQLite gives what is hard to get right: a piece is there whole or not at all, several
@@ -28,7 +28,7 @@ from whet.evals.viewer.entries import NUMBERS
 from whet.evals.viewer.pieces import Mark
 
 APPLICATION = 0x77686574  # "whet": the file is ours to throw away
-VERSION = 2
+VERSION = 3
 BUSY_SECONDS = 30.0
 _TABLES = """
 CREATE TABLE stamp (generation INTEGER, changes INTEGER);

@@ -229,7 +229,9 @@ class Store:
         with self._reading() as columns:
             return columns.totals(range(columns.count) if heads is None else heads.numbers)
 
-    def counts(self, column: Literal["environment", "error", "stop_condition", "candidate", "part"]) -> dict[str, int]:
+    def counts(
+        self, column: Literal["environment", "error", "stop_condition", "candidate", "sampling", "part"]
+    ) -> dict[str, int]:
         """The values there are to filter by, with their numbers of rollouts: most frequent first, parts in order."""
         with self._reading() as columns:
             if column == "part":
@@ -239,7 +241,7 @@ class Store:
     def group(self, number: int) -> list[int]:
         """All rollouts of the group this one belongs to, itself too, in order.
 
-        A group: the rollouts of one task (of one step or evaluation, in a run).
+        A group: the rollouts of one task (in a run, of one step, or of one way of sampling in one evaluation).
         """
         with self._reading() as columns:
             if not 0 <= number < columns.count:

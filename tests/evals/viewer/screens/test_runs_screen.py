@@ -23,7 +23,7 @@ def test_evaluations_and_runs_are_listed_and_opened(
 
     async def steps(driver: Any) -> None:
         await driver.sees("Runs", "2 below", "evaluation", "training")
-        assert driver.line("arithmetic").split()[-1] == "finished"
+        assert "finished" in driver.line("arithmetic").split()
         await driver.type("slash", *"arith", "enter")
         await driver.sees("1 below", without="reverse-text")
         await driver.type("enter")
@@ -49,8 +49,9 @@ def test_a_run_that_begins_meanwhile_comes_into_the_list(
 
 
 def test_a_run_that_was_removed_meanwhile_is_one_line(
-    evaluation: Fixture, rollout: Fixture, drive: Fixture, tmp_path: Path
+    evaluation: Fixture, rollout: Fixture, drive: Fixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)  # so that the message, which wraps, does not depend on the length of the folder's name
     gone = evaluation([rollout(0, 1.0)])
 
     async def steps(driver: Any) -> None:
@@ -61,7 +62,7 @@ def test_a_run_that_was_removed_meanwhile_is_one_line(
         await driver.type("enter")
         await driver.sees("no such file")
 
-    drive(tmp_path, steps)
+    drive(Path("outputs"), steps)
 
 
 def test_without_a_path_the_usual_folders_are_meant(

@@ -188,6 +188,8 @@ y x     copy this rollout, export it or the list
         count = self.columns
         shown = f"{self._first + 1}-{self._first + count}" if count > 1 else str(self._first + 1)
         window = f"{shown} of " if count < len(self.numbers) else ""
+        if head.sampling:
+            parts.append(f"  {head.sampling}")
         parts.append(f"  {window}{len(self.numbers)} rollouts")
         if mean is not None:
             parts.append(f", reward {mean:.3f} from {min(rewards):.3f} to {max(rewards):.3f}")

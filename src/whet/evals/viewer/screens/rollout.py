@@ -159,6 +159,8 @@ y x     copy this rollout, export it or the list
         parts.append(f"  task {head.example_id}" if head.example_id is not None else "")
         if head.part:
             parts.append(f"  step {part_name(head)}" if head.part.startswith("step") else f"  {part_name(head)}")
+        if head.sampling:
+            parts.append(f"  {head.sampling}")
         reward = f"{number(head.reward) or 'none'} {reward_bar(head.reward)}".rstrip()
         second: list[str | tuple[object, str]] = [
             " reward ",

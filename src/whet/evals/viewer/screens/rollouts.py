@@ -91,7 +91,7 @@ y x     copy this rollout, export it or the list
 
     def __init__(self, listing: Listing) -> None:
         super().__init__(listing)
-        self._environments, self._errors = 1, False
+        self._environments, self._errors, self._samplings = 1, False, 0
         self._columns = self._wanted_columns()
         self._loading = False
         self._again = False
@@ -100,7 +100,9 @@ y x     copy this rollout, export it or the list
 
     def _wanted_columns(self) -> list[Column]:
         kind = self.listing.store.source.kind
-        return rollout_columns(kind=kind, environments=self._environments, errors=self._errors)
+        return rollout_columns(
+            kind=kind, environments=self._environments, errors=self._errors, samplings=self._samplings
+        )
 
     def compose(self) -> ComposeResult:
         yield Bar(self._status())
@@ -179,6 +181,7 @@ y x     copy this rollout, export it or the list
                 counts = self.listing.store.counts
                 self._environments = len(await asyncio.to_thread(counts, "environment"))
                 self._errors = bool(await asyncio.to_thread(counts, "error"))
+                self._samplings = len(await asyncio.to_thread(counts, "sampling"))
                 # What was loaded is of a file that is gone, or in an order that is not wanted any more.
                 self._again |= generation != self.listing.progress.generation
                 if self._again:

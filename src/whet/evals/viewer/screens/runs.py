@@ -24,13 +24,14 @@ from whet.evals.viewer.widgets.rows import Cell, Rows
 AGAIN = 3.0  # seconds between two looks at the folders
 
 COLUMNS = (
-    Column("date", "last written", 16, rank=3),
-    Column("kind", "kind", 10, rank=5),
-    Column("environment", "environment", 14, stretch=True),
+    Column("name", "name", 16, stretch=True, both_ends=True),
+    Column("kind", "kind", 10, rank=3),
+    Column("environment", "environment", 14, stretch=True, rank=1),
     Column("model", "model", 16, rank=2),
     Column("reward", "reward", 7, rank=1, right=True),
-    Column("rollouts", "rollouts", 9, rank=4, right=True),
+    Column("rollouts", "rollouts", 9, rank=5, right=True),
     Column("state", "state", 11, rank=2),
+    Column("date", "last written", 16, rank=4),
     Column("path", "directory", 30, rank=6),
 )
 
@@ -97,13 +98,14 @@ Enter   the rollouts of a run
         run = self.shown[row]
         states = {"finished": "good", "failed": "bad", "interrupted": "bad"}
         return [
-            (run.date[:16].replace("T", " "), "dim"),
+            (run.path.absolute().name, "name"),
             run.kind,
-            (run.environment or "unknown", "name"),
+            run.environment or "unknown",
             run.model,
             number(run.reward),
             "" if run.count is None else f"{run.count:,}",
             (run.note, "bad") if run.note else (run.state, states.get(run.state, "middling")),
+            (run.date[:16].replace("T", " "), "dim"),
             (str(run.path), "dim"),
         ]
 

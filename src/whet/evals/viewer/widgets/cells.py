@@ -27,12 +27,13 @@ SORTS: dict[str, SortColumn] = {
 """What a click on the title of a column sorts by."""
 
 
-def rollout_columns(*, kind: str, environments: int, errors: bool) -> list[Column]:
+def rollout_columns(*, kind: str, environments: int, errors: bool, samplings: int = 0) -> list[Column]:
     """The columns for an evaluation, a run or a search; those that would say nothing are left out."""
     columns = [
         Column("mark", "", 1),
         Column("number", "#", 6, rank=9, right=True),
         Column("part", "step", 11, rank=3),
+        Column("sampling", "sampling", 13, rank=5),
         Column("environment", "environment", 14, rank=5),
         Column("candidate", "candidate", 12, rank=2),
         Column("task", "task", 20 if kind == "search" else 6, rank=1, right=True),
@@ -50,6 +51,8 @@ def rollout_columns(*, kind: str, environments: int, errors: bool) -> list[Colum
     without = set() if kind == "training" else {"part", "advantage"}
     if kind != "search":
         without.add("candidate")
+    if samplings < 2:
+        without.add("sampling")
     if environments < 2:
         without.add("environment")
     if not errors:
@@ -67,6 +70,7 @@ def rollout_cells(head: Head, columns: list[Column], *, passed: float, found: bo
         "mark": ("•", "middling") if found else "",
         "number": (str(head.number + 1), "dim"),
         "part": part_name(head),
+        "sampling": head.sampling or "",
         "environment": head.environment,
         "candidate": (candidate, candidate_style(candidate)),
         "task": "" if head.example_id is None else str(head.example_id),

@@ -69,6 +69,8 @@ def _facts(row: Mapping[str, Any], head: Head, passed: float) -> Iterator[Fact]:
         yield "environment", head.environment, "name"
     if head.part:
         yield "step", part_name(head), ""
+    if head.sampling:
+        yield "sampling", head.sampling, ""
     yield "task", "none" if head.example_id is None else str(head.example_id), ""
     if row.get("group") is not None:
         yield "group", str(row["group"]), ""
