@@ -1,5 +1,6 @@
 """Scored groups to packed tokens: what carries which advantage, and what carries none; at once, or part by part."""
 
+import asyncio
 from typing import get_args
 
 import pytest
@@ -10,6 +11,8 @@ from whet.rl.curriculum import Task
 from whet.rl.group import Group
 from whet.rl.losses.config import BLIND_TO, AdvantageName, AlgorithmConfig, RewardNorm
 from whet.rl.shaping import RewardShaper
+from whet.rubrics.rubric import Rubric
+from whet.types import State
 
 
 def rollout(reward, completion, *, truncated=False, advantage=None):
@@ -73,6 +76,44 @@ def test_advantages_are_made_of_shaped_rewards():
 def test_an_environments_own_advantages_are_taken_as_they_are():
     own = group(rollout(1.0, [3], advantage=7.0), own_advantages=True)
     assert assembled(own, reward_clip=(0, 0.5)).advantages == [[7.0]]
+
+
+def judged(*own):
+    """A rollout of a turn for each advantage of its own; None: it has none."""
+    steps, ids = [], [1, 2]
+    for number, advantage in enumerate(own):
+        (step,) = rollout(0.0, [10 + number] * 2)["trajectory"]
+        step["tokens"]["prompt_ids"] = list(ids)
+        steps.append({**step, "advantage": advantage, "reward": None})
+        ids += [*step["tokens"]["completion_ids"], 9]
+    return State({**rollout(None, []), "trajectory": steps, "error": None})
+
+
+def test_turns_with_an_advantage_of_their_own_carry_it_and_the_others_the_rollouts():
+    states = [judged(None, 5.0, 0.0), judged(None, -0.5, None), judged(0.0, None, None)]
+    rewards = iter([1.0, 0.0, 0.5])
+    asyncio.run(Rubric(funcs=[lambda: next(rewards)]).score_group(states))
+    found = assembled(group(*states), advantage="rloo", reward_clip=(0.0, 0.75))
+    first, second, third = found.advantages[0]
+    assert (first, second, third) == pytest.approx((0.5, -0.625, 0.125))
+    weights = found.batch.advantages[found.batch.trained].reshape(3, 3, 2)
+    assert weights[..., 0].tolist() == weights[..., 1].tolist()
+    expected = [first, 5.0, 0.0, second, -0.5, second, 0.0, third, third]
+    assert weights[..., 0].flatten().tolist() == pytest.approx(expected)
+
+
+def test_a_rubric_of_ones_own_may_set_advantages_of_steps_after_the_fact():
+    class ByTurn(Rubric):
+        async def score_group(self, states):
+            await super().score_group(states)
+            for state in states:
+                state["trajectory"][-1]["advantage"] = 3.0
+
+    states = [judged(None, None), judged(None, None)]
+    rewards = iter([1.0, 0.0])
+    asyncio.run(ByTurn(funcs=[lambda: next(rewards)]).score_group(states))
+    batch = assembled(group(*states)).batch
+    assert batch.advantages[batch.trained].tolist() == [0.5, 0.5, 3, 3, -0.5, -0.5, 3, 3]
 
 
 @pytest.mark.parametrize(

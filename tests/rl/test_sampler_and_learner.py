@@ -149,11 +149,16 @@ class Own(whet.MultiTurnEnv):
             given["sampling_args"] = {{**state["sampling_args"], **changes}}
         return await super().get_model_response(state, prompt, **given)
 
+    async def add_trajectory_step(self, state, step):
+        if "pushed" in {which} and state["trajectory"]:
+            step["advantage"] = 100.0
+        await super().add_trajectory_step(state, step)
+
     async def env_response(self, messages, state, **kwargs):
         return [{{"role": "user", "content": "Again."}}]
 
 def reward(completion, **kwargs):
-    return float(len(str(completion)) % 7)
+    return 1.0 if "pushed" in {which} else float(len(str(completion)) % 7)
 
 def load_environment():
     rows = [{{"question": f"Say {{i}}", "answer": ""}} for i in range({rows})]
@@ -235,6 +240,16 @@ def test_a_greedy_turn_has_one_token_to_draw_and_teaches_nothing_within_it(run, 
     greedy, sampled = row["turns"]
     assert set(greedy["learner_logprobs"]) == {0.0}
     assert min(sampled["learner_logprobs"]) < -0.01
+
+
+def test_advantages_of_turns_are_trained_with_and_on_record(run, own_sampling):
+    """A push of a hundred on the second turn alone, in groups whose rewards teach nothing."""
+    sections = own_sampling("pushed") | {"optimizer": {"max_grad_norm": 0}}
+    directory, metrics = run("whet/tiny", sections=sections)
+    assert metrics[0]["groups/zero_variance_frac"] == 1.0
+    assert metrics[0]["optim/grad_norm"] > 1
+    for row in read_rollouts(directory / "rollouts" / "step_000001.jsonl"):
+        assert (row["advantage"], [turn.get("advantage") for turn in row["turns"]]) == (0.0, [None, 100.0])
 
 
 def test_replay_is_refused_for_a_model_without_experts(run):

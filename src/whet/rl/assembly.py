@@ -1,4 +1,7 @@
-"""Scored groups to packed tokens: every sampled token of a rollout carries the rollout's advantage.
+"""Scored groups to packed tokens: every sampled token carries its rollout's advantage, or its turn's.
+
+An environment may give turns advantages of their own (`step["advantage"]`), which nothing here changes. The turns to
+which it gave none have what `algorithm.advantage` makes of the rewards.
 
 Where `mask_truncated` is set, rollouts that were cut off carry no loss, as in DAPO's overlong filtering (Yu et al.
 2025, arXiv:2503.14476): an answer without its end says little about the task. They still count among the rollouts of
@@ -12,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from whet.errors import TrainingError
 from whet.rl.advantages import advantages
@@ -21,6 +24,7 @@ from whet.rl.group import Group
 from whet.rl.losses.config import AlgorithmConfig
 from whet.rl.samples import TokenSequence, sequences_of
 from whet.rl.shaping import RewardShaper, Turns
+from whet.rubrics.rubric import own_step_advantages
 from whet.types import State
 
 
@@ -48,7 +52,7 @@ def assemble(
     ]
     sequences: list[TokenSequence] = []
     packed: list[TokenSequence] = []
-    per_sequence: list[float] = []
+    per_sequence: list[ArrayLike] = []
     branches: list[list[int]] = []
     for group, advantages_G in zip(groups, advantages_by_group, strict=True):
         branches.append([])
@@ -62,7 +66,7 @@ def assemble(
             sequences += found
             branches[-1].append(len(found))
             packed += map(_without_loss, found) if config.mask_truncated and state["is_truncated"] else found
-            per_sequence += [float(advantage)] * len(found)
+            per_sequence += _per_token(found, float(advantage), own_step_advantages(state))
     rows = [list(map(float, advantages_G)) for advantages_G in advantages_by_group]
     return Assembled(pack(packed, per_sequence), rows, sequences, shaping, branches)
 
@@ -98,6 +102,19 @@ def _mean_of_sampled(values: Sequence[float | NDArray[np.float32]], sequences: S
     """Over the sampled tokens of sequences that have one value each, or one a token."""
     found = [np.broadcast_to(value, len(seen))[seen.trained] for value, seen in zip(values, sequences, strict=True)]
     return float(np.concatenate(found).mean(dtype=np.float64))
+
+
+def _per_token(sequences: Sequence[TokenSequence], advantage: float, own: dict[int, float]) -> list[ArrayLike]:
+    """The rollout's advantage for each sequence, or one a token where turns have their own."""
+    if not own:
+        return [advantage] * len(sequences)
+    found: list[ArrayLike] = []
+    for sequence in sequences:
+        advantages_T = np.full(len(sequence), advantage, np.float32)
+        for turn, start, stop in sequence.turns:
+            advantages_T[start:stop] = own.get(turn, advantage)
+        found.append(advantages_T)
+    return found
 
 
 def _sampled_at(state: State, usual: float) -> float:

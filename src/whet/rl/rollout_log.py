@@ -17,7 +17,8 @@ Tokens are kept turn by turn. The prompt of a turn is mostly the turn before, so
 
 What the learner made of the tokens (`token_details.py`) stands beside them, with `[learner] keep_token_details`.
 `sampling` says the turn's temperature, and what of top_p, top_k and min_p cut something off; `kept_mass` is then the
-probability that this left to draw from. `completion_mask` is kept where it is not all ones.
+probability that this left to draw from. `advantage` is there where the environment gave the turn one of its own.
+`completion_mask` is kept where it is not all ones.
 `read_rollouts` gives the turns back whole, as the trainer saw them.
 """
 
@@ -31,6 +32,7 @@ from typing import Any
 from whet.files import json_line, read_lines, write_whole
 from whet.rl.monitors.protocol import EvalReport
 from whet.rollouts.results import state_to_output
+from whet.rubrics.rubric import own_step_advantages
 from whet.types import State, TrajectoryStep
 
 Turns = Sequence[Mapping[str, Sequence[Any]]]
@@ -76,6 +78,9 @@ def rollout_row(
         row["judge_usage"] = output["judge_usage"]
     if tokens:
         turns = list(_turns(state["trajectory"]))
+        for number, own in own_step_advantages(state).items():
+            if (turn := turns[number]) is not None:
+                turn["advantage"] = own
         for turn, values in zip(turns, details or (), strict=False):
             if turn is not None:
                 turn.update(values)

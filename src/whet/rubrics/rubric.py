@@ -28,6 +28,8 @@ from whet.types import RewardFunc, State
 GROUP_PARAMETERS = frozenset({"states", "prompts", "completions", "answers", "tasks", "infos"})
 ScoreObjectProvider = Callable[[State], Mapping[str, Any]]
 GroupScoreObjectProvider = Callable[[list[State]], Mapping[str, Any]]
+_OWN_ADVANTAGES = "steps_with_own_advantage"
+"""Numbers of the steps that had an advantage when those of the rollouts were set; only where there are some."""
 
 
 class Rubric:
@@ -265,12 +267,24 @@ def assign_advantages(states: Sequence[State]) -> None:
 def set_advantages(states: Sequence[State], advantages: Sequence[float]) -> None:
     """Give scored rollouts these advantages, and their steps, where those have none of their own."""
     for state, advantage in zip(states, advantages, strict=True):
+        if own := [number for number, step in enumerate(state["trajectory"]) if step["advantage"] is not None]:
+            state[_OWN_ADVANTAGES] = own
         state["advantage"] = advantage
         for step in state["trajectory"]:
             if step["advantage"] is None:
                 step["advantage"] = advantage
             if step["reward"] is None:
                 step["reward"] = state["reward"]
+
+
+def own_step_advantages(state: State) -> dict[int, float]:
+    """Of steps to which the environment gave an advantage, by the number of the step; others have the rollout's."""
+    known = set(state.get(_OWN_ADVANTAGES, ()))
+    return {
+        number: step["advantage"]
+        for number, step in enumerate(state["trajectory"])
+        if step.get("advantage") is not None and (number in known or step["advantage"] != state.get("advantage"))
+    }
 
 
 def mark_unscored(states: Sequence[State], what: str, error: Exception) -> None:

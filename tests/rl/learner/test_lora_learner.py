@@ -1,6 +1,7 @@
 """A LoRA adapter learns while the base stands still, and leaves as a plain PEFT adapter."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -93,6 +94,33 @@ def test_rank_alpha_dropout_and_targets_all_have_an_effect(make, batch):
 
     results = [result(), result(rank=2), result(alpha=16), result(dropout=0.3), result(target_modules=("q_proj",))]
     assert len({loss for loss, _ in results}) == len(results)
+
+
+def gradients_after(learner, batch, loss):
+    torch.manual_seed(3)  # the same dropout
+    output = learner.forward_backward(batch, LossConfig(loss=loss))
+    return output, [p.grad.clone() for _, p in learner._weights.parameters()]
+
+
+def test_with_dropout_what_is_compared_is_the_policy_that_samples_and_only_gradients_have_it(make, sequences):
+    learner = make(lora=LoraConfig(rank=4, alpha=8, dropout=0.5))
+    trained(learner, pack(sequences), 4)
+    sampled = learner.token_logprobs(pack(sequences))
+    places = np.cumsum([0, *map(len, sequences)])
+    parts = zip(sequences, places[:-1], places[1:], strict=True)
+    on_policy = pack([replace(sequence, logprobs=sampled[a:b]) for sequence, a, b in parts], range(len(sequences)))
+    for loss in ("importance_sampling", "ppo", "masked_is", "gspo"):
+        learner._optimizer.clear_gradients()
+        output, found = gradients_after(learner, on_policy, loss)
+        assert output.sums["kl"] < 1e-6 * output.tokens
+        assert output.sums["clipped"] == 0
+        np.testing.assert_allclose(output.values.logprobs_T, sampled, atol=1e-5)
+        learner._optimizer.clear_gradients()
+        _, expected = gradients_after(learner, on_policy, "cross_entropy")  # -A log p: the policy gradient where r = 1
+        torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-3)
+    learner._drops = False  # as it was: the ratio of a policy that nothing samples from
+    output, _ = gradients_after(learner, on_policy, "ppo")
+    assert output.sums["clipped"] > 0
 
 
 def test_a_target_that_the_model_does_not_have_is_refused_by_name(make):

@@ -73,7 +73,9 @@ class LoraConfig(BaseModel):
 
     rank: int = Field(16, ge=1, description="Rank of the adapter.")
     alpha: float = Field(32.0, gt=0, description="Scale: the adapter's output is multiplied by alpha / rank.")
-    dropout: float = Field(0.0, ge=0, lt=1, description="Dropout on the adapter's input while learning.")
+    dropout: float = Field(
+        0.0, ge=0, lt=1, description="Dropout on the adapter's input, in gradients alone; one more forward pass."
+    )
     target_modules: tuple[str, ...] = Field(
         ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
         min_length=1,

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from whet.errors import RunError, TrainingError
 from whet.inference.architecture import Architecture
@@ -79,6 +79,7 @@ class TorchLearner:
         beside = reference_thread and reference is not None and not reference.shared
         self._thread = ThreadPoolExecutor(1, "reference") if beside else None
         self._device = weights.model.device
+        self._drops = any(isinstance(part, nn.Dropout) and part.p > 0 for part in weights.model.modules())
         self._arch = arch
         if peak_tflops is None and self._device.type == "cuda":
             peak_tflops = known_peak(torch.cuda.get_device_name(self._device))
@@ -98,20 +99,24 @@ class TorchLearner:
 
         `sums`: `entropy`; for losses over sampled tokens `kl`, the k3 estimate of KL(sampler || learner), and
         `clipped`, the number of tokens that were dropped or whose ratio was cut; with `kl_coef`, `kl_reference`, the
-        estimate of KL(learner || reference). Raises `TrainingError` where the loss is not finite, naming the rollouts;
-        all gradients are cleared then.
+        estimate of KL(learner || reference). With dropout the probabilities that are compared are those without it, as
+        engines sample, which takes one more forward pass; gradients have it. Raises `TrainingError` where the loss is
+        not finite, naming the rollouts; all gradients are cleared then.
         """
-        self._weights.model.train()
         function = loss_fn(loss.loss)
         sampled = loss.loss != "cross_entropy"
         output = LossOutput(loss=0.0, tokens=batch.trained_tokens, peak_flops=self._peak_flops)
         seen = TokenValues(np.zeros(len(batch.ids), np.float32), np.zeros(len(batch.ids), np.bool_))
         layouts = list(micro_batches(batch, self._token_budget))
         references = self._references(batch, layouts) if loss.kl_coef else [None] * len(layouts)
+        wholes = self._wholes(batch, layouts) if self._drops and (sampled or loss.kl_coef) else [None] * len(layouts)
+        self._weights.model.train()
         # In this order: what the reference says of a micro-batch is asked for after the learner's own forward pass.
-        for layout, (logprobs_N, entropies_N), reference_N in zip(
-            layouts, self._forward(batch, layouts), references, strict=True
+        for layout, (logprobs_N, entropies_N), reference_N, whole in zip(
+            layouts, self._forward(batch, layouts), references, wholes, strict=True
         ):
+            if whole is not None:
+                logprobs_N, entropies_N = map(_valued, (logprobs_N, entropies_N), whole)
             inputs = self._loss_inputs(batch, layout, logprobs_N)
             terms = function(inputs, loss)
             if reference_N is not None:
@@ -211,6 +216,12 @@ class TorchLearner:
     def _forward(self, batch: PackedBatch, layouts: Iterable[Layout]) -> Iterator[tuple[Tensor, Tensor]]:
         return (self._logprobs(self._weights.model, batch, layout) for layout in layouts)
 
+    @torch.no_grad()
+    def _wholes(self, batch: PackedBatch, layouts: Sequence[Layout]) -> list[tuple[Tensor, Tensor]]:
+        """What each micro-batch is under the policy itself, without dropout: that is what was sampled with."""
+        self._weights.model.eval()
+        return list(self._forward(batch, layouts))
+
     def _logprobs(self, model: Any, batch: PackedBatch, layout: Layout) -> tuple[Tensor, Tensor]:
         """log p and entropy of a micro-batch's N targets under `model`."""
         with torch.autocast(self._device.type, self._autocast, enabled=self._autocast is not None):
@@ -262,6 +273,11 @@ class TorchLearner:
 
     def _tensor(self, array: NDArray[Any]) -> Tensor:
         return torch.from_numpy(array).to(self._device)
+
+
+def _valued(of_dropout_N: Tensor, value_N: Tensor) -> Tensor:
+    """The value of the whole policy, with the gradient of the one that dropout leaves."""
+    return value_N + (of_dropout_N - of_dropout_N.detach())
 
 
 @torch.no_grad()
