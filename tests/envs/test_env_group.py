@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 import whet
+from whet.envs.env_group import held_out_rows, member_names, member_of
 from whet.rollouts.groups import run_group
 
 
@@ -193,3 +194,16 @@ def test_closing_the_group_closes_its_environments():
     asyncio.run(group.close())
     asyncio.run(group.close())
     assert closed == ["x", "y"]
+
+
+def test_held_out_tasks_are_taken_by_turns_also_of_groups_in_groups():
+    inner = whet.EnvGroup([single("c", "d"), single("e")], env_names=["x", "y"])
+    env = whet.EnvGroup([single("a", "b", "f"), inner], env_names=["one", "two"])
+    assert member_names(env) == ["one", "two/x", "two/y"]
+    taken = held_out_rows(env)
+    assert [row["answer"] for row in taken] == ["a", "c", "e", "b", "d", "f"]
+    assert [member_of(row) for row in taken[:3]] == ["one", "two/x", "two/y"]
+    assert held_out_rows(env, 4) == taken[:4]
+    assert held_out_rows(env, seed=3) == list(env.get_eval_dataset(seed=3))
+    assert held_out_rows(env, 4, 3) == list(env.get_eval_dataset(4, seed=3))
+    assert member_names(single("a")) == []

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +16,7 @@ from whet.envs.singleturn_env import SingleTurnEnv
 from whet.evals.evaluate import evaluate_environment, sampling_name
 from whet.evals.seeds import rollout_seed
 from whet.rl.monitors.protocol import EvalScore
+from whet.rollouts.results import load_outputs
 from whet.rubrics.rubric import Rubric
 from whet.types import SamplingArgs, State
 
@@ -148,3 +152,32 @@ def test_all_held_out_tasks_are_taken_when_asked() -> None:
 )
 def test_ways_of_sampling_have_names(args: SamplingArgs, name: str) -> None:
     assert sampling_name(args) == name
+
+
+GROUP = """
+import whet
+
+
+def member(word):
+    rows = [{"question": f"Say {word} {number}", "answer": word} for number in range(20)]
+    return whet.SingleTurnEnv(eval_dataset=rows, rubric=whet.Rubric(funcs=[length]))
+
+
+def length(completion, answer):
+    return float(len(completion[-1]["content"] or "") > 4)
+
+
+def load_environment():
+    return whet.EnvGroup([member("a"), member("b")], env_names=["alpha", "beta"])
+"""
+
+
+def test_eval_run_takes_members_of_a_group_by_turns_and_reports_each(warm: Any, tmp_path: Path) -> None:
+    (tmp_path / "mix.py").write_text(GROUP)
+    output = warm.run("eval", "run", "./mix.py", "-n", "6", "-r", "2", "-m", "whet/tiny", "-t", "8", cwd=tmp_path)
+    assert re.search(r"members +alpha: [01]\.\d.*; 3 tasks\n +beta: [01]\.\d.*; 3 tasks\n", output)
+    (directory,) = tmp_path.glob("outputs/evals/*/*")
+    assert [row["example_id"] for row in load_outputs(directory)][::2] == [0, 20, 1, 21, 2, 22]
+    assert "Environments of the group" in (directory / "report.html").read_text()
+    shown = warm.run("eval", "show", directory, "--json", cwd=tmp_path)
+    assert json.loads(shown.splitlines()[-1])["members"]["beta"]["examples"] == 3

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from whet.evals.statistics import Percentiles
+from whet.evals.statistics import Estimate, Percentiles, clustered_mean
 from whet.evals.summary import EvalSummary, SummaryBuilder, summarize
 from whet.types import RolloutOutput
 
@@ -138,3 +138,21 @@ def test_parse_failures_are_counted_over_rollouts_whose_answer_was_to_be_read() 
     rows = [row(0, 1.0, parse_failed=False), row(1, 0.0, parse_failed=True), row(2, 0.5), row(3, None)]
     assert summary(rows).parse_failed_frac == 0.5
     assert summary([row(0, 1.0)]).parse_failed_frac is None
+
+
+def test_members_of_a_group_are_summed_up_apart() -> None:
+    builder = SummaryBuilder(
+        environment="e",
+        model="m",
+        sampling="",
+        rollouts_per_example=1,
+        pass_threshold=0.5,
+        members=["alpha", "two/beta", "gamma"],
+    )
+    for number, reward in enumerate([1.0, 0.0, None, 0.5]):
+        builder.add(row(number, reward, info={"env_id": "alpha" if number < 3 else ["two", "beta"]}))
+    found = builder.summary(seconds=1.0).members
+    assert list(found) == ["alpha", "two/beta"]
+    assert (found["alpha"].examples, found["alpha"].rollouts, found["alpha"].errors) == (3, 3, 1)
+    assert found["alpha"].reward == clustered_mean({0: [1.0], 1: [0.0]})
+    assert found["two/beta"].reward == Estimate(0.5, None, None)

@@ -28,6 +28,8 @@ max_tokens = 16
 id = "reverse-text"
 [[env]]
 id = "arithmetic"
+[[env]]
+id = "multi"
 [eval]
 num_examples = 2
 rollouts_per_example = 2
@@ -58,7 +60,8 @@ def documented() -> list[str]:
 
 
 def pattern(name: str) -> re.Pattern[str]:
-    placed = re.escape(name).replace("<env>", "(?:reverse-text|arithmetic)").replace("<function>", "[a-z_]+")
+    placed = re.escape(name).replace("<env>", "(?:reverse-text|arithmetic|multi)").replace("<function>", "[a-z_]+")
+    placed = placed.replace("<member>", "(?:reverse-text|calculator|guess-number)(?:/greedy)?")
     return re.compile(placed.replace("<k>", "[0-9]+"))
 
 

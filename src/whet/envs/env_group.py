@@ -11,6 +11,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import zip_longest
 from typing import Any, cast, final
 
 from whet.calls import call_all
@@ -251,6 +252,39 @@ class EnvGroupRubric(Rubric):
         finally:
             for state, route in zip(states, routes, strict=True):
                 state["input"]["info"] = {**_info_of(state["input"]), ROUTE_KEY: _as_value(route)}
+
+
+def member_of(row: Mapping[str, Any]) -> str:
+    """The member of a group that a row of it, or a rollout, belongs to; `outer/inner` where groups hold groups."""
+    return "/".join(_as_route(_info_of(row).get(ROUTE_KEY)))
+
+
+def member_names(env: Environment) -> list[str]:
+    """The members of a group by the names of `member_of`, in order; none where `env` is no group."""
+    if not isinstance(env, EnvGroup):
+        return []
+    return ["/".join([name, *inner]) for name, one in env.env_map.items() for inner in _inner_names(one)]
+
+
+def held_out_rows(env: Environment, count: int = -1, seed: int | None = None) -> list[dict[str, Any]]:
+    """The first `count` evaluation rows (-1 = all), of an order shuffled by `seed`.
+
+    Members of a group whose rows stand one behind the other are taken by turns. An order that mixes them already is
+    kept: one that is shuffled, or that the group's author chose.
+    """
+    if not isinstance(env, EnvGroup):
+        return list(env.get_eval_dataset(count, seed=seed))
+    rows = list(env.get_eval_dataset(seed=seed))
+    by_member: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        by_member.setdefault(member_of(row), []).append(row)
+    if [id(row) for own in by_member.values() for row in own] == [id(row) for row in rows]:
+        rows = [row for turn in zip_longest(*by_member.values()) for row in turn if row is not None]
+    return rows if count < 0 else rows[:count]
+
+
+def _inner_names(env: Environment) -> list[list[str]]:
+    return [[name] for name in member_names(env)] or [[]]
 
 
 def _below(row: RolloutInput, route: Sequence[str]) -> RolloutInput:

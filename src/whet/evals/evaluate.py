@@ -11,9 +11,11 @@ import asyncio
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 from whet.clients.client import Client
+from whet.envs.env_group import held_out_rows, member_names, member_of
 from whet.envs.environment import Environment
 from whet.evals.seeds import rollout_seed
 from whet.rl.monitors.protocol import EvalScore
@@ -87,7 +89,7 @@ async def evaluate_environment(
     `label` names the environment and the way of sampling; `on_progress` is called with each finished rollout.
     Errored rollouts are counted and left out of the means; where all are, the reward is NaN.
     """
-    rows = list(env.get_eval_dataset(num_examples))
+    rows = held_out_rows(env, num_examples)
     environment, sampling = label or (env.env_id, sampling_name(sampling_args))
     found: dict[int, list[dict[str, Any]]] = {}
 
@@ -116,8 +118,16 @@ async def evaluate_environment(
         on_rollout=on_progress,
     )
     rows_in_order = [row for number in sorted(found) for row in found[number]]
-    passes = PassAtK(rollouts_per_example, env.pass_threshold)
-    return score_rows(environment, sampling, rows_in_order, passes)
+
+    def scored(name: str, own: list[dict[str, Any]]) -> EvalScore:
+        return score_rows(name, sampling, own, PassAtK(rollouts_per_example, env.pass_threshold))
+
+    by_member: dict[str, list[dict[str, Any]]] = {name: [] for name in member_names(env)}
+    if by_member:
+        for number in sorted(found):
+            by_member[member_of(rows[number])] += found[number]
+    members = [replace(scored(f"{environment}/{name}", own), rows=[]) for name, own in by_member.items() if own]
+    return replace(scored(environment, rows_in_order), members=members)
 
 
 def score_rows(environment: str, sampling: str, rows: list[dict[str, Any]], passes: PassAtK) -> EvalScore:
@@ -127,7 +137,9 @@ def score_rows(environment: str, sampling: str, rows: list[dict[str, Any]], pass
     """
     scored = [row for row in rows if row["error"] is None]
     metrics: dict[str, list[float]] = defaultdict(list)
+    by_task: dict[str, list[float]] = defaultdict(list)
     for row in scored:
+        by_task[str(row["example_id"])].append(float(row["reward"]))
         passes.add(row["example_id"], float(row["reward"]))
         for name, value in (row["metrics"] or {}).items():
             metrics[name].append(float(value))
@@ -140,6 +152,7 @@ def score_rows(environment: str, sampling: str, rows: list[dict[str, Any]], pass
         errors=len(rows) - len(scored),
         rows=rows,
         pass_at_k=passes.compute()[0],
+        by_task={task: _mean(rewards) for task, rewards in by_task.items()},
     )
 
 

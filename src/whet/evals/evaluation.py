@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from whet import __version__
+from whet.envs.env_group import member_names
 from whet.envs.environment import Environment
 from whet.errors import DatasetError, RunError
 from whet.evals.config import EvalConfig
@@ -52,6 +53,7 @@ class Evaluation:
         self.sampling = config.resolved_sampling(env.sampling_args)
         self.together = scored_together(env, config)
         self.pass_threshold = env.pass_threshold
+        self.members = member_names(env)
         self._identity = identity_of(config, env, self.sampling)
         self._tasks_digest = digest_of_tasks(self.tasks)
         self.directory: Path | None = None
@@ -78,6 +80,7 @@ class Evaluation:
             pass_threshold=self.pass_threshold,
             greedy=self.sampling.get("temperature") == 0,
             varied=config.varied,
+            members=self.members,
         )
         self.kept = 0
         self.missing = 0
@@ -120,6 +123,7 @@ class Evaluation:
             directory=self.directory,
             pass_threshold=self.pass_threshold,
             varied=self.config.varied,
+            members=self.members,
         )
 
     def open(self) -> None:
@@ -264,6 +268,7 @@ class Evaluation:
             "time": self._seconds(),
             **self.summary_so_far.averages(),
             "pass_threshold": self.pass_threshold,
+            **({"members": self.members} if self.members else {}),
             "version_info": {"whet": __version__},
             "state_columns": list(config.state_columns),
             "tools": self._tools if isinstance(self._tools, list) else None,

@@ -28,6 +28,7 @@ class PlannedEval:
     directory: Path | None = None  # None: nothing is saved
     pass_threshold: float = 0.5  # reward at or above which a rollout passes
     varied: Mapping[str, Any] = field(default_factory=dict)  # what a sweep set for this evaluation, by name
+    members: Sequence[str] = ()  # of an EnvGroup
 
     @property
     def rollouts(self) -> int:

@@ -44,6 +44,7 @@ class StoredEval:
             sampling=sampling_name(sampling),
             rollouts_per_example=int(self.metadata.get("rollouts_per_example") or 1),
             pass_threshold=float(self.metadata.get("pass_threshold") or 0.5),
+            members=self.metadata.get("members") or (),
             seconds=float(self.metadata.get("time") or 0.0),
             greedy=sampling.get("temperature") == 0,
             results=self.directory,

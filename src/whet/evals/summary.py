@@ -11,12 +11,13 @@ from __future__ import annotations
 import json
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from whet.clients.usage import JUDGE_USAGE
+from whet.envs.env_group import member_of
 from whet.evals.readiness import Readiness, readiness
 from whet.evals.statistics import Estimate, Percentiles, clustered_mean, percentiles
 from whet.rollouts.totals import ExactSum, Totals
@@ -24,6 +25,16 @@ from whet.types import RolloutOutput
 
 SHOWN = ("example_id", "prompt", "completion", "reward")
 """What of a row is kept of the best and the worst rollout."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberSummary:
+    """One member of an `EnvGroup`."""
+
+    examples: int
+    rollouts: int
+    errors: int
+    reward: Estimate | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +68,7 @@ class EvalSummary:
     results: Path | None = None
     samples: list[dict[str, Any]] = field(default_factory=list)  # a few rows, best and worst
     varied: dict[str, Any] = field(default_factory=dict)  # what a sweep set for this evaluation, by name
+    members: dict[str, MemberSummary] = field(default_factory=dict)  # of an EnvGroup, those with rollouts, by name
 
 
 class SummaryBuilder:
@@ -72,6 +84,7 @@ class SummaryBuilder:
         pass_threshold: float,
         greedy: bool = False,
         varied: Mapping[str, Any] | None = None,
+        members: Sequence[str] = (),
     ) -> None:
         """Begin with no rows.
 
@@ -83,12 +96,14 @@ class SummaryBuilder:
             pass_threshold: reward at or above which a rollout passes.
             greedy: whether the rollouts of a task have to be alike.
             varied: what a sweep set for this evaluation, by name.
+            members: of an EnvGroup, as `member_names` has them.
         """
         self._names = {"environment": environment, "model": model, "sampling": sampling}
         self._rollouts_per_example = rollouts_per_example
         self._pass_threshold = pass_threshold
         self._greedy = greedy
         self._varied = dict(varied or {})
+        self._members = {name: _Member() for name in members}
         self._totals = Totals(rollouts_per_example, pass_threshold)
         self._rewards: dict[Any, array[float]] = {}  # of every example seen; empty where all of it failed
         self._kinds: Counter[str] = Counter()
@@ -106,6 +121,8 @@ class SummaryBuilder:
         self._count_effort(row)
         rewards = self._rewards.setdefault(row["example_id"], array("d"))
         error = row.get("error")
+        if self._members and (member := self._members.get(member_of(row))) is not None:
+            member.add(row["example_id"], None if error is not None else float(row["reward"]))
         if error is not None:
             self._kinds[error["error"]] += 1
             return
@@ -182,7 +199,27 @@ class SummaryBuilder:
             results=results,
             samples=[dict(sample) for sample in samples if sample is not None],
             varied=self._varied,
+            members={name: member.summary() for name, member in self._members.items() if member.rollouts},
         )
+
+
+class _Member:
+    """The rollouts of one member so far."""
+
+    def __init__(self) -> None:
+        self.rollouts = self.errors = 0
+        self._rewards: dict[Any, array[float]] = {}
+
+    def add(self, example_id: Any, reward: float | None) -> None:
+        rewards = self._rewards.setdefault(example_id, array("d"))
+        self.rollouts += 1
+        if reward is None:
+            self.errors += 1
+        else:
+            rewards.append(reward)
+
+    def summary(self) -> MemberSummary:
+        return MemberSummary(len(self._rewards), self.rollouts, self.errors, clustered_mean(self._rewards))
 
 
 def summarize(
@@ -197,6 +234,7 @@ def summarize(
     greedy: bool = False,
     results: Path | None = None,
     varied: Mapping[str, Any] | None = None,
+    members: Sequence[str] = (),
 ) -> EvalSummary:
     """The summary of `rows`, in any order."""
     builder = SummaryBuilder(
@@ -207,6 +245,7 @@ def summarize(
         pass_threshold=pass_threshold,
         greedy=greedy,
         varied=varied,
+        members=members,
     )
     for row in rows:
         builder.add(row)

@@ -14,7 +14,7 @@ from whet.evals.compare import Comparison
 from whet.evals.readiness import Readiness
 from whet.evals.report import REPORT
 from whet.evals.statistics import Estimate, Percentiles
-from whet.evals.summary import EvalSummary
+from whet.evals.summary import EvalSummary, MemberSummary
 from whet.evals.tables import print_table, seconds_text, varied_text
 from whet.terminal import safe_text
 
@@ -48,6 +48,9 @@ def summary_lines(summary: EvalSummary) -> list[tuple[str, str]]:
         ),
         ("reward", _reward(summary.reward)),
     ]
+    for place, (name, member) in enumerate(summary.members.items()):
+        label = "" if place else "members"
+        lines.append((label, f"{safe_text(name, 60)}: {_reward(member.reward)}{_tasks(member)}"))
     if summary.varied:
         lines.insert(1, ("varied", varied_text(summary.varied)))
     if summary.metrics:
@@ -106,6 +109,11 @@ def _reward(reward: Estimate | None) -> str:
     if reward.low is None or reward.high is None:
         return f"{reward.mean:.3f} (one task: no interval)"
     return f"{reward.mean:.3f} (95 % interval {reward.low:.3f} to {reward.high:.3f}, over tasks)"
+
+
+def _tasks(member: MemberSummary) -> str:
+    errors = f", {member.errors} of {member.rollouts} rollouts failed" if member.errors else ""
+    return f"; {member.examples} task{'' if member.examples == 1 else 's'}{errors}"
 
 
 def _effort(summary: EvalSummary) -> Iterator[tuple[str, str]]:

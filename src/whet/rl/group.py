@@ -24,6 +24,7 @@ class Group:
     environment: str
     states: list[State]
     own_advantages: bool = False  # the environment has set them itself
+    member: str = ""  # of an EnvGroup, the one that the task is from
 
     @property
     def id(self) -> int:

@@ -92,12 +92,14 @@ def step_metrics(
 
 
 def reward_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """Rewards over all rollouts, per environment, and per reward function or metric of its rubric."""
+    """Rewards over all rollouts, per environment, per member of a group, and per function or metric of its rubric."""
     rewards_N = np.concatenate([group.rewards_G for group in groups])
     found = {"reward/mean": float(rewards_N.mean()), "reward/std": float(rewards_N.std())}
     by_environment: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for group in groups:
         by_environment[group.environment] += group.states
+        if group.member:
+            by_environment[f"{group.environment}/{group.member}"] += group.states
     for name, states in sorted(by_environment.items()):
         found[f"reward/{name}/mean"] = _mean([state["reward"] for state in states])
         functions: dict[str, list[float]] = defaultdict(list)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from whet import cancellation
 from whet.clients.usage import spending
 from whet.env_files import load_env_files
+from whet.envs.env_group import member_names
 from whet.envs.environment import Environment
 from whet.envs.loading import load_environment
 from whet.errors import ConfigError, DatasetError, TrainingError
@@ -308,6 +309,11 @@ class _Run:
             directory=self.directory.path,
             model=self.config.model,
             environments=[env.name for env in self.environments],
+            members={
+                env.name: [f"{env.name}/{member}" for member in members]
+                for env in self.environments
+                if (members := member_names(env.env))
+            },
             batch_size=self.config.batch_size,
             rollouts_per_example=self.config.rollouts_per_example,
             max_steps=self.config.max_steps,

@@ -14,6 +14,7 @@ from typing import Any
 
 from whet.cancellation import cancellable
 from whet.clients.client import Client
+from whet.envs.env_group import EnvGroup, member_of
 from whet.envs.environment import Environment
 from whet.errors import RolloutTimeoutError
 from whet.evals.parsing import parse_failed
@@ -106,4 +107,5 @@ class GroupRunner:
         for state in states:
             if state.get("error") is None and (failed := parse_failed(source.env, state)) is not None:
                 state["parse_failed"] = failed
-        return Group(slot, task, source.name, states, source.env.rubric.sets_advantages_of(states))
+        member = member_of(row) if isinstance(source.env, EnvGroup) else ""
+        return Group(slot, task, source.name, states, source.env.rubric.sets_advantages_of(states), member)

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from whet.evals.compare import paired_difference
 from whet.rl.monitors.console import ConsoleMonitor
 from whet.rl.monitors.jsonl import JsonlMonitor
+from whet.rl.monitors.progress import compare
 from whet.rl.monitors.protocol import EvalReport, EvalScore, Outcome, RunPlan, StepReport
 from whet.rl.monitors.views import plan_line
 
@@ -254,3 +256,24 @@ def test_a_terminal_of_ten_lines_is_enough(played: Callable[..., Any]) -> None:
     terminal = played(rows=10)
     assert terminal.wait() == 0
     assert any("next      whet eval run" in line for line in terminal.lines())
+
+
+def scored(*rewards: float) -> EvalReport:
+    by_task = {str(task): reward for task, reward in enumerate(rewards)}
+    return EvalReport("before", 0, 0, [EvalScore("a", "greedy", sum(rewards) / len(rewards), {}, 4, by_task=by_task)])
+
+
+def test_a_change_has_the_interval_of_its_paired_tasks() -> None:
+    before, after = (0.0, 0.5, 0.25, 1.0), (0.5, 0.5, 0.5, 1.0)
+    _, [row] = compare(scored(*before), scored(*after))
+    wanted = paired_difference([b - a for a, b in zip(before, after, strict=True)])
+    assert wanted.high is not None
+    change = row.values["greedy"]
+    assert change.change == pytest.approx(wanted.mean)
+    assert change.reach == pytest.approx(wanted.high - wanted.mean)
+    assert not change.is_real
+
+
+def test_one_task_has_no_interval() -> None:
+    _, [row] = compare(scored(0.25), scored(0.5))
+    assert row.values["greedy"].reach is None

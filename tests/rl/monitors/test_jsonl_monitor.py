@@ -22,7 +22,12 @@ def metrics(tmp_path: Path) -> Path:
 
 
 def evaluation(moment: str, step: int, reward: float = 0.5) -> EvalReport:
-    scores = [EvalScore("calculator", "greedy", reward, {"exact_match": 0.25}, 64, errors=1)]
+    member = EvalScore("calculator/sums", "greedy", 0.75, {}, 4, by_task={"0": 0.75})
+    scores = [
+        EvalScore(
+            "calculator", "greedy", reward, {"exact_match": 0.25}, 64, errors=1, by_task={"0": 0.75}, members=[member]
+        )
+    ]
     return EvalReport(moment, step, step, scores)  # type: ignore[arg-type]
 
 
@@ -51,6 +56,17 @@ def test_an_evaluation_is_one_line_a_score_and_reads_back_equal(metrics: Path) -
         "metrics": {"exact_match": 0.25},
         "rollouts": 64,
         "errors": 1,
+        "tasks": {"0": 0.75},
+        "members": [
+            {
+                "environment": "calculator/sums",
+                "reward": 0.75,
+                "metrics": {},
+                "rollouts": 4,
+                "errors": 0,
+                "tasks": {"0": 0.75},
+            }
+        ],
     }
     assert read_evaluations(metrics.with_name("evals.jsonl")) == reports
 

@@ -122,3 +122,11 @@ def test_trained_samples_come_from_the_first_the_middle_and_the_last_step(build_
     samples = trained_samples(directory / "rollouts", [1, 2, 3, 4, 5])
     assert list(dict.fromkeys(sample.step for sample in samples)) == [1, 3, 5]
     assert all(sample.best["advantage"] >= sample.worst["advantage"] for sample in samples)
+
+
+def test_no_pair_of_losses_is_called_a_gain() -> None:
+    before, after = [row(0, 0.5), row(1, 0.9)], [row(0, 0.4), row(1, 0.2)]
+    assert [(pair.why, pair.before["example_id"]) for pair in pair_up(before, after)] == [
+        ("a typical task", 0),
+        ("the largest loss", 1),
+    ]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from whet.clients.usage import JUDGE_USAGE
+from whet.envs.env_group import member_of
 from whet.evals.live.scores import Scores
 from whet.evals.observer import PlannedEval
 from whet.evals.statistics import Estimate
@@ -41,6 +42,7 @@ class EvalFacts:
     reward: Estimate | None
     metrics: dict[str, float]
     pass_at_k: dict[str, float]
+    members: dict[str, Estimate | None]  # mean reward of each member of an EnvGroup
     error_kinds: list[tuple[str, int]]  # most frequent first
     truncated: int
     input_tokens: float | None  # of all rollouts together
@@ -93,6 +95,7 @@ class EvalProgress:
         self.began: float | None = None  # about when its first rollout that was not kept began
         self.ended: float | None = None
         self.scores = Scores(plan.rollouts_per_example, plan.pass_threshold)
+        self.members = {name: Scores(plan.rollouts_per_example, plan.pass_threshold) for name in plan.members}
         self.samples: dict[str, RolloutOutput] = {}
         self._metrics: dict[str, list[float]] = {}  # [sum, count]
         self._kinds: Counter[str] = Counter()
@@ -120,18 +123,23 @@ class EvalProgress:
             kind = str(error.get("error"))
             self._kinds[kind if kind in self._kinds or len(self._kinds) < KINDS_OF_ERROR else "others"] += 1
             self.samples["failed"] = row
-            self.scores.add(row.get("example_id"), None)
+            self._score(row, None)
             return
         self.truncated += bool(row.get("is_truncated"))
         reward = row.get("reward")
         if reward is not None:
             self._keep_extremes(row, reward)
-        self.scores.add(row.get("example_id"), reward)
+        self._score(row, reward)
         for name, value in (row.get("metrics") or {}).items():
             if value is not None:
                 total = self._metrics.setdefault(name, [0.0, 0.0])
                 total[0] += value
                 total[1] += 1
+
+    def _score(self, row: RolloutOutput, reward: float | None) -> None:
+        self.scores.add(row.get("example_id"), reward)
+        if self.members and (member := self.members.get(member_of(row))) is not None:
+            member.add(row.get("example_id"), reward)
 
     def _keep_extremes(self, row: RolloutOutput, reward: float) -> None:
         if "best" not in self.samples or reward > self.samples["best"]["reward"]:
@@ -174,6 +182,7 @@ class EvalProgress:
             reward=self.scores.reward(),
             metrics={name: total / count for name, (total, count) in sorted(self._metrics.items())},
             pass_at_k=self.scores.pass_at_k(),
+            members={name: scores.reward() for name, scores in self.members.items()},
             error_kinds=sorted(self._kinds.items(), key=lambda item: (-item[1], item[0])),
             truncated=self.truncated,
             input_tokens=None if self._tokens is None else self._tokens[0],

@@ -100,6 +100,9 @@ def _details(facts: EvalFacts, width: int) -> list[Text]:
         _bar(facts.done, facts.plan.rollouts, facts.elapsed, facts.remaining, facts.rate, width),
         _labelled("reward", estimate_text(facts.reward)),
     ]
+    if facts.members:
+        each = (f"{safe_text(name, 40)} {estimate_text(reward)}" for name, reward in facts.members.items())
+        lines.append(_labelled("members", ", ".join(each)))
     if facts.errors:
         lines.append(_labelled("errors", _errors(facts), "red"))
     if facts.metrics:

@@ -79,6 +79,7 @@ def collect(metadata: dict[str, Any], rows: Iterable[RolloutOutput], directory: 
         pass_threshold=float(metadata.get("pass_threshold") or 0.5),
         greedy=sampling.get("temperature") == 0,
         varied=config.get("varied") if isinstance(config, Mapping) else None,
+        members=metadata.get("members") or (),
     )
     tasks: dict[Any, Task] = {}
     shown = _Shown()

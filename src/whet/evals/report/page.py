@@ -14,7 +14,7 @@ from whet.display.text import number, usage_text
 from whet.evals.readiness import Readiness
 from whet.evals.report.data import ReportData, Task
 from whet.evals.statistics import Estimate, Percentiles, spread
-from whet.evals.summary import EvalSummary
+from whet.evals.summary import EvalSummary, MemberSummary
 from whet.terminal import duration
 from whet.types import RolloutOutput
 
@@ -121,6 +121,10 @@ def _distributions(data: ReportData) -> Html:
 
 
 def _scores(summary: EvalSummary) -> Iterator[Html]:
+    if summary.members:
+        members = [(name, _member_cells(member)) for name, member in summary.members.items()]
+        heads = ("environment", "reward", "95 % interval", "tasks", "failed rollouts")
+        yield tag("div", tag("h2", "Environments of the group"), _table(heads, members))
     if summary.metrics:
         rows = [(name, [number(value)]) for name, value in summary.metrics.items()]
         yield tag("div", tag("h2", "Metrics"), _table(("metric", "mean"), rows))
@@ -129,6 +133,12 @@ def _scores(summary: EvalSummary) -> Iterator[Html]:
         note = f"Passed: a reward of at least {summary.pass_threshold:g}. Over tasks without failed rollouts, unbiased."
         table = _table(("k", "pass@k", "pass^k"), rows)
         yield tag("div", tag("h2", "Passes"), table, tag("p", note, class_="note"))
+
+
+def _member_cells(member: MemberSummary) -> list[str]:
+    reward = member.reward
+    interval = "-" if reward is None or reward.low is None else f"{number(reward.low)} to {number(reward.high)}"
+    return ["-" if reward is None else number(reward.mean), interval, f"{member.examples:,}", f"{member.errors:,}"]
 
 
 def _effort(summary: EvalSummary) -> Iterator[Html]:

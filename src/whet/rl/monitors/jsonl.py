@@ -3,7 +3,9 @@
     metrics.jsonl   {"step": 7, "groups/...": ..., "reward/mean": ...}      one line a step, names sorted
     evals.jsonl     {"step": 0, "moment": "before", "version": 0, "environment": "reverse-text",
                      "sampling": "temperature 1", "reward": ..., "metrics": {...}, "rollouts": 256, "errors": 0,
-                     "pass@k": {"1": ..., "2": ..., "4": ...}}              one line a score
+                     "pass@k": {"1": ..., "2": ..., "4": ...}, "tasks": {"0": 0.25, ...}}   one line a score
+
+`tasks` are mean rewards by example_id; of an `EnvGroup`, `members` has the same numbers for each member.
 
 These files are part of the run's record, not a view of it: an error here (no disk left) stops the run. A number that
 is not finite is written as null.
@@ -62,19 +64,22 @@ def read_evaluations(path: Path) -> list[EvalReport]:
     for row in read_lines(path) if path.exists() else ():
         key = (row["moment"], row["step"], row["version"])
         scores = reports.setdefault(key, EvalReport(*key, [])).scores
-        reward = math.nan if row["reward"] is None else row["reward"]
-        scores.append(
-            EvalScore(
-                row["environment"],
-                row["sampling"],
-                reward,
-                row["metrics"],
-                row["rollouts"],
-                row["errors"],
-                pass_at_k=row.get("pass@k", {}),
-            )
-        )
+        scores.append(_score(row))
     return list(reports.values())
+
+
+def _score(row: dict[str, Any]) -> EvalScore:
+    return EvalScore(
+        row["environment"],
+        row["sampling"],
+        math.nan if row["reward"] is None else row["reward"],
+        row["metrics"],
+        row["rollouts"],
+        row["errors"],
+        pass_at_k=row.get("pass@k", {}),
+        by_task=row.get("tasks", {}),
+        members=[_score({**row, "members": (), **member}) for member in row.get("members", ())],
+    )
 
 
 def evaluation_rows(report: EvalReport) -> list[dict[str, Any]]:
@@ -84,13 +89,21 @@ def evaluation_rows(report: EvalReport) -> list[dict[str, Any]]:
             "step": report.step,
             "moment": report.moment,
             "version": report.version,
-            "environment": score.environment,
             "sampling": score.sampling,
-            "reward": score.reward,
-            "metrics": dict(sorted(score.metrics.items())),
-            "rollouts": score.rollouts,
-            "errors": score.errors,
-            **({"pass@k": score.pass_at_k} if score.pass_at_k else {}),
+            **_numbers(score),
+            **({"members": [_numbers(member) for member in score.members]} if score.members else {}),
         }
         for score in report.scores
     ]
+
+
+def _numbers(score: EvalScore) -> dict[str, Any]:
+    return {
+        "environment": score.environment,
+        "reward": score.reward,
+        "metrics": dict(sorted(score.metrics.items())),
+        "rollouts": score.rollouts,
+        "errors": score.errors,
+        **({"pass@k": score.pass_at_k} if score.pass_at_k else {}),
+        "tasks": score.by_task,
+    }

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from whet.evals.compare import paired_difference
 from whet.rl.monitors.protocol import EvalReport, EvalScore, RunPlan, StepReport
 
 RECENT_STEPS = 20
@@ -53,12 +54,17 @@ class Progress:
         self.step = report.step
         self.metrics = report.metrics
         self._add("", "reward/mean")
-        for name in self.plan.environments:
+        for name in self.names:
             self._add(name, f"reward/{name}/mean")
         for metric in LOSSES.keys() & report.metrics.keys():
             self.losses[metric].append(report.metrics[metric])
         if report.sample is not None and now - self._shown_since >= SAMPLE_SECONDS:
             self.sample, self.sample_step, self._shown_since = report.sample, report.step, now
+
+    @property
+    def names(self) -> list[str]:
+        """Environments as metrics call them, the members of a group behind it."""
+        return [name for env in self.plan.environments for name in (env, *self.plan.members.get(env, ()))]
 
     def _add(self, name: str, metric: str) -> None:
         if metric in self.metrics:  # a small batch may hold no group of an environment
@@ -91,7 +97,12 @@ class Progress:
         """The newest held-out reward of an environment, sampled as in training rather than greedily."""
         if not self.evaluations:
             return None
-        scores = {score.sampling: score for score in self.evaluations[-1].scores if score.environment == environment}
+        scores = {
+            one.sampling: one
+            for score in self.evaluations[-1].scores
+            for one in (score, *score.members)
+            if one.environment == environment
+        }
         return scores[sorted(scores, key=_greedy_last)[0]].reward if scores else None
 
 
@@ -100,50 +111,96 @@ def _greedy_last(sampling: str) -> tuple[bool, str]:
 
 
 @dataclass(frozen=True, slots=True)
+class Difference:
+    """One quantity before and after, and half the width of the 95 % interval of the difference."""
+
+    before: float | None
+    after: float | None
+    reach: float | None = None  # None where fewer than two tasks can be paired
+
+    @property
+    def change(self) -> float | None:
+        return None if self.before is None or self.after is None else self.after - self.before
+
+    @property
+    def is_real(self) -> bool:
+        """Whether the interval leaves out 0; also where there is none."""
+        return self.change is not None and (self.reach is None or abs(self.change) > self.reach)
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
-    """One quantity of one environment, before and after, for each way of sampling: `{sampling: (before, after)}`."""
+    """One quantity of one environment, before and after, by way of sampling."""
 
     environment: str
     quantity: str  # "reward", or a metric of the rubric
-    values: dict[str, tuple[float | None, float | None]]
+    values: dict[str, Difference]
+    member: bool = False  # of an EnvGroup: a part of the row of the whole
 
 
 def compare(before: EvalReport | None, after: EvalReport | None) -> tuple[list[str], list[Comparison]]:
-    """The ways of sampling, and a row per environment (and per exact match), with the means over environments last."""
-    found: dict[tuple[str, str], dict[str, list[float | None]]] = {}
-    samplings: dict[str, None] = {}
-    for side, report in enumerate((before, after)):
-        for score in report.scores if report else ():
-            samplings[score.sampling] = None
-            for quantity, value in _quantities(score).items():
-                found.setdefault((score.environment, quantity), {}).setdefault(score.sampling, [None, None])[side] = (
-                    value
-                )
-    ways = sorted(samplings, key=_greedy_last)
-    order = list(dict.fromkeys(environment for environment, _ in found))
-    rows = [
-        Comparison(environment, quantity, {way: _pair(by_way.get(way)) for way in ways})
-        for (environment, quantity), by_way in sorted(
-            found.items(), key=lambda item: (order.index(item[0][0]), item[0][1] != "reward")
-        )
-    ]
-    rewards = [row for row in rows if row.quantity == "reward"]
+    """The ways of sampling, and a row per environment, member and exact match, with the means over environments last.
+
+    A reward's interval is of the differences of tasks that both sides have (`whet.evals.compare`).
+    """
+    sides = [_by_name(report) for report in (before, after)]
+    found = {**sides[0], **sides[1]}
+    ways = sorted({sampling for _, sampling in found}, key=_greedy_last)
+    names = list(dict.fromkeys(name for name, _ in found))
+    members = {one.environment for score in found.values() for one in score.members}
+    rows = []
+    for name in names:
+        pairs = {way: (sides[0].get((name, way)), sides[1].get((name, way))) for way in ways}
+        rows.append(Comparison(name, "reward", {way: _rewards(*pair) for way, pair in pairs.items()}, name in members))
+        exact = {way: Difference(*(_exact_match(side) for side in pair)) for way, pair in pairs.items()}
+        if any(one.before is not None or one.after is not None for one in exact.values()):
+            rows.append(Comparison(name, "exact_match", exact, name in members))
+    rewards = [row for row in rows if row.quantity == "reward" and not row.member]
     if len(rewards) > 1:
-        means = {
-            way: (_mean([row.values[way][0] for row in rewards]), _mean([row.values[way][1] for row in rewards]))
-            for way in ways
-        }
+        environments = [row.environment for row in rewards]
+        means = {way: _mean_over(way, environments, rewards, sides) for way in ways}
         rows.append(Comparison("mean", "reward", means))
     return ways, rows
 
 
-def _quantities(score: EvalScore) -> dict[str, float]:
-    exact = {"exact_match": score.metrics["exact_match"]} if "exact_match" in score.metrics else {}
-    return {"reward": score.reward, **exact}
+Scores = dict[tuple[str, str], EvalScore]
 
 
-def _pair(values: list[float | None] | None) -> tuple[float | None, float | None]:
-    return (None, None) if values is None else (values[0], values[1])
+def _by_name(report: EvalReport | None) -> Scores:
+    scores = report.scores if report else ()
+    return {(one.environment, one.sampling): one for score in scores for one in (score, *score.members)}
+
+
+def _rewards(before: EvalScore | None, after: EvalScore | None) -> Difference:
+    reach = _reach(_differences(before, after))
+    return Difference(None if before is None else before.reward, None if after is None else after.reward, reach)
+
+
+def _mean_over(way: str, environments: list[str], rewards: list[Comparison], sides: list[Scores]) -> Difference:
+    """The mean over environments; with an interval where each has as many tasks, so that all tasks count alike."""
+    pairs = [_differences(sides[0].get((name, way)), sides[1].get((name, way))) for name in environments]
+    alike = len({len(differences) for differences in pairs}) == 1
+    return Difference(
+        _mean([row.values[way].before for row in rewards]),
+        _mean([row.values[way].after for row in rewards]),
+        _reach([difference for differences in pairs for difference in differences]) if alike else None,
+    )
+
+
+def _differences(before: EvalScore | None, after: EvalScore | None) -> list[float]:
+    """Of the tasks that both sides have."""
+    if before is None or after is None:
+        return []
+    return [after.by_task[task] - reward for task, reward in before.by_task.items() if task in after.by_task]
+
+
+def _reach(differences: list[float]) -> float | None:
+    estimate = paired_difference(differences) if differences else None
+    return None if estimate is None or estimate.high is None else estimate.high - estimate.mean
+
+
+def _exact_match(score: EvalScore | None) -> float | None:
+    return None if score is None else score.metrics.get("exact_match")
 
 
 def _mean(values: list[float | None]) -> float | None:

@@ -26,6 +26,7 @@ class RunPlan:
     parameters: int = 0  # of the model
     trained_parameters: int = 0  # fewer with LoRA
     seed: int = 0
+    members: dict[str, list[str]] = field(default_factory=dict)  # of environments that are groups: `<group>/<member>`
     batch: str = ""  # what a step takes, in words, where that is not groups of rollouts
 
 
@@ -50,6 +51,8 @@ class EvalScore:
     errors: int = 0
     rows: list[dict[str, Any]] = field(default_factory=list)  # rollout rows; empty once they are written down
     pass_at_k: dict[str, float] = field(default_factory=dict)  # by k; empty where a task is attempted once
+    by_task: dict[str, float] = field(default_factory=dict)  # mean reward by example_id, of tasks that did not fail
+    members: list[EvalScore] = field(default_factory=list)  # of an EnvGroup: `environment` is `<group>/<member>`
 
 
 @dataclass(frozen=True, slots=True)

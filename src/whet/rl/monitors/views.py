@@ -16,18 +16,19 @@ from rich.text import Text
 
 from whet.display.panel import sample_panel
 from whet.display.text import number
-from whet.rl.monitors.progress import LOSSES, Comparison, Progress, compare
-from whet.rl.monitors.protocol import EvalReport, Outcome, RunPlan
+from whet.rl.monitors.progress import LOSSES, Comparison, Difference, Progress, compare
+from whet.rl.monitors.protocol import EvalReport, EvalScore, Outcome, RunPlan
 from whet.terminal import duration, safe_text, sparkline
 
 SAMPLE_LINES = 8
 
 
-def signed(value: float | None) -> Text:
-    """A difference: green up, red down."""
+def signed(value: float | None, reach: float | None = None) -> Text:
+    """A difference, with half of its 95 % interval: green up, red down, and neither where the interval holds 0."""
     if value is None or not math.isfinite(value):
         return Text("-", style="dim")
-    return Text(f"{value:+.3f}", style="green" if value > 0 else "red" if value < 0 else "dim")
+    style = "dim" if abs(value) <= (reach or 0.0) else "green" if value > 0 else "red"
+    return Text(f"{value:+.3f}" + ("" if reach is None else f" ±{reach:.2f}"), style=style)
 
 
 def plan_line(plan: RunPlan) -> str:
@@ -63,7 +64,7 @@ def live_view(progress: Progress, width: int, height: int) -> RenderableType:
     room = height - len(head) - 3  # the table's head and foot, and a line to spare
     curves = _rewards(progress, width, max(1, room)) if progress.plan.environments else _losses(progress, width)
     parts = [*head, curves]
-    sample_room = room - min(room, len(progress.plan.environments)) - 3
+    sample_room = room - min(room, len(progress.names)) - 3
     if progress.sample is not None and sample_room >= 2:
         row = progress.sample
         title = f"step {progress.sample_step}, {row.get('environment')}: reward {number(row.get('reward'), 2)}"
@@ -105,14 +106,12 @@ def _rewards(progress: Progress, width: int, rows: int) -> Table:
     table.add_column("reward", justify="right")
     table.add_column("from the first step", justify="left", no_wrap=True)
     curve = max(4, min(32, width // 3))
-    names = (
-        [*progress.plan.environments, ""] if len(progress.plan.environments) > 1 else list(progress.plan.environments)
-    )
+    names = [*progress.names, ""] if len(progress.plan.environments) > 1 else progress.names
     hidden = len(names) - rows
     for name in names if hidden <= 0 else [*names[: rows - 2], ""]:
         rewards = progress.rewards.get(name, [])
         table.add_row(
-            Text(safe_text(name, 80)) if name else Text("mean", style="bold"),
+            Text(_shown_name(name, name not in progress.plan.environments)) if name else Text("mean", style="bold"),
             number(progress.held_out(name)) if name else "",
             number(rewards[-1] if rewards else None),
             Text(sparkline(rewards, curve, low=0.0, high=1.0), style="green"),
@@ -160,11 +159,16 @@ def step_line(progress: Progress) -> str:
 def evaluation_line(report: EvalReport) -> str:
     """One evaluation on one line, for logs."""
     scores = ", ".join(
-        f"{safe_text(score.environment, 40)} {number(score.reward)} ({score.sampling})"
+        f"{safe_text(score.environment, 40)} {number(score.reward)} ({score.sampling}){_members(score)}"
         + (f" {score.errors} errors" if score.errors else "")
         for score in report.scores
     )
     return f"held-out, {report.moment} training (policy version {report.version}): {scores}"
+
+
+def _members(score: EvalScore) -> str:
+    each = ", ".join(f"{_shown_name(one.environment, True).strip()} {number(one.reward)}" for one in score.members)
+    return f" [{each}]" if each else ""
 
 
 def comparison_table(before: EvalReport | None, after: EvalReport | None) -> Table | None:
@@ -173,30 +177,40 @@ def comparison_table(before: EvalReport | None, after: EvalReport | None) -> Tab
     if not rows:
         return None
     table = Table(
-        title="Held-out tasks, before and after training", box=box.SIMPLE_HEAD, pad_edge=False, title_justify="left"
+        title="Held-out tasks, before and after training",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        title_justify="left",
+        collapse_padding=True,
     )
     table.add_column("")
     for way in ways:
         table.add_column(f"{way}\nbefore", justify="right")
         table.add_column("\nafter", justify="right")
-        table.add_column("\nchange", justify="right")
+        table.add_column("\nchange", justify="right", no_wrap=True)
+    if any(one.reach is not None for row in rows for one in row.values.values()):
+        table.caption, table.caption_justify = "± half of the 95 % interval, paired over tasks", "left"
     for row in rows:
         last = row.environment == "mean"
         table.add_row(
-            _row_name(row), *(cell for way in ways for cell in _cells(*row.values[way])), style="bold" if last else None
+            _row_name(row), *(cell for way in ways for cell in _cells(row.values[way])), style="bold" if last else None
         )
     return table
 
 
 def _row_name(row: Comparison) -> Text:
     if row.quantity == "reward":
-        return Text(safe_text(row.environment, 40))
+        return Text(_shown_name(row.environment, row.member))
     return Text(f"  {safe_text(row.quantity, 40).replace('_', ' ')}", style="dim")
 
 
-def _cells(before: float | None, after: float | None) -> tuple[Text, Text, Text]:
-    change = None if before is None or after is None else after - before
-    return Text(number(before)), Text(number(after)), signed(change)
+def _shown_name(name: str, member: bool) -> str:
+    """A member of a group by its own name, below the group."""
+    return f"  {safe_text(name.partition('/')[2], 40)}" if member else safe_text(name, 80)
+
+
+def _cells(one: Difference) -> tuple[Text, Text, Text]:
+    return Text(number(one.before)), Text(number(one.after)), signed(one.change, one.reach)
 
 
 def places(outcome: Outcome) -> list[tuple[str, str]]:

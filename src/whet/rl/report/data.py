@@ -48,6 +48,17 @@ class RunData:
         return [str(env.get("name") or Path(env["id"]).name) for env in self.config.get("env", ())]
 
     @property
+    def curves(self) -> list[str]:
+        """Environments and, behind each group, its members: the names of metrics `reward/<name>/mean`."""
+        known = dict.fromkeys(name for row in self.metrics for name in row)
+        rewards = [name.removeprefix("reward/").removesuffix("/mean") for name in known if name.startswith("reward/")]
+        found = []
+        for env in self.environments:
+            members = [name for name in rewards if name.startswith(f"{env}/") and f"reward/{name}/mean" in known]
+            found += [env, *members]
+        return found
+
+    @property
     def steps(self) -> int:
         return int(self.metrics[-1]["step"]) if self.metrics else 0
 
@@ -76,7 +87,7 @@ class RunData:
         steps = self.column("step")
         series = [
             Series.of(name, steps, self.column(f"reward/{name}/mean"), self._held_out(name))  # type: ignore[arg-type]
-            for name in self.environments
+            for name in self.curves
         ]
         rewards = [y for one in series for _, y in (*one.points, *one.marks)]
         return Chart("Reward", series, unit_range=all(0 <= reward <= 1 for reward in rewards))
@@ -85,7 +96,8 @@ class RunData:
         return [
             (float(report.step), score.reward)
             for report in self.evaluations
-            for score in report.scores
+            for whole in report.scores
+            for score in (whole, *whole.members)
             if score.environment == environment and score.sampling != "greedy"
         ]
 

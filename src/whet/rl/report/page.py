@@ -13,11 +13,13 @@ from whet.display.html import Html, join, tag
 from whet.display.svg import figure
 from whet.display.text import number
 from whet.rl.doctor.finding import Finding
-from whet.rl.monitors.progress import Comparison, compare
+from whet.rl.monitors.progress import Comparison, Difference, compare
 from whet.rl.report.data import RunData
 from whet.rl.report.findings import findings_html
 from whet.rl.report.samples import Pair, TrainedGroup, before_and_after, trained_samples
 from whet.terminal import duration
+
+PAIRED = "± is half the width of the 95 % interval of the change, paired over tasks."
 
 
 def page(run: RunData, findings: Sequence[Finding] = ()) -> str:
@@ -63,13 +65,12 @@ def _imitated(run: RunData) -> str:
 def _headline(run: RunData) -> list[tuple[str, str]]:
     """Mean held-out reward before and after, for each way of sampling."""
     ways, rows = compare(run.evaluation("before"), run.evaluation("after"))
-    rewards = [row for row in rows if row.quantity == "reward"]
+    rewards = [row for row in rows if row.quantity == "reward" and not row.member]
     if not rewards:
         return []
+    found = {way: rewards[-1].values[way] for way in ways}
     return [
-        (f"held-out reward, {way}", f"{number(before, 2)} → {number(after, 2)}")
-        for way in ways
-        for before, after in [rewards[-1].values[way]]
+        (f"held-out reward, {way}", f"{number(one.before, 2)} → {number(one.after, 2)}") for way, one in found.items()
     ]
 
 
@@ -93,9 +94,11 @@ def _comparison(run: RunData) -> Html:
         tag("tr", tag("th"), *(tag("th", name) for _ in ways for name in ("before", "after", "change"))),
     ]
     errors = sum(score.errors for report in (before, after) if report for score in report.scores)
+    paired = any(one.reach is not None for row in rows for one in row.values.values())
     return join(
         tag("h2", "Held-out tasks, before and after"),
         tag("table", *head, *(_row(row, ways) for row in rows)),
+        tag("p", PAIRED, class_="note") if paired else join(),
         tag("p", f"{errors} errored rollouts are left out of the means.", class_="note") if errors else join(),
     )
 
@@ -103,18 +106,20 @@ def _comparison(run: RunData) -> Html:
 def _row(row: Comparison, ways: list[str]) -> Html:
     cells = []
     for way in ways:
-        before, after = row.values[way]
-        cells += [tag("td", number(before)), tag("td", number(after)), _change(before, after)]
-    kind = "metric" if row.quantity != "reward" else "total" if row.environment == "mean" else None
+        one = row.values[way]
+        cells += [tag("td", number(one.before)), tag("td", number(one.after)), _change(one)]
+    minor = row.member or row.quantity != "reward"
+    kind = "metric" if minor else "total" if row.environment == "mean" else None
     name = row.environment if row.quantity == "reward" else row.quantity.replace("_", " ")
     return tag("tr", tag("td", name), *cells, class_=kind)
 
 
-def _change(before: float | None, after: float | None) -> Html:
-    change = math.nan if before is None or after is None else after - before
-    if not math.isfinite(change):
+def _change(one: Difference) -> Html:
+    change = one.change
+    if change is None or not math.isfinite(change):
         return tag("td", "-")
-    return tag("td", f"{change:+.3f}", class_="up" if change > 0 else "down" if change < 0 else None)
+    text = f"{change:+.3f}" + ("" if one.reach is None else f" ± {one.reach:.3f}")
+    return tag("td", text, class_=("up" if change > 0 else "down") if one.is_real and change else None)
 
 
 def _metrics(charts: list[Chart]) -> Html:

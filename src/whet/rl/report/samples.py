@@ -25,7 +25,7 @@ class Pair:
 
 
 def before_and_after(directory: Path) -> list[Pair]:
-    """For every environment: the task that gained most, a typical one, and the one that lost most (if one lost)."""
+    """For every environment: the task that gained most (if one gained), a typical one, and the one that lost most."""
     before, after = (evaluation_path(directory, moment, 0) for moment in ("before", "after"))
     if not (before.is_file() and after.is_file()):
         return []
@@ -41,8 +41,10 @@ def pair_up(before: Iterable[Row], after: Iterable[Row]) -> list[Pair]:
         keys = [key for key in common if key[0] == environment]
         sampled = [key for key in keys if key[1] != "greedy"] or keys
         ordered = sorted(sampled, key=lambda key: second[key]["reward"] - first[key]["reward"])
-        chosen = {"the largest gain": ordered[-1], "a typical task": ordered[len(ordered) // 2]}
-        if second[ordered[0]]["reward"] < first[ordered[0]]["reward"]:
+        gain, loss = (second[key]["reward"] - first[key]["reward"] for key in (ordered[-1], ordered[0]))
+        chosen = {"the largest gain": ordered[-1]} if gain > 0 else {}
+        chosen["a typical task"] = ordered[len(ordered) // 2]
+        if loss < 0:
             chosen["the largest loss"] = ordered[0]
         shown = set()
         for why, key in chosen.items():
