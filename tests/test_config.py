@@ -61,6 +61,15 @@ def test_broken_toml_says_where(tmp_path: Path) -> None:
     assert "line 1" in message(read_toml, tmp_path / "a.toml")
 
 
+@pytest.mark.parametrize("value", ["[" * 100_000, "{a=" * 50_000, "9" * 5000])
+def test_toml_without_end_is_the_users_mistake_and_an_override_a_string(tmp_path: Path, value: str) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(f"x = {value}\n")
+    with pytest.raises(ConfigError, match=r"config.toml: not valid TOML: "):
+        read_toml(path)
+    assert parse_overrides([f"--name={value}"]) == [("name", value)]
+
+
 def test_bytes_that_are_not_text_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_bytes(b"\xff\xfe")
     assert "not UTF-8" in message(read_toml, tmp_path / "a.toml")

@@ -28,10 +28,18 @@ class StrictModel(BaseModel):
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
+def parse_toml(text: str) -> dict[str, Any]:
+    """The tables of a TOML text. Raises `ValueError` for every text that is not, also one without end in depth."""
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
 def read_toml(path: Path) -> dict[str, Any]:
     """The tables of a TOML file. Raises `ConfigError` naming the file, and the line where it is not TOML."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return parse_toml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         near = difflib.get_close_matches(path.name, [p.name for p in path.parent.glob("*.toml")], n=1, cutoff=0.6)
         hint = f" Did you mean {path.parent / near[0]}?" if near else ""
@@ -40,8 +48,8 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is a directory; give a .toml file.") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start}).") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: not valid TOML: {error}.") from None
+    except ValueError as error:  # numbers of too many digits are not TOMLDecodeError
+        raise ConfigError(f"{path}: not valid TOML: {str(error).rstrip('.')}.") from None
 
 
 def parse_overrides(tokens: list[str]) -> list[tuple[str, Any]]:
@@ -74,8 +82,8 @@ def _key(text: str) -> str:
 
 def _value(text: str) -> Any:
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        return parse_toml(f"value = {text}")["value"]
+    except ValueError:
         return text
 
 

@@ -121,9 +121,13 @@ def test_an_installation_says_what_came_with_it_and_what_was_left_out(
 def test_list_has_what_is_installed_and_what_lies_here(capsys: pytest.CaptureFixture[str]) -> None:
     main(["env", "init", "word-game"])
     capsys.readouterr()
+    for name, project in (("deep", f"x = {'[' * 100_000}"), ("odd", "project = 3")):
+        Path(f"environments/{name}").mkdir()
+        Path(f"environments/{name}/pyproject.toml").write_text(project)
     assert main(["env", "list", "--json"]) == 0
     found = {row["id"]: row for row in json.loads(capsys.readouterr().out)["environments"]}
     assert found["word-game"]["where"] == "environments/word_game"
     assert found["calculator"]["where"] == "installed"
     assert found["calculator"]["description"].startswith("Answer sums")
     assert "whet" not in found
+    assert found["deep"]["description"] == found["odd"]["description"] == "its pyproject.toml cannot be read"

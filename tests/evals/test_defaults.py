@@ -22,6 +22,16 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     return write
 
 
+@pytest.mark.parametrize("table", ["[tool]\nwhet = 1", "[tool]\nwhet.eval = 1", "[tool]\nverifiers = 1"])
+def test_a_table_that_is_none_is_no_crash(package, table: str):
+    package(table)
+    if "eval" in table:
+        with pytest.raises(ConfigError, match="should be a table"):
+            eval_defaults("my-env")
+    else:
+        assert eval_defaults("my-env") == {}
+
+
 def test_the_table_of_the_package_is_read_without_importing_it(package):
     package("[tool.whet.eval]\nnum_examples = 7\nmax_tokens = 64\n")
     assert eval_defaults("my-env") == {"num_examples": 7, "max_tokens": 64}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import importlib.metadata
-import tomllib
 from pathlib import Path
 
-from packaging.requirements import Requirement
+from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
+from whet.config import parse_toml
 from whet.envs.loading import LOCAL_FOLDER
 
 CONTRACTS = frozenset({"whet", "verifiers"})
@@ -25,8 +25,10 @@ def _local() -> dict[str, dict[str, str]]:
     found = {}
     for file in sorted(Path(LOCAL_FOLDER).glob("*/pyproject.toml")):
         try:
-            project = tomllib.loads(file.read_text(encoding="utf-8")).get("project", {})
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+            project = parse_toml(file.read_text(encoding="utf-8")).get("project", {})
+        except (OSError, ValueError):
+            project = None
+        if not isinstance(project, dict):
             project = {"description": "its pyproject.toml cannot be read"}
         name = file.parent.name.replace("_", "-")
         found[name] = _row(name, project.get("version"), str(file.parent), project.get("description"))
@@ -38,10 +40,18 @@ def _installed() -> dict[str, dict[str, str]]:
     found = {}
     for distribution in importlib.metadata.distributions():
         name = canonicalize_name(distribution.metadata["Name"] or "")
-        needs = {canonicalize_name(Requirement(line).name) for line in distribution.requires or []}
+        needs = {_name(line) for line in distribution.requires or []}
         if name and name not in CONTRACTS and needs & CONTRACTS:
             found[str(name)] = _row(name, distribution.version, "installed", distribution.metadata["Summary"])
     return found
+
+
+def _name(requirement: str) -> str | None:
+    """None for a line that is none: not every build tool checks what it writes."""
+    try:
+        return canonicalize_name(Requirement(requirement).name)
+    except InvalidRequirement:
+        return None
 
 
 def _row(name: str, version: object, where: str, description: object) -> dict[str, str]:

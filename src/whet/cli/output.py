@@ -147,7 +147,7 @@ def json_object(option: str, text: str) -> dict[str, Any]:
     """The JSON object that an option was given."""
     try:
         value = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:  # numbers of too many digits, nesting without end
         raise ConfigError(f"{option}: not JSON: {error}. Write it like '{{\"max_length\": 9}}'") from None
     if not isinstance(value, dict):
         raise ConfigError(f"{option}: expected a JSON object like '{{\"max_length\": 9}}', got {text}")

@@ -36,14 +36,20 @@ def eval_defaults(environment: str) -> dict[str, Any]:
     file = _pyproject(locate(environment))
     if file is None:
         return {}
-    tool = read_toml(file).get("tool", {})
-    ours = tool.get("whet", {}).get("eval")
-    theirs = tool.get("verifiers", {}).get("eval", {})
+    tool = _table(read_toml(file), "tool")
+    ours = _table(tool, "whet").get("eval")
+    theirs = _table(_table(tool, "verifiers"), "eval")
     if ours is None:
         ours = {key: theirs[key] for key in ("num_examples", "rollouts_per_example") if key in theirs}
     if not isinstance(ours, dict):
         raise ConfigError(f"{file}: tool.whet.eval should be a table, [tool.whet.eval].")
     return validate(EvalDefaults, ours, f"{file}: [tool.whet.eval]").model_dump(exclude_none=True)
+
+
+def _table(data: dict[str, Any], key: str) -> dict[str, Any]:
+    """A table of a package's file; where something else has its name, an empty one."""
+    value = data.get(key)
+    return value if isinstance(value, dict) else {}
 
 
 def _pyproject(location: Location) -> Path | None:
@@ -52,6 +58,6 @@ def _pyproject(location: Location) -> Path | None:
     for candidate in (folder, *list(folder.parents)[:2]):
         file = candidate / "pyproject.toml"
         if file.is_file():
-            name = str(read_toml(file).get("project", {}).get("name", ""))
+            name = str(_table(read_toml(file), "project").get("name", ""))
             return file if re.sub(r"[-_.]+", "_", name).lower() == location.module.lower() else None
     return None

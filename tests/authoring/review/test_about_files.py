@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from whet.authoring.review.about_files import imported, review_imports, review_package, review_readme, review_secrets
-from whet.authoring.review.check import brought_by
+from whet.authoring.review.about_files import imported, review_imports, review_package, review_secrets, undescribed
 from whet.authoring.review.package import files_of, read_package
+from whet.authoring.review.reading import brought_by
 from whet.authoring.review.row_facts import compare, most_common_answer, split_facts, spread_out
 from whet.envs.loading import locate
 
@@ -78,8 +78,7 @@ def test_an_installed_package_is_known_by_its_metadata() -> None:
 
 def test_an_argument_that_the_readme_does_not_name_is_told(write_package: Write) -> None:
     package = read_package(locate(str(write_package())))
-    (finding,) = review_readme(package, ["num_train", "seed"])
-    assert finding.message == "it does not name seed"
+    assert undescribed(package, ["num_train", "seed"]) == ["seed"]
 
 
 # Put together here, so that no scanner takes this file for a leak.

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from whet.authoring.review import limits
 from whet.authoring.review.check import check_environment
 from whet.authoring.review.findings import Report
 from whet.errors import ConfigError, EnvironmentLoadError, SandboxUnavailableError
@@ -203,6 +204,70 @@ def test_without_a_sandbox_the_keys_stay_away_all_the_same_and_the_report_says_s
 def test_code_that_hangs_is_ended_and_what_was_seen_before_is_told(review: Review) -> None:
     report = review(reward="hang", before="import time\ndef hang():\n    time.sleep(3600)\n", timeout_s=5)
     assert "right answer, plain" in message(report, "unfinished")
+
+
+GROUPS = pytest.mark.parametrize("groups", [True, False], ids=["control groups", "no control groups"])
+
+
+def without_groups(monkeypatch: pytest.MonkeyPatch, groups: bool) -> None:
+    """A machine that has none: most containers, and users without rights."""
+    if not groups:
+        monkeypatch.setattr(limits.cgroups, "make", lambda *args: None)
+
+
+@GROUPS
+@pytest.mark.parametrize("sandbox", [True, False], ids=["sandbox", "no sandbox"])
+def test_a_fork_bomb_is_ended_and_told(
+    write_package: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, groups: bool, sandbox: bool
+) -> None:
+    without_groups(monkeypatch, groups)
+    monkeypatch.setattr(limits, "PROCESSES", 48)
+    source = """
+        import os
+
+        def load_environment():
+            while True:
+                try:
+                    os.fork()
+                except OSError:
+                    pass
+    """
+    report = check_environment(str(write_package(source=source)), tasks=1, sandbox=sandbox, timeout_s=100)
+    assert "it started more than 48 processes" in message(report, "unfinished")
+
+
+@GROUPS
+def test_memory_is_limited_for_all_processes_together(
+    review: Review, monkeypatch: pytest.MonkeyPatch, groups: bool
+) -> None:
+    without_groups(monkeypatch, groups)
+    monkeypatch.setattr(limits, "memory_bytes", lambda: 1 << 30)
+    source = """
+        import os, time
+
+        def load_environment():
+            for _ in range(12):
+                if os.fork() == 0:
+                    taken = os.urandom(1) * (128 << 20)
+                    time.sleep(3600)
+            os.wait()
+    """
+    assert "it took more than 1 GiB of memory" in message(review(source=source, timeout_s=100), "unfinished")
+
+
+def test_files_that_are_made_to_keep_their_reader_busy_do_not(review: Review) -> None:
+    size = (1 << 20) - 1
+    slow = {f"slow_{n}.txt": (text * size)[:size] for n, text in enumerate(("a-", "wandb", "a://", "secret='", "\n"))}
+    report = review(
+        more={**slow, "minus.py": "-" * 200_000 + "1", "deep.py": "if " + "-" * 900 + "1:\n    import json\n"}
+    )
+    assert report.findings == ()
+
+
+@pytest.mark.parametrize("value", ["[" * 100_000, "{a=" * 50_000, "9" * 5000])
+def test_a_pyproject_without_end_is_a_finding(review: Review, value: str) -> None:
+    report = review(project=f"[project]\nname = '{{name}}'\nx = {value.replace('{', '{{')}\n")
+    assert "it cannot be read: " in message(report, "pyproject")
 
 
 def test_a_process_that_spoils_its_own_report_is_not_believed(review: Review) -> None:

@@ -65,14 +65,10 @@ def review_package(package: Package) -> Iterator[Finding]:
         )
 
 
-def review_readme(package: Package, arguments: Iterable[str]) -> Iterator[Finding]:
-    """Whether the README names every argument of `load_environment`."""
+def undescribed(package: Package, arguments: Iterable[str]) -> list[str]:
+    """The arguments of `load_environment` that its README, if it has one, does not name."""
     text = package.readme
-    unnamed = [name for name in arguments if text and not re.search(rf"\b{re.escape(name)}\b", text)]
-    if unnamed:
-        yield Finding.of(
-            "readme-arguments", "README.md", f"it does not name {', '.join(unnamed)}", "Describe every argument there."
-        )
+    return [name for name in arguments if text and not re.search(rf"\b{re.escape(name)}\b", text)]
 
 
 def review_secrets(files: Mapping[str, str]) -> Iterator[Finding]:
@@ -122,9 +118,13 @@ def review_imports(
 def imported(text: str) -> list[tuple[str, int]]:
     """(top-level module, line) of each import that is not inside `try` or TYPE_CHECKING, the first of each."""
     try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError):
+        return _imported(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last is what the parser says of deep nesting
         return []
+
+
+def _imported(text: str) -> list[tuple[str, int]]:
+    tree = ast.parse(text)
     found: dict[str, int] = {}
     waiting: list[ast.AST] = [tree]
     while waiting:

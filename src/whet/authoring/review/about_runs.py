@@ -4,8 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from whet.authoring.review.findings import Finding
-from whet.authoring.review.observations import Effect, Event, Imported, Loaded, Rows, SideEffect, Split, Started
+from whet.authoring.review.findings import CODES, Finding
+from whet.authoring.review.observations import (
+    Effect,
+    Event,
+    Found,
+    Imported,
+    Loaded,
+    Read,
+    Rows,
+    SideEffect,
+    Split,
+    Started,
+)
 
 IN_THE_SANDBOX = "The sandbox has no network and no files but the package's; with --no-sandbox it has yours."
 SLOW_IMPORT_S = 5.0
@@ -27,6 +38,15 @@ EFFECTS: dict[Effect, tuple[str, str, str]] = {
 }
 
 
+def review_files(events: Sequence[Event], ended: str | None) -> Iterator[Finding]:
+    """What was found in the package's files, and whether they could be read to their end."""
+    for event in events:
+        if isinstance(event, Found) and event.code in CODES:
+            yield Finding.of(event.code, event.where, event.message, event.fix)
+    if not any(isinstance(event, Read) for event in events):
+        yield Finding.of("unfinished", "", f"reading its files did not end well: {ended}", "Look for what is so large.")
+
+
 def review_import(events: Sequence[Event], printed: str, ended: str | None) -> Iterator[Finding]:
     """Side effects of the import, and whether it works."""
     done = next((event for event in events if isinstance(event, Imported)), None)
@@ -39,6 +59,8 @@ def review_import(events: Sequence[Event], printed: str, ended: str | None) -> I
         said = f" ({last[0]})" if last else ""
         yield Finding.of("unfinished", "", f"importing it did not end well: {ended}{said}", "Make the import quick.")
         return
+    if ended is not None:
+        yield Finding.of("unfinished", "", f"its process did not end well after the import: {ended}", "End it well.")
     if done.error is not None:
         yield Finding.of("import-fails", "", done.error, "Make it importable with its declared dependencies alone.")
     if done.seconds > SLOW_IMPORT_S:
@@ -69,6 +91,13 @@ def review_load(events: Sequence[Event], ended: str | None, sandbox: bool) -> It
             "load-slow", loaded.where, f"loading it and its data took {seconds:.0f} s", "Prepare the data beforehand."
         )
     yield from _review_signature(loaded)
+    if loaded.undescribed:
+        yield Finding.of(
+            "readme-arguments",
+            "README.md",
+            f"it does not name {', '.join(loaded.undescribed)}",
+            "Describe every argument there.",
+        )
 
 
 def _review_signature(loaded: Loaded) -> Iterator[Finding]:

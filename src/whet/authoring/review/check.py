@@ -1,29 +1,24 @@
 """`whet env check`: read a package the way a reviewer would, and say what to mend.
 
-Its files are read here; its code runs in processes of its own (`isolation.py`): once to see what importing does, and
-twice, with different hash seeds, to load it and to have scripted models attempt some tasks. A review helps an honest
-author and a reader of foreign code; a package that is out to deceive runs in the process that reports on it, and could
-lie.
+Nothing of it is read or run here, but in processes of its own (`isolation.py`): once to read its files and to see what
+importing does, and twice, with different hash seeds, to load it and to have scripted models attempt some tasks. A
+review helps an honest author and a reader of foreign code; a package that is out to deceive runs in the process that
+reports on it, and could lie.
 """
 
 from __future__ import annotations
 
-import importlib.metadata
 import time
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from packaging.requirements import InvalidRequirement, Requirement
-
-from whet.authoring.review.about_files import canonical, review_imports, review_package, review_readme, review_secrets
 from whet.authoring.review.about_rewards import mean_rewards, review_rewards
-from whet.authoring.review.about_runs import last_started, review_import, review_load, review_rows
+from whet.authoring.review.about_runs import last_started, review_files, review_import, review_load, review_rows
 from whet.authoring.review.findings import Finding, Report, ordered
 from whet.authoring.review.isolation import Ran, run
-from whet.authoring.review.observations import Batch, Closed, Event, Loaded, Rolled, Rows
-from whet.authoring.review.package import Package, files_of, read_package
+from whet.authoring.review.observations import Batch, Closed, Event, Loaded, Read, Rolled, Rows
+from whet.authoring.review.package import project_folder
 from whet.envs.loading import Location, locate
 from whet.errors import ConfigError
 
@@ -54,62 +49,34 @@ def check_environment(
     if tasks < 1 or timeout_s <= 0:
         raise ConfigError(f"need at least one task and a time limit above 0 s, got {tasks} and {timeout_s:g}.")
     location = locate(environment)
-    package = read_package(location)
-    files, all_read = files_of(package)
-    findings = [
-        *review_package(package),
-        *review_secrets(files),
-        *review_imports(package, files, cache(_owners), brought_by(package)),
-    ]
-    if not all_read:
-        findings.append(
-            Finding.of("unread-files", "", f"only {len(files)} files were searched for secrets and imports")
-        )
+    folder = project_folder(location.path)
+    findings: list[Finding] = []
     if not sandbox:
         findings.append(Finding.of("not-isolated", "", "the package's code ran here with your rights (--no-sandbox)"))
     deadline = time.monotonic() + timeout_s
     request = {"environment": _absolute(environment, location), "args": dict(env_args or {}), "tasks": tasks}
-    readable = _readable(package, location)
+    readable = _readable(folder, location)
 
     def ran(what: str, hash_seed: int) -> Ran:
         left = max(0.1, deadline - time.monotonic())
         return run(what, request, timeout_s=left, hash_seed=hash_seed, sandbox=sandbox, readable=readable)
 
     imported = ran("import", HASH_SEEDS[0])
-    findings += review_import(imported.events, imported.printed, imported.ended)
+    read = next((event for event in imported.events if isinstance(event, Read)), None)
+    findings += review_files(imported.events, imported.ended)
+    findings += review_import(imported.events, imported.printed, imported.ended) if read is not None else []
     first, facts = Ran((), "", None), {}
     if not any(finding.code in ("import-fails", "unfinished") for finding in findings):
+        assert read is not None
         first = ran("load", HASH_SEEDS[0])
         again = ran("load", HASH_SEEDS[1]) if first.ended is None else Ran((), "", None)
         findings += review_load(first.events, first.ended, sandbox)
         findings += review_rows(first.events, again.events)
-        findings += review_rewards(first.events, again.events, package.settings)
+        findings += review_rewards(first.events, again.events, read.settings)
         findings += [finding for one in (first, again) for finding in _ending(one)]
-        findings += review_readme(package, _argument_names(first.events))
         facts = facts_of(first.events)
-    return Report(environment, str(package.folder or location.path), ordered(findings, package.settings.ignore), facts)
-
-
-def brought_by(package: Package) -> set[str]:
-    """The distributions that a package's requirements bring, as far as they are installed here."""
-    found: set[tuple[str, str]] = set()
-    waiting = [(line, "") for line in package.requirements]
-    while waiting:
-        line, extra = waiting.pop()
-        try:
-            requirement = Requirement(line)
-        except InvalidRequirement:
-            continue
-        if requirement.marker is not None and not requirement.marker.evaluate({"extra": extra}):
-            continue
-        name = "whet" if canonical(requirement.name) == "verifiers" else canonical(requirement.name)
-        if name == "whet":
-            found.add(("verifiers", ""))
-        for wanted in ("", *requirement.extras):
-            if (name, wanted) not in found:
-                found.add((name, wanted))
-                waiting += [(more, wanted) for more in _requires(name)]
-    return {name for name, _ in found}
+    excuses = read.settings.ignore if read is not None else {}
+    return Report(environment, str(folder or location.path), ordered(findings, excuses), facts)
 
 
 def facts_of(events: tuple[Event, ...]) -> dict[str, Any]:
@@ -135,10 +102,12 @@ def _ending(ran: Ran) -> list[Finding]:
     """A process that did not get to the end, after it had loaded the environment."""
     loaded = next((event for event in ran.events if isinstance(event, Loaded)), None)
     closed = any(isinstance(event, Closed) for event in ran.events)
-    if loaded is None or loaded.error is not None or (closed and ran.ended is None):
+    failed = loaded is not None and loaded.error is not None
+    if loaded is None or ((failed or closed) and ran.ended is None):
         return []
     at = last_started(ran.events)
     where = f"at the probe '{at}'" if at else "while its rows were built"
+    where = "after load_environment had failed" if failed else where
     return [Finding.of("unfinished", at, f"the check stopped {where}: {ran.ended or 'it ended early'}", _remedy(ran))]
 
 
@@ -147,15 +116,10 @@ def _remedy(ran: Ran) -> str:
     return f"It printed: {last[0]}" if last else "Look for what takes so long, or give it more with --timeout."
 
 
-def _argument_names(events: tuple[Event, ...]) -> list[str]:
-    loaded = next((event for event in events if isinstance(event, Loaded)), None)
-    return [argument.name for argument in loaded.arguments if not argument.open] if loaded is not None else []
-
-
-def _readable(package: Package, location: Location) -> list[Path]:
+def _readable(folder: Path | None, location: Location) -> list[Path]:
     """What the package may read of itself. Of a module that lies by itself, not the whole folder: it may be a home."""
-    if package.folder is not None:
-        return [package.folder]
+    if folder is not None:
+        return [folder]
     beside = location.path.parent.glob("*.py") if location.path.suffix == ".py" and location.root is not None else []
     return [location.path, *beside]
 
@@ -167,15 +131,3 @@ def _absolute(environment: str, location: Location) -> str:
     if location.path.suffix == ".py" and location.path.parent.name.replace("-", "_") != location.module:
         return str(location.path)
     return str(location.root if location.root.name.replace("-", "_") == location.module else location.path)
-
-
-def _owners() -> dict[str, list[str]]:
-    """The distributions that each top-level module is of."""
-    return {name: list(of) for name, of in importlib.metadata.packages_distributions().items()}
-
-
-def _requires(name: str) -> list[str]:
-    try:
-        return importlib.metadata.requires(name) or []
-    except importlib.metadata.PackageNotFoundError:
-        return []

@@ -1,4 +1,4 @@
-"""Run a review's process: in bubblewrap, unless somebody wants otherwise, and within time and output limits.
+"""Run a review's process: in bubblewrap, unless told otherwise, within limits of time, output, memory and processes.
 
 Inside there is no network, no home and no file of the host's but the system, this Python's packages and the package
 under review, all read-only. What can be written is a tmpfs that ends with the process. The process reports on a pipe;
@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from whet.authoring.review.limits import Limits
 from whet.authoring.review.observations import EVENT, Event
 from whet.errors import SandboxUnavailableError
 
@@ -71,8 +72,9 @@ def run(
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="whet-check-"))
             env["HOME"] = env["TMPDIR"] = folder
             command = python
+        limits = Limits()
         process = subprocess.Popen(
-            command,
+            limits.command(command),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -86,10 +88,15 @@ def run(
         assert process.stdout is not None
         report, printed = _Report(stream), _Printed(process.stdout)
         sent = {**request, "path": [entry for entry in sys.path if entry]}
-        ended = _wait(process, process.stdin, json.dumps(sent).encode(), timeout_s)
+        limits.watch(process.pid)
+        reached = None
+        try:
+            ended = _wait(process, process.stdin, json.dumps(sent).encode(), timeout_s)
+        finally:
+            reached = limits.end()
         for reader in (report, printed):
             reader.join(LINGER_S)
-    return Ran(tuple(report.events), bytes(printed.kept).decode(errors="replace"), ended or report.problem)
+    return Ran(tuple(report.events), bytes(printed.kept).decode(errors="replace"), reached or ended or report.problem)
 
 
 class _Drain(threading.Thread):

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
+from whet.authoring.review.package import CheckSettings
 from whet.config import StrictModel
 
 Text = Annotated[str, Field(max_length=4000)]
@@ -24,6 +25,23 @@ class Argument(StrictModel):
     has_default: bool
     documented: bool
     open: bool  # **kwargs
+
+
+class Found(StrictModel):
+    """A finding about the package's files."""
+
+    event: Literal["found"] = "found"
+    code: Text
+    where: Text
+    message: Text
+    fix: Text
+
+
+class Read(StrictModel):
+    """The files have been read to their end."""
+
+    event: Literal["read"] = "read"
+    settings: CheckSettings
 
 
 class SideEffect(StrictModel):
@@ -50,6 +68,7 @@ class Loaded(StrictModel):
     where: Text = ""  # load_environment's file and line
     kind: Text = ""  # the environment's class
     arguments: list[Argument] = Field(default_factory=list)
+    undescribed: list[Text] = Field(default_factory=list)  # arguments that the README does not name
     missing_keys: list[Text] = Field(default_factory=list)
     single_turn: bool = False
     tools: list[Text] = Field(default_factory=list)
@@ -127,6 +146,7 @@ class Closed(StrictModel):
 
 
 Event = Annotated[
-    SideEffect | Imported | Loaded | Rows | Started | Rolled | Batch | Halted | Closed, Field(discriminator="event")
+    Found | Read | SideEffect | Imported | Loaded | Rows | Started | Rolled | Batch | Halted | Closed,
+    Field(discriminator="event"),
 ]
 EVENT: TypeAdapter[Event] = TypeAdapter(Event)

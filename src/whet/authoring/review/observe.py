@@ -20,7 +20,10 @@ from typing import Any
 
 from whet.alias import alias_where_needed
 from whet.authoring.review import row_facts
+from whet.authoring.review.about_files import undescribed
 from whet.authoring.review.observations import Argument, Closed, Halted, Imported, Loaded, Split
+from whet.authoring.review.package import read_package
+from whet.authoring.review.reading import read_files
 from whet.authoring.review.rehearsal import rehearse, rubrics_of
 from whet.authoring.review.side_effects import watched
 from whet.config import StrictModel
@@ -54,6 +57,7 @@ def main() -> None:
         out.flush()
 
     if what == "import":
+        read_files(request["environment"], emit)
         observe_import(request["environment"], emit)
     else:
         asyncio.run(observe_environment(request["environment"], request["args"], request["tasks"], emit))
@@ -83,12 +87,15 @@ async def observe_environment(environment: str, args: dict[str, Any], tasks: int
     seconds = time.perf_counter() - began
     loader = getattr(sys.modules.get(locate(environment).module), "load_environment", None)
     described = _describe(env) if env is not None else {}
+    arguments = _arguments(loader)
+    named = [argument.name for argument in arguments if not argument.open]
     emit(
         Loaded(
             seconds=seconds,
             error=error,
             where=_where(loader),
-            arguments=_arguments(loader),
+            arguments=arguments,
+            undescribed=undescribed(read_package(locate(environment)), named),
             missing_keys=missing,
             **described,
         )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any
 from pydantic import Field, field_validator
 
 from whet.authoring.review.findings import CODES
-from whet.config import StrictModel, validate
+from whet.config import StrictModel, parse_toml, validate
 from whet.envs.loading import Location
 from whet.errors import ConfigError
 from whet.evals.defaults import EvalDefaults
@@ -75,7 +74,7 @@ class Package:
 
 def read_package(location: Location) -> Package:
     """The package of a module that `locate` found."""
-    folder = _project_folder(location.path)
+    folder = project_folder(location.path)
     if folder is not None:
         return _from_folder(location, folder)
     distribution = _distribution(location.module)
@@ -110,7 +109,7 @@ def _paths(top: Path) -> Iterator[Path]:
                 yield path
 
 
-def _project_folder(path: Path) -> Path | None:
+def project_folder(path: Path) -> Path | None:
     """The folder of the package's pyproject.toml: beside the module, above it, or above `src`."""
     above = path.parent
     for folder in (path, above, above.parent if above.name == "src" else above):
@@ -122,8 +121,8 @@ def _project_folder(path: Path) -> Path | None:
 def _from_folder(location: Location, folder: Path) -> Package:
     given: dict[str, Any] = {"module": location.module, "path": location.path, "folder": folder}
     try:
-        data = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        data = parse_toml((folder / "pyproject.toml").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
         return Package(**given, problem=f"it cannot be read: {error}")
     project, tool = _table(data, "project"), _table(data, "tool")
     table = _table(tool, "whet")
