@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import tomllib
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 import whet
 from whet.cli.main import main
+from whet.files import read_lines
 from whet.rl.config import RunConfig
 
 ROOT = Path(__file__).parents[2]
@@ -27,11 +30,28 @@ def test_the_environment_of_the_readme_loads_and_scores() -> None:
     exec(compile(blocks("README.md", "python")[0], "README.md", "exec"), module.__dict__)
     env: whet.Environment = module.load_environment(size=8)
     row = env.get_dataset()[0]
-    right, wrong = ([whet.AssistantMessage(content=text)] for text in (f" {row['answer']}\n", "none"))
-    assert module.correct(right, row["answer"], whet.Parser()) == 1.0
-    assert module.correct(wrong, row["answer"], whet.Parser()) == 0.0
+    answers = (f" {row['answer']}\n", row["answer"][:3], row["answer"] * 9, "")
+    rewards = [module.in_place([whet.AssistantMessage(content=text)], row["answer"], whet.Parser()) for text in answers]
+    assert rewards == pytest.approx([1, 1 / 3, 1 / 9, 0])
     assert len(env.get_dataset()) == 8
     assert not {str(r["prompt"]) for r in env.get_dataset()} & {str(r["prompt"]) for r in env.get_eval_dataset()}
+
+
+def test_the_tiny_model_solves_the_readme_example_sometimes_and_training_improves_it(warm: Any, tmp_path: Path) -> None:
+    for name, language in (("letters.py", "python"), ("letters.toml", "toml")):
+        (tmp_path / name).write_text(blocks("README.md", language)[0])
+    (evaluate,) = [command for command in commands() if command.startswith("eval run ./letters.py")]
+    for command in (evaluate, "train run letters.toml"):
+        process = warm.start(*shlex.split(command), cwd=tmp_path)
+        output = process.stdout.read()
+        assert process.wait() == 0, output
+    (metadata,) = tmp_path.glob("outputs/evals/*/*/metadata.json")
+    assert 0.15 <= json.loads(metadata.read_text())["avg_reward"] <= 0.7
+    before, after = (
+        row["reward"] for row in read_lines(tmp_path / "runs/letters/evals.jsonl") if row["sampling"] == "temperature 1"
+    )
+    assert 0.15 <= before <= 0.7
+    assert after - before >= 0.2
 
 
 @pytest.mark.parametrize("document", ["README.md", "docs/training.md"])

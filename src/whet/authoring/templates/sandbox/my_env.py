@@ -1,60 +1,58 @@
-"""Answer a question about a table that is too long to read: the model has a shell in a sandbox of its own.
+"""Answer sums with a tool that runs Python: what the model wrote is a program, so it runs in a sandbox of its own.
 
-The table is made again from its number whenever it is needed, and the answer is computed here, so that nothing in the
-sandbox gives it away. Whether a table belongs to training or to evaluation is decided by a hash of its number, so the
-two never meet, whatever the seed and the sizes.
+The right answer is computed here and is never in the sandbox. Whether a sum belongs to training or to evaluation is
+decided by a hash of the sum itself, so the two never meet, whatever the seed and the sizes.
 """
 
 from __future__ import annotations
 
+import operator
 import random
+import shlex
 import zlib
-from itertools import count, islice
+from collections.abc import Callable
 from typing import Any, Literal
 
 import whet
 
-QUESTION = (
-    "The file sales.csv in your home has the columns day, customer, product and cents. How many cents did {customer} "
-    "pay for {product} in all? Use the bash tool to find out, then answer with the number only."
-)
-CUSTOMERS = ("Ada", "Bao", "Cem", "Dov", "Eva", "Fay", "Gus", "Hal")
-PRODUCTS = ("apples", "bread", "cheese", "lamps", "paper", "rope", "soap", "tea")
-
-
-def make_sales(number: int, num_lines: int) -> list[tuple[int, str, str, int]]:
-    """The rows of one table, the same every time."""
-    rng = random.Random(number)
-    days = sorted(rng.choices(range(1, 366), k=num_lines))
-    return [(day, rng.choice(CUSTOMERS), rng.choice(PRODUCTS), rng.randint(50, 5000)) for day in days]
-
-
-def split_of(number: int) -> Literal["train", "eval"]:
-    """A quarter of all tables is for evaluation."""
-    return "eval" if zlib.crc32(str(number).encode()) % 4 == 0 else "train"
-
-
-def make_tasks(split: Literal["train", "eval"], size: int, seed: int, num_lines: int) -> list[dict[str, Any]]:
-    """`size` different tasks of one split."""
-    numbers = list(islice((number for number in count() if split_of(number) == split), size))
-    random.Random(f"{split} {seed}").shuffle(numbers)
-    return [make_task(number, num_lines) for number in numbers]
-
-
-def make_task(number: int, num_lines: int) -> dict[str, Any]:
-    """The task about one table."""
-    sales = make_sales(number, num_lines)
-    _, customer, product, _ = random.Random(number).choice(sales)
-    total = sum(cents for _, *who_and_what, cents in sales if who_and_what == [customer, product])
-    info = {"number": number, "num_lines": num_lines}
-    return {"question": QUESTION.format(customer=customer, product=product), "answer": str(total), "info": info}
+QUESTION = "Use the calculate tool, then answer with its result only.\n\nWhat is {words}?"
+OPERATIONS: dict[str, Callable[[int, int], int]] = {"plus": operator.add, "minus": operator.sub, "times": operator.mul}
 
 
 class MyEnv(whet.SandboxEnv):
-    async def post_sandbox_setup(self, state: whet.State) -> None:
-        sales = make_sales(state["info"]["number"], state["info"]["num_lines"])
-        lines = ["day,customer,product,cents", *(",".join(map(str, sale)) for sale in sales)]
-        await self.sandbox_client.upload_bytes(state["sandbox_id"], "sales.csv", "\n".join(lines).encode())
+    def __init__(self, with_shell: bool = False, **kwargs: Any) -> None:
+        super().__init__(programs=["python3"], **kwargs)  # brings `bash`, a tool for the model
+        if not with_shell:
+            self.remove_tool(self.bash)
+        self.add_tool(self.calculate, args_to_skip=["sandbox_id", "sandbox_state"])
+
+    async def calculate(self, expression: str, sandbox_id: str, sandbox_state: Any) -> str:
+        """Evaluate an arithmetic expression.
+
+        Args:
+            expression: Numbers with + - * / and parentheses, for example 12*34.
+        """
+        program = f"print({expression})"
+        return await self.bash(f"python3 -c {shlex.quote(program)}", sandbox_id, sandbox_state)
+
+
+def split_of(words: str) -> Literal["train", "eval"]:
+    """A quarter of all sums is for evaluation."""
+    return "eval" if zlib.crc32(words.encode()) % 4 == 0 else "train"
+
+
+def make_tasks(split: Literal["train", "eval"], size: int, seed: int, max_number: int) -> list[dict[str, Any]]:
+    """`size` different tasks of one split, or all there are if they are fewer."""
+    numbers = range(2, max_number + 1)
+    sums = {
+        f"{left} {name} {right}": str(operation(left, right))
+        for left in numbers
+        for right in numbers
+        for name, operation in OPERATIONS.items()
+    }
+    mine = [words for words in sums if split_of(words) == split]
+    random.Random(f"{split} {seed}").shuffle(mine)
+    return [{"question": QUESTION.format(words=words), "answer": sums[words]} for words in mine[:size]]
 
 
 def correct(completion: whet.Messages, answer: str) -> float:
@@ -63,24 +61,38 @@ def correct(completion: whet.Messages, answer: str) -> float:
     return float(last is not None and last["role"] == "assistant" and (last["content"] or "").strip() == answer)
 
 
+def computed(completion: whet.Messages, answer: str) -> float:
+    """1 if a program printed the right number and nothing else."""
+    return float(any(message["role"] == "tool" and message["content"] == answer for message in completion))
+
+
 def load_environment(
-    num_train: int = 500, num_eval: int = 64, seed: int = 0, num_lines: int = 500, max_turns: int = 6
+    num_train: int = 500,
+    num_eval: int = 64,
+    seed: int = 0,
+    max_number: int = 99,
+    max_turns: int = 3,
+    with_shell: bool = False,
 ) -> whet.Environment:
     """
     Args:
         num_train: Tasks to train on.
         num_eval: Tasks to evaluate on.
         seed: Shuffles the tasks.
-        num_lines: Lines of a table; a short one can be read without counting tools.
-        max_turns: Turns after which an attempt ends, commands included.
+        max_number: Largest number in a sum, from 20 to 999; more digits are harder to copy.
+        max_turns: Turns after which an attempt ends, tool calls included.
+        with_shell: Whether the model has `bash` as well, for models that can use a shell.
     """
-    if num_lines < 1:
-        raise ValueError(f"a table needs at least one line, got num_lines={num_lines}")
+    if not 20 <= max_number <= 999:
+        raise ValueError(f"max_number must lie between 20 and 999, got {max_number}")
+    rubric = whet.Rubric(funcs=[correct])
+    rubric.add_metric(computed)
     return MyEnv(
-        dataset=lambda: make_tasks("train", num_train, seed, num_lines),
-        eval_dataset=lambda: make_tasks("eval", num_eval, seed, num_lines),
-        rubric=whet.Rubric(funcs=[correct]),
+        dataset=lambda: make_tasks("train", num_train, seed, max_number),
+        eval_dataset=lambda: make_tasks("eval", num_eval, seed, max_number),
+        rubric=rubric,
         max_turns=max_turns,
-        timeout_per_command_seconds=10,
+        with_shell=with_shell,
+        timeout_per_command_seconds=5,
         max_output_chars=2000,
     )

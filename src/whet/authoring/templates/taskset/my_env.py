@@ -1,7 +1,7 @@
-"""Write numbers as Roman numerals: a taskset, whose settings can be given in a config file, joined to the chat loop.
+"""Put names in alphabetical order: a taskset, whose settings can be given in a config file, joined to the chat loop.
 
-Whether a number belongs to training or to evaluation is decided by a hash of the number itself, so the two never meet,
-whatever the seed and the sizes.
+Whether a task belongs to training or to evaluation is decided by a hash of its names, so the two never meet, whatever
+the seed and the sizes.
 """
 
 from __future__ import annotations
@@ -14,33 +14,27 @@ from pydantic import Field
 
 import whet
 
-QUESTION = "Write {number} as a Roman numeral. Answer with the numeral only."
-NUMERALS = (
-    (1000, "M"), (900, "CM"), (500, "D"), (400, "CD"), (100, "C"), (90, "XC"), (50, "L"), (40, "XL"), (10, "X"),
-    (9, "IX"), (5, "V"), (4, "IV"), (1, "I"),
-)  # fmt: skip
+QUESTION = "Sort these names alphabetically. Answer with the sorted names only, one per line.\n\n"
+NAME_LIST = (
+    "Abe Ada Ali Amy Ana Ann Ava Bea Ben Bob Cal Dan Dee Don Eli Eva Eve Fay Flo Gil Gus Hal Ian Ida Ike Ina Ira Ivy "
+    "Jan Jay Jed Jim Joe Jon Joy Kai Kay Ken Kim Kit Lea Lee Leo Liv Liz Lou Mae Max May Meg Mel Mia Ned Nia Noa Ola "
+    "Ora Pam Pat Pia Rae Ray Rex Rob Ron Roy Sal Sam Sid Sky Sue Ted Tia Tim Tom Uma Val Vic Wes Wil Zac Zoe"
+)
+NAMES = NAME_LIST.split()
 
 
-def to_roman(number: int) -> str:
-    text = ""
-    for value, letters in NUMERALS:
-        text += letters * (number // value)
-        number %= value
-    return text
-
-
-def split_of(number: int) -> Literal["train", "eval"]:
-    """A quarter of all numbers is for evaluation."""
-    return "eval" if zlib.crc32(str(number).encode()) % 4 == 0 else "train"
+def split_of(names: list[str]) -> Literal["train", "eval"]:
+    """A quarter of all tasks is for evaluation. The order of the names does not matter."""
+    return "eval" if zlib.crc32(" ".join(sorted(names)).encode()) % 4 == 0 else "train"
 
 
 class MyEnvConfig(whet.TasksetConfig):
     """Settings of this taskset, beside those that every taskset has."""
 
-    num_train: int = Field(1000, ge=1, description="Tasks to train on, or all there are.")
-    num_eval: int = Field(128, ge=1, description="Tasks to evaluate on, or all there are.")
-    seed: int = Field(0, description="Shuffles the tasks.")
-    max_number: int = Field(3999, ge=10, le=3999, description="Largest number; more is harder.")
+    num_train: int = Field(1000, ge=1, description="Tasks to train on.")
+    num_eval: int = Field(128, ge=1, description="Tasks to evaluate on.")
+    seed: int = Field(0, description="Draws the tasks.")
+    max_names: int = Field(4, ge=3, le=20, description="Most names of a task; more is harder.")
 
 
 class MyEnvTaskset(whet.Taskset):
@@ -56,27 +50,32 @@ class MyEnvTaskset(whet.Taskset):
         return self.make_rows("eval", self.config.num_eval)
 
     def make_rows(self, split: Literal["train", "eval"], size: int) -> list[dict[str, Any]]:
-        numbers = [number for number in range(1, self.config.max_number + 1) if split_of(number) == split]
-        random.Random(f"{split} {self.config.seed}").shuffle(numbers)
-        return [{"question": QUESTION.format(number=number), "answer": to_roman(number)} for number in numbers[:size]]
+        """`size` different tasks of one split; no two are about the same names."""
+        rng = random.Random(f"{split} {self.config.seed}")
+        rows: dict[str, dict[str, Any]] = {}
+        while len(rows) < size:
+            names = rng.sample(NAMES, rng.randint(2, self.config.max_names))
+            answer = "\n".join(sorted(names))
+            if split_of(names) == split:
+                rows[answer] = {"question": QUESTION + "\n".join(names), "answer": answer}
+        return list(rows.values())
 
     @whet.update
     def read_answer(self, task: whet.Task, state: whet.TaskState) -> None:
-        """What the rollout submits: its last message."""
+        """What the rollout submits: the lines of its last message."""
         last = state["completion"][-1] if state["completion"] else {}
-        state["answer"] = (last.get("content") or "").strip()
+        state["names"] = [line.strip() for line in (last.get("content") or "").strip().split("\n")]
 
     @whet.reward
-    def leading_letters(self, task: whet.Task, state: whet.TaskState) -> float:
-        """The share of letters that are right, from the left up to the first wrong one."""
-        given, right = state["answer"], task["answer"]
-        same = next((place for place, (a, b) in enumerate(zip(given, right, strict=False)) if a != b), None)
-        return (min(len(given), len(right)) if same is None else same) / max(len(given), len(right))
+    def in_place(self, task: whet.Task, state: whet.TaskState) -> float:
+        """The share of lines that hold the right name."""
+        given, right = state["names"], task["answer"].split("\n")
+        return sum(a == b for a, b in zip(given, right, strict=False)) / max(len(given), len(right))
 
     @whet.metric
     def exact_match(self, task: whet.Task, state: whet.TaskState) -> float:
-        """1 if the numeral is right."""
-        return float(state["answer"] == task["answer"])
+        """1 if the whole list is right."""
+        return float(state["names"] == task["answer"].split("\n"))
 
 
 def load_environment(config: whet.EnvConfig = whet.EnvConfig()) -> whet.Environment:  # noqa: B008

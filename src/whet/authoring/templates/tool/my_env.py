@@ -1,60 +1,54 @@
-"""What does a shopping list cost? Prices differ from shop to shop and are known only to a tool.
+"""Answer sums with the help of a calculator: the model may call a tool before it answers.
 
-A price is computed from the names of shop and item, so there is nothing to store and nothing to learn by heart that
-helps with another shop. Whether a shop belongs to training or to evaluation is decided by a hash of its name, so the
-two never meet, whatever the seed and the sizes.
+Whether a sum belongs to training or to evaluation is decided by a hash of the sum itself, so the two never meet,
+whatever the seed and the sizes.
 """
 
 from __future__ import annotations
 
+import operator
 import random
+import re
 import zlib
+from collections.abc import Callable
 from typing import Any, Literal
 
 import whet
 
-QUESTION = "What do {basket} cost together at {shop}? Look up the prices, then answer with the number of cents only."
-ITEMS = ("apples", "bolts", "bowls", "candles", "cups", "forks", "lamps", "mugs", "nails", "plates", "ropes", "spoons")
-SYLLABLES = ("ba", "den", "fo", "gar", "hol", "kim", "lor", "mun", "nel", "per", "ros", "sel", "tam", "ul", "ver", "wi")
-SHOPS = [f"{first}{second}".capitalize() for first in SYLLABLES for second in SYLLABLES if first != second]
+QUESTION = "Use the calculate tool, then answer with its result only.\n\nWhat is {words}?"
+OPERATIONS: dict[str, Callable[[int, int], int]] = {"plus": operator.add, "minus": operator.sub, "times": operator.mul}
+SIGNS = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 
 
-def price_in_cents(shop: str, item: str) -> int:
-    return 10 + zlib.crc32(f"{shop}/{item}".encode()) % 490
-
-
-def price_of(shop: str, item: str) -> str:
-    """Look up what one piece of an item costs in a shop.
+def calculate(expression: str) -> str:
+    """Evaluate an arithmetic expression.
 
     Args:
-        shop: Name of the shop.
-        item: Name of the item in the plural, for example lamps.
+        expression: Numbers with + - * / and parentheses, for example 12*34.
     """
-    if shop not in SHOPS:
-        raise ValueError(f"there is no shop {shop!r}")
-    if item not in ITEMS:
-        raise ValueError(f"{shop} sells {', '.join(ITEMS)}, and no {item!r}")
-    return f"{price_in_cents(shop, item)} cents each"
+    match = re.fullmatch(r"\s*([0-9]{1,9})\s*([-+*])\s*([0-9]{1,9})\s*", expression)
+    if match is None:  # the model reads what an exception says, and may try again
+        raise ValueError("this calculator knows two numbers with +, - or * between them")
+    return str(SIGNS[match[2]](int(match[1]), int(match[3])))
 
 
-def split_of(shop: str) -> Literal["train", "eval"]:
-    """A quarter of all shops is for evaluation."""
-    return "eval" if zlib.crc32(shop.encode()) % 4 == 0 else "train"
+def split_of(words: str) -> Literal["train", "eval"]:
+    """A quarter of all sums is for evaluation."""
+    return "eval" if zlib.crc32(words.encode()) % 4 == 0 else "train"
 
 
-def make_tasks(split: Literal["train", "eval"], size: int, seed: int, max_items: int) -> list[dict[str, Any]]:
-    """`size` different tasks of one split."""
-    rng = random.Random(f"{split} {seed}")
-    shops = [shop for shop in SHOPS if split_of(shop) == split]
-    tasks: dict[str, dict[str, Any]] = {}
-    while len(tasks) < size:
-        shop, items = rng.choice(shops), rng.sample(ITEMS, rng.randint(2, max_items))
-        counts = {item: rng.randint(2, 9) for item in items}
-        basket = " and ".join(f"{count} {item}" for item, count in counts.items())
-        total = sum(count * price_in_cents(shop, item) for item, count in counts.items())
-        question = QUESTION.format(basket=basket, shop=shop)
-        tasks[question] = {"question": question, "answer": str(total), "info": {"shop": shop, "items": items}}
-    return list(tasks.values())
+def make_tasks(split: Literal["train", "eval"], size: int, seed: int, max_number: int) -> list[dict[str, Any]]:
+    """`size` different tasks of one split, or all there are if they are fewer."""
+    numbers = range(2, max_number + 1)
+    sums = {
+        f"{left} {name} {right}": str(operation(left, right))
+        for left in numbers
+        for right in numbers
+        for name, operation in OPERATIONS.items()
+    }
+    mine = [words for words in sums if split_of(words) == split]
+    random.Random(f"{split} {seed}").shuffle(mine)
+    return [{"question": QUESTION.format(words=words), "answer": sums[words]} for words in mine[:size]]
 
 
 def final_answer(completion: whet.Messages) -> str:
@@ -67,32 +61,30 @@ def correct(completion: whet.Messages, answer: str) -> float:
     return float(final_answer(completion) == answer)
 
 
-def prices_seen(completion: whet.Messages, info: dict[str, Any]) -> float:
-    """The share of the items on the list whose price the tool has told."""
-    told = {message["content"] for message in completion if message["role"] == "tool"}
-    wanted = [price_of(info["shop"], item) for item in info["items"]]
-    return sum(price in told for price in wanted) / len(wanted)
+def tool_found_it(completion: whet.Messages, answer: str) -> float:
+    """1 if a call of the tool returned the right number."""
+    return float(any(message["role"] == "tool" and message["content"] == answer for message in completion))
 
 
 def load_environment(
-    num_train: int = 1000, num_eval: int = 128, seed: int = 0, max_items: int = 2, max_turns: int = 6
+    num_train: int = 1000, num_eval: int = 128, seed: int = 0, max_number: int = 99, max_turns: int = 3
 ) -> whet.Environment:
     """
     Args:
         num_train: Tasks to train on.
         num_eval: Tasks to evaluate on.
-        seed: Draws the tasks.
-        max_items: Most items on a list, from 2 to 8; more is harder.
+        seed: Shuffles the tasks.
+        max_number: Largest number in a sum, from 20 to 999; more digits are harder to copy.
         max_turns: Turns after which an attempt ends, tool calls included.
     """
-    if not 2 <= max_items <= 8:
-        raise ValueError(f"max_items must lie between 2 and 8, got {max_items}")
+    if not 20 <= max_number <= 999:
+        raise ValueError(f"max_number must lie between 20 and 999, got {max_number}")
     rubric = whet.Rubric(funcs=[correct])
-    rubric.add_metric(prices_seen)
+    rubric.add_metric(tool_found_it)
     return whet.ToolEnv(
-        tools=[price_of],
+        tools=[calculate],
         max_turns=max_turns,
-        dataset=lambda: make_tasks("train", num_train, seed, max_items),
-        eval_dataset=lambda: make_tasks("eval", num_eval, seed, max_items),
+        dataset=lambda: make_tasks("train", num_train, seed, max_number),
+        eval_dataset=lambda: make_tasks("eval", num_eval, seed, max_number),
         rubric=rubric,
     )
