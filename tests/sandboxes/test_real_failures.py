@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import shutil
 import subprocess
@@ -17,6 +18,7 @@ from whet.errors import ConfigError, SandboxError
 from whet.sandboxes import bubblewrap_host, pool, registry
 from whet.sandboxes.bubblewrap import BubblewrapBackend, BubblewrapSandbox
 from whet.sandboxes.places import Places
+from whet.sandboxes.launch import Launcher
 from whet.sandboxes.pool import SandboxPool, shared_pool
 from whet.sandboxes.protocol import SandboxSpec
 
@@ -37,9 +39,8 @@ exec {machine.program} "$@"
     program.write_text(script)
     program.chmod(0o755)
     failures.write_text("")
-    replaced = bubblewrap_host.Host(
-        (str(program),), machine.layout, machine.disable_userns, machine.seccomp, machine.controllers
-    )
+    as_this_user = Launcher(None, None, None)
+    replaced = dataclasses.replace(machine, command=(str(program),), launcher=as_this_user)
     monkeypatch.setattr("whet.sandboxes.bubblewrap.host", lambda: replaced)
     return failures
 

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from whet.errors import ConfigError, SandboxError
+from whet.sandboxes.guest_process import killed_process
 from whet.sandboxes.network import NetworkUse
 from whet.sandboxes.protocol import MIB, Command, ExecResult, Limit, Process, SandboxSpec
 from whet.sandboxes.transfer import download_folder, upload_folder
@@ -37,6 +38,7 @@ class SandboxBase(ABC):
         self.id = f"{backend}-{os.getpid()}-{next(_numbers)}"
         self.spec = spec
         self._why_closed: str | None = None
+        self._ended_by: Limit | None = None  # the limit by which its code has ended it
         self._running = 0
         self._closing: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
@@ -60,6 +62,12 @@ class SandboxBase(ABC):
         """How often a process was refused memory, and how often a new process was refused, so far."""
         return (0, 0)
 
+    def _end_by_code(self, why: str, limit: Limit) -> asyncio.Task[None]:
+        """End it for something that its code did. Later commands fail by that limit: the host is not at fault."""
+        if self._why_closed is None:
+            self._ended_by = limit
+        return self._end(why)
+
     @property
     def closed(self) -> bool:
         return self._why_closed is not None
@@ -75,14 +83,20 @@ class SandboxBase(ABC):
         return self._counters()[0]
 
     async def start(self, command: Command, *, cwd: str | None = None, env: Mapping[str, str] | None = None) -> Process:
-        """A persistent process whose streams are the caller's. While it runs the sandbox is not idle."""
+        """A persistent process whose streams are the caller's. While it runs the sandbox is not idle.
+
+        In a sandbox that its code has ended it is one that was killed at once.
+        """
         self._check_open()
         problem = _unrunnable(command, env)
         if problem is not None:
             raise SandboxError(f"sandbox {self.id}: {problem}")
         self._count(+1)
         try:
-            process = await self._start(_argv(command), cwd, {**self.spec.env, **(env or {})})
+            if self._ended_by is not None:
+                process: Process = await killed_process()
+            else:
+                process = await self._start(_argv(command), cwd, {**self.spec.env, **(env or {})})
         except BaseException:
             self._count(-1)
             raise
@@ -222,7 +236,7 @@ class SandboxBase(ABC):
         self._end(f"its {which} limit of {seconds:g} s was reached")
 
     def _check_open(self) -> None:
-        if self._why_closed is not None:
+        if self._why_closed is not None and self._ended_by is None:
             raise SandboxError(f"sandbox {self.id} is closed: {self._why_closed}.")
 
     def _count(self, change: int) -> None:
@@ -243,7 +257,7 @@ class SandboxBase(ABC):
         """A killed command that does not end takes its sandbox with it: nothing may run on unseen."""
         done, _ = await asyncio.wait({ended}, timeout=KILL_S)
         if not done:
-            await asyncio.shield(self._end("a command did not end when it was killed"))
+            await asyncio.shield(self._end_by_code("a command did not end when it was killed", "time"))
 
     def _status(self, ended: asyncio.Future[int], before: tuple[int, int], limit: Limit | None) -> int:
         """How the command ended. Raises SandboxError when its sandbox ended under it through no limit of the code's."""
@@ -253,9 +267,8 @@ class SandboxBase(ABC):
                 raise SandboxError(f"sandbox {self.id}: {error}")
         elif ended.done() and (ended.result() != killed or not self.closed):
             return ended.result()
-        # Whether process 1 went down with code that used up the memory, or the sandbox with one that would not end.
-        ran_out = self._counters()[0] > before[0]
-        if limit is None and not ran_out and self._why_closed is not None and "lifetime" not in self._why_closed:
+        by_code = limit is not None or self._ended_by is not None or self._counters()[0] > before[0]
+        if not by_code and self._why_closed is not None and "lifetime" not in self._why_closed:
             raise SandboxError(f"sandbox {self.id} was closed under a running command: {self._why_closed}.")
         return killed
 
@@ -266,6 +279,8 @@ class SandboxBase(ABC):
         after = self._counters()
         if after[0] > before[0]:
             return "memory"
+        if self._ended_by is not None:
+            return self._ended_by
         if self._why_closed is not None:
             return "lifetime"
         number = -status if status < 0 else status - 128

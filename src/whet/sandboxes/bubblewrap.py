@@ -35,6 +35,7 @@ from whet.sandboxes.bubblewrap_command import (
     environment,
     proxy_variables,
     rlimits,
+    room,
 )
 from whet.sandboxes.bubblewrap_host import Host, host
 from whet.sandboxes.dial import Dialer
@@ -43,6 +44,7 @@ from whet.sandboxes.network import AllowList, NetworkUse
 from whet.sandboxes.places import Places
 from whet.sandboxes.protocol import SandboxSpec
 from whet.sandboxes.proxy import AllowListProxy
+from whet.sandboxes.users import User
 
 START_S = 30.0
 CLOSE_S = 10.0
@@ -90,6 +92,7 @@ class _Guest:
     channel: socket.socket
     stderr: int
     group: cgroups.Cgroup | None
+    user: User | None
 
     def said(self) -> str:
         os.lseek(self.stderr, 0, os.SEEK_SET)
@@ -111,6 +114,8 @@ class _Guest:
         self.channel.close()
         if self.group is not None:
             self.group.remove()
+        if self.user is not None:
+            self.user.release()
 
 
 class BubblewrapSandbox(SandboxBase):
@@ -118,6 +123,8 @@ class BubblewrapSandbox(SandboxBase):
 
     def __init__(self, spec: SandboxSpec, machine: Host) -> None:
         super().__init__("bubblewrap", spec)
+        if self._idle is not None:
+            self._idle.cancel()  # until it has started
         self._machine = machine
         self._guest: _Guest | None = None
         self._proxy: AllowListProxy | None = None
@@ -142,6 +149,7 @@ class BubblewrapSandbox(SandboxBase):
         await asyncio.wait(either, timeout=START_S, return_when=asyncio.FIRST_COMPLETED)
         if not self._ready.done():
             raise SandboxError(f"sandbox {self.id} did not start: {guest.said()}")
+        self._count(0)  # idle time begins now
 
     def _hear(self) -> None:
         """What process 1 reports. It is outside the code's reach, and still only numbers are taken from it."""
@@ -183,6 +191,8 @@ class BubblewrapSandbox(SandboxBase):
         self._loop.remove_reader(self._guest.pidfd)
         self._hear()
         self._counted = self._counters()
+        if self._counted[0] > 0 and self._why_closed is None:  # the last that the kernel took when memory ran out
+            self._end_by_code("its code used up the memory, down to the first process", "memory")
         self._gone.set_result(None)
         for future in self._statuses.values():
             if not future.done():
@@ -197,7 +207,8 @@ class BubblewrapSandbox(SandboxBase):
             f"{key}={value}" for key, value in environment(self._machine.layout, self._variables | env).items()
         ]
         grouped = self._guest.group is not None and "memory" in self._guest.group.directories
-        fields = ["run", name, cwd or HOME, rlimits(self.spec, grouped), str(len(variables)), *variables, *argv]
+        share = self._machine.launcher.share
+        fields = ["run", name, cwd or HOME, rlimits(self.spec, grouped, share), str(len(variables)), *variables, *argv]
         packet = b"\0".join(os.fsencode(field) for field in fields)
         turn = await _turns.take(self.id)
         try:
@@ -298,14 +309,23 @@ def _spawn(name: str, spec: SandboxSpec, machine: Host) -> _Guest:
     filter_ = _memory_file(machine.seccomp)
     fds = Descriptors(info_write, block_read, filter_, theirs.fileno(), files)
     inherited = [info_write, block_read, filter_, theirs.fileno(), *files.values()]
-    features = Features(machine.disable_userns, "memory" in machine.controllers)
+    grouped = "memory" in machine.controllers
+    features = Features(machine.disable_userns, grouped, machine.launcher.mounts)
     words = arguments(spec, machine.layout, fds, features)
     split = words.index("--")
     options = _memory_file(b"".join(os.fsencode(word) + b"\0" for word in words[:split]))  # not for the process list
     group = None
+    user = machine.launcher.claim(spec.read_only.values())
+    most = room(spec, grouped)
     try:
         bwrap = subprocess.Popen(
-            [*machine.command, "--args", str(options), *words[split:]],
+            [
+                *machine.launcher.words(user, most.size, most.files),
+                *machine.command,
+                "--args",
+                str(options),
+                *words[split:],
+            ],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=stderr,
@@ -317,6 +337,8 @@ def _spawn(name: str, spec: SandboxSpec, machine: Host) -> _Guest:
         for fd in (info_read, block_write, stderr):
             os.close(fd)
         ours.close()
+        if user is not None:
+            user.release()
         raise SandboxError(f"sandbox {name} did not start: {error}") from error
     finally:
         theirs.close()
@@ -334,6 +356,8 @@ def _spawn(name: str, spec: SandboxSpec, machine: Host) -> _Guest:
         for fd in (block_write, stderr):
             os.close(fd)
         ours.close()
+        if user is not None:
+            user.release()
         raise SandboxError(f"sandbox {name} did not start: {said or 'bubblewrap said nothing'}") from None
     key = name.removeprefix("bubblewrap-")
     group = cgroups.make(key, spec.memory_bytes, spec.processes + OWN_PROCESSES, spec.cpus)
@@ -346,7 +370,7 @@ def _spawn(name: str, spec: SandboxSpec, machine: Host) -> _Guest:
     os.write(block_write, b"x")
     os.close(block_write)
     ours.setblocking(False)
-    return _Guest(bwrap, pidfd, ours, stderr, group)
+    return _Guest(bwrap, pidfd, ours, stderr, group, user)
 
 
 def _discard(spawning: asyncio.Future[_Guest]) -> None:

@@ -8,15 +8,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from whet.sandboxes.launch import DISK, TERMINALS
 from whet.sandboxes.network import PROXY_HOST, PROXY_PORT, AllowList
 from whet.sandboxes.protocol import SandboxSpec
+from whet.sandboxes.shown import Layout
 
 HOME = "/home/user"
 GUEST = "/run/whet/guest.py"
 UID = 1000
-SHM_BYTES = 64 << 20
 RESERVED_BYTES = 128 << 20  # of a sandbox's memory, that files cannot take
+FILE_BYTES = 2048  # of kernel memory for an inode, its name and what it links to
+FEWEST_FILES = 4096
+SHARED_BYTES = 16 << 20  # of shared memory where it is not part of the disk
 PATH = "/usr/local/bin:/usr/bin:/bin"
+OPEN_FILES = 1024
+_COUNTED = ("RLIMIT_SIGPENDING", "RLIMIT_MSGQUEUE", "RLIMIT_MEMLOCK")
 
 # Without these, programs do not find their libraries, certificates or alternatives; none of them holds a secret.
 SYSTEM_FILES = (
@@ -38,20 +44,12 @@ OWN_FILES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """What of the host is shown, read-only."""
-
-    links: tuple[tuple[str, str], ...]  # (target, path) such as ("usr/bin", "/bin")
-    directories: tuple[str, ...]  # bound where they are, such as /usr
-    python: str  # the interpreter that runs the guest, as seen from inside
-
-
-@dataclass(frozen=True, slots=True)
 class Features:
     """What the machine can do for a sandbox."""
 
     disable_userns: bool
     memory_is_grouped: bool
+    mounts: bool  # whether the launcher has made the disk and the terminals
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,21 +63,28 @@ class Descriptors:
     files: dict[str, int]  # path inside: descriptor with its content
 
 
-def room(spec: SandboxSpec, memory_is_grouped: bool) -> tuple[int, int]:
-    """Bytes of the disk and of shared memory.
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What the code may fill: bytes of home, /tmp and shared memory together, and how many files they may be."""
 
-    Both count as memory where a control group does. Files do not go away when their writer is killed, so full ones must
-    leave room for process 1: otherwise code could end its sandbox and pass its own failure off as the host's.
+    size: int
+    files: int
+
+
+def room(spec: SandboxSpec, memory_is_grouped: bool) -> Room:
+    """Files, and what the kernel needs for each however empty, count as memory where a control group does.
+
+    They do not go away when their writer is killed, so they must leave room for process 1 and for a command.
     """
+    files = max(FEWEST_FILES, spec.memory_bytes // 8 // FILE_BYTES)
     if not memory_is_grouped:
-        return spec.disk_bytes, SHM_BYTES
-    shared = min(SHM_BYTES, spec.memory_bytes // 8)
-    return min(spec.disk_bytes, max(spec.memory_bytes // 2, spec.memory_bytes - shared - RESERVED_BYTES)), shared
+        return Room(spec.disk_bytes, files)
+    left = spec.memory_bytes - files * FILE_BYTES - RESERVED_BYTES
+    return Room(min(spec.disk_bytes, max(spec.memory_bytes // 2, left)), files)
 
 
 def arguments(spec: SandboxSpec, layout: Layout, fds: Descriptors, host: Features) -> list[str]:
     """Everything after `bwrap`."""
-    disk, shared = room(spec, host.memory_is_grouped)
     args = [
         "--unshare-user",
         "--unshare-ipc",
@@ -91,36 +96,24 @@ def arguments(spec: SandboxSpec, layout: Layout, fds: Descriptors, host: Feature
     args += ["--disable-userns"] if host.disable_userns else []
     args += ["--uid", str(UID), "--gid", str(UID), "--hostname", "sandbox", "--cap-drop", "ALL"]
     args += ["--die-with-parent", "--new-session", "--as-pid-1", "--clearenv"]
-    for directory in layout.directories:
-        args += ["--ro-bind", directory, directory]
-    for target, path in layout.links:
-        args += ["--symlink", target, path]
-    args += [
-        "--perms",
-        "0755",
-        "--dir",
-        "/etc",
-        "--perms",
-        "0755",
-        "--dir",
-        "/run",
-        "--perms",
-        "0755",
-        "--dir",
-        "/run/whet",
-    ]
+    args += layout.arguments(with_pip=spec.has_network)
+    for folder in ("/etc", "/run", "/run/whet"):
+        args += ["--perms", "0755", "--dir", folder]
     for inside, folder in spec.read_only.items():
         args += ["--ro-bind", folder, inside]
     for path in SYSTEM_FILES:
         args += ["--ro-bind-try", path, path]
     for path, fd in fds.files.items():
         args += ["--perms", "0444", "--ro-bind-data", str(fd), path]
-    args += ["--proc", "/proc", "--dev", "/dev", "--perms", "1777", "--size", str(shared), "--tmpfs", "/dev/shm"]
-    # One tmpfs under home and /tmp: together they are the disk.
-    args += ["--perms", "0755", "--size", str(disk), "--tmpfs", "/home"]
+    args += ["--proc", "/proc", "--dev", "/dev"]
+    if host.mounts:
+        args += ["--bind", f"{DISK}/shm", "/dev/shm", "--dev-bind", TERMINALS, "/dev/pts", "--bind", DISK, "/home"]
+    else:
+        args += ["--perms", "1777", "--size", str(SHARED_BYTES), "--tmpfs", "/dev/shm"]
+        args += ["--perms", "0755", "--size", str(room(spec, host.memory_is_grouped).size), "--tmpfs", "/home"]
     args += ["--perms", "0700", "--dir", HOME, "--perms", "1777", "--dir", "/home/tmp"]
     args += ["--symlink", "home/tmp", "/tmp", "--dir", "/var", "--symlink", "../home/tmp", "/var/tmp"]
-    args += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", HOME]
+    args += [*layout.seal(), "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", HOME]
     args += ["--info-fd", str(fds.info), "--block-fd", str(fds.block)]
     args += ["--seccomp", str(fds.seccomp)] if fds.seccomp is not None else []
     proxy = [str(PROXY_PORT)] if spec.has_network else []
@@ -144,10 +137,18 @@ def proxy_variables(allowed: AllowList) -> dict[str, str]:
     return {**variables, **{name.lower(): value for name, value in variables.items()}, "NODE_USE_ENV_PROXY": "1"}
 
 
-def rlimits(spec: SandboxSpec, memory_is_grouped: bool) -> str:
-    """Limits of each process, in the guest's order: processor seconds, file size, processes, data, open files.
+def rlimits(spec: SandboxSpec, memory_is_grouped: bool, share: int) -> str:
+    """Limits of each process, in the guest's order (`guest.LIMITS`); -1 leaves what is there.
 
-    Where a control group counts the memory of the whole sandbox, that of one process only has to be finite.
+    Where a control group counts the memory of the whole sandbox, that of one process only has to be finite. What the
+    kernel counts per user is cut down to one part in `share`, where the user is not the sandbox's own.
     """
     data = 2 * spec.memory_bytes if memory_is_grouped else spec.memory_bytes
-    return f"{spec.cpu_time_s},{spec.file_bytes},{spec.processes},{data},1024"
+    counted = [_soft(kind) // share if share > 1 else -1 for kind in _COUNTED]
+    return ",".join(map(str, (spec.cpu_time_s, spec.file_bytes, spec.processes, data, OPEN_FILES, *counted)))
+
+
+def _soft(kind: str) -> int:
+    import resource  # not on every system, and this file is imported on all of them
+
+    return int(resource.getrlimit(getattr(resource, kind))[0])

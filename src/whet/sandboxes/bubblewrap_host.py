@@ -7,22 +7,23 @@ sandbox may see are seen with a stranger's rights.
 from __future__ import annotations
 
 import functools
+import logging
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from whet.errors import SandboxUnavailableError
 from whet.sandboxes import cgroups, seccomp
-from whet.sandboxes.bubblewrap_command import Layout
 from whet.sandboxes.bubblewrap_program import Program, Start, programs, start_of
 from whet.sandboxes.install import install_command
+from whet.sandboxes.launch import DISK, TERMINALS, Launcher, launcher
 from whet.sandboxes.obstacles import advice
+from whet.sandboxes.protocol import MIB
+from whet.sandboxes.shown import Layout, layouts
 
-NOBODY = 65533  # not 65534, which other programs run as
+_log = logging.getLogger(__name__)
 PROBE_S = 30.0
 
 
@@ -31,6 +32,7 @@ class Host:
     """How to start bubblewrap here."""
 
     command: tuple[str, ...]
+    launcher: Launcher
     layout: Layout
     disable_userns: bool
     seccomp: bytes
@@ -53,81 +55,85 @@ def host() -> Host:
         raise SandboxUnavailableError(
             f"the bubblewrap sandbox has no seccomp filter for {os.uname().machine}. Use the docker backend."
         )
-    before: tuple[str, ...] = ()
-    if os.geteuid() == 0:
-        setpriv = shutil.which("setpriv")
-        if setpriv is None:
-            raise SandboxUnavailableError(
-                "the bubblewrap sandbox gives up root through the program setpriv. "
-                f"Install it with: {install_command('util-linux')}"
-            )
-        before = (setpriv, f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--inh-caps=-all")
+    start = launcher()
+    if os.geteuid() == 0 and start.setpriv is None:
+        raise SandboxUnavailableError(
+            "the bubblewrap sandbox gives up root through the program setpriv. "
+            f"Install it with: {install_command('util-linux')}"
+        )
     refused: dict[str, str] = {}
-    for program in found:
-        start = start_of(program, before)
-        layout = _layout(program, start)
-        if isinstance(layout, Layout):
-            env = dict(start.env)
-            controllers = cgroups.available()
-            return Host(
-                start.command, layout, program.disables_userns, filter_, controllers, program.path, start.fds, env
-            )
-        refused.setdefault(layout.strip(), program.path)
+    for way in start.ways():
+        for program in found:
+            execution = start_of(program, way.changes_user)
+            layout = _layout(way, program, execution)
+            if isinstance(layout, Layout):
+                controllers = cgroups.available()
+                _say(way, controllers)
+                return Host(
+                    execution.command,
+                    way,
+                    layout,
+                    program.disables_userns,
+                    filter_,
+                    controllers,
+                    program.path,
+                    execution.fds,
+                    environment(execution),
+                )
+            refused.setdefault(layout.strip(), program.path)
     said = "; ".join(f"{path}: {words}" for words, path in refused.items())
     raise SandboxUnavailableError(f"the bubblewrap sandbox does not start here. {said}. {advice(said, found[0].path)}")
 
 
-def _layout(program: Program, start: Start) -> Layout | str:
-    """The first Python that starts inside, or what was said; an interpreter in a home is out of a stranger's reach."""
-    links, directories = _system()
-    own = Path(sys.base_prefix)
-    candidates = [
-        (str(own / "bin" / f"python{sys.version_info.major}"), (str(own),) if own != Path("/usr") else ()),
-        ("/usr/local/bin/python3", ()),
-        ("/usr/bin/python3", ()),
-    ]
+def environment(execution: Start) -> dict[str, str]:
+    """Of what runs before bubblewrap, which passes none of it on."""
+    return {"PATH": os.environ.get("PATH", os.defpath), **dict(execution.env)}
+
+
+def _say(way: Launcher, controllers: tuple[str, ...]) -> None:
+    """What is not isolated here: a user learns it where a sandbox is first used."""
+    shared = way.shared()
+    if "memory" not in controllers:
+        shared.append(
+            "have a limit on the memory of each process and none on that of all together, because whet may not make "
+            "control groups: run it as root or with systemd-run --user --scope"
+        )
+    if shared:
+        _log.warning("sandboxes on this machine are isolated in part only. They %s.", "; they ".join(shared))
+
+
+def _layout(way: Launcher, program: Program, execution: Start) -> Layout | str:
+    """The first Python that starts inside, or what was said; another user cannot reach one in a home."""
     said = "no Python was found"
-    for python, more in candidates:
-        if not os.path.exists(python):
-            continue
-        layout = Layout(links, (*directories, *(path for path in more if not path.startswith("/usr/"))), python)
-        problem = _tried(program, start, layout)
+    for layout in layouts():
+        problem = _tried(way, program, execution, layout)
         if problem is None:
             return layout
         said = problem
     return said
 
 
-def _system() -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
-    """/bin and its kin are links into /usr on most systems and directories on some."""
-    links, directories = [], ["/usr"]
-    for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
-        path = Path("/", name)
-        if path.is_symlink():
-            links.append((os.readlink(path), str(path)))
-        elif path.is_dir():
-            directories.append(str(path))
-    return tuple(links), tuple(directories)
-
-
-def _tried(program: Program, start: Start, layout: Layout) -> str | None:
+def _tried(way: Launcher, program: Program, execution: Start, layout: Layout) -> str | None:
     """None, or what bubblewrap said when it was asked to start this Python with the namespaces that we need."""
     args = ["--unshare-all", "--uid", "1000", "--gid", "1000", "--as-pid-1", "--clearenv", "--die-with-parent"]
     args += ["--unshare-user", "--disable-userns"] if program.disables_userns else []
-    for directory in layout.directories:
-        args += ["--ro-bind", directory, directory]
-    for target, path in layout.links:
-        args += ["--symlink", target, path]
-    args += ["--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache", "--proc", "/proc", "--dev", "/dev", "--"]
+    args += layout.arguments(with_pip=True)
+    args += ["--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache", "--proc", "/proc", "--dev", "/dev"]
+    args += ["--bind", DISK, "/home", "--dev-bind", TERMINALS, "/dev/pts"] if way.mounts else []
     probe = [layout.python, "-I", "-S", "-c", "import sys, ctypes, resource; sys.exit(sys.version_info < (3, 9))"]
-    done = subprocess.run(
-        [*start.command, *args, *probe],
-        capture_output=True,
-        text=True,
-        timeout=PROBE_S,
-        stdin=subprocess.DEVNULL,
-        cwd="/",
-        env=dict(start.env),
-        pass_fds=start.fds,
-    )
+    user = way.claim()
+    try:
+        done = subprocess.run(
+            [*way.words(user, MIB, 64), *execution.command, *args, *layout.seal(), "--", *probe],
+            capture_output=True,
+            text=True,
+            timeout=PROBE_S,
+            stdin=subprocess.DEVNULL,
+            cwd="/",
+            env=environment(execution),
+            pass_fds=execution.fds,
+        )
+    finally:
+        if user is not None:
+            user.release()
     return None if done.returncode == 0 else done.stderr or f"{layout.python} is older than Python 3.9"

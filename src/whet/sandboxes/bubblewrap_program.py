@@ -70,17 +70,17 @@ def programs() -> list[Program]:
     return usable
 
 
-def start_of(program: Program, before: tuple[str, ...]) -> Start:
-    """How to execute it behind another command that may have changed the user.
+def start_of(program: Program, other_user: bool) -> Start:
+    """How to execute it, as this process's own user or as another.
 
     In a folder that only its owner may enter, such as a home, another user finds neither the program nor its libraries.
     They are handed over as sealed files in memory then.
     """
-    if not before or all(_open_to_all(path) for path in (program.path, *program.libraries)):
-        return Start((*before, program.path))
+    if not other_user or all(open_to_all(path) for path in (program.path, *program.libraries)):
+        return Start((program.path,))
     fds = tuple(_in_memory(path) for path in (program.path, *program.libraries))
     preload = ":".join(f"/proc/self/fd/{fd}" for fd in fds[1:])
-    return Start((*before, f"/proc/self/fd/{fds[0]}"), fds, ((PRELOAD, preload),) if preload else ())
+    return Start((f"/proc/self/fd/{fds[0]}",), fds, ((PRELOAD, preload),) if preload else ())
 
 
 def _system() -> Program | None:
@@ -114,10 +114,13 @@ def _missing(program: Program) -> list[str]:
     return [option for option in NEEDED if option not in program.options]
 
 
-def _open_to_all(path: str) -> bool:
+def open_to_all(path: str) -> bool:
     """Whether every user may read and execute it, and enter all folders above it."""
     real = Path(path).resolve()
-    return real.stat().st_mode & 0o005 == 0o005 and all(folder.stat().st_mode & 0o001 for folder in real.parents)
+    try:
+        return real.stat().st_mode & 0o005 == 0o005 and all(folder.stat().st_mode & 0o001 for folder in real.parents)
+    except OSError:  # bubblewrap will say what is wrong with it
+        return False
 
 
 @functools.cache

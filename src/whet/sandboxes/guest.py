@@ -21,7 +21,7 @@ import sys
 PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 4, 36
 PACKET = 1 << 18
 ROUNDS = 200
-LIMITS = ("CPU", "FSIZE", "NPROC", "DATA", "NOFILE")
+LIMITS = ("CPU", "FSIZE", "NPROC", "DATA", "NOFILE", "SIGPENDING", "MSGQUEUE", "MEMLOCK")
 
 
 def main() -> None:
@@ -130,8 +130,10 @@ def _run(fields: list[bytes], fds: list[int]) -> None:
         with open("/proc/self/oom_score_adj", "w") as file:
             file.write("1000")  # the command goes before process 1 when memory runs out
         for index, kind in enumerate(LIMITS):
-            _limit(getattr(resource, "RLIMIT_" + kind), int(limits.split(b",")[index]), 1 if kind == "CPU" else 0)
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            value = int(limits.split(b",")[index])
+            if value >= 0:
+                _limit(getattr(resource, "RLIMIT_" + kind), value, 1 if kind == "CPU" else 0)
+        resource.setrlimit(resource.RLIMIT_CORE, (1, 1))  # with 0, a program of the host's would still be given a crash
         os.chdir(cwd)
         os.execvpe(argv[0], argv, env)
     except OSError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from collections.abc import Callable
 
 READ_LIMIT = 256 * 1024
@@ -50,3 +51,15 @@ def pipes() -> tuple[tuple[int, int, int], tuple[int, int, int]]:
     """(the command's ends of stdin, stdout and stderr, our ends)."""
     (in_read, in_write), (out_read, out_write), (err_read, err_write) = os.pipe(), os.pipe(), os.pipe()
     return (in_read, out_write, err_write), (in_write, out_read, err_read)
+
+
+async def killed_process() -> GuestProcess:
+    """A command that was killed before it could read or write anything."""
+    exited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    exited.set_result(-signal.SIGKILL)
+    theirs, ours = pipes()
+    for fd in theirs:
+        os.close(fd)
+    process = GuestProcess(exited, lambda: None)
+    await process.connect(*ours)
+    return process

@@ -81,12 +81,20 @@ _DENIED: dict[str, tuple[int | None, int | None]] = {
 }
 # Programs try these first and fall back when they are told that there is no such call. clone3 hides its flags in
 # memory, where a filter cannot look; io_uring does what the filter forbids on behalf of the caller.
+# Contexts of io_setup come out of a number that the whole machine shares.
 _ABSENT: dict[str, tuple[int | None, int | None]] = {
     "clone3": (435, 435),
+    "io_setup": (206, 0),
     "io_uring_setup": (425, 425),
     "io_uring_enter": (426, 426),
     "io_uring_register": (427, 427),
 }
+# Done without being done: all that can be written is in memory, and the rest would write out the host's disks.
+_WITHOUT_EFFECT: dict[str, tuple[int | None, int | None]] = {"sync": (162, 81), "syncfs": (306, 267)}
+# What holds up others that open a shared file (leases), watches them (F_NOTIFY), or enlarges a pipe of the host's.
+_FCNTL, _FCNTL_REQUESTS = (72, 25), (1024, 1026, 1031)
+# Huge pages come out of a number that the whole machine shares: (numbers, which argument has the flags, the flag).
+_HUGE_PAGES = (((9, 222), 3, 0x40000), ((319, 279), 1, 0x4), ((29, 194), 2, 0o4000))  # mmap, memfd_create, shmget
 _CLONE, _SOCKET, _IOCTL, _PERSONALITY = (56, 220), (41, 198), (16, 29), (135, 92)
 NEWEST = 462  # mseal, Linux 6.10; both architectures number new calls alike
 
@@ -110,10 +118,18 @@ def filter_for(machine: str) -> bytes | None:
     column, audit = _ARCHITECTURES[machine]
     code = [_load(_ARCHITECTURE), _jump(_EQUAL, audit, 1, 0), _return(_KILL), _load(_NUMBER)]
     code += _when(_AT_LEAST, _X32, _refuse(errno.EPERM)) + _when(_GREATER, NEWEST, _refuse(errno.ENOSYS))
-    for numbers, reason in [(n, errno.EPERM) for n in _DENIED.values()] + [(n, errno.ENOSYS) for n in _ABSENT.values()]:
-        number = numbers[column]
-        if number is not None:
-            code += _when(_EQUAL, number, _refuse(reason))
+    for answered, reason in ((_DENIED, errno.EPERM), (_ABSENT, errno.ENOSYS), (_WITHOUT_EFFECT, 0)):
+        for numbers in answered.values():
+            number = numbers[column]
+            if number is not None:
+                code += _when(_EQUAL, number, _refuse(reason))
+    for numbers, argument, flag in _HUGE_PAGES:
+        huge = [_load(_argument(argument)), *_when(_ANY_BIT, flag, _refuse(errno.ENOMEM)), _return(_ALLOW)]
+        code += _when(_EQUAL, numbers[column], huge)
+    fcntl = [_load(_argument(1))]
+    for request in _FCNTL_REQUESTS:
+        fcntl += _when(_EQUAL, request, _refuse(errno.EPERM))
+    code += _when(_EQUAL, _FCNTL[column], [*fcntl, _return(_ALLOW)])
     clone = [_load(_argument(0)), *_when(_ANY_BIT, _NEW_NAMESPACES, _refuse(errno.EPERM)), _return(_ALLOW)]
     ioctl = [_load(_argument(1))]
     for request in _TTY_REQUESTS:

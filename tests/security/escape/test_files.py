@@ -16,7 +16,7 @@ SHELL = {
     "reads the machine id": "cat /etc/machine-id && echo ESCAPED",
     "reads the host's user list": "grep '^root:' /etc/passwd && echo ESCAPED",
     "lists root's home": "ls /root && echo ESCAPED",
-    "lists the host's homes": "ls /home | grep -v -x -e user -e tmp && echo ESCAPED",
+    "lists the host's homes": "ls /home | grep -v -x -e user -e tmp -e shm && echo ESCAPED",
     "lists the host's temporary folder": "ls FOLDER && echo ESCAPED",
     "finds the docker socket": "ls /var/run/docker.sock /run/docker.sock && echo ESCAPED",
     "finds run-time sockets of the host": "ls /run | grep -v -x whet && echo ESCAPED",

@@ -1,0 +1,147 @@
+"""What of the host's file system a sandbox sees: programs and their libraries, a Python with its standard library.
+
+Not what Python packages are installed: code in a sandbox must not find the environment that scores it, or its solver.
+Of /usr and /usr/local the folders with standard names are shown. A Python prefix elsewhere (conda, pyenv) is shown as
+far as its interpreter needs it. `site-packages` and `dist-packages` are empty wherever they lie.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+STANDARD = frozenset(
+    ("bin", "sbin", "lib", "lib32", "lib64", "libx32", "libexec", "share", "include", "games", "etc", "local", "man")
+)
+_SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+_OF_A_PYTHON = ("lib", "ssl", "share/zoneinfo", "share/terminfo")
+_PACKAGES = ("site-packages", "dist-packages")
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What is shown, read-only, and what is empty although a folder above it is shown."""
+
+    links: tuple[tuple[str, str], ...]  # (target, path) such as ("usr/bin", "/bin")
+    directories: tuple[str, ...]  # bound where they are, such as /usr
+    python: str  # the interpreter that runs the guest, as seen from inside
+    hidden: tuple[str, ...] = ()  # folders of `directories`
+    interpreter: tuple[str, ...] = ()  # files and folders of a prefix elsewhere, or in a hidden folder
+    packages: tuple[str, ...] = ()  # folders of either that hold Python packages: hidden, too
+    pip: tuple[str, ...] = ()  # the installer in these: shown to a sandbox that has a network to install from
+
+    def arguments(self, with_pip: bool) -> list[str]:
+        """In bubblewrap's words, outer folders first."""
+        words = show(self.directories) + hide(self.hidden) + show(self.interpreter) + hide(self.packages)
+        words += show(self.pip) if with_pip else []
+        for target, path in self.links:
+            words += ["--symlink", target, path]
+        return words
+
+    def seal(self) -> list[str]:
+        """Once everything else is shown: nothing can be written to what is hidden."""
+        return [word for path in (*self.hidden, *self.packages) for word in ("--remount-ro", path)]
+
+
+def show(paths: Iterable[str]) -> list[str]:
+    return [word for path in paths for word in ("--ro-bind", path, path)]
+
+
+def hide(paths: Iterable[str]) -> list[str]:
+    return [word for path in paths for word in ("--perms", "0555", "--tmpfs", path)]
+
+
+def layouts(root: Path = Path("/")) -> list[Layout]:
+    """Candidates, the preferred first: with this process's Python, then with the system's. `root` is for tests."""
+    links, directories = _system(root)
+    roots = [Path(directory) for directory in directories]
+    own = Path(sys.base_prefix).resolve()
+    found = []
+    interpreter, python, names = _prefix(own)
+    if python is not None:
+        more = () if own in (root / "usr", root / "usr/local") else interpreter
+        found.append(_layout((*links, *(names if more else ())), roots, str(python), more, root))
+    for path in (root / "usr/local/bin/python3", root / "usr/bin/python3"):
+        if path.exists():
+            found.append(_layout(links, roots, str(path), (), root))
+    return found
+
+
+def _layout(
+    links: Sequence[tuple[str, str]], roots: Sequence[Path], python: str, interpreter: Sequence[str], root: Path
+) -> Layout:
+    everywhere = _package_folders([*roots, *map(Path, interpreter)])
+    hidden = [path for path in _hidden(root) if path not in everywhere]
+    packages = [path for path in everywhere if not _below(path, hidden) or _below(path, map(Path, interpreter))]
+    pip = [str(folder / "pip") for folder in packages if (folder / "pip").is_dir()]
+    return Layout(
+        tuple(links),
+        tuple(map(str, roots)),
+        python,
+        tuple(map(str, hidden)),
+        tuple(interpreter),
+        tuple(map(str, packages)),
+        tuple(pip),
+    )
+
+
+def _system(root: Path) -> tuple[list[tuple[str, str]], list[str]]:
+    """/bin and its kin are links into /usr on most systems and directories on some."""
+    links, directories = [], [str(root / "usr")]
+    for name in _SYSTEM:
+        path = root / name
+        if path.is_symlink():
+            links.append((os.readlink(path), str(path)))
+        elif path.is_dir():
+            directories.append(str(path))
+    return links, directories
+
+
+def _hidden(root: Path) -> list[Path]:
+    """Folders of /usr and /usr/local without a standard name, and those that this process imports from or lives in."""
+    found = []
+    for above in (root / "usr", root / "usr/local"):
+        for path in sorted(above.iterdir()) if above.is_dir() else ():
+            if path.is_dir() and not path.is_symlink() and path.name not in STANDARD and "-linux-" not in path.name:
+                found.append(path)
+    standard = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")]
+    own = [sys.prefix] if sys.prefix != sys.base_prefix else []
+    for entry in sorted({Path(text).resolve() for text in [*own, *sys.path] if text}):
+        depth = len(entry.relative_to(root / "usr").parts) if entry.is_relative_to(root / "usr") else 0
+        top = 2 if entry.is_relative_to(root / "usr/local") else 1
+        if depth > top and entry.is_dir() and not any(entry.is_relative_to(path) for path in (*found, *standard)):
+            found.append(entry)
+    return found
+
+
+def _prefix(prefix: Path) -> tuple[tuple[str, ...], Path | None, list[tuple[str, str]]]:
+    """What an interpreter in this prefix needs, the interpreter, and the names that it has besides."""
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    python = (prefix / "bin" / version).resolve()
+    if not python.is_file() or not python.is_relative_to(prefix):
+        return (), None, []
+    folders = [prefix / name for name in dict.fromkeys((*_OF_A_PYTHON, sys.platlibdir))]
+    names = [name for name in (version, "python3", "python") if name != python.name]
+    links = [(python.name, str(python.parent / name)) for name in names]
+    return (str(python), *(str(folder.resolve()) for folder in folders if folder.is_dir())), python, links
+
+
+def _package_folders(shown: Iterable[Path]) -> list[Path]:
+    """Every `site-packages` and `dist-packages` of a Python in these folders, and of Pythons in a /usr/local below."""
+    found: set[Path] = set()
+    for folder in shown:
+        libraries = [folder] if folder.name.startswith("lib") else []
+        libraries += [path for above in (folder, folder / "local") for path in above.glob("lib*")]
+        for library in libraries:
+            for pattern in ("python*", "pypy*"):
+                for name in _PACKAGES:
+                    found |= {path.resolve() for path in library.glob(f"{pattern}/{name}") if path.is_dir()}
+    return sorted(found)
+
+
+def _below(path: Path, folders: Iterable[Path]) -> bool:
+    return any(path.is_relative_to(folder) for folder in folders)
