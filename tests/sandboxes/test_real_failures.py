@@ -17,8 +17,8 @@ import pytest
 from whet.errors import ConfigError, SandboxError
 from whet.sandboxes import bubblewrap_host, pool, registry
 from whet.sandboxes.bubblewrap import BubblewrapBackend, BubblewrapSandbox
-from whet.sandboxes.places import Places
 from whet.sandboxes.launch import Launcher
+from whet.sandboxes.places import Places
 from whet.sandboxes.pool import SandboxPool, shared_pool
 from whet.sandboxes.protocol import SandboxSpec
 

@@ -65,5 +65,22 @@ def test_nobody_types_into_a_terminal() -> None:
     assert answer("x86_64", 16, 0, 0x5401) == ALLOW
 
 
+@pytest.mark.parametrize(("machine", "mmap", "memfd", "shmget"), [("x86_64", 9, 319, 29), ("aarch64", 222, 279, 194)])
+def test_huge_pages_of_the_machine_are_refused(machine: str, mmap: int, memfd: int, shmget: int) -> None:
+    assert answer(machine, mmap, 0, 4096, 3, 0x22) == answer(machine, memfd, 0, 1) == answer(machine, shmget) == ALLOW
+    refused = ERRNO | errno.ENOMEM
+    assert answer(machine, mmap, 0, 4096, 3, 0x40022) == refused
+    assert answer(machine, memfd, 0, 5) == refused
+    assert answer(machine, shmget, 0, 4096, 0o4600) == refused
+
+
+@pytest.mark.parametrize(("machine", "fcntl", "sync", "io_setup"), [("x86_64", 72, 162, 206), ("aarch64", 25, 81, 0)])
+def test_what_the_machine_shares_is_out_of_reach(machine: str, fcntl: int, sync: int, io_setup: int) -> None:
+    assert answer(machine, fcntl, 0, 3) == answer(machine, fcntl, 0, 1030) == ALLOW
+    assert {answer(machine, fcntl, 0, request) for request in (1024, 1026, 1031)} == {ERRNO | errno.EPERM}
+    assert answer(machine, io_setup) == ERRNO | errno.ENOSYS
+    assert answer(machine, sync) == ERRNO, "done, without being done"
+
+
 def test_an_unknown_architecture_has_no_filter() -> None:
     assert filter_for("pdp11") is None

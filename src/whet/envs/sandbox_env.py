@@ -105,7 +105,7 @@ class SandboxEnv(StatefulToolEnv):
             start_command: run in the background as soon as a sandbox is there.
             cpu_cores: processor cores of a sandbox.
             memory_gb: its memory, in GiB.
-            disk_size_gb: its home and /tmp together, in GiB.
+            disk_size_gb: its home, /tmp and /dev/shm together, in GiB.
             gpu_count: more than 0 is refused: no sandbox of whet has a GPU.
             timeout_minutes: a sandbox is closed so long after its creation.
             timeout_per_command_seconds: a command is ended so long after its start, and the model told.

@@ -35,7 +35,7 @@ class SandboxSpec:
     cpus: float = 1.0  # share of the machine's cores; exact where cgroups are writable
     memory_bytes: int = 2 * GIB  # of the whole sandbox where cgroups are writable, else of each process
     processes: int = 128  # threads count as well
-    disk_bytes: int = 1 * GIB  # home and /tmp together
+    disk_bytes: int = 1 * GIB  # home, /tmp and /dev/shm together; one file per 16 KiB of memory
     file_bytes: int = 512 * MIB  # the largest single file
     output_bytes: int = 1 * MIB  # kept of stdout and stderr together; a command that writes more is ended
     timeout_s: float = 30.0  # of one command, unless the call names another

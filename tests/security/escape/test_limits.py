@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from whet.sandboxes import bubblewrap_command, cgroups
+from whet.sandboxes import bubblewrap, bubblewrap_command, cgroups
 from whet.sandboxes.bubblewrap import BubblewrapBackend, BubblewrapSandbox
 from whet.sandboxes.protocol import MIB, ExecResult, SandboxSpec
 
@@ -89,17 +89,25 @@ def test_a_sandbox_that_dies_for_memory_has_met_its_limit_and_the_host_has_not_f
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With files that may use up everything: killing processes frees none, and the kernel goes on to process 1."""
-    monkeypatch.setattr(bubblewrap_command, "room", lambda spec, grouped: (spec.disk_bytes, spec.disk_bytes))
+    everything = bubblewrap_command.Room(SMALL.disk_bytes, 1 << 20)
+    for module in (bubblewrap, bubblewrap_command):
+        monkeypatch.setattr(module, "room", lambda spec, grouped: everything)
 
-    async def run() -> ExecResult:
+    async def run() -> tuple[ExecResult, ExecResult, ExecResult, int]:
         async with await BubblewrapBackend().create(SMALL) as sandbox:
             while not sandbox.closed:
                 result = await sandbox.exec("head -c 8M /dev/zero >> big")
-            return result
+            later = await sandbox.exec("true")
+            job = await sandbox.background("true").wait()
+            process = await sandbox.start("true")
+            assert await process.stdout.read() == b""
+            process.close()
+            return result, later, job, await process.wait()
 
     before = host.state()
-    result = asyncio.run(run())
-    assert (result.limit, result.failed_by) == ("memory", "limit")
+    *results, status = asyncio.run(run())
+    assert [(result.limit, result.failed_by) for result in results] == [("memory", "limit")] * 3
+    assert status == -signal.SIGKILL
     assert host.state() == before
 
 

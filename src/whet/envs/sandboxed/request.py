@@ -28,7 +28,7 @@ class CreateSandboxRequest(BaseModel):
     start_command: str | None = Field(None, description="Run in the background once the sandbox is there.")
     cpu_cores: float = Field(1, gt=0, description="Processor cores.")
     memory_gb: float = Field(2, gt=0, description="Memory in GiB.")
-    disk_size_gb: float = Field(5, gt=0, description="Home and /tmp together, in GiB.")
+    disk_size_gb: float = Field(5, gt=0, description="Home, /tmp and /dev/shm together, in GiB.")
     gpu_count: int = Field(0, ge=0, description="No sandbox of whet has a GPU: more than 0 is refused.")
     timeout_minutes: float = Field(60, gt=0, description="The sandbox is closed so long after its creation.")
     environment_vars: dict[str, str] | None = Field(None, description="Environment variables of every command.")
