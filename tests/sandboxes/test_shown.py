@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from whet.sandboxes.shown import Layout, layouts
+from whet.sandboxes.shown import ELSEWHERE, Layout, layouts
 
 PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
 
@@ -59,11 +59,32 @@ def test_folders_without_a_standard_name_are_hidden_and_a_venv_too(machine: Path
 def test_of_a_prefix_elsewhere_its_interpreter_and_libraries_are_shown(machine: Path) -> None:
     layout = layouts(machine)[0]
     assert layout.python == str(machine / "usr/local/miniconda/bin" / PYTHON)
-    assert names(machine, layout.interpreter) == [f"usr/local/miniconda/bin/{PYTHON}", "usr/local/miniconda/lib"]
+    assert names(machine, tuple(inside for _, inside in layout.interpreter)) == [
+        f"usr/local/miniconda/bin/{PYTHON}",
+        "usr/local/miniconda/lib",
+    ]
     assert (PYTHON, str(machine / "usr/local/miniconda/bin/python3")) in layout.links
     words = layout.arguments(with_pip=False)
     order = [words.index(str(machine / path)) for path in ("usr", "usr/local/miniconda", "usr/local/miniconda/lib")]
     assert order == sorted(order), "a folder is hidden after the one above it is shown, and before one in it is"
+
+
+def test_a_prefix_in_a_home_is_shown_where_the_sandbox_has_no_folder_of_its_own(
+    machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = machine / "home/alice/.pyenv"
+    home.parent.mkdir(parents=True)
+    (machine / "usr/local/miniconda").rename(home)
+    monkeypatch.setattr(sys, "base_prefix", str(home))
+    layout = layouts(machine)[0]
+    assert layout.python == f"{ELSEWHERE}/bin/{PYTHON}"
+    assert layout.interpreter == (
+        (str(home / "bin" / PYTHON), f"{ELSEWHERE}/bin/{PYTHON}"),
+        (str(home / "lib"), f"{ELSEWHERE}/lib"),
+    )
+    assert f"{ELSEWHERE}/lib/{PYTHON}/site-packages" in layout.packages
+    assert (PYTHON, f"{ELSEWHERE}/bin/python3") in layout.links
+    assert str(home) not in " ".join((*layout.packages, *layout.hidden))
 
 
 def test_the_installer_is_shown_to_a_sandbox_with_a_network_alone(machine: Path) -> None:

@@ -367,7 +367,8 @@ def _spawn(name: str, spec: SandboxSpec, machine: Host) -> _Guest:
         except OSError:  # a group we may make but not fill: the rlimits stay
             group.remove()
             group = None
-    os.write(block_write, b"x")
+    with contextlib.suppress(BrokenPipeError):  # it has given up already, and says why
+        os.write(block_write, b"x")
     os.close(block_write)
     ours.setblocking(False)
     return _Guest(bwrap, pidfd, ours, stderr, group, user)

@@ -10,16 +10,20 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+_VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
 STANDARD = frozenset(
     ("bin", "sbin", "lib", "lib32", "lib64", "libx32", "libexec", "share", "include", "games", "etc", "local", "man")
 )
 _SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _OF_A_PYTHON = ("lib", "ssl", "share/zoneinfo", "share/terminfo")
 _PACKAGES = ("site-packages", "dist-packages")
+_COVERED = ("home", "tmp", "var", "run", "etc", "dev", "proc", "sys")  # a sandbox has its own
+ELSEWHERE = "/opt/whet-python"  # where a prefix in one of these is shown, which a Python bears
+Shown = tuple[str, str]  # on the host, inside
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +34,14 @@ class Layout:
     directories: tuple[str, ...]  # bound where they are, such as /usr
     python: str  # the interpreter that runs the guest, as seen from inside
     hidden: tuple[str, ...] = ()  # folders of `directories`
-    interpreter: tuple[str, ...] = ()  # files and folders of a prefix elsewhere, or in a hidden folder
-    packages: tuple[str, ...] = ()  # folders of either that hold Python packages: hidden, too
-    pip: tuple[str, ...] = ()  # the installer in these: shown to a sandbox that has a network to install from
+    interpreter: tuple[Shown, ...] = ()  # files and folders of a prefix elsewhere, or in a hidden folder
+    packages: tuple[str, ...] = ()  # folders of either, inside, that hold Python packages: hidden, too
+    pip: tuple[Shown, ...] = ()  # the installer in these: for a sandbox that has a network to install from
 
     def arguments(self, with_pip: bool) -> list[str]:
         """In bubblewrap's words, outer folders first."""
-        words = show(self.directories) + hide(self.hidden) + show(self.interpreter) + hide(self.packages)
+        words = show((path, path) for path in self.directories) + hide(self.hidden)
+        words += show(self.interpreter) + hide(self.packages)
         words += show(self.pip) if with_pip else []
         for target, path in self.links:
             words += ["--symlink", target, path]
@@ -47,8 +52,8 @@ class Layout:
         return [word for path in (*self.hidden, *self.packages) for word in ("--remount-ro", path)]
 
 
-def show(paths: Iterable[str]) -> list[str]:
-    return [word for path in paths for word in ("--ro-bind", path, path)]
+def show(paths: Iterable[Shown]) -> list[str]:
+    return [word for shown in paths for word in ("--ro-bind", *shown)]
 
 
 def hide(paths: Iterable[str]) -> list[str]:
@@ -61,31 +66,39 @@ def layouts(root: Path = Path("/")) -> list[Layout]:
     roots = [Path(directory) for directory in directories]
     own = Path(sys.base_prefix).resolve()
     found = []
-    interpreter, python, names = _prefix(own)
-    if python is not None:
-        more = () if own in (root / "usr", root / "usr/local") else interpreter
-        found.append(_layout((*links, *(names if more else ())), roots, str(python), more, root))
+    needed, python = _prefix(own)
+    if python is not None and own in (root / "usr", root / "usr/local"):
+        found.append(_layout(links, roots, str(python), {}, root))
+    elif python is not None:
+        inside = Path(ELSEWHERE) if _below(own, [root / name for name in _COVERED]) else own
+        places = {path: inside / path.relative_to(own) for path in needed}
+        program = places[python]
+        names = [name for name in (_VERSION, "python3", "python") if name != program.name]
+        more = [(program.name, str(program.parent / name)) for name in names]
+        found.append(_layout([*links, *more], roots, str(program), places, root))
     for path in (root / "usr/local/bin/python3", root / "usr/bin/python3"):
         if path.exists():
-            found.append(_layout(links, roots, str(path), (), root))
+            found.append(_layout(links, roots, str(path), {}, root))
     return found
 
 
 def _layout(
-    links: Sequence[tuple[str, str]], roots: Sequence[Path], python: str, interpreter: Sequence[str], root: Path
+    links: Sequence[tuple[str, str]], roots: Sequence[Path], python: str, places: Mapping[Path, Path], root: Path
 ) -> Layout:
-    everywhere = _package_folders([*roots, *map(Path, interpreter)])
+    everywhere = _package_folders([*roots, *places])
     hidden = [path for path in _hidden(root) if path not in everywhere]
-    packages = [path for path in everywhere if not _below(path, hidden) or _below(path, map(Path, interpreter))]
-    pip = [str(folder / "pip") for folder in packages if (folder / "pip").is_dir()]
+    packages = {path: path for path in everywhere if not _below(path, hidden)}
+    for outer, inside in places.items():
+        packages |= {path: inside / path.relative_to(outer) for path in everywhere if path.is_relative_to(outer)}
+    pip = [(path / "pip", inside / "pip") for path, inside in packages.items() if (path / "pip").is_dir()]
     return Layout(
         tuple(links),
         tuple(map(str, roots)),
         python,
         tuple(map(str, hidden)),
-        tuple(interpreter),
-        tuple(map(str, packages)),
-        tuple(pip),
+        tuple((str(path), str(inside)) for path, inside in places.items()),
+        tuple(map(str, packages.values())),
+        tuple((str(path), str(inside)) for path, inside in pip),
     )
 
 
@@ -118,16 +131,13 @@ def _hidden(root: Path) -> list[Path]:
     return found
 
 
-def _prefix(prefix: Path) -> tuple[tuple[str, ...], Path | None, list[tuple[str, str]]]:
-    """What an interpreter in this prefix needs, the interpreter, and the names that it has besides."""
-    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    python = (prefix / "bin" / version).resolve()
+def _prefix(prefix: Path) -> tuple[list[Path], Path | None]:
+    """What an interpreter in this prefix needs, and the interpreter itself, which is the first of it."""
+    python = (prefix / "bin" / _VERSION).resolve()
     if not python.is_file() or not python.is_relative_to(prefix):
-        return (), None, []
-    folders = [prefix / name for name in dict.fromkeys((*_OF_A_PYTHON, sys.platlibdir))]
-    names = [name for name in (version, "python3", "python") if name != python.name]
-    links = [(python.name, str(python.parent / name)) for name in names]
-    return (str(python), *(str(folder.resolve()) for folder in folders if folder.is_dir())), python, links
+        return [], None
+    folders = [(prefix / name).resolve() for name in dict.fromkeys((*_OF_A_PYTHON, sys.platlibdir))]
+    return [python, *(folder for folder in folders if folder.is_dir() and folder.is_relative_to(prefix))], python
 
 
 def _package_folders(shown: Iterable[Path]) -> list[Path]:
