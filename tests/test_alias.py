@@ -1,5 +1,6 @@
 """Environments written for verifiers 0.1, unmodified, under whet; and what the alias leaves alone."""
 
+import logging
 import subprocess
 import sys
 from types import ModuleType
@@ -205,6 +206,21 @@ def test_a_modules_helper_in_the_same_package_counts_as_written_for_verifiers(tm
     assert whet.load_environment(str(package), how="helper").name == "asks"
 
 
+@pytest.mark.parametrize("library", ["verifiers", "whet"])
+def test_tools_in_the_form_of_early_0_1_are_refused_and_not_dropped(load, library):
+    source = f"""
+import {library} as vf
+
+def load_environment():
+    return vf.SingleTurnEnv(dataset=[{{"question": "?"}}], oai_tools=[])
+"""
+    with pytest.raises(whet.WhetError, match=r"`oai_tools` is no longer supported.*Give tool_defs"):
+        load(f"oai_tools_{library}", source)
+    env = whet.SingleTurnEnv(dataset=[{"question": "?", "info": {"oai_tools": []}}])
+    with pytest.raises(whet.WhetError, match=r"info\['oai_tools'\] is no longer supported"):
+        env.evaluate_sync(whet.ScriptedClient(["."]), "m")
+
+
 def test_an_unknown_argument_does_not_replace_a_property(load):
     source = """
 import verifiers as vf
@@ -214,6 +230,57 @@ def load_environment():
 """
     with pytest.raises(whet.WhetError, match="no argument 'requires_group_rollouts'"):
         load("replaces_a_property", source)
+
+
+def test_what_a_package_replaces_under_verifiers_takes_effect(monkeypatch):
+    whet.install_verifiers_alias()
+    from unittest import mock
+
+    from verifiers.rubrics import math_rubric
+
+    from whet.rubrics import math_rubric as ours
+
+    own = ours.parse
+    env = whet.SingleTurnEnv(dataset=[{"question": "?", "answer": "1/2"}], rubric=whet.MathRubric())
+
+    def reward(said):
+        (row,) = env.evaluate_sync(whet.ScriptedClient([said]), "m")["outputs"]
+        return row["reward"]
+
+    with mock.patch.object(math_rubric, "parse", lambda text, **_: [text]):
+        assert ours.parse is math_rubric.parse is not own
+        with mock.patch.object(math_rubric, "verify", return_value=True):
+            assert reward("\\boxed{9}") == 1.0
+    assert ours.parse is math_rubric.parse is own
+    with monkeypatch.context() as patched:
+        patched.setattr("verifiers.rubrics.math_rubric.verify", lambda *_, **__: False)
+        assert reward("\\boxed{0.5}") == 0.0
+    assert reward("\\boxed{0.5}") == 1.0
+    math_rubric.note = "of the stand-in"
+    assert not hasattr(ours, "note")
+    del math_rubric.note
+
+
+def test_log_lines_of_packages_are_treated_as_those_of_whet(capsys):
+    loggers = [logging.getLogger(name) for name in ("whet", "verifiers")]
+    before = [(logger, logger.level, logger.propagate, list(logger.handlers)) for logger in loggers]
+    try:
+        whet.setup_logging("INFO")
+        whet.setup_logging("WARNING")
+        logging.getLogger("verifiers.my_env").warning("of a package")
+        logging.getLogger("verifiers.my_env").info("hidden")
+        assert [len(logger.handlers) - len(kept) for logger, _, _, kept in before] == [1, 1]
+        with whet.log_level("DEBUG"):
+            assert loggers[1].level == logging.DEBUG
+        assert loggers[1].level == logging.WARNING
+    finally:
+        for logger, level, propagate, handlers in before:
+            logger.handlers[:] = handlers
+            logger.setLevel(level)
+            logger.propagate = propagate
+    said = capsys.readouterr().err
+    assert said.count("verifiers.my_env: of a package") == 1
+    assert "hidden" not in said
 
 
 def test_a_class_has_one_identity_under_either_name():

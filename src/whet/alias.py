@@ -251,6 +251,7 @@ def _contract_is_installed() -> bool:
 
 
 _importers: set[str] = set()
+_replaced: dict[tuple[str, str], Any] = {}  # by module and name, what was there first
 
 
 class _StandIn(ModuleType):
@@ -270,6 +271,34 @@ class _StandIn(ModuleType):
         raise AttributeError(
             f"whet stands in for {self.__name__} here, and has no '{name}' for it.{_advice(f'{self.__name__}.{name}')}"
         )
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """What a package or a test replaces here is replaced in whet's module, where it has an effect."""
+        source = None if name.startswith("__") or isinstance(value, _StandIn) else self._source_of(name)
+        if source is None:
+            super().__setattr__(name, value)
+            return
+        module, attribute = source
+        _replaced.setdefault((module.__name__, attribute), getattr(module, attribute))
+        setattr(module, attribute, value)
+
+    def __delattr__(self, name: str) -> None:
+        """Undoes a replacement, as tools that patch do for names which a module has not itself."""
+        source = None if name in vars(self) else self._source_of(name)
+        key = None if source is None else (source[0].__name__, source[1])
+        if source is None or key not in _replaced:
+            super().__delattr__(name)
+            return
+        setattr(*source, _replaced.pop(key))
+
+    def _source_of(self, name: str) -> tuple[ModuleType, str] | None:
+        """The module of whet's that has a name of this stand-in, and the name there."""
+        for source in _sources(self.__name__, name):
+            module, _, attribute = source.partition(":")
+            found = importlib.import_module(module)
+            if attribute in vars(found):
+                return found, attribute
+        return None
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *_names(self.__name__)})

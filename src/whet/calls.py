@@ -6,6 +6,7 @@ A signature is read once per function and kept; a call is then a few dictionary 
 from __future__ import annotations
 
 import inspect
+import os
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -82,14 +83,40 @@ async def call_all(handlers: Iterable[Callable[[], Any]]) -> None:
         raise failures[0]
 
 
+def package_of(function: Callable[..., Any]) -> str:
+    """` of PACKAGE`, the top of the module that defines a function; nothing for whet's own."""
+    package = str(getattr(_bare(function), "__module__", None) or "").partition(".")[0]
+    return f" of {package}" if package not in ("", "whet", "builtins") else ""
+
+
+def _bare(function: Callable[..., Any]) -> Any:
+    """Without partials, and the class of an object that can be called."""
+    while not hasattr(function, "__code__") and hasattr(function, "func"):
+        function = function.func
+    bare = inspect.unwrap(function)
+    return bare if hasattr(bare, "__module__") and hasattr(bare, "__code__") else type(bare)
+
+
+def _file_of(function: Callable[..., Any]) -> str:
+    bare = _bare(function)
+    code = getattr(bare, "__code__", None) or getattr(getattr(bare, "__call__", None), "__code__", None)  # noqa: B004
+    return str(code.co_filename) if code is not None else ""
+
+
 def is_awaitable(value: Any) -> bool:
     """What `isinstance(value, Awaitable)` says, without the cost of an abstract class."""
     return hasattr(value, "__await__")
 
 
-def describe(error: BaseException) -> str:
-    """`ValueError: text (file.py:12)`, with the innermost line of the traceback."""
-    frames = traceback.extract_tb(error.__traceback__)
-    where = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+def describe(error: BaseException, function: Callable[..., Any] | None = None) -> str:
+    """`ValueError: text (file.py:12)`, with the innermost line of the traceback.
+
+    Where that is a library's and `function` is given, the innermost line beside that function comes before it.
+    """
+    lines = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    folder = os.path.dirname(_file_of(function)) if function is not None else ""
+    own = [line for line in lines if folder and os.path.dirname(line[0]) == folder]
+    shown = [f"{file}:{number}" for file, number in dict.fromkeys([*own[-1:], *lines[-1:]])]
+    where = f" ({', in '.join(shown)})" if shown else ""
     text = str(error)
     return f"{type(error).__name__}: {text}{where}" if text else f"{type(error).__name__}{where}"

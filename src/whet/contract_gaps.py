@@ -65,7 +65,6 @@ GAPS: dict[tuple[str, ...], str] = {
         "`SandboxError`, which failures of a sandbox are; `SandboxEnv` and `PythonEnv` otherwise"
     ),
     ("verifiers.rubrics.experimental*",): "a `RubricGroup` of a `MathRubric` and a `JudgeRubric`",
-    ("verifiers.rubrics.math_rubric.verify_response",): "`MathRubric`, or the `math-verify` package",
     ("verifiers.types.Endpoint*", "verifiers.types.Eval*"): "`configs/endpoints.toml` and `whet eval run`",
     ("verifiers.types.*task*", "verifiers.types.assert_json_serializable", "verifiers.types.ThinkingBlock"): (
         'the insides of states: read `state["task"]`'

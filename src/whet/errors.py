@@ -14,7 +14,7 @@ class WhetError(Exception):
     """A mistake the user can mend: what was wrong, where, and what to do about it."""
 
 
-class ConfigError(WhetError):
+class ConfigError(WhetError, ValueError):  # a ValueError in the 0.1 contract, and caught as one
     """A config file, a command-line override or an argument does not make sense."""
 
 
@@ -22,7 +22,7 @@ class EnvironmentLoadError(WhetError):
     """An environment is not installed, fails on import, or refuses its arguments."""
 
 
-class DatasetError(WhetError):
+class DatasetError(WhetError, ValueError):
     """A dataset is missing, empty, or has a row that is not a task."""
 
 

@@ -1,6 +1,7 @@
 """The small helpers that packages import from `verifiers.utils` and `verifiers.v1.utils`."""
 
 import inspect
+import itertools
 import json
 import logging
 import math
@@ -14,7 +15,8 @@ import pytest
 import whet
 from whet.clients.config import ClientConfig, EndpointConfig
 from whet.clients.usage import context_tokens
-from whet.compat import clients, environments, messages, metrics, paths, results, texts
+from whet.compat import clients, environments, messages, metrics, names, paths, results, texts
+from whet.errors import DatasetError
 from whet.types import Response, ResponseMessage, Usage
 
 
@@ -323,3 +325,26 @@ def test_a_temporary_file_holds_what_it_is_given():
         assert (path.read_text(encoding="utf-8"), path.suffix) == ("ä", ".py")
     finally:
         path.unlink()
+
+
+def test_error_chains_are_equal_where_their_classes_are():
+    def chain(*errors):
+        for error, cause in itertools.pairwise(errors):
+            error.__cause__ = cause
+        return names.ErrorChain(errors[0])
+
+    assert chain(ValueError("a"), KeyError("b")) == chain(ValueError("c"), KeyError("d"))
+    assert chain(ValueError("a")) != chain(ValueError("a"), KeyError("b"))
+    assert names.ErrorChain(ValueError()).__eq__("ValueError") is NotImplemented
+
+
+def test_mistakes_are_caught_as_the_value_errors_they_are_in_0_1():
+    for make in (lambda: whet.SingleTurnEnv(), lambda: whet.EnvGroup([]), lambda: whet.RubricGroup([])):
+        with pytest.raises(ValueError, match=r"must be provided|requires at least one|must have at least one"):
+            make()
+    assert issubclass(DatasetError, ValueError)
+
+
+def test_a_row_is_made_of_a_state_that_is_written_by_hand():
+    state = whet.State(prompt="q", completion=None, timing=whet.RolloutTiming(), tool_defs=None, reward=0.0)
+    assert results.states_to_outputs([state])[0]["tool_defs"] == []

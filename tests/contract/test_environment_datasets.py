@@ -136,7 +136,6 @@ def test_10_further_columns_are_offered_by_name():
     [
         ({"answer": "a"}, "row 1 of the dataset has neither 'prompt' nor 'question'"),
         ({"question": 3}, "row 1 of the dataset has a question of int"),
-        ({"prompt": []}, "row 1 of the dataset: 'prompt' is empty"),
         (
             {"prompt": [{"role": "user", "content": None}]},
             r"row 1 of the dataset: prompt\[0\] \(role user\) has content",

@@ -57,7 +57,6 @@ def test_other_example_ids_move_to_src_id(ids):
         ({"answer": "4"}, "neither 'prompt' nor 'question' (its columns: answer)"),
         ({"question": 4}, "a question of int"),
         ({"question": None, "prompt": None}, "neither"),
-        ({"prompt": []}, "'prompt' is empty"),
         ({"prompt": [{"content": "x"}]}, "prompt[0] has role None"),
         ({"prompt": [3]}, "prompt[0] should be a message"),
         ({"prompt": 5}, "should be a list of messages"),
@@ -140,3 +139,20 @@ def test_listed_rows_are_copies():
     rows = RowDataset([{"info": {"n": 1}}])
     rows.to_list()[0]["info"]["n"] = 2
     assert rows[0]["info"]["n"] == 1
+
+
+def test_an_empty_prompt_may_be_filled_during_the_rollout():
+    class Deals(whet.SingleTurnEnv):
+        async def setup_state(self, state):
+            state["prompt"] = [{"role": "user", "content": state["info"]["deal"]}]
+
+    env = Deals(dataset=[{"prompt": [], "info": {"deal": "a card"}}])
+    (row,) = env.evaluate_sync(whet.ScriptedClient(lambda state, turn: state["prompt"][0].content), "m")["outputs"]
+    assert row["prompt"] == [{"role": "user", "content": "a card"}]
+    assert row["completion"] == [{"role": "assistant", "content": "a card"}]
+
+
+def test_an_empty_prompt_that_stays_empty_is_a_mistake_that_says_what_to_do():
+    env = whet.SingleTurnEnv(dataset=[{"prompt": [], "answer": "x"}])
+    with pytest.raises(whet.WhetError, match=r"example 0 has an empty prompt.*fill state\['prompt'\] in setup_state"):
+        env.evaluate_sync(whet.ScriptedClient(["."]), "m")

@@ -169,7 +169,7 @@ def test_a_row_that_names_no_environment_of_the_group_is_a_mistake():
     group = pair()
     with pytest.raises(whet.WhetError, match="take inputs from the group"):
         group.generate_sync([{"prompt": [whet.UserMessage("q")], "example_id": 0}], whet.ScriptedClient(echo), "m")
-    with pytest.raises(whet.WhetError, match="no environment 'three'; it has: one, two"):
+    with pytest.raises(whet.WhetError, match="No environment found for 'three'; the group has: one, two"):
         group.get_env_for_name("three")
 
 

@@ -232,3 +232,14 @@ def test_what_is_said_of_a_parameter_stands_beside_its_model_written_out():
     to = tool_from_function(move)["parameters"]["properties"]["to"]
     assert (to["description"], to["type"], list(to["properties"])) == ("where", "object", ["x"])
     assert "$ref" not in to
+
+
+def test_an_empty_list_of_a_tool_is_content_without_parts():
+    def find() -> list:
+        """Find."""
+        return []
+
+    env = whet.ToolEnv(tools=[find], dataset=TASK)
+    client = whet.ScriptedClient([{"tool_calls": [{"id": "1", "name": "find", "arguments": "{}"}]}, "done"])
+    (row,) = env.evaluate_sync(client, "m")["outputs"]
+    assert row["completion"][1] == {"role": "tool", "content": [], "tool_call_id": "1"}

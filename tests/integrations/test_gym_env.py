@@ -92,3 +92,10 @@ def test_a_step_that_returns_something_else_fails_that_rollout():
 def test_every_environment_that_was_made_is_closed():
     play(["1", "1", "1"], env_kwargs={"start": 0})
     assert Counter.opened == Counter.closed == 2  # one for the rows, one for the episode
+
+
+def test_an_environment_may_have_episodes_of_one_kind_alone():
+    env = whet.GymEnv(Counter, num_train_episodes=0, num_eval_episodes=2)
+    assert (env.dataset, len(env.eval_dataset)) == (None, 2)
+    env = whet.GymEnv(Counter, num_train_episodes=2, num_eval_episodes=0)
+    assert (len(env.dataset), env.eval_dataset) == (2, None)

@@ -213,3 +213,14 @@ def test_a_price_that_is_none_says_what_one_is(price):
 def test_a_client_of_whet_has_its_own_price():
     with pytest.raises(whet.WhetError, match="give its ClientConfig the price"):
         judged(whet.ScriptedClient(["yes"]), judge_price={"input": 1.0, "output": 1.0})
+
+
+def test_a_reward_function_may_pass_on_what_else_it_was_given():
+    rubric = whet.JudgeRubric(judge_client=whet.ScriptedClient(lambda prompt: "yes"), judge_model="judge")
+
+    async def passes_on(prompt, completion, answer, state, **kwargs):
+        return float(await rubric.judge(prompt, completion, answer, state, **kwargs) == "yes")
+
+    rubric.add_reward_func(passes_on)
+    (output,) = evaluate(rubric)["outputs"]
+    assert (output["error"], output["reward"]) == (None, 1.0)

@@ -228,3 +228,26 @@ def test_cleanup_and_teardown_handlers_run_by_priority():
     asyncio.run(group.cleanup(state()))
     asyncio.run(group.teardown())
     assert order == ["a 4", "b", "end"]
+
+
+def test_the_error_of_a_reward_function_names_package_and_line(tmp_path):
+    """Its own line, and where a library raised, that of the library too."""
+    path = tmp_path / "scores_badly.py"
+    path.write_text(
+        "import json\nimport whet\n\n\ndef missing(answer):\n    return {}[answer]\n\n\n"
+        "def unreadable(answer):\n    return json.loads(answer)\n\n\ndef text(answer):\n    return answer\n\n\n"
+        "def load_environment(function='missing'):\n"
+        "    rubric = whet.Rubric(funcs=[globals()[function]])\n"
+        "    return whet.SingleTurnEnv(dataset=[{'question': '?', 'answer': 'x'}], rubric=rubric)\n"
+    )
+
+    def error_of(function):
+        env = whet.load_environment(str(path), function=function)
+        (row,) = env.evaluate_sync(whet.ScriptedClient(["."]), "m")["outputs"]
+        return row["error"]["error_chain_repr"]
+
+    assert f"reward function 'missing' of scores_badly raised KeyError: 'x' ({path}:6)" in error_of("missing")
+    assert f"of scores_badly raised JSONDecodeError: Expecting value: line 1 column 1 (char 0) ({path}:10, in " in (
+        error_of("unreadable")
+    )
+    assert "reward function 'text' of scores_badly returned 'x', which is not a finite number" in error_of("text")

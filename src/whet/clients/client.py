@@ -30,9 +30,12 @@ ToolT = TypeVar("ToolT")
 class Client(ABC, Generic[ClientT, MessagesT, ResponseT, ToolT]):
     """One turn of a model, whatever serves it."""
 
+    # Here too, for subclasses that do without this constructor.
+    logger: logging.Logger = logging.getLogger(__name__)
+    _config: ClientConfig | None = None
+
     def __init__(self, client_or_config: ClientT | ClientConfig) -> None:
         self.logger = logging.getLogger(f"{__name__}.{type(self).__name__}")
-        self._config: ClientConfig | None = None
         if hasattr(client_or_config, "api_base_url"):
             self._config = cast("ClientConfig", client_or_config)
             self._client: ClientT = self.setup_client(self._config)

@@ -23,6 +23,8 @@ _KIND_OF_PACKAGE: dict[str, ClientType] = {
     "AsyncOpenAI": "openai_chat_completions",
     "AsyncAzureOpenAI": "openai_chat_completions",
     "AsyncAnthropic": "anthropic_messages",
+    "AsyncAnthropicBedrock": "anthropic_messages",
+    "AsyncAnthropicVertex": "anthropic_messages",
 }
 
 
@@ -36,10 +38,18 @@ def resolve_client(client: Any) -> Client[Any, Any, Any, Any]:
         client = ClientConfig(**dict(client))
     if isinstance(client, ClientConfig):
         return make_client(client)
-    kind = _KIND_OF_PACKAGE.get(type(client).__name__)
-    if kind is not None:
-        return _class_of(kind)(client)
+    for base in type(client).__mro__:  # of a package that need not be installed, so by name
+        kind = _KIND_OF_PACKAGE.get(base.__name__)
+        if kind is not None and base.__module__.partition(".")[0] in ("openai", "anthropic"):
+            return _class_of(kind)(client)
     raise ConfigError(f"the client is {type(client).__name__}; it should be a whet Client or a ClientConfig.")
+
+
+def made_from_config(client: Any) -> bool:
+    """Whether `resolve_client` makes new connections for this, which are the caller's to close."""
+    from whet.clients.config import EndpointConfig
+
+    return isinstance(client, EndpointConfig)
 
 
 def make_client(config: ClientConfig) -> Client[Any, Any, Any, Any]:

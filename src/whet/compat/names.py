@@ -120,7 +120,7 @@ class ErrorChain:
         self.chain = build_error_chain(error)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ErrorChain) and str(self) == str(other)
+        return str(self) == str(other) if isinstance(other, ErrorChain) else NotImplemented
 
     def __hash__(self) -> int:
         return hash(str(self))

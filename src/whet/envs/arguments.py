@@ -13,11 +13,15 @@ from whet.errors import ConfigError
 from whet.logs import warning_once
 
 _log = logging.getLogger(__name__)
+NO_LONGER = {"oai_tools": "Give tool_defs=[{'name': ..., 'description': ..., 'parameters': {...}}] instead."}
+"""Arguments that early 0.1 had, and what to give instead."""
 Check: TypeAlias = type | tuple[type, ...] | Callable[[Any], bool]
 
 
 def unknown_argument(cls: type, given: str) -> ConfigError:
     """The error for a constructor argument that no class of `cls` takes."""
+    if given in NO_LONGER:
+        return ConfigError(f"`{given}` is no longer supported by {cls.__name__}. {NO_LONGER[given]}")
     return ConfigError(f"{cls.__name__} has no argument '{given}'.{nearest(given, _constructor_arguments(cls))}")
 
 
@@ -27,6 +31,8 @@ def keep_as_attributes(owner: object, unknown: Mapping[str, Any]) -> None:
         return
     cls = type(owner)
     for name, value in unknown.items():
+        if name in NO_LONGER:
+            raise unknown_argument(cls, name)
         try:
             setattr(owner, name, value)
         except AttributeError:  # a property

@@ -154,9 +154,7 @@ def _given_prompt(prompt: Any, where: str, opening: Messages) -> Messages:
         messages = normalize_messages(prompt, field_name="prompt")
     except (TypeError, ValueError) as error:
         raise DatasetError(f"{where}: {error}.") from error
-    if not messages:
-        raise DatasetError(f"{where}: 'prompt' is empty.")
-    if messages[0]["role"] == "system":
+    if messages and messages[0]["role"] == "system":
         return messages
     return [*copy_value(system), *messages]
 

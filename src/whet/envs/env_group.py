@@ -23,7 +23,7 @@ from whet.envs.texts import SYSTEM_PROMPT, Wording, joined, texts_for
 from whet.errors import ConfigError
 from whet.messages import copy_value
 from whet.rubrics.judge_rubric import JudgeRubric
-from whet.rubrics.rubric import Rubric
+from whet.rubrics.rubric import Rubric, within_score_sem
 from whet.types import RolloutInput, SamplingArgs, State
 
 ROUTE_KEY = "env_id"
@@ -43,9 +43,12 @@ class EnvGroup(Environment):
         self.envs = list(envs)
         self.env_names = list(env_names) if env_names is not None else [f"env_{i}" for i in range(len(self.envs))]
         if not self.envs:
-            raise ConfigError("EnvGroup needs at least one environment.")
+            raise ConfigError("EnvGroup requires at least one environment.")
         if len(self.env_names) != len(self.envs):
-            raise ConfigError(f"EnvGroup has {len(self.envs)} environments and {len(self.env_names)} env_names.")
+            raise ConfigError(
+                f"Number of env_names must match number of envs: EnvGroup has {len(self.envs)} environments and "
+                f"{len(self.env_names)} env_names."
+            )
         twice = [name for name, count in Counter(self.env_names).items() if count > 1]
         if twice:
             raise ConfigError(f"EnvGroup has two environments called '{twice[0]}'; give each an env_name of its own.")
@@ -66,7 +69,7 @@ class EnvGroup(Environment):
 
     def get_env_for_name(self, name: str) -> Environment:
         if name not in self.env_map:
-            raise ConfigError(f"the group has no environment '{name}'; it has: {', '.join(self.env_names)}.")
+            raise ConfigError(f"No environment found for '{name}'; the group has: {', '.join(self.env_names)}.")
         return self.env_map[name]
 
     @final
@@ -200,12 +203,14 @@ class EnvGroupRubric(Rubric):
         with self._inside(states) as env:
             return env.rubric.sets_advantages_of(states)
 
+    @within_score_sem
     async def score_rollout(self, state: State) -> None:
         with self._inside([state]) as env:
             rubric = env.rubric
             await (rubric.score_rollout(state) if env.score_rollouts else rubric.dummy_score_rollout(state))
         self._fill([state])
 
+    @within_score_sem
     async def score_group(self, states: list[State]) -> None:
         with self._inside(states) as env:
             rubric = env.rubric
@@ -218,6 +223,11 @@ class EnvGroupRubric(Rubric):
 
     def _get_reward_func_names(self) -> list[str]:
         return sorted({name for env in self.env_map.values() for name in env.rubric._get_reward_func_names()})
+
+    @property
+    def all_reward_names(self) -> list[str]:
+        """The functions of all environments, each once."""
+        return self._get_reward_func_names()
 
     def _fill(self, states: Sequence[State]) -> None:
         names = self._get_reward_func_names()
@@ -248,7 +258,10 @@ class EnvGroupRubric(Rubric):
             else:  # the environment's rows have none
                 row.pop("info", None)
         try:
-            yield self.env_map[routes[0][0]]
+            name = routes[0][0]
+            if name not in self.env_map:
+                raise ConfigError(f"No environment found for '{name}'; the group has: {', '.join(self.env_map)}.")
+            yield self.env_map[name]
         finally:
             for state, route in zip(states, routes, strict=True):
                 state["input"]["info"] = {**_info_of(state["input"]), ROUTE_KEY: _as_value(route)}

@@ -1,7 +1,7 @@
 """`Environment`: tasks, a way to attempt one, and a rubric that scores the attempt.
 
-This is the part all kinds share: construction, datasets, the state of a rollout, stop conditions, clean-up, settings.
-How one rollout goes is `MultiTurnEnv`'s; running many and keeping results is `rollouts/`.
+This is the part all kinds share: construction, datasets, the state of a rollout, settings; with `hooks.py` (stop
+conditions, clean-up) and `running.py` (many rollouts). How one rollout goes is `MultiTurnEnv`'s.
 
 Constructors read no clock, start no thread or process and install no signal handlers, so an environment can be made on
 any thread. Call `await env.close()` when done with it; what has `@teardown` handlers is closed at exit otherwise.
@@ -12,36 +12,28 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
-from pathlib import Path
 from typing import Any
 
 from whet.alias import is_written_for_verifiers
 from whet.calls import describe
 from whet.clients.client import Client
-from whet.clients.make import resolve_client
 from whet.envs.arguments import Check, check_values, keep_as_attributes, unknown_argument
 from whet.envs.datasets import RowDataset, build_dataset
-from whet.envs.hooks import Hooked
+from whet.envs.running import Running
 from whet.envs.texts import Worded, wording_of
 from whet.envs.tool_defs import normalize_tool_defs
 from whet.errors import ConfigError, DatasetError, Error, ModelError, WhetError
 from whet.messages import copy_value, normalize_messages
 from whet.parsers.parser import Parser
-from whet.rollouts import scheduler
-from whet.rollouts.groups import run_group
-from whet.rollouts.results import state_to_output
 from whet.rollouts.states import new_state
 from whet.rubrics.rubric import Rubric
 from whet.rubrics.rubric_group import RubricGroup
 from whet.types import (
-    GenerateOutputs,
     Messages,
     Response,
     RolloutInput,
-    RolloutOutput,
     SamplingArgs,
     State,
     TokenUsage,
@@ -60,7 +52,7 @@ _EXPECTED: dict[str, tuple[Check, str]] = {
 }
 
 
-class Environment(Worded, Hooked):
+class Environment(Worded, Running):
     """Tasks, a way to attempt one, and a rubric that scores the attempt."""
 
     def __init__(
@@ -107,7 +99,9 @@ class Environment(Worded, Hooked):
         if unknown and not is_written_for_verifiers(type(self), sys._getframe(1)):
             raise unknown_argument(type(self), next(iter(unknown)))
         if dataset is None and eval_dataset is None:
-            raise ConfigError(f"{type(self).__name__} has no dataset; give it a dataset, an eval_dataset, or both.")
+            raise ConfigError(
+                f"{type(self).__name__} has no dataset. Either dataset or eval_dataset must be provided, or both."
+            )
         check_values(self, locals(), _EXPECTED)
         self.logger = logging.getLogger(f"{__name__}.{type(self).__name__}")
         self.message_type = message_type
@@ -177,16 +171,6 @@ class Environment(Worded, Hooked):
 
     # One rollout
 
-    @abstractmethod
-    async def rollout(
-        self,
-        input: RolloutInput,
-        client: Client[Any, Any, Any, Any],
-        model: str,
-        sampling_args: SamplingArgs | None = None,
-    ) -> State:
-        """Attempt one task. What fails inside is in `state["error"]`; only mistakes of the user's are raised."""
-
     async def init_state(
         self,
         input: RolloutInput,
@@ -201,6 +185,8 @@ class Environment(Worded, Hooked):
             info = row["info"] = json.loads(info)
         row["prompt"] = normalize_messages(row["prompt"], field_name="prompt")
         tool_defs = self.tool_defs
+        if isinstance(info, dict) and "oai_tools" in info:
+            raise ConfigError("info['oai_tools'] is no longer supported. Give info['tool_defs'], a list of tools.")
         if isinstance(info, dict) and "tool_defs" in info:
             tool_defs = normalize_tool_defs(info["tool_defs"])
         wording = wording_of(self)
@@ -218,6 +204,11 @@ class Environment(Worded, Hooked):
         sampling_args: SamplingArgs | None = None,
     ) -> Response:
         """The model's answer to `prompt`; what is not given is the state's."""
+        if not prompt:
+            raise DatasetError(
+                f"example {state.get('example_id', 0)} has an empty prompt, and {self._label()} has put nothing into "
+                "it. Give the row a prompt or a question, or fill state['prompt'] in setup_state."
+            )
         tools = state["tool_defs"] if tool_defs is None else tool_defs
         try:
             response: Response = await (client or state["client"]).get_response(
@@ -245,122 +236,6 @@ class Environment(Worded, Hooked):
         """Tokens used so far; None while no model has reported any."""
         usage: TokenUsage | None = state["usage"].snapshot()
         return usage
-
-    # Many rollouts
-
-    @property
-    def requires_group_rollouts(self) -> bool:
-        return self.rubric.has_group_rewards
-
-    @property
-    def provides_advantages(self) -> bool:
-        return self.rubric.has_advantages
-
-    async def run_rollout(
-        self,
-        input: RolloutInput,
-        client: Any,
-        model: str,
-        sampling_args: SamplingArgs,
-        max_retries: int = 0,
-        state_columns: list[str] | None = None,
-    ) -> RolloutOutput:
-        """Attempt and score one task by itself; its result row."""
-        states = await run_group(
-            self,
-            [input],
-            resolve_client(client),
-            model,
-            sampling_args,
-            independent_scoring=True,
-            max_retries=max_retries,
-        )
-        return state_to_output(states[0], state_columns)
-
-    async def run_group(
-        self,
-        group_inputs: list[RolloutInput],
-        client: Any,
-        model: str,
-        sampling_args: SamplingArgs,
-        max_retries: int = 0,
-        state_columns: list[str] | None = None,
-        **kwargs: Any,
-    ) -> list[RolloutOutput]:
-        """Attempt and score one group; its result rows."""
-        resolved = resolve_client(client)
-        states = await run_group(self, group_inputs, resolved, model, sampling_args, max_retries=max_retries, **kwargs)
-        return [state_to_output(state, state_columns) for state in states]
-
-    async def generate(
-        self,
-        inputs: Any,
-        client: Any,
-        model: str,
-        sampling_args: SamplingArgs | None = None,
-        max_concurrent: int = -1,
-        results_path: Path | str | None = None,
-        state_columns: list[str] | None = None,
-        save_results: bool = False,
-        independent_scoring: bool = False,
-        max_retries: int = 0,
-        on_start: scheduler.OnStart | None = None,
-        on_progress: scheduler.OnProgress | Sequence[scheduler.OnProgress] | None = None,
-        on_log: scheduler.OnLog | None = None,
-    ) -> GenerateOutputs:
-        """Attempt and score all `inputs`; those with equal `example_id` are a group.
-
-        Args:
-            inputs: dataset rows (`get_dataset(...)`, or a list of them).
-            client: a `Client`, a `ClientConfig`, or an `openai.AsyncOpenAI`.
-            model: the model's name, as the client knows it.
-            sampling_args: over the environment's own.
-            max_concurrent: rollouts that generate at once; -1 = all.
-            results_path: directory for `results.jsonl` and `metadata.json`; one that has results already is continued.
-            state_columns: further state fields for the result rows; JSON values.
-            save_results: write to `results_path`, or to a new directory under `outputs/`.
-            independent_scoring: score each rollout by itself rather than with its group.
-            max_retries: how often a rollout is attempted again that failed for reasons outside model and task.
-            on_start: called with all inputs and with those still to be attempted.
-            on_progress: called with all rows so far, the new ones, and the metadata.
-            on_log: called with a line of text now and then.
-        """
-        return await scheduler.generate(
-            self,
-            inputs,
-            client,
-            model,
-            sampling_args,
-            max_concurrent=max_concurrent,
-            results_path=results_path,
-            state_columns=state_columns,
-            save_results=save_results,
-            independent_scoring=independent_scoring,
-            max_retries=max_retries,
-            on_start=on_start,
-            on_progress=on_progress,
-            on_log=on_log,
-        )
-
-    async def evaluate(
-        self,
-        client: Any,
-        model: str,
-        sampling_args: SamplingArgs | None = None,
-        num_examples: int = -1,
-        rollouts_per_example: int = 1,
-        **kwargs: Any,
-    ) -> GenerateOutputs:
-        """`generate` on the first `num_examples` evaluation rows (-1 = all), each `rollouts_per_example` times."""
-        inputs = self.get_eval_dataset(num_examples).repeat(rollouts_per_example)
-        return await self.generate(inputs, client, model, sampling_args, **kwargs)
-
-    def generate_sync(self, inputs: Any, client: Any, model: str, *args: Any, **kwargs: Any) -> GenerateOutputs:
-        """`generate`, to be called where no event loop runs, or from a notebook."""
-        return scheduler.run_sync(self.generate(inputs, client, model, *args, **kwargs))
-
-    def evaluate_sync(self, client: Any, model: str, *args: Any, **kwargs: Any) -> GenerateOutputs:
-        return scheduler.run_sync(self.evaluate(client, model, *args, **kwargs))
 
     # Settings
 

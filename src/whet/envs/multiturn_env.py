@@ -183,10 +183,13 @@ class MultiTurnEnv(Environment):
         timing = state["timing"]
         pace = current_pace()
         timing.generation.start = timing.setup.start = time.time()
+        given = state["prompt"]
         try:
             for handler, spec in self._setup_handlers:
                 await resolve(self._invoke(handler, spec, state))
             await resolve(self.setup_state(state))
+            if state["prompt"] is not given:
+                state["prompt"] = normalize_messages(state["prompt"], field_name="prompt")
             wording = wording_of(self)
             if wording is not None and wording.tools:
                 state["tool_defs"] = wording.described(state["tool_defs"])

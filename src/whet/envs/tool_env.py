@@ -192,9 +192,5 @@ def _calls(completion: Messages) -> list[ToolCall]:
 
 
 def _is_content(value: Any) -> bool:
-    """Whether a tool's result is content parts. An empty list is none: the model is told `[]`, not nothing."""
-    return (
-        isinstance(value, list)
-        and bool(value)
-        and all(isinstance(part, dict) and part.get("type") in _PART_TYPES for part in value)
-    )
+    """Whether a tool's result is content parts; an empty list is, as in 0.1."""
+    return isinstance(value, list) and all(isinstance(part, dict) and part.get("type") in _PART_TYPES for part in value)

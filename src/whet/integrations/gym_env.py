@@ -110,7 +110,7 @@ class GymEnv(MultiTurnEnv):
         )
 
     def gym_to_hf(self) -> tuple[Any, Any]:
-        """The rows to train on, and those to evaluate on or None; `answer` is the seed of an episode."""
+        """The rows to train on and to evaluate on, None where there are none; `answer` is the seed of an episode."""
         rows = []
         gym = self.env_cls(**self.env_kwargs)
         try:
@@ -119,7 +119,7 @@ class GymEnv(MultiTurnEnv):
                 rows.append({"question": self.obs_to_text(observation), "answer": str(seed)})
         finally:
             _close(gym)
-        return rows[: self.num_train_episodes], rows[self.num_train_episodes :] or None
+        return rows[: self.num_train_episodes] or None, rows[self.num_train_episodes :] or None
 
     def obs_to_text(self, obs: Any) -> str:
         return str(obs) if self.obs_to_text_fn is None else self.obs_to_text_fn(obs)

@@ -11,6 +11,7 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, Protocol, cast
 
 from whet.calls import describe, resolve
@@ -71,6 +72,7 @@ async def run_group(
     max_retries: int = 0,
     retry_delay: float = 1.0,
     timeout: float | None = None,
+    score_limit: Limit | None = None,
 ) -> list[State]:
     """Attempt every input once and score the group; the states, in the order of the inputs.
 
@@ -85,6 +87,7 @@ async def run_group(
         max_retries: how often a rollout is attempted again that failed for reasons outside model and task.
         retry_delay: seconds before the first retry; doubles each time, with jitter.
         timeout: seconds an attempt may take, without its scoring; one that takes longer fails and is not tried again.
+        score_limit: entered while the group is scored.
 
     An environment with a method `prepare_group(inputs)` may vary the rows of a group together before their attempts.
     A rollout that fails has `state["error"]` set, also where the environment's `rollout` itself raises or returns no
@@ -115,7 +118,8 @@ async def run_group(
         if pace is not None and pace.spent():
             await pace.turn()
         if score:
-            await _score(env, states, independent_scoring)
+            async with score_limit or nullcontext():
+                await _score(env, states, independent_scoring)
         else:
             for state in states:
                 await env.rubric.cleanup(state)

@@ -40,7 +40,9 @@ def state_to_output(state: State, state_columns: Sequence[str] | None = None) ->
         stop_condition=state.get("stop_condition"),
         metrics=dict(state.get("metrics") or {}),
         error=None,
-        tool_defs=[{key: value for key, value in tool.items() if value is not None} for tool in state["tool_defs"]],
+        tool_defs=[
+            {key: value for key, value in tool.items() if value is not None} for tool in state.get("tool_defs") or ()
+        ],
     )
     if state.get("answer"):
         output["answer"] = state["answer"]

@@ -18,7 +18,7 @@ from typing import Any, TypeVar, cast
 
 from whet import __version__
 from whet.clients.client import Client
-from whet.clients.make import resolve_client
+from whet.clients.make import made_from_config, resolve_client
 from whet.errors import ConfigError, RunError
 from whet.rollouts.garbage import calm_collector
 from whet.rollouts.groups import run_group
@@ -81,7 +81,7 @@ async def generate(
                 await run.attempt(groups, pace, max_concurrent, independent_scoring, max_retries, observers)
         return await run.finish()
     finally:
-        if resolved is not client:
+        if made_from_config(client):
             await resolved.close()
 
 

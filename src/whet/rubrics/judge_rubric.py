@@ -106,9 +106,17 @@ class JudgeRubric(Rubric):
         self.judge_prompt = self.class_objects["judge_prompt"] = judge_prompt
 
     async def judge(
-        self, prompt: Messages | str, completion: Messages | str, answer: str, state: State | None = None
+        self,
+        prompt: Messages | str,
+        completion: Messages | str,
+        answer: str,
+        state: State | None = None,
+        **kwargs: Any,
     ) -> str:
-        """What the judge says of a completion. Raises `RewardError` where it says nothing."""
+        """What the judge says of a completion. Raises `RewardError` where it says nothing.
+
+        What else a reward function was given may be passed on (`kwargs`), and is not used.
+        """
         response = self.parser.parse_answer(completion)
         try:
             question = self.prompt_in_force.format(question=question_of(prompt), answer=answer, response=response)

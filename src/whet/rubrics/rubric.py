@@ -13,23 +13,38 @@ order, so that scoring is repeatable.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import Any, TypeVar
 
-from whet.calls import CallSpec, call_all, describe, is_awaitable, resolve
+from whet.calls import CallSpec, call_all, describe, is_awaitable, package_of, resolve
 from whet.clients.usage import judging
 from whet.decorators import discover_decorated, sort_by_priority
 from whet.errors import ConfigError, RewardError, WhetError
 from whet.parsers.parser import Parser
 from whet.types import RewardFunc, State
 
+R = TypeVar("R")
+T = TypeVar("T")
 GROUP_PARAMETERS = frozenset({"states", "prompts", "completions", "answers", "tasks", "infos"})
 ScoreObjectProvider = Callable[[State], Mapping[str, Any]]
 GroupScoreObjectProvider = Callable[[list[State]], Mapping[str, Any]]
 _OWN_ADVANTAGES = "steps_with_own_advantage"
 """Numbers of the steps that had an advantage when those of the rollouts were set; only where there are some."""
+
+
+def within_score_sem(score: Callable[[R, T], Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    """A scoring method that takes `score_sem` as well, as trainers for 0.1.9 call it: a limit to be scored within."""
+
+    @functools.wraps(score)
+    async def limited(self: R, scored: T, score_sem: AbstractAsyncContextManager[Any] | None = None) -> None:
+        async with score_sem or nullcontext():
+            await score(self, scored)
+
+    return limited
 
 
 class Rubric:
@@ -108,6 +123,7 @@ class Rubric:
         """Whether it does for this group."""
         return self.has_advantages
 
+    @within_score_sem
     async def score_rollout(self, state: State) -> None:
         """Set reward and metrics of one rollout; a rubric with no functions gives 0."""
         group_funcs = self._group_func_names()
@@ -118,6 +134,7 @@ class Rubric:
             )
         await self.add_scores([state])
 
+    @within_score_sem
     async def score_group(self, states: list[State]) -> None:
         """Set reward, metrics and advantage of every rollout of a group."""
         await self.add_scores(states)
@@ -182,7 +199,7 @@ class Rubric:
             for index, answer in zip(waiting, answers, strict=True):
                 values[index] = answer
         for state, value in zip(states, values, strict=True):
-            _add_score(state, spec.name, value, weight)
+            _add_score(state, func, spec.name, value, weight)
 
     async def _score_together(self, func: RewardFunc, spec: CallSpec, weight: float, states: list[State]) -> None:
         try:
@@ -197,7 +214,7 @@ class Rubric:
         except Exception as error:
             values = [error] * len(states)
         for state, value in zip(states, values, strict=True):
-            _add_score(state, spec.name, value, weight)
+            _add_score(state, func, spec.name, value, weight)
 
     def _arguments(self, spec: CallSpec, state: State) -> dict[str, Any]:
         if spec.takes_all:
@@ -297,20 +314,22 @@ def mark_unscored(states: Sequence[State], what: str, error: Exception) -> None:
             state["error"] = wrapped
 
 
-def _add_score(state: State, name: str, value: Any, weight: float) -> None:
+def _add_score(state: State, func: RewardFunc, name: str, value: Any, weight: float) -> None:
     if isinstance(value, BaseException):
         if isinstance(value, WhetError) or not isinstance(value, Exception):
             raise value
         if isinstance(value, RewardError):
             error = value
         else:
-            error = RewardError(f"reward function '{name}' raised {describe(value)}")
+            error = RewardError(f"reward function '{name}'{package_of(func)} raised {describe(value, func)}")
             error.__cause__ = value
         state["error"] = error
         return
     number = _as_number(value)
     if number is None:
-        state["error"] = RewardError(f"reward function '{name}' returned {_short(value)}, which is not a finite number")
+        state["error"] = RewardError(
+            f"reward function '{name}'{package_of(func)} returned {_short(value)}, which is not a finite number"
+        )
         return
     state["reward"] += number * weight
     state["metrics"][name] = number

@@ -9,8 +9,16 @@ from typing import Any
 
 from whet.calls import call_all
 from whet.errors import ConfigError
-from whet.rubrics.rubric import GroupScoreObjectProvider, Rubric, ScoreObjectProvider, assign_advantages
+from whet.rubrics.rubric import (
+    GroupScoreObjectProvider,
+    Rubric,
+    ScoreObjectProvider,
+    assign_advantages,
+    within_score_sem,
+)
 from whet.types import RewardFunc, State
+
+NO_RUBRIC = "RubricGroup must have at least one rubric."
 
 
 class RubricGroup(Rubric):
@@ -24,11 +32,12 @@ class RubricGroup(Rubric):
             kwargs: arguments of `Rubric`; functions among them would not be run, they belong to the first rubric.
         """
         if not rubrics:
-            raise ConfigError("RubricGroup needs at least one rubric.")
+            raise ConfigError(NO_RUBRIC)
         super().__init__(**kwargs)
         self.rubrics = list(rubrics)
 
     def add_reward_func(self, func: RewardFunc, weight: float = 1.0) -> None:
+        assert self.rubrics, NO_RUBRIC
         self.rubrics[0].add_reward_func(func, weight)
 
     def add_metric(self, func: RewardFunc, weight: float = 0.0) -> None:
@@ -55,6 +64,7 @@ class RubricGroup(Rubric):
     def has_advantages(self) -> bool:
         return any(rubric.has_advantages for rubric in self.rubrics)
 
+    @within_score_sem
     async def score_rollout(self, state: State) -> None:
         total = _Total([state])
         for rubric in self.rubrics:
@@ -62,6 +72,7 @@ class RubricGroup(Rubric):
             total.take()
         total.put()
 
+    @within_score_sem
     async def score_group(self, states: list[State]) -> None:
         await self.add_scores(states)
         if not self.has_advantages:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from whet.calls import resolve
 from whet.errors import ConfigError, RewardError, WhetError
-from whet.rubrics.rubric import Rubric, assign_advantages, mark_unscored, set_advantages
+from whet.rubrics.rubric import Rubric, assign_advantages, mark_unscored, set_advantages, within_score_sem
 from whet.rubrics.rubric_group import RubricGroup
 from whet.tasksets.signals import Function, in_order
 from whet.types import State
@@ -98,11 +98,13 @@ class EnvRubric(RubricGroup):
     def has_advantages(self) -> bool:
         return self.advantage is not None
 
+    @within_score_sem
     async def score_rollout(self, state: State) -> None:
         if self.env.updates_groups:
             raise ConfigError("an @update of groups cannot run where rollouts are scored one by one.")
         await super().score_rollout(state)
 
+    @within_score_sem
     async def score_group(self, states: list[State]) -> None:
         try:
             await self.add_scores(states)

@@ -97,7 +97,7 @@ async def _run(env: Environment, rows: Sequence[Row], batch: Sequence[Planned], 
             return EndlessRollout(f"still going after {turn} turns")
         return says[state["trajectory_id"]](turn)
 
-    return await env.run_group(
+    outputs: list[RolloutOutput] = await env.run_group(
         [cast(RolloutInput, dict(rows[place])) for _, place, _ in batch],
         ScriptedClient(answer),
         "scripted",
@@ -105,6 +105,7 @@ async def _run(env: Environment, rows: Sequence[Row], batch: Sequence[Planned], 
         trajectory_ids=list(says),
         independent_scoring=not grouped,
     )
+    return outputs
 
 
 async def _beat(longest: list[float]) -> None:
