@@ -99,6 +99,36 @@ def test_dry_run_prints_a_config_that_reads_back_and_starts_nothing(
     assert runs.calls == []
 
 
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        (("--env.0.args", "{ nonsense = 1 }"), "nonsense"),
+        (("--env.0.id", "no-such-environment"), "no-such-environment"),
+        (("--model", "./no/such/model"), "no/such/model"),
+        (("--env_file", '["missing.env"]'), "env_file missing.env"),
+        (("--lora.path", "./no/adapter"), "[lora] path"),
+    ],
+)
+def test_dry_run_refuses_what_a_run_would(
+    config: str, runs: Runs, capsys: pytest.CaptureFixture[str], override: tuple[str, str], said: str
+) -> None:
+    assert main(["train", "run", config, "--dry-run", *override]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_what_an_environment_prints_is_no_part_of_a_dry_run(
+    config: str, runs: Runs, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    rows = "[{'question': 'q', 'answer': 'a'}]"
+    made = f"whet.SingleTurnEnv(dataset={rows}, rubric=whet.Rubric())"
+    loud = tmp_path / "loud.py"
+    loud.write_text(f"import whet\ndef load_environment():\n    print('[loaded')\n    return {made}\n")
+    assert main(["train", "run", config, "--dry-run", "--env.0.id", str(loud), "--env.0.args", "{}"]) == 0
+    printed = capsys.readouterr()
+    assert tomllib.loads(printed.out)["env"][0]["id"] == str(loud)
+    assert "[loaded" in printed.err
+
+
 def test_dry_run_prints_json_as_well(config: str, runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
     main(["train", "run", config, "--dry-run", "--json"])
     assert json.loads(capsys.readouterr().out)["max_steps"] == 3

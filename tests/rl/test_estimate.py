@@ -176,7 +176,7 @@ def test_a_dry_run_prints_a_config_file_with_the_estimate_in_comments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("r.toml").write_text('[[env]]\nid = "a"\n')
+    Path("r.toml").write_text('[[env]]\nid = "arithmetic"\n')
     assert main(["train", "run", "r.toml", "--dry-run"]) == 0
     out = capsys.readouterr().out
     assert RunConfig.model_validate(tomllib.loads(out)).name == "r"

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 import whet.rl.learner.decoder
+import whet.rl.preflight
 import whet.rl.run
 from whet.config import all_keys
 from whet.errors import ConfigError
@@ -150,8 +151,8 @@ def made(config: RunConfig, part: str) -> dict[str, Any]:
         raise Made
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(whet.rl.run, "_training_env", lambda env: env)
-        patch.setattr(whet.rl.run, "load_environment", lambda *_, **__: None)
+        patch.setattr(whet.rl.preflight, "_training_env", lambda env: env)
+        patch.setattr(whet.rl.preflight, "load_environment", lambda *_, **__: None)
         patch.setattr(whet.rl.run, "make_learner", lambda *_, **__: SimpleNamespace(close=lambda: None))
         patch.setattr(whet.rl.run, part, note)
         with pytest.raises(Made):
@@ -162,8 +163,8 @@ def made(config: RunConfig, part: str) -> dict[str, Any]:
 def first_process(config: RunConfig) -> str:
     """Which process of its own a run starts first."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(whet.rl.run, "_training_env", lambda env: env)
-        patch.setattr(whet.rl.run, "load_environment", lambda *_, **__: None)
+        patch.setattr(whet.rl.preflight, "_training_env", lambda env: env)
+        patch.setattr(whet.rl.preflight, "load_environment", lambda *_, **__: None)
         for part in ("EngineProcess", "ProcessLearner", "make_learner"):
 
             def note(*_: Any, part: str = part, **__: Any) -> Any:
@@ -399,7 +400,7 @@ KEYS: dict[str, InRuns | InPart | Refused] = {
         "2",
         ("--sampling.temp_scheduler.start", "1", "--sampling.temp_scheduler.end", "0.5"),
     ),
-    "env.id": InPart(lambda config: whet.rl.run._training_env(config.env[0]).rows[0]["prompt"], "guess-number"),
+    "env.id": InPart(lambda config: whet.rl.preflight._training_env(config.env[0]).rows[0]["prompt"], "guess-number"),
     "env.weight": InRuns(lambda seen: [row["environment"] for row in seen.rollouts()].count("first")),
     "env.name": InRuns(lambda seen: {row["environment"] for row in seen.rollouts()}),
     "env.args": InRuns(lambda seen: max(row["example_id"] for row in seen.rollouts() + seen.rollouts(2)) < 5),

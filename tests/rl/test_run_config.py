@@ -6,7 +6,7 @@ import pytest
 
 from whet.config import all_keys, section_of
 from whet.errors import ConfigError
-from whet.rl.config import LATER, RunConfig, load_run_config
+from whet.rl.config import LATER, ONE_DEVICE, RunConfig, load_run_config
 
 MINIMAL = 'name = "r"\nbatch_size = 32\n[[env]]\nid = "reverse-text"\n'
 
@@ -43,12 +43,27 @@ def test_a_misspelt_key_suggests_the_nearest(load) -> None:
 
 @pytest.mark.parametrize("key", sorted(LATER))
 def test_a_key_of_a_feature_to_come_is_refused_and_not_ignored(load, key: str) -> None:
-    assert "not in this version" in refused(load, MINIMAL, f"--{key}", "1")
+    assert "not in this version" in refused(load, MINIMAL, f"--{key}", "2")
+
+
+@pytest.mark.parametrize("key", sorted(key for key in LATER if key.rpartition(".")[2] in ONE_DEVICE))
+def test_one_device_is_what_a_run_takes_anyway(load, key: str) -> None:
+    assert load(MINIMAL, f"--{key}", "1") == load(MINIMAL)
+
+
+def test_a_key_of_the_file_below_a_table_is_told_where_it_belongs(load) -> None:
+    said = refused(load, MINIMAL, "--sampling.env_file", "keys.env")
+    assert (
+        "unknown key 'sampling.env_file'. Did you mean 'env_file'? In a file it stands above the first [table]" in said
+    )
 
 
 def test_what_only_asynchronous_training_heeds_is_refused_for_synchronous_training(load) -> None:
-    assert "no effect while max_async_level = 0" in refused(load, MINIMAL, "--oversampling_factor", "1.5")
-    assert "no effect while max_async_level = 0" in refused(load, MINIMAL, "--max_off_policy_steps", "2")
+    said = refused(load, MINIMAL, "--oversampling_factor", "1.5")
+    assert "oversampling_factor = 1.5 has no effect: max_async_level is 0 (its default)" in said
+    assert "Set max_async_level = 1, or remove oversampling_factor" in said
+    said = refused(load, MINIMAL, "--max_off_policy_steps", "2", "--max_async_level", "0")
+    assert "max_off_policy_steps = 2 has no effect: max_async_level is 0, so training is synchronous" in said
     config = load(MINIMAL, "--max_async_level", "1", "--oversampling_factor", "1.5", "--max_off_policy_steps", "2")
     assert (config.asynchronous, config.oversampling_factor, config.max_off_policy_steps) == (True, 1.5, 2)
 

@@ -27,7 +27,10 @@ def run(
     resume: Resume = False,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Print the resolved config, memory and step time as far as known, and stop."),
+        typer.Option(
+            "--dry-run",
+            help="Check models and environments, print the config, memory and step time, and stop.",
+        ),
     ] = False,
     json_output: JsonOption = False,
 ) -> None:

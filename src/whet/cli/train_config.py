@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,7 +28,9 @@ OVERRIDES: dict[str, Any] = {"allow_extra_args": True, "ignore_unknown_options":
 
 
 def shown_instead(config: RunConfig | SftConfig, dry_run: bool, json_output: bool) -> bool:
-    """With `dry_run`: print the resolved config and what it will take; whether that is all there is to do.
+    """With `dry_run`: check models and environments, and print the resolved config and what it will take.
+
+    Returns whether that is all there is to do.
 
     What is printed is a config file: all but the config stands in comments.
     """
@@ -36,8 +40,11 @@ def shown_instead(config: RunConfig | SftConfig, dry_run: bool, json_output: boo
 
     with extra("train", "estimating memory"):
         from whet.rl.estimate import estimate, lines
+        from whet.rl.preflight import rehearse
         from whet.rl.sft.estimate import estimate as estimate_fine_tuning
 
+        with redirect_stdout(sys.stderr):  # what environments print is no part of the config
+            rehearse(config)
         found = estimate(config) if isinstance(config, RunConfig) else estimate_fine_tuning(config)
     if json_output:
         print_json({**config.model_dump(mode="json", exclude_none=True), "estimate": found})

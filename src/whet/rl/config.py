@@ -46,6 +46,9 @@ LATER = {
 """Keys of the planned config that this version cannot honour, and what they belong to. Refused rather than ignored."""
 
 
+ONE_DEVICE = ("num_gpus", "tensor_parallel_size", "pipeline_parallel_size")
+"""Keys of `LATER`, in any table, whose value 1 asks for what this version does anyway: dropped."""
+
 INSTEAD = {
     "sampling.seed": "rollouts of a group would all be the same. The run's own 'seed' fixes every draw",
     "sampling.n": "rollouts_per_example says how often a task is attempted",
@@ -229,14 +232,18 @@ class RunConfig(StrictModel):
                 f"{self.rollouts_per_example}: a group could never run whole"
             )
         if not self.asynchronous:
+            why = "max_async_level is 0" + ("" if "max_async_level" in self.model_fields_set else " (its default)")
             if self.deployment.engine_process is True:
                 raise ValueError(
-                    "deployment.engine_process = true has no effect while max_async_level = 0: sampling and learning "
-                    "take turns in one process"
+                    f"deployment.engine_process = true has no effect: {why}, so sampling and learning take turns "
+                    "in one process. Set max_async_level = 1, or remove engine_process"
                 )
             for key in ("oversampling_factor", "max_off_policy_steps"):
                 if getattr(self, key) != type(self).model_fields[key].default:
-                    raise ValueError(f"{key} has no effect while max_async_level = 0: training is synchronous")
+                    raise ValueError(
+                        f"{key} = {getattr(self, key):g} has no effect: {why}, so training is synchronous. "
+                        f"Set max_async_level = 1, or remove {key}"
+                    )
         elif self.max_off_policy_steps < self.max_async_level:
             raise ValueError(
                 f"max_off_policy_steps = {self.max_off_policy_steps} is less than max_async_level = "
@@ -345,7 +352,9 @@ def _refuse_later(data: dict[str, Any], source: str) -> None:
         assert key not in known, f"{key} is implemented: take it out of LATER"
         section, _, last = key.rpartition(".")
         table = data.get(section, {}) if section else data
-        if isinstance(table, dict) and last in table:
+        if last in ONE_DEVICE and isinstance(table, dict) and type(one := table.get(last)) is int and one == 1:
+            del table[last]
+        elif isinstance(table, dict) and last in table:
             lines.append(f"{source}: '{key}' would have no effect: {feature} is not in this version. Remove the key.")
     lines += [
         f"{source}: '{key}' is not a setting of a run: {reason}. Remove the key."

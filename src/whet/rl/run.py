@@ -11,20 +11,19 @@ import asyncio
 import os
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from whet import cancellation
 from whet.clients.usage import spending
 from whet.env_files import load_env_files
 from whet.envs.env_group import member_names
 from whet.envs.environment import Environment
-from whet.envs.loading import load_environment
-from whet.errors import ConfigError, DatasetError, TrainingError
+from whet.errors import ConfigError, TrainingError
 from whet.inference.loading import load_policy, read_model
 from whet.inference.protocol import Engine
 from whet.rl.backlog import PARTS, Backlog, Lead
 from whet.rl.budgets import Budget
-from whet.rl.config import EnvConfig, RunConfig
+from whet.rl.config import RunConfig
 from whet.rl.curriculum import Curriculum, Pool
 from whet.rl.dispatcher import Dispatcher
 from whet.rl.endings import Ending
@@ -41,20 +40,19 @@ from whet.rl.monitors.protocol import Outcome, RunPlan
 from whet.rl.monitors.redaction import Redactor
 from whet.rl.monitors.trackers import trackers
 from whet.rl.orchestrator import Orchestrator, StopRequested, inline
+from whet.rl.preflight import check_models, load_environments
 from whet.rl.records import Records
 from whet.rl.run_directory import RunDirectory
 from whet.rl.runner import GroupRunner, TrainingEnv
 from whet.rl.shaping import RewardShaper
 from whet.rl.source import Source
-from whet.rl.starting_point import check_starting_point, starting_adapter, starting_model
+from whet.rl.starting_point import starting_adapter, starting_model
 from whet.rl.status import Status
 from whet.rl.stopping import explain_failure, stop_on_signals
 from whet.rl.stream import Stream
 from whet.rl.watchdog_engine import WatchedEngine
 from whet.rl.watchdog_thread import Watchdog
 from whet.rollouts.garbage import what_is_loaded_stays
-from whet.tasksets.refs import resolve_function
-from whet.types import RolloutInput
 
 if TYPE_CHECKING:
     from whet.inference.policy_client import PolicyClient
@@ -74,19 +72,15 @@ def run_training(
     load_env_files(config.env_file)
     directory = RunDirectory(config.directory)
     directory.check(config, resume=resume)
-    algorithm = config.algorithm
-    check_starting_point(config.model, config.lora, algorithm.reference if algorithm.kl_coef else None)
-    if ":" in algorithm.loss:  # a function of the user's, found before anything is made
-        resolve_function(algorithm.loss, "[algorithm] loss")
+    check_models(config)
     announce(config.name, config.model, [env.label for env in config.env], quiet=json_output)
-    environments = [_training_env(env) for env in config.env]
-    held_out = [(env.label, load_environment(env.id, **env.loader_args())) for env in config.eval.env]
+    environments, held_out = load_environments(config)
     redactor = Redactor.of(config.env_file, os.environ)
     tracking = trackers(config, redactor)
 
     engine_threads, learner_threads = config.threads()
     model = read_model(starting_model(config.model))
-    if algorithm.router_replay and model.arch.experts is None:
+    if config.algorithm.router_replay and model.arch.experts is None:
         raise ConfigError(f"[algorithm] router_replay would have no effect: {config.model} has no experts")
     with ExitStack() as stack:
         scratch = stack.enter_context(weights_directory())
@@ -134,14 +128,6 @@ def run_training(
         return _Run(config, directory, environments, evaluated, client, learner, monitor, watchdog, ending).execute(
             step
         )
-
-
-def _training_env(config: EnvConfig) -> TrainingEnv:
-    env = load_environment(config.id, **config.loader_args())
-    rows = cast(list[RolloutInput], list(env.get_dataset()))
-    if not rows:
-        raise DatasetError(f"environment {config.id}: its training dataset is empty")
-    return TrainingEnv(config.label, env, rows)
 
 
 @dataclass(slots=True)

@@ -16,7 +16,6 @@ from whet import cancellation
 from whet.clients.usage import Spending
 from whet.env_files import load_env_files
 from whet.envs.environment import Environment
-from whet.envs.loading import load_environment
 from whet.errors import RunError, TrainingError
 from whet.inference.loading import load_policy, read_model
 from whet.rl.budgets import Budget
@@ -31,6 +30,7 @@ from whet.rl.monitors.log import run_log
 from whet.rl.monitors.protocol import EvalReport, Outcome, RunPlan
 from whet.rl.monitors.redaction import Redactor
 from whet.rl.monitors.trackers import trackers
+from whet.rl.preflight import load_held_out
 from whet.rl.records import Records
 from whet.rl.run_directory import RunDirectory
 from whet.rl.sft.batches import Batches
@@ -63,8 +63,7 @@ def run_sft(config: SftConfig, *, resume: bool = False, step: int | None = None,
     for path in paths:
         check_path(path)
     announce(config.name, config.model, [*map(str, paths)] or [str(config.data.dataset)], quiet=json_output)
-    evaluated = () if config.eval is None else config.eval.env
-    held_out = [(env.label, load_environment(env.id, **env.loader_args())) for env in evaluated]
+    held_out = load_held_out(() if config.eval is None else config.eval.env)
     redactor = Redactor.of(config.env_file, os.environ)
     tracking = trackers(config, redactor)
     model = read_model(starting_model(config.model))

@@ -1,0 +1,66 @@
+"""What is checked before a run begins, by the run and by `--dry-run`. No weight is read and no torch imported."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from whet import cancellation
+from whet.calls import call_all
+from whet.env_files import load_env_files
+from whet.envs.environment import Environment
+from whet.envs.loading import load_environment
+from whet.errors import DatasetError
+from whet.rl.config import EnvConfig, RunConfig
+from whet.rl.runner import TrainingEnv
+from whet.rl.sft.config import SftConfig
+from whet.rl.starting_point import check_starting_point
+from whet.tasksets.refs import resolve_function
+from whet.types import RolloutInput
+
+HeldOut = list[tuple[str, Environment]]
+
+
+def check_models(config: RunConfig) -> None:
+    """See that model, adapter and reference are there, as far as is known without a download, and the loss."""
+    algorithm = config.algorithm
+    check_starting_point(config.model, config.lora, algorithm.reference if algorithm.kl_coef else None)
+    if ":" in algorithm.loss:  # a function of the user's
+        resolve_function(algorithm.loss, "[algorithm] loss")
+
+
+def load_environments(config: RunConfig) -> tuple[list[TrainingEnv], HeldOut]:
+    """Those to learn from, and those of `[[eval.env]]`. Raises `WhetError` for a wrong argument or an empty dataset."""
+    return [_training_env(env) for env in config.env], load_held_out(config.eval.env)
+
+
+def load_held_out(sections: Sequence[EnvConfig]) -> HeldOut:
+    return [(env.label, load_environment(env.id, **env.loader_args())) for env in sections]
+
+
+def rehearse(config: RunConfig | SftConfig) -> None:
+    """Everything that `--dry-run` checks beyond the file: models, and environments by loading them.
+
+    Raises `WhetError` for what a run would refuse.
+    """
+    load_env_files(config.env_file)
+    if isinstance(config, RunConfig):
+        check_models(config)
+        trained, held_out = load_environments(config)
+        environments = [*(one.env for one in trained), *(env for _, env in held_out)]
+    else:
+        check_starting_point(config.model, config.lora)
+        environments = [env for _, env in load_held_out(() if config.eval is None else config.eval.env)]
+    cancellation.run(_close(environments))
+
+
+async def _close(environments: Sequence[Environment]) -> None:
+    await call_all(env.close for env in environments)
+
+
+def _training_env(config: EnvConfig) -> TrainingEnv:
+    env = load_environment(config.id, **config.loader_args())
+    rows = cast(list[RolloutInput], list(env.get_dataset()))
+    if not rows:
+        raise DatasetError(f"environment {config.id}: its training dataset is empty")
+    return TrainingEnv(config.label, env, rows)
