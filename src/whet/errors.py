@@ -2,7 +2,7 @@
 
 Two families, told apart by whose fault they are:
 
-* `WhetError`: a mistake in what a person gave us (config, path, dataset, package). The command line prints
+* `WhetError`: a mistake in what the user gave (config, path, dataset, package). The command line prints
   its message as it is and exits with 2; nobody ever sees a traceback for one. Each message says what was
   wrong, where, and what to do.
 * `Error`: something failed *inside one rollout*. It is stored in `state["error"]`, the rollout counts as errored,
@@ -50,7 +50,7 @@ class MissingKeyError(WhetError, ValueError):  # a ValueError in the 0.1 contrac
 
 
 class EndpointError(WhetError):
-    """A model endpoint turns us away for good: a missing or wrong key, no permission, no quota left."""
+    """A model endpoint refuses all requests: a missing or wrong key, no permission, no quota left."""
 
 
 class EndpointUnreachableError(EndpointError):

@@ -6,13 +6,16 @@ import errno
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
+from typer.main import get_command
 
 from whet import __version__
-from whet.cli.main import main
+from whet.cli.main import app, main
 from whet.errors import ModelError, ModelLoadError, TrainingError
 
 
@@ -36,11 +39,11 @@ def no_debugging(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("error", "code", "line"),
     [
-        (ModelLoadError("m: no config.json"), 2, "error: m: no config.json\n"),
-        (TrainingError("step 4: the loss is nan"), 1, "error: step 4: the loss is nan\n"),
-        (ModelError("no answer"), 1, "error: ModelError: no answer\n"),
-        (OSError(errno.ENOSPC, "No space left on device", "runs/a"), 1, "error: the disk is full (runs/a)\n"),
-        (PermissionError(errno.EACCES, "Permission denied", "x"), 1, "error: [Errno 13] Permission denied: 'x'\n"),
+        (ModelLoadError("m: no config.json"), 2, "error: m: no config.json.\n"),
+        (TrainingError("step 4: the loss is nan"), 1, "error: step 4: the loss is nan.\n"),
+        (ModelError("no answer"), 1, "error: ModelError: no answer.\n"),
+        (OSError(errno.ENOSPC, "No space left on device", "runs/a"), 1, "error: the disk is full (runs/a).\n"),
+        (PermissionError(errno.EACCES, "Permission denied", "x"), 1, "error: [Errno 13] Permission denied: 'x'.\n"),
     ],
 )
 def test_every_kind_of_failure_is_one_line_and_its_exit_code(
@@ -73,18 +76,18 @@ def test_debugging_shows_where_an_error_came_from(arguments: list[str], monkeypa
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["trian"], "there is no command 'whet trian'. Type: whet train\n"),
-        (["train", "submit", "my.toml"], "Type: whet train run FILE, which trains on this machine\n"),
-        (["train", "my.toml"], "Type: whet train run my.toml\n"),
-        (["train", "my.toml", "--max_steps", "3"], "Type: whet train run my.toml --max_steps 3\n"),
+        (["trian"], "there is no command `whet trian`. Type `whet train`.\n"),
+        (["train", "submit", "my.toml"], "Type `whet train run FILE`, which trains on this machine.\n"),
+        (["train", "my.toml"], "Type `whet train run my.toml`.\n"),
+        (["train", "my.toml", "--max_steps", "3"], "Type `whet train run my.toml --max_steps 3`.\n"),
         (
             ["eval", "reverse-text", "-n", "3"],
-            "Type: whet eval run reverse-text -n 3, if",
+            "Type `whet eval run reverse-text -n 3`, if reverse-text is",
         ),
-        (["gepa", "sweep.toml"], "Type: whet gepa run sweep.toml\n"),
-        (["lab", "setup"], "Type: whet env init NAME for a new environment"),
-        (["env", "lst"], "Type: whet env list\n"),
-        (["env", "bogus"], "whet env --help lists the commands.\n"),
+        (["gepa", "sweep.toml"], "Type `whet gepa run sweep.toml`.\n"),
+        (["lab", "setup"], "Type `whet env init NAME` for a new environment"),
+        (["env", "lst"], "Type `whet env list`.\n"),
+        (["env", "bogus"], "`whet env --help` lists the commands.\n"),
         (["model", "show", "--jsno"], "--jsno"),
         (["model", "build-tiny", "--seed", "many"], "--seed"),
         (["train", "run"], "CONFIG"),
@@ -98,6 +101,45 @@ def test_a_mistyped_command_line_is_one_line_and_exit_code_two(
     assert words in captured.err
     assert captured.err.startswith("error: ")
     assert captured.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("message", ["no stop", "a stop.", "a question?"])
+def test_an_error_of_one_line_ends_its_sentence(
+    message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fail_with(ModelError(message), monkeypatch)
+    assert capsys.readouterr().err.rstrip("\n")[-1] in ".?"
+    fail_with(ModelLoadError(f"{message}:\n  lora.rank: was 4, is 8"), monkeypatch)
+    assert capsys.readouterr().err.endswith("\n         lora.rank: was 4, is 8\n")
+
+
+def every_command() -> Iterator[tuple[str, Any]]:
+    """Name and parsed form of each command that is no group."""
+
+    def walk(name: str, command: Any) -> Iterator[tuple[str, Any]]:
+        if not hasattr(command, "list_commands"):
+            yield name, command
+            return
+        for word in command.list_commands(None):
+            yield from walk(f"{name} {word}", command.get_command(None, word))
+
+    yield from walk("whet", get_command(app))
+
+
+def test_every_sentence_of_help_ends_with_a_full_stop() -> None:
+    for name, command in every_command():
+        for paragraph in command.help.partition("\b")[0].strip().split("\n\n"):
+            assert paragraph.endswith("."), f"{name}: {paragraph}"
+        for parameter in command.params:
+            assert (parameter.help or "").rstrip().endswith("."), f"{name}: {parameter.name}"
+
+
+def test_help_takes_the_width_of_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "140")
+    main(["eval", "run", "--help"])
+    assert "endpoint's model, or a short name of --endpoints." in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("arguments", [[], ["train"]])

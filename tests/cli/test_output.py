@@ -68,6 +68,12 @@ def test_a_person_reads_plain_values_as_lines_and_records_as_tables(capsys: pyte
     ]
 
 
+def test_lines_of_a_table_that_is_piped_are_not_folded(capsys: pytest.CaptureFixture[str]) -> None:
+    description = " ".join(["words"] * 40)
+    print_result({"environments": [{"id": "a", "description": description}]}, as_json=False)
+    assert description in capsys.readouterr().out
+
+
 def test_a_missing_optional_package_names_its_extra() -> None:
     with (
         pytest.raises(MissingExtraError, match=r"training needs the 'train' extra.*pip install 'whet\[train\]'"),

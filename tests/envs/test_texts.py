@@ -75,10 +75,10 @@ def test_another_system_prompt_stands_where_the_first_did_and_few_shot_messages_
     assert opening[1:3] == [("user", "for example"), ("assistant", "so")]
 
 
-def test_an_empty_system_prompt_is_none() -> None:
+def test_an_empty_system_prompt_is_not_sent() -> None:
     env = env_of()
     env.reword({"system_prompt": ""})
-    assert env.prompt_texts() == {}
+    assert env.prompt_texts() == {"system_prompt": ""}
     assert shown(env)[0] == [("user", "question 0")]
 
 

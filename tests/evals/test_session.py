@@ -25,6 +25,7 @@ from whet.evals.config import EvalConfig
 from whet.evals.naming import results_directory
 from whet.evals.observer import Unwatched
 from whet.evals.session import run_evals
+from whet.evals.stored import list_stored
 from whet.evals.summary import EvalSummary
 from whet.evals.view import print_summary
 from whet.types import SamplingArgs
@@ -229,10 +230,25 @@ def test_a_rejected_request_fails_its_rollout_alone(config: EvalConfig, endpoint
 
 def test_a_key_that_is_refused_ends_the_run_and_keeps_what_was_paid_for(config: EvalConfig, endpoint: Endpoint) -> None:
     endpoint.status_of["say 2"] = 401
-    with pytest.raises(WhetError, match="refuses us"):
+    with pytest.raises(WhetError, match="refuses access"):
         run_eval(changed(config, max_concurrent=1, rollouts_per_example=1))
     (results,) = config.output_directory.rglob("results.jsonl")
     assert [json.loads(line)["example_id"] for line in results.read_text().splitlines()] == [0, 1]
+
+
+def test_a_key_that_is_refused_at_once_leaves_no_directory(config: EvalConfig, endpoint: Endpoint) -> None:
+    endpoint.status_of["say 0"] = 401
+    with pytest.raises(WhetError, match="refuses access"):
+        run_eval(changed(config, max_concurrent=1))
+    assert list(config.output_directory.iterdir()) == []
+
+
+def test_a_refused_resume_leaves_the_directory(config: EvalConfig, endpoint: Endpoint) -> None:
+    directory = run_eval(changed(config, num_examples=1)).results
+    endpoint.status_of["say 1"] = 401
+    with pytest.raises(WhetError, match="refuses access"):
+        run_eval(changed(config, max_concurrent=1, resume=directory))
+    assert [stored.directory for stored in list_stored(config.output_directory)] == [directory]
 
 
 def test_an_endpoint_that_was_never_there_ends_the_run(config: EvalConfig, monkeypatch: pytest.MonkeyPatch) -> None:

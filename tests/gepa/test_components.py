@@ -39,9 +39,11 @@ def test_only_what_was_asked_for_is_optimised() -> None:
     }
 
 
-def test_an_environment_without_a_system_prompt_is_named() -> None:
-    with pytest.raises(GepaError, match=r"environment bare has no system prompt .* --seed-prompt"):
-        seed_candidate({"env": env_of(), "bare": env_of(system_prompt=None)}, ["system_prompt"])
+def test_an_environment_without_a_system_prompt_begins_from_an_empty_one() -> None:
+    environments = {"env": env_of(), "bare": env_of(system_prompt=None)}
+    expected = {"system_prompt@env": "Be right.", "system_prompt@bare": ""}
+    assert seed_candidate(environments, ["system_prompt"]) == expected
+    assert seed_candidate({"bare": env_of(system_prompt=None)}, ["system_prompt"]) == {"system_prompt": ""}
 
 
 def test_all_environments_begin_from_the_seed_prompt_that_is_given() -> None:
@@ -57,8 +59,9 @@ def test_a_seed_prompt_has_to_have_an_effect() -> None:
         {"prompt": [{"role": "system", "content": str(number)}, {"role": "user", "content": "?"}]}
         for number in range(2)
     ]
-    with pytest.raises(GepaError, match=r"environment env: .* would have no effect"):
-        seed_candidate({"env": env_of(dataset=rows, system_prompt=None)}, ["system_prompt"], "Begin.")
+    for seed_prompt in ("Begin.", None):
+        with pytest.raises(GepaError, match=r"environment env: .* would have no effect"):
+            seed_candidate({"env": env_of(dataset=rows, system_prompt=None)}, ["system_prompt"], seed_prompt)
 
 
 @pytest.mark.parametrize(("kind", "what"), [("tools", "tools that are known"), ("judge", "a JudgeRubric")])

@@ -237,7 +237,7 @@ def test_an_answer_is_on_disk_before_it_counts(place: Place, monkeypatch: pytest
 @pytest.mark.parametrize(
     ("trouble", "why"),
     [
-        (Trouble(refuse_after=0), "refuses us: scripted trouble 401"),
+        (Trouble(refuse_after=0), "refuses access: scripted trouble 401"),
         (Trouble(fail_every=1), "fails with status 500"),
         (Trouble(busy_for=1000), "is busy: scripted trouble 429"),
     ],

@@ -139,12 +139,25 @@ def test_a_seed_prompt_that_cannot_be_bettered_ends_the_search(whet: Whet, confi
     assert metadata(RUN)["spent"] == 16
 
 
-def test_an_environment_without_a_system_prompt_needs_one_to_begin_from(
+def test_an_environment_without_a_system_prompt_begins_from_an_empty_one(
     whet: Whet, models: Endpoints, tmp_path: Path
 ) -> None:
     config = models.write_config(tmp_path / "bare.toml", name="search", env_args={"system_prompt": ""})
-    said = whet("gepa", "run", config, expected=2)
-    assert "environment planted has no system prompt that could be optimised" in said
+    assert "system_prompt: there is none yet, so the search begins from an empty text" in whet("gepa", "run", config)
+    assert metadata(RUN)["seed_candidate"] == {"system_prompt": ""}
+    assert [message["role"] for message in models.policy.requests[0]["messages"]] == ["user"]
+    candidates = [json.loads(line) for line in (RUN / "candidates.jsonl").read_text().splitlines()]
+    proposed = {candidate["texts"]["system_prompt"] for candidate in candidates if candidate["verdict"] != "seed"}
+    assert proposed
+    opening = [request["messages"][0] for request in models.policy.requests]
+    assert {message["content"] for message in opening if message["role"] == "system"} == proposed
+    assert (RUN / "report.html").is_file()
+
+
+def test_an_environment_without_a_system_prompt_takes_a_seed_prompt(
+    whet: Whet, models: Endpoints, tmp_path: Path
+) -> None:
+    config = models.write_config(tmp_path / "bare.toml", name="search", env_args={"system_prompt": ""})
     prompt = tmp_path / "prompt.txt"
     prompt.write_text("Begin with this.\n")
     whet("gepa", "run", config, "--seed-prompt", "prompt.txt")

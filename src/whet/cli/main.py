@@ -26,6 +26,8 @@ from whet.errors import Error, TrainingError, WhetError
 from whet.loading_time import rare_collections
 
 DEBUG = "WHET_DEBUG"
+HELP_WIDTH = 120
+"""Columns of --help in a terminal that has as many."""
 
 app = typer.Typer(
     name="whet",
@@ -34,7 +36,7 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": HELP_WIDTH},
 )
 app.add_typer(lazy_group("whet.cli.train", "Train a model on environments."), name="train")
 app.add_typer(lazy_group("whet.cli.eval", "Evaluate a model on an environment."), name="eval")
@@ -106,9 +108,12 @@ def _fail(error: Exception, message: str, code: int) -> int:
 
 
 def _complain(message: str, code: int) -> int:
-    """`error: ` and the message; further lines are indented under the first."""
+    """`error: ` and the message, which ends with a full stop if it is one line; further lines are indented."""
+    text = message.strip()
+    if "\n" not in text and not text.endswith((".", "?", "!", ":")):
+        text += "."
     sys.stdout.flush()
-    print("error: " + message.strip().replace("\n", "\n       "), file=sys.stderr)
+    print("error: " + text.replace("\n", "\n       "), file=sys.stderr)
     return code
 
 

@@ -44,6 +44,9 @@ EXTRAS = {
 }
 """The packages of each extra that are imported by name."""
 
+UNFOLDED = 10_000
+"""Columns of a table that is not printed to a terminal."""
+
 
 def console() -> Console:
     """Standard output for text that is coloured where it is a terminal."""
@@ -64,6 +67,8 @@ def print_result(result: Mapping[str, Any], as_json: bool) -> None:
         print_json(result)
         return
     out = console()
+    if not out.is_terminal:  # lines in a file or a pipe stay whole
+        out.width = UNFOLDED
     plain = {key: value for key, value in result.items() if not _is_nested(value)}
     width = max(map(len, plain), default=0)
     for key, value in plain.items():

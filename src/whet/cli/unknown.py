@@ -13,21 +13,21 @@ from typer.models import Context
 from whet.errors import ConfigError
 
 COMMANDS_OF_OTHERS = {
-    "whet eval": {"tui": "whet view"},
-    "whet env": {"new": "whet env init NAME", "create": "whet env init NAME"},
+    "whet eval": {"tui": "`whet view`"},
+    "whet env": {"new": "`whet env init NAME`", "create": "`whet env init NAME`"},
     "whet train": {
-        "submit": "whet train run FILE, which trains on this machine",
-        "start": "whet train run FILE",
-        "rl": "whet train run FILE",
+        "submit": "`whet train run FILE`, which trains on this machine",
+        "start": "`whet train run FILE`",
+        "rl": "`whet train run FILE`",
     },
     "whet": {
-        "lab": "whet env init NAME for a new environment, and whet train run FILE to train on it",
-        "rl": "whet train run FILE",
-        "sft": "whet train sft FILE",
-        "run": "whet train run FILE, or whet eval run ENV",
-        "init": "whet env init NAME",
-        "install": "whet env install ENV",
-        "tui": "whet view",
+        "lab": "`whet env init NAME` for a new environment, and `whet train run FILE` to train on it",
+        "rl": "`whet train run FILE`",
+        "sft": "`whet train sft FILE`",
+        "run": "`whet train run FILE`, or `whet eval run ENV`",
+        "init": "`whet env init NAME`",
+        "install": "`whet env install ENV`",
+        "tui": "`whet view`",
     },
 }
 """By group: names that comparable tools have for something, and the command that does it here."""
@@ -57,12 +57,16 @@ def unknown_command(group: str, args: Sequence[str], commands: Sequence[str]) ->
     word = args[0]
     instead = COMMANDS_OF_OTHERS.get(group, {}).get(word)
     if instead is None and group in TARGETS and (word.endswith(".toml") or Path(word).exists()):
-        instead = " ".join([group, TARGETS[group], *args])
+        instead = _quoted(group, TARGETS[group], *args)
     if instead is None:
         near = difflib.get_close_matches(word, commands, n=1)
-        instead = " ".join([group, *near, *args[1:]]) if near else None
+        instead = _quoted(group, *near, *args[1:]) if near else None
     if instead is None and group in ("whet eval", "whet gepa"):  # an environment, most likely
-        instead = " ".join([group, TARGETS[group], *args]) + f", if {word} is an environment"
+        instead = f"{_quoted(group, TARGETS[group], *args)}, if {word} is an environment"
     if instead is None:
-        return f"there is no command '{group} {word}'. {group} --help lists the commands."
-    return f"there is no command '{group} {word}'. Type: {instead}"
+        return f"there is no command `{group} {word}`. `{group} --help` lists the commands."
+    return f"there is no command `{group} {word}`. Type {instead}."
+
+
+def _quoted(*words: str) -> str:
+    return f"`{' '.join(words)}`"

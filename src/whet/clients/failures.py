@@ -1,7 +1,7 @@
-"""What the errors of the provider packages (`openai`, `anthropic`) mean for us: is it the run's, the turn's, or ours?
+"""What the errors of the provider packages (`openai`, `anthropic`) mean: which end the run, and which fail one turn.
 
-A server that turns us away for good (key, permission, quota) is an `EndpointError`, which ends the run; everything else
-fails one turn.
+A server that refuses every request (key, permission, quota) is an `EndpointError`, which ends the run; everything
+else fails one turn.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ QUOTA_PHRASES = ("quota", "billing", "credit balance", "insufficient_funds", "sp
 
 
 def failure(package: Any, error: Any, base_url: str, advice: str) -> Exception | None:
-    """An error of the package's as ours; None for one of another kind. `advice` is what to do about a refused key."""
+    """The error of the package as one of whet's; None for another kind. `advice` is what to do about a refused key."""
     if isinstance(error, (package.AuthenticationError, package.PermissionDeniedError)):
-        return EndpointError(f"{base_url} refuses us: {said(error)} {advice}")
+        return EndpointError(f"{base_url} refuses access: {said(error)} {advice}")
     if isinstance(error, package.APITimeoutError):
         return EndpointDownError(f"{base_url} did not answer in time: {error}")
     if isinstance(error, package.APIConnectionError):
@@ -45,14 +45,14 @@ def _of_status(error: Any, base_url: str) -> Exception:
     message, status = said(error), error.status_code
     whole = f"{error.response.text} {message}".lower()
     if status in (402, 429) and (status == 402 or any(phrase in whole for phrase in QUOTA_PHRASES)):
-        return EndpointError(f"{base_url} has no quota left for us: {message}")
+        return EndpointError(f"{base_url} reports that no quota is left: {message}")
     if status == 429:
         return EndpointDownError(f"{base_url} is busy: {message}")
     if status in (400, 413, 422):
         if any(phrase in whole for phrase in OVERLONG_PHRASES):
             return OverlongPromptError(message)
         if any(phrase in whole for phrase in QUOTA_PHRASES):
-            return EndpointError(f"{base_url} has no quota left for us: {message}")
+            return EndpointError(f"{base_url} reports that no quota is left: {message}")
         if any(phrase in whole for phrase in FILTER_PHRASES):
             return ContentFilterError(f"{base_url}: the content filter stopped the request: {message}")
         return ModelError(f"{base_url} rejects the request: {message}")

@@ -71,11 +71,14 @@ class Worded:
     _reworded: Wording | None = None
 
     def prompt_texts(self) -> dict[str, str]:
-        """Its texts by name, in force now or not: what it says by itself, or was reworded to say."""
+        """Its texts by name, in force now or not: what it says by itself, or was reworded to say.
+
+        A system prompt that it was reworded to is among them also where it is empty.
+        """
         given = self._reworded or Wording()
         own = "\n\n".join(self._own_system_prompt())
         system_prompt = own if given.system_prompt is None else given.system_prompt
-        found = {SYSTEM_PROMPT: system_prompt} if system_prompt else {}
+        found = {SYSTEM_PROMPT: system_prompt} if system_prompt or given.system_prompt is not None else {}
         for tool in given.described(self.tool_defs or ()):
             found[f"{TOOL}{tool['name']}"] = tool["description"]
         return found | {name: rubric.judge_prompt for name, rubric in self._find_judges().items()}

@@ -8,6 +8,7 @@ What is in memory of a rollout once its row is written are two numbers, and what
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 from collections.abc import Iterator, Mapping
@@ -30,8 +31,8 @@ from whet.evals.rows import select_rows
 from whet.evals.summary import EvalSummary, SummaryBuilder
 from whet.evals.workers.jobs import Finished, Job, Recipe
 from whet.files import json_line, sync_directory, write_whole
-from whet.rollouts.results import METADATA
-from whet.rollouts.row_log import DirectoryLock, RowLog, put_in_order, row_at
+from whet.rollouts.results import METADATA, RESULTS
+from whet.rollouts.row_log import LOCK, DirectoryLock, RowLog, put_in_order, row_at
 from whet.types import RolloutOutput
 
 Ended = Literal["finished", "interrupted"]
@@ -232,6 +233,22 @@ class Evaluation:
                     f"{self._log.path}: all rows are saved, but cannot be put in the order of tasks "
                     f"({error.strerror or error}). Make room, then go on with --resume."
                 ) from error
+
+    def discard_if_empty(self) -> None:
+        """Remove the directory again where this session made it and no rollout is in it; call it after `end`."""
+        if (
+            self.config.resume is not None
+            or self.directory is None
+            or self._log is None
+            or self._log.path.stat().st_size
+        ):
+            return
+        for name in (RESULTS, METADATA, LOCK):
+            (self.directory / name).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # something else is in it
+            self.directory.rmdir()
+            self.directory.parent.rmdir()
+        self._log = None
 
     def close(self) -> None:
         """Let the directory go, as it is."""

@@ -213,6 +213,7 @@ class _Session:
                 continue
             try:
                 await evaluation.end("interrupted")
+                evaluation.discard_if_empty()
             except Exception as error:  # what ended the session is what is told; this is told beside it
                 self._observer.note(f"{evaluation.directory}: {error}")
 

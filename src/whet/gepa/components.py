@@ -27,21 +27,20 @@ def seed_candidate(
 ) -> dict[str, str]:
     """The texts to begin from. With `seed_prompt`, the environments have it from here on.
 
-    Raises `GepaError` for an environment without a system prompt, and for kinds of texts that none has.
+    An environment without a system prompt begins from an empty one. Raises `GepaError` where none would have an effect,
+    and for kinds of texts that no environment has.
     """
     if seed_prompt is not None and "system_prompt" not in kinds:
         raise GepaError("a seed prompt would have no effect: system_prompt is not among the components.")
     for label, env in environments.items():
-        if seed_prompt is not None:
+        begin = seed_prompt
+        if begin is None and "system_prompt" in kinds and not any(map(_is_system_prompt, env.prompt_texts())):
+            begin = ""
+        if begin is not None:
             try:
-                env.reword({SYSTEM_PROMPT: seed_prompt})
+                env.reword({SYSTEM_PROMPT: begin})
             except ConfigError as error:
                 raise GepaError(f"environment {label}: {error}") from None
-        elif "system_prompt" in kinds and not any(_kind(name) == "system_prompt" for name in env.prompt_texts()):
-            raise GepaError(
-                f"environment {label} has no system prompt that could be optimised. Give one to begin from: "
-                "--seed-prompt, with a text or a file."
-            )
     texts = {
         label: {name: text for name, text in env.prompt_texts().items() if _kind(name) in kinds}
         for label, env in environments.items()
@@ -107,6 +106,10 @@ def of_environment(name: str, label: str) -> str:
 
 def _as_json(texts: Mapping[str, str]) -> str:
     return json.dumps(dict(texts), indent=2, ensure_ascii=False) + "\n"
+
+
+def _is_system_prompt(name: str) -> bool:
+    return _kind(name) == "system_prompt"
 
 
 def _kind(name: str) -> Kind | None:

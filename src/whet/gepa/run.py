@@ -86,6 +86,8 @@ def run_search(config: GepaConfig, observer: Observer, *, resume: bool = False, 
             return Outcome("planned", "nothing was run; without --dry-run it begins", config.directory, plan=plan)
         for line in plan:
             observer.note(line)
+        for name in sorted(name for name, text in search.seed.items() if not text):
+            observer.note(f"{name}: there is none yet, so the search begins from an empty text (or from --seed-prompt)")
         observer.planned(search.plan)
         directory.open(config, search.identity, resume=resume)
         try:

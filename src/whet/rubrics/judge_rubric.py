@@ -164,7 +164,9 @@ class JudgeRubric(Rubric):
             raise
         except Exception as error:
             if getattr(error, "status_code", None) in (401, 403):
-                raise EndpointError(f"the judge '{self.judge_model}' refuses us: {error}. Check its key.") from error
+                raise EndpointError(
+                    f"the judge '{self.judge_model}' refuses access: {error}. Check the key."
+                ) from error
             raise RewardError(f"the judge '{self.judge_model}' failed: {describe(error)}") from error
         if not verdict:
             raise RewardError(f"the judge '{self.judge_model}' answered with nothing")

@@ -65,7 +65,7 @@ def test_an_endpoint_that_turns_us_away_ends_the_session_and_what_was_paid_for_i
         room.run(room.config(max_concurrent=1))
     assert len(room.rows()) == 4
     assert room.metadata()["state"] == "interrupted"
-    assert room.seen.notes == [
+    assert room.seen.notes[1:] == [
         f"4 of 6 rollouts of {room.environment} with whet/tiny are saved in {room.directory()}",
         f"go on with the same command and --resume={room.directory()}",
     ]
