@@ -8,6 +8,7 @@ import subprocess
 import sys
 import sysconfig
 import venv
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -43,6 +44,41 @@ def write(folder: Path, name: str, code: str, *dependencies: str) -> Path:
     (folder / module / "pyproject.toml").write_text(text)
     (folder / module / f"{module}.py").write_text(code)
     return folder / module
+
+
+HARMLESS = {"good_env.py": "def load_environment(): ...\n", "good_env_data/model.pth": "weights\n"}
+INTRUDERS: dict[str, tuple[dict[str, str], str]] = {
+    "pth": ({"zz.pth": "import os\n"}, "carries zz.pth, which every Python that starts here would run"),
+    "pth-data": ({"{data}/data/{site}/zz.pth": "import os\n"}, "zz.pth, which every Python"),
+    "pth-platlib": ({"{data}/platlib/zz.PTH": "import os\n"}, "zz.PTH, which every Python"),
+    "customize": ({"sitecustomize.py": "\n"}, "carries sitecustomize, which every Python"),
+    "ours": ({"whet/errors.py": "\n"}, "carries a package whet, which stands before whet's own"),
+    "alias": ({"verifiers/__init__.py": "\n"}, "carries a package verifiers"),
+    "added": ({"pydantic/__init__.py": "\n"}, "carries a package pydantic, which stands before "),
+    "helper": ({"helper_lib.py": "FACTOR = 3\n"}, "helper_lib.py, a file of helper-lib"),
+    "command": ({"{info}/entry_points.txt": "[console_scripts]\npython = bad:main\n"}, "replace the command python"),
+    "program": ({"{data}/scripts/python": "#!/bin/sh\n"}, "would replace "),
+}
+
+
+def write_wheel(folder: Path, name: str, files: dict[str, str], *requires: str) -> None:
+    """A wheel with exactly these files."""
+    stem = f"{name.replace('-', '_')}-1.0"
+    site = f"lib/python3.{sys.version_info[1]}/site-packages"
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n"
+    metadata += "".join(f"Requires-Dist: {line}\n" for line in requires)
+    own = {
+        f"{stem}.dist-info/METADATA": metadata,
+        f"{stem}.dist-info/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{stem}.dist-info/RECORD": "",
+    }
+    named = {
+        path.format(data=f"{stem}.data", info=f"{stem}.dist-info", site=site): text for path, text in files.items()
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(folder / f"{stem}-py3-none-any.whl", "w") as archive:
+        for path, text in {**named, **own}.items():
+            archive.writestr(path, text)
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +117,10 @@ def whet(tmp_path_factory: pytest.TempPathFactory) -> Whet:
         "whet",
     )
     write(folder, "new-env", "", "verifiers>=0.2")
+    write_wheel(folder / "index", "good-env", HARMLESS, "verifiers")
+    write_wheel(folder / "index", "leads-to-pth", {"leads_to_pth.py": "\n"}, "bad-pth")
+    for name, (files, _) in INTRUDERS.items():
+        write_wheel(folder / "index", f"bad-{name}", files)
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         python = folder / "venv" / "bin" / "python"
@@ -120,6 +160,54 @@ def test_a_package_for_a_newer_verifiers_is_refused(whet: Whet) -> None:
     done = whet("-m", "whet.cli.main", "env", "install", "./new_env")
     assert done.returncode == 2
     assert "requires verifiers>=0.2, and whet stands in for verifiers 0.1 alone" in done.stderr
+
+
+def installed_files(whet: Whet) -> str:
+    """Everything in the Python that is installed into, with its content's hash."""
+    code = (
+        "import hashlib, pathlib, sys; print(*sorted(f'{path} {hashlib.sha256(path.read_bytes()).hexdigest()}' "
+        "for path in pathlib.Path(sys.prefix).rglob('*') if path.is_file() and path.suffix != '.pyc'), sep='\\n')"
+    )
+    done = whet("-B", "-c", code)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", INTRUDERS)
+def test_a_wheel_with_files_that_are_not_its_own_is_refused_and_changes_nothing(whet: Whet, name: str) -> None:
+    if name == "helper":
+        assert whet("-m", "whet.cli.main", "env", "install", "helper-lib").returncode == 0
+    before = installed_files(whet)
+    done = whet("-B", "-m", "whet.cli.main", "env", "install", f"bad-{name}")
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert f"bad-{name} 1.0 was not installed, since its wheel" in done.stderr
+    assert INTRUDERS[name][1] in done.stderr
+    assert "Traceback" not in done.stderr
+    assert installed_files(whet) == before
+
+
+def test_a_dependency_with_files_that_are_not_its_own_is_refused_with_what_asked_for_it(whet: Whet) -> None:
+    before = installed_files(whet)
+    done = whet("-B", "-m", "whet.cli.main", "env", "install", "leads-to-pth")
+    assert (done.returncode, "bad-pth 1.0 was not installed" in done.stderr) == (2, True)
+    assert installed_files(whet) == before
+
+
+def test_a_package_that_is_installed_again_replaces_its_own_files(whet: Whet) -> None:
+    for _ in range(2):
+        done = whet("-m", "whet.cli.main", "env", "install", "good-env")
+        assert done.returncode == 0, done.stderr
+    assert whet("-m", "whet.cli.main", "env", "install", "old-env", "-e").returncode == 0
+    assert whet("-m", "whet.cli.main", "env", "install", "old-env").returncode == 0
+    assert whet("-m", "whet.cli.main", "env", "install", "old-env", "-e").returncode == 0
+    frozen = whet(
+        "-m",
+        "pip",
+        "freeze",
+        "--path",
+        whet("-c", "import sysconfig; print(sysconfig.get_path('purelib'))").stdout.strip(),
+    ).stdout
+    assert "good-env==1.0" in frozen  # and not a path of a file that is gone
 
 
 @pytest.mark.parametrize(

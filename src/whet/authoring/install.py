@@ -2,7 +2,7 @@
 
 A package written for `verifiers` 0.1 runs on whet, so `verifiers` is not installed for it. pip works out what else
 there is to install while it is offered empty packages of that name, and then installs that list as it stands, without
-them. whet itself stays the one that runs.
+them. whet itself stays the one that runs: all wheels are made first, and one that has files of others installs nothing.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from packaging.utils import canonicalize_name
 
 from whet import __version__
 from whet.alias import CONTRACT_VERSION
+from whet.authoring.wheels import check_wheels
 from whet.envs.loading import LOCAL_FOLDER, module_name_of
 from whet.errors import ConfigError
 
@@ -50,7 +51,8 @@ def install_environment(target: str, *, editable: bool = False) -> Installed:
             `word-game==1.2`.
         editable: Install a folder so that its edits count at once.
 
-    Raises `ConfigError` where pip cannot, with what it said, and where the package wants another `verifiers`.
+    Raises `ConfigError` where pip cannot, with what it said, where the package wants another `verifiers`, and where a
+    wheel has files that are not its own (`wheels.py`).
     """
     if importlib.util.find_spec("pip") is None:
         raise ConfigError(f"there is no pip in {sys.prefix}. Add it with: {sys.executable} -m ensurepip")
@@ -63,9 +65,17 @@ def install_environment(target: str, *, editable: bool = False) -> Installed:
     dependencies = [one for one in _resolve(wanted) if _plain(one) != REPLACED] if wanted else []
     for one in dependencies:
         left_out += divide(one["metadata"].get("requires_dist", []), one["metadata"]["name"])[1]
-    if dependencies:
-        _pip(["install", "--no-deps", *map(_exactly, dependencies)])
-    _pip(["install", "--no-deps", "--force-reinstall", *(["-e"] if editable else []), source])
+    with tempfile.TemporaryDirectory(prefix="whet-install-") as folder:
+        _pip(["wheel", "--no-deps", "--wheel-dir", folder, *map(_exactly, dependencies), source])
+        check_wheels(sorted(Path(folder).glob("*.whl")))
+        # By name, so that pip records no path of a file that will be gone.
+        these = ["--no-index", "--find-links", folder]
+        if dependencies:
+            _pip(["install", "--no-deps", *these, *map(_by_name, dependencies)])
+        if editable:
+            _pip(["install", "--no-deps", "--force-reinstall", "-e", source])
+        else:
+            _pip(["install", "--no-deps", "--force-reinstall", *these, _by_name(found)])
     return Installed(
         metadata["name"],
         metadata["version"],
@@ -156,8 +166,12 @@ def _plain(item: Mapping[str, Any]) -> str:
 
 def _exactly(item: Mapping[str, Any]) -> str:
     """The requirement that brings what was resolved and nothing else."""
-    name, version = item["metadata"]["name"], item["metadata"]["version"]
-    return f"{name} @ {item['download_info']['url']}" if item.get("is_direct") else f"{name}=={version}"
+    direct = f"{item['metadata']['name']} @ {item['download_info']['url']}"
+    return direct if item.get("is_direct") else _by_name(item)
+
+
+def _by_name(item: Mapping[str, Any]) -> str:
+    return f"{item['metadata']['name']}=={item['metadata']['version']}"
 
 
 def _pip(arguments: Sequence[str]) -> None:
