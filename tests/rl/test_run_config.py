@@ -33,6 +33,20 @@ def test_the_resolved_config_reads_back_as_itself(load, tmp_path: Path) -> None:
     assert load_run_config(tmp_path / "again.toml") == config
 
 
+@pytest.mark.parametrize(
+    ("level", "limit", "said"), [(1, 1, "1 step of"), (4, 5, "5 steps of"), (1, 3, None), (1, 8, None), (0, 8, None)]
+)
+def test_too_little_time_for_long_rollouts_is_said_with_what_leaves_them_some(load, level, limit, said) -> None:
+    flags = ["--max_async_level", str(level), *(["--max_off_policy_steps", str(limit)] if level else [])]
+    cautions = load(MINIMAL, *flags).cautions
+    if said is None:
+        assert cautions == []
+        return
+    (line,) = cautions
+    assert f"longer than {said} the learner is never trained" in line
+    assert load(MINIMAL, *flags, "--max_off_policy_steps", line.split()[-4]).cautions == []
+
+
 def test_a_batch_that_is_not_whole_groups_names_the_sizes_that_are(load) -> None:
     assert "use batch_size = 96 or 104" in refused(load, MINIMAL, "--batch_size", "100")
 

@@ -39,10 +39,13 @@ class Runway:
         finally:
             del self.flying[task.number]
 
+    def lengths_so_far(self, task: Task) -> list[float]:
+        return [100.0 + task.number] * self.rollouts_per_example
+
     async def land(self, number: int, *, version: int = 0, failed: bool = False) -> None:
         await turns()
         slot, task, future = self.flying[number]
-        trajectory = [{"tokens": {"policy_version": [[version, 1]]}}]
+        trajectory = [{"tokens": {"policy_version": [[version, 1]], "completion_ids": [7]}}]
         states = [State(reward=reward, error=None, trajectory=trajectory) for reward in (0.0, 1.0)]
         if failed:
             states[0]["error"] = RewardError("no")
@@ -86,6 +89,18 @@ async def begin(stream: Stream, runway: Runway) -> None:
     stream.advance(1)
     await turns()
     assert sorted(runway.flying) == [2, 3]
+
+
+def test_rollouts_that_became_too_old_are_counted_with_their_lengths() -> None:
+    async def body(stream: Stream, runway: Runway) -> None:
+        await begin(stream, runway)
+        await runway.land(2, version=0)  # its rollouts have a token each
+        stream.advance(2)
+        await turns()
+        assert runway.cancelled == [3]
+        assert sorted(stream.backlog.judge.tally.lost_lengths) == [1.0, 1.0, 103.0, 103.0]
+
+    flown(body, max_async_level=1, max_off_policy_steps=1)
 
 
 def test_nothing_is_in_flight_beside_the_first_batch_which_it_would_only_delay() -> None:

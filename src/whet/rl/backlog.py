@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from whet.rl.group import Group, Part, Tally
 from whet.rl.judge import Judge
+from whet.rl.lengths import lengths_of
 
 PARTS = 4
 """In which a batch is learned while it is sampled: what is left to do once its last group is there is a quarter."""
@@ -91,7 +93,7 @@ class Backlog:
     def add(self, group: Group, version: int) -> bool:
         """True when the group's place is filled; False when another of the same environment should be attempted."""
         if self.lead.too_old(group.oldest_version, version):
-            self.judge.tally.rejected["too old"] += 1
+            self._lose([group])
             return False
         self.judge.forget(lambda aside: self._is_old(aside, version))  # what fills the place may be an earlier group
         accepted = self.judge.decide(group)
@@ -140,8 +142,12 @@ class Backlog:
         old = [group for ready in self._ready.values() for group in ready.values() if self._is_old(group, version)]
         for group in old:
             del self._ready[group.task.environment][group.slot]
-        self.judge.tally.rejected["too old"] += len(old)
+        self._lose(old)
         return old
+
+    def _lose(self, old: Sequence[Group]) -> None:
+        self.judge.tally.rejected["too old"] += len(old)
+        self.judge.tally.lost_lengths += lengths_of(old)
 
     def waiting(self) -> list[Group]:
         """Finished groups that are not in a whole batch yet."""

@@ -56,6 +56,11 @@ INSTEAD = {
 """Keys of sampling arguments elsewhere that a run has no use for, and why."""
 
 
+LEAST_SLACK, RECOMMENDED_SLACK = 2, 7
+"""Versions that max_off_policy_steps is above max_async_level: below the first, long rollouts may never be trained; the
+second is what the defaults of asynchronous training leave."""
+
+
 class TemperatureSchedule(StrictModel):
     """`[sampling.temp_scheduler]`: rollouts of training begin at another temperature with each policy version."""
 
@@ -277,6 +282,19 @@ class RunConfig(StrictModel):
     def asynchronous(self) -> bool:
         """Whether rollouts go on while the learner computes."""
         return self.max_async_level > 0
+
+    @property
+    def cautions(self) -> list[str]:
+        """What the run is told to beware of when it begins: allowed, and rarely meant."""
+        limit, level = self.max_off_policy_steps, self.max_async_level
+        if not self.asynchronous or limit - level >= LEAST_SLACK:
+            return []
+        return [
+            f"max_off_policy_steps = {limit} with max_async_level = {level}: a rollout that takes longer than {limit} "
+            f"step{'s' * (limit != 1)} of the learner is never trained, so long ones may be missing "
+            "(rollouts/long_drawn_frac and rollouts/long_trained_frac say how many). "
+            f"max_off_policy_steps = {level + RECOMMENDED_SLACK} leaves them time."
+        ]
 
     @property
     def engine_process(self) -> bool:

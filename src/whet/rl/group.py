@@ -63,6 +63,7 @@ class Tally:
     errors: Counter[tuple[str, str]] = field(default_factory=Counter)  # rollouts, by environment and what happened
     errored_rollouts: int = 0
     cancelled_rollouts: int = 0  # too old before they were finished
+    lost_lengths: list[float] = field(default_factory=list)  # sampled tokens of rollouts too old to be trained
 
     @property
     def replaced(self) -> int:

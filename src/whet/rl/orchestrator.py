@@ -30,6 +30,7 @@ from whet.rl.endings import Ending
 from whet.rl.group import Part
 from whet.rl.learned import Learned
 from whet.rl.learner.protocol import Learner, OptimOutput, OptimParams
+from whet.rl.lengths import length_metrics
 from whet.rl.metrics import Timings, step_metrics
 from whet.rl.monitors.protocol import EvalReport, Monitor, StepReport
 from whet.rl.records import Records
@@ -122,6 +123,8 @@ class Orchestrator:
             score=sum(state["timing"].scoring.duration for group in learned.groups for state in group.states),
         )
         assembly = assembly_metrics(learned.parts, self.config.algorithm, temperature=self.config.sampling.temperature)
+        if self.config.asynchronous:
+            assembly |= length_metrics(learned.groups, learned.batch.tally.lost_lengths)
         metrics = step_metrics(learned.batch, learned.sequences, assembly, loss, optim, timings)
         if self.ending is not None:
             self.ending.after_step()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from whet import cancellation
@@ -34,6 +34,7 @@ from whet.rl.handover import weights_directory
 from whet.rl.judge import Judge
 from whet.rl.learner.make import make_learner
 from whet.rl.learner.process import ProcessLearner
+from whet.rl.lengths import Lengths
 from whet.rl.monitors import Monitor, announce, console_and_others
 from whet.rl.monitors.log import run_log
 from whet.rl.monitors.protocol import Outcome, RunPlan
@@ -119,15 +120,15 @@ def run_training(
         monitor = console_and_others(quiet=json_output, status=Status(directory.status), others=[log, *tracking])
         evaluated = held_out or [(env.name, env.env) for env in environments]
         watchdog = Watchdog(config.watchdog)
-        engine = WatchedEngine(sampler, watchdog)
+        lengths = Lengths()
+        engine = WatchedEngine(sampler, watchdog, lengths)
         from whet.inference.policy_client import PolicyClient
 
         client = PolicyClient(engine, model.renderer, max_context=model.arch.max_context)
         spent = stack.enter_context(spending())
         ending = Ending(Budget(config.budget), config.early_stop, lambda: engine.tokens, spent, monitor.note)
-        return _Run(config, directory, environments, evaluated, client, learner, monitor, watchdog, ending).execute(
-            step
-        )
+        parts = (config, directory, environments, evaluated, client, learner, monitor, watchdog, ending, lengths)
+        return _Run(*parts).execute(step)
 
 
 @dataclass(slots=True)
@@ -143,6 +144,7 @@ class _Run:
     monitor: Monitor
     watchdog: Watchdog
     ending: Ending
+    lengths: Lengths = field(default_factory=Lengths)
 
     def execute(self, resume_step: int | None) -> Outcome:
         """Train until the end, an interruption or a failure; in each case the records and the report are left whole."""
@@ -155,6 +157,8 @@ class _Run:
                 shaper.load_state_dict(state)
                 self.ending.load_state_dict(state)
             self.monitor.start(self._plan(step + 1))
+            for line in self.config.cautions:
+                self.monitor.note(line)
             for line in passed_over:
                 self.monitor.note(f"checkpoint passed over: {line}")
             for line in records.mended:
@@ -263,6 +267,7 @@ class _Run:
             max_concurrent=config.max_concurrent,
             seed=config.seed,
             watchdog=self.watchdog,
+            lengths=self.lengths,
         )
         min_variance = config.buffer.difficulty_threshold
         if not config.asynchronous:

@@ -20,6 +20,7 @@ from whet.errors import RolloutTimeoutError
 from whet.evals.parsing import parse_failed
 from whet.rl.curriculum import Task
 from whet.rl.group import Group
+from whet.rl.lengths import Lengths
 from whet.rl.watchdog_groups import watched_group
 from whet.rl.watchdog_thread import Watchdog
 from whet.rollouts.groups import run_group
@@ -57,10 +58,18 @@ class GroupRunner:
     seed: int
     temperature: Callable[[], float] | None = None  # of rollouts that begin now; None: as sampling_args say
     watchdog: Watchdog = field(default_factory=Watchdog)
+    lengths: Lengths = field(default_factory=Lengths)
     _limit: asyncio.Semaphore = field(init=False)
 
     def __post_init__(self) -> None:
         self._limit = asyncio.Semaphore(self.max_concurrent)
+
+    def lengths_so_far(self, task: Task) -> list[float]:
+        """Sampled tokens of the rollouts of a group under way, as far as they have begun."""
+        return self.lengths.of(self._names(task))
+
+    def _names(self, task: Task) -> list[str]:
+        return [f"{task.number}-{place}" for place in range(self.rollouts_per_example)]
 
     async def run(self, slot: int, task: Task, on_begin: OnBegin | None = None) -> Group:
         """The group of `task`, scored, for the place `slot`; `on_begin` is told when its first rollout begins.
@@ -74,6 +83,8 @@ class GroupRunner:
         if self.temperature is not None:
             args = {**args, "temperature": self.temperature()}
         each_args = [{**args, "seed": rollout_seed(self.seed, task.number, place)} for place in places]
+        names = self._names(task)
+        self.lengths.follow(names)
         left = False
 
         def leave() -> None:
@@ -97,13 +108,15 @@ class GroupRunner:
                     self.model,
                     each_args,
                     limit=limit,
-                    trajectory_ids=[f"{task.number}-{place}" for place in places],
+                    trajectory_ids=names,
                 )
                 states = await cancellable(group, on_left=leave)
         except RolloutTimeoutError as error:
             if left:
                 error = RolloutTimeoutError(f"{error}; it did not end when it was cancelled, and was left")
             states = [failed_state(row, self.client, self.model, args, error) for args in each_args]
+        finally:
+            self.lengths.forget(names)
         for state in states:
             if state.get("error") is None and (failed := parse_failed(source.env, state)) is not None:
                 state["parse_failed"] = failed

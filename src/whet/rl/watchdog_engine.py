@@ -1,10 +1,12 @@
-"""An engine that is watched: how long it has answered nobody while somebody asked, and how much it has sampled."""
+"""An engine that is watched: how long it has answered nobody while somebody asked, and how much it has
+sampled, in all and for each rollout under way."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from whet.inference.protocol import Engine, OnTokens, Sample, SampleRequest, WeightUpdate
+from whet.rl.lengths import Lengths
 from whet.rl.watchdog import ENGINE, Wait
 from whet.rl.watchdog_thread import Watchdog, in_context_of
 
@@ -15,6 +17,7 @@ class WatchedEngine:
 
     engine: Engine
     watchdog: Watchdog
+    lengths: Lengths = field(default_factory=Lengths)
     tokens: int = 0  # sampled since it was made
     _asking: int = 0
     _wait: Wait | None = None
@@ -30,16 +33,18 @@ class WatchedEngine:
     async def sample(self, request: SampleRequest, *, on_tokens: OnTokens | None = None) -> Sample:
         self._asking += 1
         wait = self._wait or self._begin()
+        turn, count = self.lengths.ask(request.rollout_key, request.params.max_tokens), None
         try:
             with in_context_of(wait):  # a task that the engine starts for itself is not the rollout's
                 if on_tokens is None:
                     sample = await self.engine.sample(request)
                 else:
                     sample = await self.engine.sample(request, on_tokens=on_tokens)
-            self.tokens += len(sample.ids)
+            self.tokens += (count := len(sample.ids))
             self._end(answered=True)
             return sample
         finally:
+            self.lengths.end(turn, count)
             self._asking -= 1
             if not self._asking:
                 self._end(answered=False)

@@ -97,12 +97,31 @@ REWARDS = {
 }
 
 
+class OnAndOn(whet.MultiTurnEnv):
+    """A task says how many turns it takes."""
+
+    @whet.stop
+    async def enough(self, state):
+        return len(state["trajectory"]) >= state["info"]["turns"]
+
+    async def env_response(self, messages, state, **_):
+        return [{"role": "user", "content": "And on."}]
+
+    async def get_prompt_messages(self, state):
+        """Each turn is asked afresh, so that the context never ends."""
+        return state["prompt"] if len(state["trajectory"]) else await super().get_prompt_messages(state)
+
+
 def load_environment(
-    reward: str = "overlap", length: int = 9, tag: str | None = None, tasks: int = 64
+    reward: str = "overlap", length: int = 9, tag: str | None = None, tasks: int = 64, long_turns: int = 0
 ) -> whet.Environment:
     rows = [{"question": INSTRUCTION + word, "answer": word[::-1]} for word in words(tasks, length)]
     parser = whet.XMLParser([tag], answer_field=tag) if tag else whet.Parser()
     rubric = whet.Rubric(funcs=[REWARDS[reward]], parser=parser)
     if reward == "one_letter_pays":
         rubric.add_metric(letters)
+    if long_turns:
+        for number, row in enumerate(rows):
+            row["info"] = {"turns": long_turns if number % 4 == 0 else 1}
+        return OnAndOn(dataset=rows, eval_dataset=rows, parser=parser, rubric=rubric)
     return whet.SingleTurnEnv(dataset=rows, eval_dataset=rows, parser=parser, rubric=rubric)

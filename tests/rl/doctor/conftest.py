@@ -93,6 +93,12 @@ PATIENTS: dict[str, dict[str, Any]] = {
         "max_steps": 8,
         "learning_rate": 3e-3,
     },
+    "long and given up": {
+        "env": [clinic("overlap", long_turns=40)],
+        "max_async_level": 1,
+        "max_off_policy_steps": 1,
+        "max_steps": 10,
+    },
     "asynchronous and healthy": {"max_async_level": 1, "max_steps": 8},
 }
 """What differs from `HEALTHY`, by a name for the disease."""

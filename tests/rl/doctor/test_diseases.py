@@ -53,6 +53,7 @@ DISEASES = [
         "% of the probability",
         "algorithm.renormalise_cuts",
     ),
+    ("long and given up", "length-bias", "warning", "left out", "% of those trained", "max_off_policy_steps = 4"),
     ("masked", "tokens-without-loss", "warning", "not learned from", "carry no loss", "sampling.max_tokens = 20"),
     ("all masked", "failed", "error", "the run failed", "every rollout of the batch was cut off", None),
     ("rare and large", "gradient-spikes", "warning", "spikes", "is usual", "optimizer.max_grad_norm"),
@@ -72,6 +73,11 @@ def test_a_disease_is_found_with_its_evidence_and_the_change_to_make(
         assert first.key is None
     else:
         assert first.text.startswith(change), first.text
+
+
+def test_a_run_that_may_leave_long_rollouts_out_says_so_when_it_begins(run_of: Run) -> None:
+    log = (run_of("long and given up") / "logs" / "run.log").read_text()
+    assert "a rollout that takes longer than 1 step of the learner is never trained" in log
 
 
 def found(run: Path, rule: str) -> Finding:
