@@ -46,6 +46,7 @@ LONGEST = (
     "tests/contract/test_repeatable_sft.py",
     "tests/contract/test_asynchronous_training.py",
     "tests/authoring/test_scaffold.py",
+    "tests/authoring/test_templates_train.py",
     "tests/envs/test_mcp_env.py",
     "tests/envs/test_mcp_faults.py",
     "tests/rl/test_run_failures.py",

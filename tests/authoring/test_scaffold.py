@@ -100,7 +100,7 @@ def test_the_package_lies_in_environments_where_its_id_finds_it() -> None:
 
 def test_elsewhere_the_commands_and_the_config_name_its_path() -> None:
     made = init_package("word-game", "single", Path("mine"))
-    assert made.commands[0] == "whet eval run mine/word_game -n 4"
+    assert made.commands[:2] == ("whet eval run mine/word_game -n 4", "whet train run mine/word_game/train.toml")
     assert load_run_config(made.folder / "train.toml", []).env[0].id == "mine/word_game"
     assert init_package("word-game", "single", Path(".")).commands[0] == "whet eval run ./word_game -n 4"
     odd = init_package("word-game", "single", Path('my-env "2"\\'))

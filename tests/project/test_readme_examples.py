@@ -81,4 +81,5 @@ def test_the_commands_in_documents_are_understood(
     config.parent.mkdir(parents=True, exist_ok=True)
     source = ROOT / arguments[2]
     config.write_text(source.read_text() if source.is_file() else blocks("README.md", "toml")[0])
+    (tmp_path / "letters.py").write_text(blocks("README.md", "python")[0])  # which that config trains on
     assert main([*arguments, "--dry-run"]) == 0, capsys.readouterr().err

@@ -115,4 +115,9 @@ def _write(folder: Path, files: dict[str, str]) -> None:
 def _commands(reference: str, folder: Path) -> tuple[str, ...]:
     pytest = "python -m pytest" if importlib.util.find_spec("pytest") else "pip install pytest && python -m pytest"
     typed = shlex.quote(reference)
-    return (f"whet eval run {typed} -n 4", f"{pytest} {shlex.quote(str(folder))}", f"whet env check {typed}")
+    return (
+        f"whet eval run {typed} -n 4",
+        f"whet train run {shlex.quote(str(folder / 'train.toml'))}",
+        f"{pytest} {shlex.quote(str(folder))}",
+        f"whet env check {typed}",
+    )
