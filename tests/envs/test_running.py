@@ -46,6 +46,15 @@ def test_run_group_of_0_1_10_returns_rows(env, client):
     assert not isinstance(rows[0], whet.State)
 
 
+@pytest.mark.parametrize("independent", [False, True])
+def test_run_group_scores_each_rollout_by_itself_where_it_is_asked_to(env, client, independent):
+    rows = list(env.get_dataset(1)) * 2
+    rows = asyncio.run(
+        env.run_group(rows, client, "m", {}, state_columns=["advantage"], independent_scoring=independent)
+    )
+    assert [(row["reward"], row["advantage"] is None) for row in rows] == [(1.0, independent)] * 2
+
+
 @pytest.mark.parametrize("by_position", [False, True])
 def test_run_group_of_0_1_9_returns_scored_states_within_its_limits(env, client, by_position):
     generating, scoring = Sem(), Sem()

@@ -96,14 +96,23 @@ class Running(Hooked):
             gen_sampling_args, gen_sem, max_retries = sampling_args, max_retries, 0
         if gen_sampling_args is not None:
             states = await self._states(
-                [input], client, model, gen_sampling_args, limit=gen_sem, score_limit=score_sem, score=score, alone=True
+                [input],
+                client,
+                model,
+                gen_sampling_args,
+                limit=gen_sem,
+                score_limit=score_sem,
+                score=score,
+                independent_scoring=True,
             )
             return states[0]
         env_client = env_client or self.env_client
         if env_client is not None:
             config = _config_for(env_client, client)
             return await env_client.run_rollout(input, config, model, sampling_args, max_retries, state_columns)
-        states = await self._states([input], client, model, sampling_args or {}, max_retries=max_retries, alone=True)
+        states = await self._states(
+            [input], client, model, sampling_args or {}, max_retries=max_retries, independent_scoring=True
+        )
         return state_to_output(states[0], state_columns)
 
     async def run_group(
@@ -233,13 +242,13 @@ class Running(Hooked):
         client: Any,
         model: str,
         args: Any,
-        alone: bool = False,
+        independent_scoring: bool = False,
         **kwargs: Any,
     ) -> list[State]:
         """The states of a group, or of one rollout that is scored by itself."""
         resolved = resolve_client(client)
         try:
-            return await run_group(self, rows, resolved, model, args, independent_scoring=alone, **kwargs)
+            return await run_group(self, rows, resolved, model, args, independent_scoring=independent_scoring, **kwargs)
         finally:
             if made_from_config(client):
                 await resolved.close()
