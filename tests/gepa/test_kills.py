@@ -94,7 +94,7 @@ def test_a_stopped_search_says_how_to_go_on(
     assert wait_for_calls(process, run, 20)
     process.send_signal(number)
     said = process.finish(128 + number)
-    assert f"go on with: whet gepa run --resume {run}" in said
+    assert f"continue with: whet gepa run --resume {run}" in said
     assert metadata(run)["state"] == "interrupted"
     kept = finished(run)
     go_on(warm, config, run).finish()

@@ -121,7 +121,7 @@ def test_a_directory_is_not_searched_in_twice(whet: Whet, config: Path) -> None:
 def test_the_plan_is_told_and_nothing_made_on_a_dry_run(whet: Whet, config: Path, models: Endpoints) -> None:
     printed = whet("gepa", "run", config, "--dry-run")
     assert "120 calls: 16 for the first prompt on 16 validation examples, 24 kept back" in printed
-    assert "80 for proposals: 6 for one that is turned away at once, 22 for one that is accepted" in printed
+    assert "80 for proposals: 6 for one that is rejected at once, 22 for one that is accepted" in printed
     assert not RUN.exists()
     assert models.policy.asked == 0
 
@@ -232,7 +232,7 @@ def test_an_endpoint_that_is_down_costs_little_of_the_budget(whet: Whet, config:
     models.policy.trouble = Trouble(busy_every=20, busy_for=10**6)
     said = whet("gepa", "run", config, expected=1)
     assert "calls keep failing" in said
-    assert re.search(rf"go on with: whet gepa run --resume \S*{RUN}\n", said)
+    assert re.search(rf"continue with: whet gepa run --resume \S*{RUN}\n", said)
     assert sum(begun(RUN).values()) <= 20 + 8 + 2 + 2
 
 

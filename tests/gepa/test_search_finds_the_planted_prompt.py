@@ -103,7 +103,7 @@ def test_a_search_that_was_stopped_while_the_reflection_model_was_thinking_goes_
         while not two.reflection.in_flight:
             time.sleep(0.01)
         process.send_signal(signal.SIGINT)
-        assert "go on with: whet gepa run --resume runs/planted" in process.finish(128 + signal.SIGINT)
+        assert "continue with: whet gepa run --resume runs/planted" in process.finish(128 + signal.SIGINT)
         two.reflection.latency_s = 0.0
         warm.run("gepa", "run", "--resume", "runs/planted", cwd=stopped)
         # The question that was under way is put again; nothing else is asked twice.

@@ -146,7 +146,7 @@ def test_a_full_disk_is_one_clear_line_and_what_was_saved_stays_whole(
 
     monkeypatch.setattr("whet.rollouts.row_log.os.fsync", full)
     log.append([line(1)])
-    with pytest.raises(RunError, match=r"No space left on device.*go on with --resume"):
+    with pytest.raises(RunError, match=r"No space left on device.*continue with --resume"):
         log.flush()
     with pytest.raises(RunError, match="cannot write results"):
         log.append([line(2)])

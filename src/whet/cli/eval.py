@@ -129,7 +129,7 @@ def run(
       whet eval run calculator -m mini        # a short name of configs/endpoints.toml
       whet eval run arithmetic reverse-text   # several, one after the other
       whet eval run configs/eval/sweep.toml -n 50
-      whet eval run arithmetic -n 500 --resume        # go on with the newest
+      whet eval run arithmetic -n 500 --resume        # continue the newest
     """
     given = {name: value for name, value in ctx.params.items() if name not in NOT_OPTIONS and _is_given(ctx, name)}
     for name, option in JSON_OPTIONS.items():

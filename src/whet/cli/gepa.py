@@ -113,7 +113,7 @@ def run(
         Path, typer.Option("--runs-directory", help=_help("runs_directory"))
     ] = DEFAULTS.runs_directory,
     resume: Annotated[
-        Path | None, typer.Option("--resume", "-R", help="Run to go on with: its directory.", metavar="RUN")
+        Path | None, typer.Option("--resume", "-R", help="Run to continue: its directory.", metavar="RUN")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
     plain: Annotated[bool, typer.Option("--plain", help="Print lines, also in a terminal.")] = False,
@@ -151,7 +151,7 @@ def run(
         from whet.display.columns import print_labelled
         from whet.gepa.outcome import lines
 
-        print_labelled(lines(outcome), console(), copied=("evaluate it", "report", "go on with"))
+        print_labelled(lines(outcome), console(), copied=("evaluate it", "report", "continue with"))
     if outcome.exit_code:
         raise typer.Exit(outcome.exit_code)
 

@@ -47,6 +47,6 @@ def _is_evaluation(word: str) -> bool:
     if "/" in word and not path.exists():
         raise ConfigError(
             f"--resume {word}: no evaluation lies there. Write --resume=PATH for a directory, or put --resume behind "
-            "the environment to go on with the newest."
+            "the environment to continue the newest."
         )
     return False

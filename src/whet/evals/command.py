@@ -1,4 +1,4 @@
-"""The command that goes on with an evaluation: what was asked for, as words for a shell."""
+"""The command that continues an evaluation: what was asked for, as words for a shell."""
 
 from __future__ import annotations
 

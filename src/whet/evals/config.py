@@ -48,7 +48,7 @@ class EvalConfig(StrictModel):
     state_columns: tuple[str, ...] = Field((), description="Further values of the state to save with each rollout.")
     independent_scoring: bool = Field(False, description="Score each rollout by itself, without its group.")
     workers: int | None = Field(None, ge=1, description="Processes; absent, one for every 256 rollouts in flight.")
-    resume: Path | None = Field(None, description="Evaluation to go on with: its directory.")
+    resume: Path | None = Field(None, description="Evaluation to continue: its directory.")
     offline: bool = Field(False, description="Reach nothing outside this machine.")
     seed: int | None = Field(
         None, ge=0, description="Seed of the sampling; absent, 0 for models run here, and none is sent to endpoints."

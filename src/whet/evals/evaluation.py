@@ -44,7 +44,7 @@ class Evaluation:
     def __init__(self, number: int, config: EvalConfig, env: Environment) -> None:
         """Choose the tasks and see what is there already; nothing is written.
 
-        Raises `WhetError` where there is no task, or nothing that could be gone on with.
+        Raises `WhetError` where there is no task, or nothing that could be continued.
         """
         self.number, self.config, self.env = number, config, env
         self.tasks = select_rows(env, config)
@@ -197,7 +197,7 @@ class Evaluation:
 
     @property
     def begun(self) -> bool:
-        """Whether there is a directory that can be gone on with."""
+        """Whether there is a directory that can be continued."""
         return self._log is not None
 
     @property
@@ -231,7 +231,7 @@ class Evaluation:
             except OSError as error:
                 raise RunError(
                     f"{self._log.path}: all rows are saved, but cannot be put in the order of tasks "
-                    f"({error.strerror or error}). Make room, then go on with --resume."
+                    f"({error.strerror or error}). Make room, then continue with --resume."
                 ) from error
 
     def discard_if_empty(self) -> None:

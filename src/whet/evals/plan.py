@@ -23,7 +23,7 @@ from whet.rollouts.results import METADATA, RESULTS
 
 COMMAND_LINE = "command line"
 Resume = str | Path | bool | None
-"""A directory to go on with, or True for the newest."""
+"""A directory to continue, or True for the newest."""
 
 
 def plan_evals(
@@ -34,7 +34,7 @@ def plan_evals(
     Args:
         targets: environments (ids or paths) and config files (`*.toml`).
         given: options of the command line, by the names of `EvalConfig`'s fields; `resume` may be True for the newest.
-        note: told one line a person should see, such as which evaluation is gone on with.
+        note: told one line a person should see, such as which evaluation is continued.
 
     Raises `ConfigError` for what is wrong in a file or an option, `EnvironmentLoadError` naming every environment that
     is missing, and `RunError` where there is nothing to resume.
@@ -114,15 +114,15 @@ def _check_resumes(configs: Sequence[EvalConfig], resumes: Sequence[Resume]) -> 
     if len(set(named)) < len(named):
         raise ConfigError(
             f"--resume {named[0]} is one evaluation, and {len(configs)} are asked for; "
-            "give --resume without a path to go on with the newest of each."
+            "give --resume without a path to continue the newest of each."
         )
     for config, resume in zip(configs, resumes, strict=True):
         if resume and not config.save:
-            raise ConfigError("--resume saves into the directory that it goes on with; leave --no-save out.")
+            raise ConfigError("--resume saves into the directory that it continues; leave --no-save out.")
 
 
 def _resumed(configs: Sequence[EvalConfig], resumes: Sequence[Resume], note: Callable[[str], None]) -> list[EvalConfig]:
-    """The configs, each with the directory it goes on with, if any.
+    """The configs, each with the directory it continues, if any.
 
     Raises `RunError` where the newest was asked for and no evaluation has one. Of several, those that have none begin
     anew: a session that was interrupted had not begun all of them.

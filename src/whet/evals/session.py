@@ -70,7 +70,7 @@ def how_to_go_on(unfinished: Sequence[Unfinished], evaluations: int) -> list[str
         else:
             lines.append(f"{one.saved} of {one.rollouts} rollouts of {name} are saved in {one.directory}")
     which = f"={kept[0].directory}" if evaluations == 1 else ""  # of several, each finds its own
-    return [*lines, f"go on with the same command and --resume{which}"]
+    return [*lines, f"continue with the same command and --resume{which}"]
 
 
 def run_evals(configs: Sequence[EvalConfig], observer: EvalObserver) -> list[EvalSummary]:

@@ -69,7 +69,7 @@ class StoredHead:
     done: int  # rollouts that are saved
     errors: int
     varied: dict[str, Any]  # what a sweep set, by name
-    resume: str | None  # the command that goes on with it, where it did not end
+    resume: str | None  # the command that continues it, where it did not end
 
 
 def open_stored(path: Path) -> StoredEval:

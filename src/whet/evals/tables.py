@@ -64,7 +64,7 @@ def summary_cells(summary: EvalSummary) -> dict[str, str]:
 
 
 def print_heads(heads: Sequence[StoredHead], console: Console | None = None) -> None:
-    """The list of saved evaluations, a line each; then how to go on with those that did not end."""
+    """The list of saved evaluations, a line each; then how to continue those that did not end."""
     console = console or Console(highlight=False)
     print_rows([_head_cells(head) for head in heads], console, RIGHT)
     for head in heads:

@@ -1,4 +1,4 @@
-"""What makes a search the one it is: a run that is gone on with has all of it in common with the run before.
+"""What makes a search the one it is: a run that is continued has all of it in common with the run before.
 
 How many calls it may make is no part of it, nor how fast they are made, nor where its model is reached.
 """

@@ -60,7 +60,7 @@ def load_config(target: str | None, given: Mapping[str, Any]) -> GepaConfig:
     Raises `ConfigError`, a line for each mistake.
     """
     if target is None:
-        raise ConfigError("name an environment or a config file: whet gepa run ENV. To go on with a run: --resume RUN.")
+        raise ConfigError("name an environment or a config file: whet gepa run ENV. To continue a run: --resume RUN.")
     is_file = target.endswith(".toml")
     path = Path(target).expanduser()
     source = str(path) if is_file else COMMAND_LINE
@@ -73,7 +73,7 @@ def load_config(target: str | None, given: Mapping[str, Any]) -> GepaConfig:
 
 
 def load_resumed(directory: Path, target: str | None, given: Mapping[str, Any]) -> GepaConfig:
-    """The config of a run that is gone on with, named by its directory or its name: its own, under the options given.
+    """The config of a run that is continued, named by its directory or its name: its own, under the options given.
 
     Where `target` is given as well, it has to come to the same run; that is checked when the run is opened.
     """

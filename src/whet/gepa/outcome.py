@@ -61,7 +61,7 @@ def lines(outcome: Outcome) -> Iterator[str]:
     for command in outcome.evaluate:
         yield f"evaluate it: {command}"
     if outcome.resume is not None:
-        yield f"go on with: {outcome.resume}"
+        yield f"continue with: {outcome.resume}"
 
 
 def in_words(found: Confirmation) -> str:

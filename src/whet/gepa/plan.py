@@ -60,8 +60,8 @@ def describe(plan: Plan) -> list[str]:
     lines = [
         f"{plan.max_calls} calls: {plan.baseline} for the first prompt on {plan.num_val} validation examples, "
         f"{plan.reserved} kept back for the final comparison on {plan.num_held_out} held-out examples",
-        f"{plan.max_calls - plan.reserved - plan.baseline} for proposals: {plan.per_rejected} for one that is turned "
-        f"away at once, {plan.per_accepted} for one that is accepted; {plan.fewest_proposals} to "
+        f"{plan.max_calls - plan.reserved - plan.baseline} for proposals: {plan.per_rejected} for one that is rejected "
+        f"at once, {plan.per_accepted} for one that is accepted; {plan.fewest_proposals} to "
         f"{plan.most_proposals} proposals",
     ]
     if plan.cost_per_call is not None:

@@ -191,7 +191,7 @@ class Reflection:
         except (Error, WhetError) as error:
             raise GepaError(
                 f"the reflection model '{self._model}' cannot be asked: {error} "
-                "What was paid for is kept; once that is mended, go on with --resume."
+                "What was paid for is kept; once that is mended, continue with --resume."
             ) from error
         usage = dict(response["usage"]) if response.get("usage") is not None else None
         message = response["message"]
@@ -208,7 +208,7 @@ class Reflection:
         if self._in_a_row == most:
             raise GepaError(
                 f"the reflection model '{self._model}' gave no usable text {most} times in a row; the last time, "
-                f"{problem}. See {self._log.path}; go on with --resume, or begin anew with another --reflection-model."
+                f"{problem}. See {self._log.path}; continue with --resume, or begin anew with another -M."
             )
 
 

@@ -109,5 +109,5 @@ class ReflectionLog:
     def _cannot_write(self, error: OSError) -> RunError:
         return RunError(
             f"{self.path}: cannot write ({error.strerror or error}); what was written before is kept. "
-            "Make room or mend the disk, then go on with --resume."
+            "Make room or mend the disk, then continue with --resume."
         )

@@ -249,14 +249,14 @@ class _Search:
             return
         pairs = calls.affordable([self.seed, best.texts], held_out)
         if pairs < FEWEST_PAIRS:
-            observer.note("no calls are left for the final comparison; raise -B and go on with --resume")
+            observer.note("no calls are left for the final comparison; raise -B and continue with --resume")
             return
         from whet.gepa.confirm import confirm
 
         try:
             observer.confirmed(confirm(self.seed, best.texts, held_out[:pairs], calls))
         except BudgetSpent as error:
-            observer.note(f"the final comparison is not finished: {error}; raise the budget and go on with --resume")
+            observer.note(f"the final comparison is not finished: {error}; raise the budget and continue with --resume")
 
     def _ended(self, state: Literal["finished", "interrupted", "failed"], reason: str, exit_code: int = 0) -> Outcome:
         told, directory = self.told, self.directory

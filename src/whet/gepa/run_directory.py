@@ -2,7 +2,7 @@
 
 gepa.toml                                  the resolved config
 metadata.json                              what the run is, how far it is, how it ended
-calls.jsonl, rollouts/, reflections.jsonl  what was begun and what came of it: with these, a run is gone on with
+calls.jsonl, rollouts/, reflections.jsonl  what was begun and what came of it: with these, a run is continued
 candidates.jsonl, pareto_frontier.jsonl, report.html, best_prompt.txt, best_components.json    for people
 
 One process at a time owns a run, by a lock that the kernel drops when the process dies.

@@ -120,7 +120,7 @@ class StoredSearch:
 
     @property
     def resume(self) -> str | None:
-        """The command that goes on with it; None for a search that is going on, or done."""
+        """The command that continues it; None for a search that is going on, or done."""
         words = ["whet", "gepa", "run", "--resume", str(self.directory)]
         return shlex.join(words) if self.state in ("failed", "interrupted", DIED) else None
 

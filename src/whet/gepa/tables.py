@@ -25,7 +25,7 @@ SIGNS = {"same": ("  ", "dim"), "gone": ("- ", "red"), "new": ("+ ", "green"), "
 
 
 def print_heads(searches: Sequence[StoredSearch], console: Console) -> None:
-    """The list of saved searches; then how to go on with those that did not end."""
+    """The list of saved searches; then how to continue those that did not end."""
     print_rows([_head_cells(one) for one in searches], console, RIGHT)
     for one in searches:
         if one.fault is not None:

@@ -128,7 +128,7 @@ class RowLog:
     def _cannot_write(self, error: OSError) -> RunError:
         return RunError(
             f"{self.path}: cannot write results ({error.strerror or error}); the rows before are kept. "
-            "Make room or mend the disk, then go on with --resume."
+            "Make room or mend the disk, then continue with --resume."
         )
 
     def _write_all(self) -> None:

@@ -44,7 +44,7 @@ def test_what_has_finished_is_saved_and_can_be_gone_on_with(
     said = str(interrupted.value)
     assert f"{first.saved} of 10 rollouts of {room.environment} with whet/tiny are saved in {first.directory}" in said
     assert f"{room.environment} with whet/tiny had not begun" in said
-    assert said.endswith("go on with the same command and --resume")
+    assert said.endswith("continue with the same command and --resume")
     model.script = say
     room.begun()
     (summary,) = room.run(config.model_copy(update={"resume": first.directory}))
@@ -67,7 +67,7 @@ def test_an_endpoint_that_turns_us_away_ends_the_session_and_what_was_paid_for_i
     assert room.metadata()["state"] == "interrupted"
     assert room.seen.notes[1:] == [
         f"4 of 6 rollouts of {room.environment} with whet/tiny are saved in {room.directory()}",
-        f"go on with the same command and --resume={room.directory()}",
+        f"continue with the same command and --resume={room.directory()}",
     ]
 
 
@@ -153,7 +153,7 @@ def test_ctrl_c_says_how_to_go_on_without_a_traceback_and_leaves_no_worker_behin
     assert code == 130
     assert "Traceback" not in said
     assert f"6 of 8 rollouts of {room.environment} with whet/tiny are saved in {room.directory()}" in said
-    assert f"go on with the same command and --resume={room.directory()}" in said
+    assert f"continue with the same command and --resume={room.directory()}" in said
     assert not any(map(is_running, workers))
     assert len(room.rows()) == 6
 

@@ -69,7 +69,7 @@ def test_a_search_is_watched_stopped_gone_on_with_and_ends_with_the_command_that
     text = terminal.text()
     assert "q stop" not in text
     assert "Traceback" not in text
-    assert "go on with: whet gepa run --resume runs/planted" in text
+    assert "continue with: whet gepa run --resume runs/planted" in text
     assert terminal.settings()[3] & termios.ECHO
     assert not terminal.screen.cursor.hidden
     before = len((tmp_path / "runs/planted/candidates.jsonl").read_text().splitlines())

@@ -21,7 +21,7 @@ def review_package(package: Package) -> Iterator[Finding]:
         yield Finding.of(
             "no-package",
             str(package.path),
-            "there is no pyproject.toml beside the module, so nobody can install it",
+            "there is no pyproject.toml beside the module, so it cannot be installed",
             "Begin with `whet env init` and move the module there.",
         )
         return

@@ -33,7 +33,7 @@ EFFECTS: dict[Effect, tuple[str, str, str]] = {
     "environment": (
         "import-environment",
         "importing it changes the process around it",
-        "Leave environment variables, working directory and signals to whoever runs it.",
+        "Leave environment variables, working directory and signals to the caller.",
     ),
 }
 

@@ -17,7 +17,7 @@ CODES: dict[str, tuple[Severity, str]] = {
     "no-package": ("warning", "a module without a pyproject.toml cannot be installed or shared"),
     "pyproject": ("error", "pyproject.toml cannot be read, or `[tool.whet]` has an unknown key"),
     "metadata": ("warning", "name, version or description is missing, or the name is not the module's"),
-    "no-licence": ("warning", "nobody may use what has no licence"),
+    "no-licence": ("warning", "without a licence others may not use it"),
     "no-readme": ("warning", "there is no README"),
     "readme-arguments": ("note", "the README does not name every argument"),
     "no-tests": ("warning", "there are no tests"),

@@ -129,8 +129,10 @@ def _lineage(data: ReportData) -> Html:
     tree, scores = lineage_svg(search.candidates, search.best), scores_svg(search.candidates, search.max_calls)
     if not tree:
         return join()
-    note = "From left to right who was made from whom, with means on validation; the way to the best is marked."
-    over = "Filled: the seed and what was accepted. Hollow: validated and turned away. The line is the best so far."
+    note = (
+        "Left to right: which candidate was made from which, with means on validation; the way to the best is marked."
+    )
+    over = "Filled: the seed and what was accepted. Hollow: validated and rejected. The line is the best so far."
     return join(
         tag("h2", "Lineage"),
         tag("div", tree, class_="scroll"),

@@ -24,7 +24,7 @@ class Stopped:
     run: Path
     state: str
     step: int
-    checkpoint: int | None  # newest step that can be gone on with
+    checkpoint: int | None  # newest step that can be continued
     message: str
     resume: str | None
 

@@ -1,4 +1,4 @@
-"""One run as its directory tells it: whether somebody is at it, how far it came, and how to go on with it."""
+"""One run as its directory tells it: whether somebody is at it, how far it came, and how to continue it."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class StoredRun:
 
     @property
     def resume(self) -> str | None:
-        """The command that goes on with it; None for a run that is going on, or done."""
+        """The command that continues it; None for a run that is going on, or done."""
         return f"whet train resume {self.path}" if self.state in ("failed", "interrupted", DIED) else None
 
     def metrics(self) -> list[dict[str, Any]]:

@@ -51,7 +51,7 @@ def _head(run: StoredRun) -> dict[str, Any]:
 
 
 def print_heads(found: Sequence[Mapping[str, Any]], console: Console) -> None:
-    """The list of runs; then how to go on with those that ended too early."""
+    """The list of runs; then how to continue those that ended too early."""
     rows = [
         {
             "run": safe_text(head["name"], 40),
