@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.metadata
 import importlib.util
 import re
@@ -127,3 +128,22 @@ def test_no_file_holds_a_place_for_work_that_was_put_off_or_somebodys_home_direc
         if path.suffix in {".py", ".md", ".toml", ".yml", ".yaml", ".txt", ".jinja"} and path.is_file():
             found += [f"{name}: {match.group()}" for match in put_off.finditer(path.read_text(encoding="utf-8"))]
     assert found == []
+
+
+def literal_text(node: ast.expr) -> str:
+    """What a string, or an f-string with its values as `{}`, says."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    parts = node.values if isinstance(node, ast.JoinedStr) else []
+    return "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in parts)
+
+
+def test_errors_of_several_sentences_in_training_end_with_a_full_stop() -> None:
+    wrong = []
+    for path in sorted((ROOT / "src" / "whet" / "rl").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("Error"):
+                for text in map(literal_text, node.args):
+                    if re.search(r"[\w)\]'}]\. [A-Z]", text) and not text.endswith((".", "?", "}")):
+                        wrong.append(f"{path.name}: {text}")
+    assert wrong == []

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
+import signal
 import threading
 from pathlib import Path
 
@@ -106,10 +108,26 @@ def test_a_disk_that_is_full_keeps_what_was_written_before(tmp_path: Path, monke
     log.append([line(0)])
     assert written.wait(timeout=60)
     log.append([line(1)])
-    with pytest.raises(RunError, match="No space left on device"):
+    with pytest.raises(RunError, match=r"No space left on device.*; the row before is kept"):
         log.flush()
     log.close()
     assert log.path.read_bytes() == line(0)
+
+
+def test_a_disk_that_is_full_from_the_beginning_keeps_nothing_and_says_so(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    log = RowLog(tmp_path)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4, hard))
+        log.append([line(0)])
+        with pytest.raises(RunError, match=r"cannot write results .*; no row is saved"):
+            log.flush()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
+    log.close()
+    assert log.path.read_bytes() == b""
 
 
 def test_where_each_row_begins_is_told_when_it_is_appended(log: RowLog) -> None:

@@ -241,13 +241,13 @@ class RunConfig(StrictModel):
             if self.deployment.engine_process is True:
                 raise ValueError(
                     f"deployment.engine_process = true has no effect: {why}, so sampling and learning take turns "
-                    "in one process. Set max_async_level = 1, or remove engine_process"
+                    "in one process. Set max_async_level = 1, or remove engine_process."
                 )
             for key in ("oversampling_factor", "max_off_policy_steps"):
                 if getattr(self, key) != type(self).model_fields[key].default:
                     raise ValueError(
                         f"{key} = {getattr(self, key):g} has no effect: {why}, so training is synchronous. "
-                        f"Set max_async_level = 1, or remove {key}"
+                        f"Set max_async_level = 1, or remove {key}."
                     )
         elif self.max_off_policy_steps < self.max_async_level:
             raise ValueError(

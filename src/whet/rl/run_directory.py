@@ -109,11 +109,11 @@ class RunDirectory:
             if self.path.exists():
                 raise RunError(
                     f"{self.path} already exists. Continue it with --resume, or choose another name: "
-                    f"--name {self.path.name}-2 (--name auto takes the first free one)"
+                    f"--name {self.path.name}-2 (--name auto takes the first free one)."
                 )
             return
         if not self.config.is_file():
-            raise RunError(f"{self.path} is not a run: {self.config} is missing. Start it without --resume")
+            raise RunError(f"{self.path} is not a run: {self.config} is missing. Start it without --resume.")
         differences = config_differences(read_toml(self.config), config)
         if differences:
             raise RunError(

@@ -135,9 +135,21 @@ class ResultsFile:
                 file.write(text)
         except OSError as error:
             raise RunError(
-                f"{path}: cannot write results ({error.strerror or error}); the rows before are kept. "
+                f"{path}: cannot write results ({error.strerror or error}); {what_is_kept(self.path)}. "
                 "Make room or choose another results_path, then run the same command to go on."
             ) from error
+
+
+def what_is_kept(path: Path) -> str:
+    """What a file holds of the rows before one that could not be written, for people."""
+    try:
+        with path.open("rb") as file:
+            rows = sum(line.endswith(b"\n") for line in file)
+    except OSError:
+        rows = 0
+    if not rows:
+        return "no row is saved"
+    return f"the {rows} rows before are kept" if rows > 1 else "the row before is kept"
 
 
 def row_line(output: RolloutOutput) -> str:

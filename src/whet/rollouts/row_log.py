@@ -20,7 +20,7 @@ from typing import IO, BinaryIO
 
 from whet.errors import RunError
 from whet.files import sync_directory
-from whet.rollouts.results import RESULTS, repair
+from whet.rollouts.results import RESULTS, repair, what_is_kept
 
 LOCK = ".lock"
 ROWS_AT_ONCE = 64
@@ -127,7 +127,7 @@ class RowLog:
 
     def _cannot_write(self, error: OSError) -> RunError:
         return RunError(
-            f"{self.path}: cannot write results ({error.strerror or error}); the rows before are kept. "
+            f"{self.path}: cannot write results ({error.strerror or error}); {what_is_kept(self.path)}. "
             "Make room or mend the disk, then continue with --resume."
         )
 

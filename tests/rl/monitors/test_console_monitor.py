@@ -14,9 +14,10 @@ from rich.console import Console
 from whet.evals.compare import paired_difference
 from whet.rl.monitors.console import ConsoleMonitor
 from whet.rl.monitors.jsonl import JsonlMonitor
-from whet.rl.monitors.progress import compare
+from whet.rl.monitors.progress import Progress, compare
 from whet.rl.monitors.protocol import EvalReport, EvalScore, Outcome, RunPlan, StepReport
-from whet.rl.monitors.views import plan_line
+from whet.rl.monitors.views import live_view, plan_line
+from whet.terminal import BLOCKS
 
 ENVIRONMENTS = ["reverse-text", "calculator"]
 
@@ -131,6 +132,43 @@ def test_a_resumed_run_is_compared_with_its_own_beginning(tmp_path: Path) -> Non
     assert any(line.split()[:4] == ["calculator", "0.250", "0.750", "+0.500"] for line in plain.lines)
 
 
+def test_the_end_of_a_resumed_run_counts_the_steps_of_this_process(tmp_path: Path) -> None:
+    plain = Plain()
+    plain.monitor.start(plan(directory=tmp_path, first_step=3))
+    plain.monitor.step(step_report(3))
+    plain.monitor.step(step_report(4))
+    plain.monitor.close(OUTCOME)
+    wanted = "finished after 4 steps, 2 of them since it was resumed, in "
+    assert any(line.startswith(wanted) for line in plain.lines)
+
+
+def test_the_curves_of_a_resumed_run_begin_with_its_first_step(tmp_path: Path) -> None:
+    log = JsonlMonitor(tmp_path / "metrics.jsonl")
+    for step in (1, 2):
+        log.step(step_report(step))
+    plain = Plain()
+    plain.monitor.start(plan(directory=tmp_path, first_step=3))
+    plain.monitor.step(step_report(3))
+    assert plain.monitor._progress is not None
+    assert plain.monitor._progress.rewards["calculator"] == pytest.approx([0.1, 0.2, 0.3])
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_a_curve_has_a_column_for_each_step_as_far_as_the_window_goes(width: int) -> None:
+    progress = Progress(plan(max_steps=200), lambda: 0.0)
+    longest = 0
+    for step in range(1, 181):
+        progress.on_step(step_report(step))
+        console = Console(file=io.StringIO(), width=width, height=24, force_terminal=True, color_system=None)
+        lines = console.render_lines(live_view(progress, width, 24), pad=False)
+        texts = ["".join(segment.text for segment in line).rstrip() for line in lines]
+        assert max(map(len, texts)) <= width
+        curve = max(sum(character in BLOCKS for character in text) for text in texts)
+        assert curve == step or curve >= longest
+        longest = curve
+    assert longest >= width - 50
+
+
 def test_a_failure_is_told_with_its_message_and_without_a_table() -> None:
     plain = Plain()
     plain.monitor.start(plan())
@@ -220,12 +258,14 @@ def played(terminals: Any) -> Callable[..., Any]:
 
 def test_the_live_view_shows_step_rewards_curve_phase_and_a_harmless_sample(played: Callable[..., Any]) -> None:
     terminal = played("--stay")
-    terminal.wait_for("<pause>")
+    training = terminal.wait_for("<pause>")
     terminal.send("\n")
     # The picture that was last drawn while training is what stands above the table.
     assert terminal.wait() == 0
     screen, text = terminal.lines(), terminal.text()
     assert any(line.startswith("step ") and "3/4" in line and "left" in line for line in screen)
+    assert "Ctrl-C  stop with a checkpoint" in training
+    assert "Ctrl-C" not in text  # the run is over
     assert any(line.split()[:3] == ["reverse-text", "0.700", "0.300"] and "▃" in line for line in screen)
     assert "12,346 tokens/s" in text
     assert "reward 0.75, advantage +0.25" in text

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import atexit
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from whet.files import read_lines
 from whet.rl.doctor.live import LiveDoctor
 from whet.rl.monitors.jsonl import EVALS, read_evaluations
 from whet.rl.monitors.progress import Progress
@@ -43,6 +45,7 @@ class ConsoleMonitor:
         self._doctor = LiveDoctor.of(plan.directory, plan.first_step)
         if plan.first_step > 1:  # so that the end can be compared with the beginning
             self._progress.evaluations += read_evaluations(plan.directory / EVALS)
+            self._progress.remember(_rows_before(plan))
         if self.console.is_terminal:
             self._live = Live(console=self.console, auto_refresh=False)
             self._live.start()
@@ -99,13 +102,17 @@ class ConsoleMonitor:
         if self._doctor is not None and self._progress is not None:
             self._examine(LiveDoctor.look)  # its last word is about the last steps too
         if self._live is not None:
-            self._draw()
+            self._draw(keys=False)
             self._live.stop()
             atexit.unregister(self._live.stop)
             self._live = None
         self._print_comparison()
-        took = "" if self._progress is None else f" in {duration(self._progress.elapsed)}"
-        steps = f"{outcome.step} step" + ("" if outcome.step == 1 else "s")
+        steps, took = _steps(outcome.step), ""
+        if self._progress is not None:
+            took = f" in {duration(self._progress.elapsed)}"
+            before = self._progress.plan.first_step - 1
+            if before:
+                took = f", {max(0, outcome.step - before)} of them since it was resumed,{took}"
         why = "" if outcome.state == "finished" else f": {safe_text(outcome.message, 2000)}"
         self._print(f"{outcome.state} after {steps}{took}{why}")
         for label, text in places(outcome):
@@ -128,12 +135,12 @@ class ConsoleMonitor:
         if self._clock() >= self._next_draw:
             self._draw()
 
-    def _draw(self) -> None:
+    def _draw(self, keys: bool = True) -> None:
         assert self._live is not None
         assert self._progress is not None
         began = self._clock()
         size = self.console.size
-        self._live.update(live_view(self._progress, size.width, size.height), refresh=True)
+        self._live.update(live_view(self._progress, size.width, size.height, keys=keys), refresh=True)
         ended = self._clock()
         self._next_draw = ended + max(REFRESH_SECONDS, (ended - began) / MOST_OF_THE_TIME)
 
@@ -142,3 +149,13 @@ class ConsoleMonitor:
         self.console.print(Text(line), soft_wrap=True)
         if not self.console.is_terminal:
             self.console.file.flush()
+
+
+def _steps(count: int) -> str:
+    return f"{count} step" + ("" if count == 1 else "s")
+
+
+def _rows_before(plan: RunPlan) -> Iterator[dict[str, Any]]:
+    """The steps on record of a run that is resumed, so that its curves begin where it began."""
+    metrics = plan.directory / "metrics.jsonl"
+    return (row for row in (read_lines(metrics) if metrics.is_file() else ()) if row["step"] < plan.first_step)

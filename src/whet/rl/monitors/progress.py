@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,11 +53,7 @@ class Progress:
         self._mark = now
         self.step = report.step
         self.metrics = report.metrics
-        self._add("", "reward/mean")
-        for name in self.names:
-            self._add(name, f"reward/{name}/mean")
-        for metric in LOSSES.keys() & report.metrics.keys():
-            self.losses[metric].append(report.metrics[metric])
+        self._add_to_curves(report.metrics)
         if report.sample is not None and now - self._shown_since >= SAMPLE_SECONDS:
             self.sample, self.sample_step, self._shown_since = report.sample, report.step, now
 
@@ -66,9 +62,19 @@ class Progress:
         """Environments as metrics call them, the members of a group behind it."""
         return [name for env in self.plan.environments for name in (env, *self.plan.members.get(env, ()))]
 
-    def _add(self, name: str, metric: str) -> None:
-        if metric in self.metrics:  # a small batch may hold no group of an environment
-            self.rewards[name].append(self.metrics[metric])
+    def remember(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Steps of before, when a run is resumed."""
+        for row in rows:
+            self._add_to_curves(row)
+
+    def _add_to_curves(self, metrics: Mapping[str, Any]) -> None:
+        for name in ("", *self.names):
+            reward = metrics.get(f"reward/{name}/mean" if name else "reward/mean")
+            if reward is not None:  # a small batch may hold no group of an environment
+                self.rewards[name].append(reward)
+        for metric in LOSSES:
+            if metrics.get(metric) is not None:
+                self.losses[metric].append(metrics[metric])
 
     def on_evaluation(self, report: EvalReport) -> None:
         self.evaluations.append(report)

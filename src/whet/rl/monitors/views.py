@@ -21,6 +21,9 @@ from whet.rl.monitors.protocol import EvalReport, EvalScore, Outcome, RunPlan
 from whet.terminal import duration, safe_text, sparkline
 
 SAMPLE_LINES = 8
+KEYS = "Ctrl-C  stop with a checkpoint; twice: end at once"
+CURVE_BESIDE = 2 * 8 + 3 * 3
+"""Columns of the table of rewards beside the names and the curves: two numbers with their heads, and what separates."""
 
 
 def signed(value: float | None, reach: float | None = None) -> Text:
@@ -50,8 +53,8 @@ def _count(parameters: int) -> str:
     return str(parameters)
 
 
-def live_view(progress: Progress, width: int, height: int) -> RenderableType:
-    """The whole live view, in at most `height` lines."""
+def live_view(progress: Progress, width: int, height: int, keys: bool = True) -> RenderableType:
+    """The whole live view, in at most `height` lines; with `keys`, what they do is its last line."""
     head: list[RenderableType] = [
         Text(plan_line(progress.plan), style="bold", no_wrap=True, overflow="ellipsis"),
         _bar(progress, width),
@@ -61,7 +64,7 @@ def live_view(progress: Progress, width: int, height: int) -> RenderableType:
         head.append(
             Text(f"doctor: {safe_text(progress.finding, 400)}", style="yellow", no_wrap=True, overflow="ellipsis")
         )
-    room = height - len(head) - 3  # the table's head and foot, and a line to spare
+    room = height - len(head) - 4  # the table's head and foot, the line of keys, and a line to spare
     curves = _rewards(progress, width, max(1, room)) if progress.plan.environments else _losses(progress, width)
     parts = [*head, curves]
     sample_room = room - min(room, len(progress.names)) - 3
@@ -71,6 +74,8 @@ def live_view(progress: Progress, width: int, height: int) -> RenderableType:
         if row.get("advantage") is not None:
             title += f", advantage {row['advantage']:+.2f}"
         parts.append(sample_panel(row, title, width, min(SAMPLE_LINES, sample_room)))
+    if keys:
+        parts.append(Text(KEYS, style="dim", no_wrap=True, overflow="ellipsis"))
     return Group(*parts)
 
 
@@ -105,8 +110,9 @@ def _rewards(progress: Progress, width: int, rows: int) -> Table:
     table.add_column("held-out", justify="right", style="dim")
     table.add_column("reward", justify="right")
     table.add_column("from the first step", justify="left", no_wrap=True)
-    curve = max(4, min(32, width // 3))
     names = [*progress.names, ""] if len(progress.plan.environments) > 1 else progress.names
+    longest = max((len(_shown_name(name, name not in progress.plan.environments)) for name in names), default=0)
+    curve = max(4, width - max(len("environment"), min(longest, max(10, width // 3))) - CURVE_BESIDE)
     hidden = len(names) - rows
     for name in names if hidden <= 0 else [*names[: rows - 2], ""]:
         rewards = progress.rewards.get(name, [])
@@ -129,7 +135,7 @@ def _losses(progress: Progress, width: int) -> Table:
     table.add_column("from the first step", justify="left", no_wrap=True)
     for name, label in LOSSES.items():
         if losses := progress.losses.get(name):
-            curve = sparkline(losses, max(4, min(32, width // 3)), low=0.0, high=max(losses))
+            curve = sparkline(losses, max(4, width - CURVE_BESIDE), low=0.0, high=max(losses))
             table.add_row(label, number(losses[-1]), Text(curve, style="green"))
     return table
 
