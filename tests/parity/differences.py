@@ -64,7 +64,6 @@ ENVIRONMENTS = (
         (*BECAME_ERRORED, "requests", "rows*.completion", "rows*.stop_condition", "rows*.timing.*", "states*"),
     ),
     Expected(5, "without a rubric and scored one by one", ("runs",)),
-    Expected(7, "a misspelt argument of a constructor", ("runs",)),
     Expected(8, "a group beside an environment in a group, whose routes differ in length", ("runs",)),
     Expected(8, "rows of a question in parts", ("runs",)),
     Expected(10, "a seed leaves the environment's own order alone", ("more.order.*",)),
@@ -93,6 +92,7 @@ ENVIRONMENTS = (
     Expected(29, "a column called task that is a dict", ("rows.*.answer", "states.*.input.*")),
     Expected(29, "a column called task that is text", ("runs",)),
     Expected(25, "tokens are cut to max_seq_len", ("*.tokens.policy_version",)),
+    Expected(25, "steps may bring rewards, advantages and extras*", ("states.*.steps_with_own_advantage",)),
 )
 
 FUNCTIONS = (

@@ -107,9 +107,9 @@ def test_what_a_session_cannot_do_is_refused_by_the_openai_client(rows, roll) ->
     assert state["trajectory"] == []
 
 
-def test_other_interfaces_and_addresses_are_refused(rows) -> None:
+def test_clients_of_other_interfaces_are_refused(rows) -> None:
     state = whet.TaskState.for_task({"prompt": []})
-    with pytest.raises(ConfigError, match="not in this version"):
+    with pytest.raises(whet.Error, match="only a program has an address of its model, while it runs"):
         state.get_endpoint_config()
     with pytest.raises(ConfigError, match="anthropic_messages"):
         state.get_client("anthropic_messages")

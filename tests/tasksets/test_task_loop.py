@@ -231,6 +231,21 @@ def test_a_harness_without_a_model_cannot_run_a_task() -> None:
         asyncio.run(whet.Harness().run({"prompt": "Hi"}))
 
 
+def test_a_harness_whose_program_asks_no_model_needs_none() -> None:
+    def program(task, state) -> None:
+        state["answer"] = task["question"].upper()
+
+    task = {"prompt": [], "question": "hi"}
+    state = asyncio.run(whet.Harness(program=program).run(task))
+    assert (state["answer"], state["error"], state["stop_condition"]) == ("HI", None, "program_completed")
+
+    async def asks(session) -> None:
+        await session.ask([whet.UserMessage("?")])
+
+    with pytest.raises(ConfigError, match=r"the program asks a model. Harness.run needs a client and a model"):
+        asyncio.run(whet.Harness(program=asks).run(task))
+
+
 def test_a_tool_runs_a_harness_of_its_own_with_the_rollout_s_model(rows, roll, call) -> None:
     helper = whet.Harness()
 

@@ -106,7 +106,7 @@ _lock = threading.Lock()
 class RolloutGateway:
     """One environment's use of the server: a `SessionGateway`."""
 
-    async def open(self, session: Session) -> Opening:
+    def open(self, session: Session) -> Opening:
         running = self._own()
         running.check()
         opened = RolloutSession(session)

@@ -44,6 +44,19 @@ ELSEWHERE = {
 }
 
 
+NO_MODEL = "Harness.run needs a client and a model: give the harness both, or borrow='model'."
+
+
+class NoModel(Client[Any, Any, Any, Any]):
+    """In place of a client where a program is run by itself that may need no model."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+    async def get_response(self, *args: Any, **kwargs: Any) -> Response:
+        raise ConfigError(f"the program asks a model. {NO_MODEL}")
+
+
 class Env(Lifecycle):
     """A taskset attempted by a harness, as an environment."""
 
@@ -179,7 +192,9 @@ class Env(Lifecycle):
         client = given.get("client") or self.harness.client
         model = given.get("model") or self.harness.model
         if client is None or not model:
-            raise ConfigError("Harness.run needs a client and a model: give the harness both, or borrow='model'.")
+            if self.program is None:
+                raise ConfigError(NO_MODEL)
+            client, model = NoModel(), model or ""
         resolved = resolve_client(client)
         row = alone_row(frozen, given)
         done = cast(TaskState, await self.rollout(row, resolved, model, given.get("sampling_args")))
@@ -212,7 +227,7 @@ class Env(Lifecycle):
         state["tool_defs"] = state.tools_now.definitions
         state["tools"] = sorted(state.tools_now.shown)
         if self.program is not None:
-            state.session = Session(self.program, state, self._plan.user)
+            state.session = Session(self.program, state, self._plan.user, self._gateway_of_programs)
         for function in self._functions("setup", state):
             await self._call(function, state)
 

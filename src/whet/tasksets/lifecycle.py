@@ -15,6 +15,7 @@ from whet.envs.multiturn_env import MultiTurnEnv
 from whet.errors import EnvError, Error, WhetError
 from whet.rollouts.limits import to_the_end
 from whet.rubrics.rubric import mark_unscored
+from whet.tasksets.programs.opening import SessionGateway, make_gateway
 from whet.tasksets.resolve import Plan
 from whet.tasksets.signals import Function, Kind, in_order
 from whet.tasksets.start import GROUP
@@ -32,6 +33,7 @@ class Lifecycle(MultiTurnEnv):
     def _keep_nothing_yet(self) -> None:
         self._objects = Objects()
         self._retired: list[MCPTools] = []
+        self._gateway: SessionGateway | None = None
         self._unscored: dict[int, TaskState] = {}  # complete, and waiting for their scores
 
     @cleanup(priority=50)
@@ -110,7 +112,15 @@ class Lifecycle(MultiTurnEnv):
                     await servers.close()
             if self._plan.harness.command is not None:
                 await self._plan.harness.command.close()
+            if self._gateway is not None:
+                await self._gateway.close()
             await self._objects.release_all()
+
+    def _gateway_of_programs(self) -> SessionGateway:
+        """Serves the models of programs that are functions to libraries that want an address."""
+        if self._gateway is None:
+            self._gateway = make_gateway("state.get_endpoint_config()")
+        return self._gateway
 
     def _functions(self, kind: Kind, state: TaskState) -> Sequence[Function]:
         """The functions of one rollout, in order: those of taskset and harness, and of the toolsets that it has."""

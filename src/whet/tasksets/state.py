@@ -114,7 +114,16 @@ class TaskState(State):
         return self.session.openai(sync=sync)
 
     def get_endpoint_config(self, api: str = "chat_completions") -> dict[str, str]:
-        raise ConfigError(
-            f"state.get_endpoint_config: an address for {api} is not there; {NOT_HERE}. "
-            "A program in this process can use state.get_client(); a command is given an address."
-        )
+        """Address, key and model for a library that asks by HTTP: each request is a turn of this rollout.
+
+        Only in a program, while it runs. The keys are `base_url`, `api_key`, `model`, `api_client_type` and, but for
+        "messages", `api_base`; the address is on loopback and needs the extra `serve`.
+
+        Args:
+            api: "chat", "completions", "responses" or "messages".
+        """
+        if self.session is None:
+            raise EnvError("state.get_endpoint_config: only a program has an address of its model, while it runs")
+        from whet.tasksets.programs.opening import endpoint_config
+
+        return endpoint_config(self.session.opening(), self.get_model(), api)

@@ -102,7 +102,7 @@ class CommandProgram:
     async def _opened(self, session: Session) -> AsyncIterator[Opening]:
         if self._gateway is None:
             self._gateway = make_gateway()
-        opening = await self._gateway.open(session)
+        opening = self._gateway.open(session)
         try:
             yield opening
         finally:

@@ -27,6 +27,7 @@ from whet.envs.steps import completion_messages
 from whet.envs.tool_defs import normalize_tool_defs
 from whet.errors import EnvError, Error, WhetError
 from whet.messages import normalize_messages
+from whet.tasksets.programs.opening import Opening, SessionGateway
 from whet.tasksets.state import TaskState
 from whet.tasksets.tools.user import User
 from whet.types import AssistantMessage, Messages, Response, Tool
@@ -49,8 +50,16 @@ class Request:
 class Session:
     """What a program is given to talk to its model."""
 
-    def __init__(self, program: Callable[..., Any], state: TaskState, user: User | None = None) -> None:
+    def __init__(
+        self,
+        program: Callable[..., Any],
+        state: TaskState,
+        user: User | None = None,
+        gateway: Callable[[], SessionGateway] | None = None,
+    ) -> None:
         self.state = state
+        self._gateway = gateway
+        self._opening: Opening | None = None
         self._user = user
         self._program = program
         self._loop = asyncio.get_running_loop()
@@ -109,6 +118,22 @@ class Session:
 
         return openai_client(self, sync=sync)
 
+    def opening(self) -> Opening:
+        """An address on loopback whose requests are turns of this rollout, until it is over."""
+        if self._opening is None:
+            if self._gateway is None or self._closed:
+                raise EnvError("only a program has an address of its model, while it runs")
+            gateway = self._gateway()
+            if _on_a_loop():
+                self._opening = gateway.open(self)
+            else:
+
+                async def opened() -> Opening:
+                    return gateway.open(self)
+
+                self._opening = self.wait(opened())
+        return self._opening
+
     # What follows is the loop's side.
 
     @property
@@ -146,6 +171,8 @@ class Session:
         self._closed = True
         for answer in self._open:
             answer.cancel()
+        if self._opening is not None and self._gateway is not None:
+            await self._gateway().shut(self._opening)
         if self._running is None:
             return
         self._running.cancel()
