@@ -60,7 +60,7 @@ class Served:
 
     async def post(self, path, body, headers=None):
         transport = httpx.ASGITransport(app=self.gateway.app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             return await client.post(path, json=body, headers=headers)
 
     async def ask(self, model, tokens=24):

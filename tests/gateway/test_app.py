@@ -12,13 +12,14 @@ from whet.gateway.sessions import Session, SessionLimits
 from whet.gateway.wire import RequestError, TurnRequest
 from whet.types import UserMessage
 
+JSON = [(b"content-type", b"application/json")]
 BODY = {"model": "scripted", "messages": [{"role": "user", "content": "hi"}]}
 
 
 def post(gateway, path="/v1/chat/completions", body=BODY, headers=None):
     async def run():
         transport = httpx.ASGITransport(app=gateway.app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             return await client.post(path, json=body, headers=headers)
 
     return asyncio.run(run())
@@ -27,7 +28,7 @@ def post(gateway, path="/v1/chat/completions", body=BODY, headers=None):
 def get(gateway, path):
     async def run():
         transport = httpx.ASGITransport(app=gateway.app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             return await client.get(path)
 
     return asyncio.run(run())
@@ -76,7 +77,7 @@ def test_a_mistake_of_the_gateway_does_not_show_its_insides():
 
 
 def test_a_body_that_is_too_long_is_refused(gateway, monkeypatch):
-    monkeypatch.setattr("whet.gateway.app.MAX_BODY_BYTES", 10)
+    monkeypatch.setattr("whet.gateway.bodies.MAX_BODY_BYTES", 10)
     assert post(gateway).status_code == 413
 
 
@@ -121,7 +122,7 @@ def test_a_request_whose_client_has_gone_is_cancelled():
         events.put_nowait({"type": "http.request", "body": payload, "more_body": False})
         scope = {
             "type": "http", "method": "POST", "path": "/v1/chat/completions", "raw_path": b"", "root_path": "",
-            "scheme": "http", "query_string": b"", "headers": [], "http_version": "1.1", "asgi": {"version": "3.0"},
+            "scheme": "http", "query_string": b"", "headers": JSON, "http_version": "1.1", "asgi": {"version": "3.0"},
             "client": None, "server": None,
         }  # fmt: skip
 

@@ -17,12 +17,14 @@ def connected(address):
 
 
 def request(length, body):
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n"
-    return head.encode() + body
+    head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    return f"{head}Content-Length: {length}\r\n\r\n".encode() + body
 
 
 def ask(address):
-    with urllib.request.urlopen(f"{address}/v1/chat/completions", data=BODY, timeout=20) as answer:
+    headers = {"Content-Type": "application/json"}
+    asked = urllib.request.Request(f"{address}/v1/chat/completions", BODY, headers)
+    with urllib.request.urlopen(asked, timeout=20) as answer:
         return json.load(answer)["choices"][0]["message"]["content"]
 
 
@@ -33,7 +35,7 @@ def in_flight(address):
 
 
 def test_one_that_stalls_in_its_body_is_told_so_and_others_are_served(address, monkeypatch):
-    monkeypatch.setattr("whet.gateway.app.BODY_S", 0.2)
+    monkeypatch.setattr("whet.gateway.bodies.BODY_S", 0.2)
     with connected(address) as stalled:
         stalled.sendall(request(len(BODY), BODY[:10]))
         assert ask(address) == "hello"

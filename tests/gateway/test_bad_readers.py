@@ -57,6 +57,9 @@ def body(**more):
     return json.dumps(asked).encode()
 
 
+JSON = {"Content-Type": "application/json"}
+
+
 def asking(address, path="/v1/chat/completions", *, key="", **more):
     """A socket on which a streamed answer has been asked for; it takes no more than a few kilobytes unread."""
     host, port = address.removeprefix("http://").split(":")
@@ -65,13 +68,13 @@ def asking(address, path="/v1/chat/completions", *, key="", **more):
     asked.settimeout(20)
     asked.connect((host, int(port)))
     sent = body(stream=True, **more)
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nX-Api-Key: {key}\r\nContent-Length: {len(sent)}\r\n\r\n"
-    asked.sendall(head.encode() + sent)
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nX-Api-Key: {key}\r\n"
+    asked.sendall(f"{head}Content-Length: {len(sent)}\r\n\r\n".encode() + sent)
     return asked
 
 
 def ask(address, path="/v1/chat/completions", *, key="none"):
-    request = urllib.request.Request(f"{address}{path}", data=body(max_tokens=8), headers={"X-Api-Key": key})
+    request = urllib.request.Request(f"{address}{path}", data=body(max_tokens=8), headers={**JSON, "X-Api-Key": key})
     with urllib.request.urlopen(request, timeout=20) as answer:
         return json.load(answer)["usage"]["completion_tokens"]
 

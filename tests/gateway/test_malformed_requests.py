@@ -91,8 +91,8 @@ async def post(gateway, path, payload):
 
     scope = {
         "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "path": path,
-        "raw_path": path.encode(), "root_path": "", "scheme": "http", "query_string": b"", "headers": [],
-        "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 80),
+        "raw_path": path.encode(), "root_path": "", "scheme": "http", "query_string": b"",
+        "headers": [(b"content-type", b"application/json")], "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 80),
     }  # fmt: skip
     await gateway.app(scope, receive, send)
     return sent[0]["status"], b"".join(message.get("body", b"") for message in sent[1:])

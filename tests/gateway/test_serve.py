@@ -8,7 +8,8 @@ import pytest
 
 from whet.errors import ConfigError
 from whet.gateway.app import Gateway
-from whet.gateway.serve import UNREAD_MS, ServeConfig, is_loopback, listen, required_key
+from whet.gateway.guard import is_loopback
+from whet.gateway.serve import UNREAD_MS, ServeConfig, listen, required_key
 from whet.gateway.sessions import Session
 from whet.gateway.wire import TurnRequest
 from whet.inference.loading import load_policy
@@ -63,7 +64,7 @@ def test_the_openai_package_gets_the_very_tokens_that_were_sampled():
     from starlette.testclient import TestClient
 
     policy = load_policy("whet/tiny", threads=1)
-    with TestClient(Gateway({"tiny": policy.client}).app) as http:
+    with TestClient(Gateway({"tiny": policy.client}).app, base_url="http://localhost") as http:
         body = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 6, "seed": 4}
         answer = http.post("/v1/chat/completions", json={**body, "return_token_ids": True, "logprobs": True}).json()
     completion = openai.types.chat.ChatCompletion.model_validate(answer)

@@ -29,6 +29,9 @@ def serve_command(
         Path | None, typer.Option(help=_help("adapters_from"), metavar="DIR")
     ] = DEFAULTS.adapters_from,
     host: Annotated[str, typer.Option(help=_help("host"))] = DEFAULTS.host,
+    allow_host: Annotated[
+        list[str] | None, typer.Option("--allow-host", help=_help("allow_host"), metavar="NAME")
+    ] = None,
     port: Annotated[int, typer.Option("--port", "-p", help=_help("port"))] = DEFAULTS.port,
     api_key_var: Annotated[
         str | None, typer.Option("--api-key-var", "-k", help=_help("api_key_var"), metavar="NAME")
@@ -56,6 +59,7 @@ def serve_command(
         "adapters": read_adapters(adapter or []),
         "adapters_from": adapters_from,
         "host": host,
+        "allow_host": tuple(allow_host or ()),
         "port": port,
         "api_key_var": api_key_var,
         "max_concurrent": max_concurrent,

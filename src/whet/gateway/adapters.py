@@ -9,7 +9,7 @@ import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from whet.errors import ConfigError, WhetError
+from whet.errors import ConfigError, Error, WhetError
 from whet.gateway.wire import Body, RequestError, read_body
 from whet.inference.protocol import WeightUpdate
 
@@ -56,7 +56,7 @@ class Adapters:
             self._names.remove(name)
             raise
         self._gateway.models[full] = PolicyClient(
-            engine, self._policy.renderer, max_context=engine.max_context, adapter=name
+            engine, self._policy.renderer, max_context=engine.max_context, adapter=name, in_threads=True
         )
 
     async def unload(self, name: str) -> None:
@@ -72,7 +72,10 @@ class Adapters:
         asked = read_body(LoadBody, body)
         if self._folder is None:
             raise RequestError("adapters are loaded by request only where --adapters-from names a folder", status=403)
-        path = (self._folder / asked.lora_path).resolve()
+        try:
+            path = (self._folder / asked.lora_path).resolve()
+        except (OSError, ValueError) as error:  # too long, or with characters that no path has
+            raise RequestError(f"lora_path is no path: {error}", param="lora_path") from None
         if not path.is_relative_to(self._folder.resolve()):
             raise RequestError("lora_path leads out of the folder of adapters", status=403, param="lora_path")
         await self._as_request(self.load(asked.lora_name, path))
@@ -88,8 +91,10 @@ class Adapters:
     async def _as_request(self, work: Any) -> None:
         try:
             await work
-        except WhetError as error:
+        except (WhetError, Error) as error:
             raise RequestError(str(error)) from error
+        except OSError as error:
+            raise RequestError(f"the adapter cannot be read: {error.strerror}", param="lora_path") from error
 
 
 def check_adapter(path: Path, model: Path) -> None:

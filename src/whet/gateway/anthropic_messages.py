@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
 from whet.clients.deltas import Delta
-from whet.gateway.wire import AnswerId, Body, RequestError, TurnRequest, event, given, read_body, read_messages
+from whet.gateway.wire import (
+    INT64,
+    MOST_MESSAGES,
+    MOST_TOOLS,
+    AnswerId,
+    Body,
+    RequestError,
+    TurnRequest,
+    event,
+    given,
+    read_body,
+    read_messages,
+)
+from whet.inference.protocol import MOST_STOP_CHARACTERS, MOST_STOPS
 from whet.types import Response, Tool, ToolCall
 
 STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
@@ -40,16 +53,18 @@ class MessageParam(Body):
 
 class MessagesBody(Body):
     model: str
-    messages: list[MessageParam] = Field(min_length=1)
-    max_tokens: int = Field(ge=1)
+    messages: list[MessageParam] = Field(min_length=1, max_length=MOST_MESSAGES)
+    max_tokens: int = Field(ge=1, le=INT64["le"])
     system: str | list[dict[str, Any]] | None = None
-    tools: list[ToolSpec] | None = None
+    tools: list[ToolSpec] | None = Field(None, max_length=MOST_TOOLS)
     tool_choice: ToolChoice | None = None
     stream: bool | None = None
-    stop_sequences: list[str] | None = None
+    stop_sequences: list[Annotated[str, Field(max_length=MOST_STOP_CHARACTERS)]] | None = Field(
+        None, max_length=MOST_STOPS
+    )
     temperature: float | None = Field(None, ge=0, le=100, allow_inf_nan=False)
     top_p: float | None = Field(None, ge=0, le=1)
-    top_k: int | None = Field(None, ge=0)
+    top_k: int | None = Field(None, ge=0, le=INT64["le"])
 
 
 def read_request(body: Any) -> TurnRequest:

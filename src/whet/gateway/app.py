@@ -5,12 +5,12 @@
     /v1/models  /health  /metrics
     /v1/load_lora_adapter  /v1/unload_lora_adapter                          adapters, as vLLM has it
 
-A request whose client has gone is cancelled. A streamed answer begins with the first token; see `streams.py`.
+A request whose client has gone is cancelled. A streamed answer begins with the first token; see `streams.py`. What
+pages of other sites send is refused by `guard.py`; `bodies.py` reads and bounds what a request says.
 """
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 import json
 import logging
@@ -39,6 +39,8 @@ from whet.errors import (
 )
 from whet.gateway import anthropic_messages, openai_chat, openai_completions, openai_responses
 from whet.gateway.adapters import Adapters
+from whet.gateway.bodies import Bodies
+from whet.gateway.guard import Guard, Hosts
 from whet.gateway.metrics import GatewayMetrics, Outcome
 from whet.gateway.presence import unless_gone
 from whet.gateway.sessions import Sessions
@@ -47,8 +49,6 @@ from whet.gateway.wire import AnswerId, Interface, RequestError, TurnRequest
 from whet.rollouts.pace import Pace
 from whet.types import Response
 
-MAX_BODY_BYTES = 64 << 20
-BODY_S = 60.0  # for all of a body to arrive
 INTERFACES: dict[str, Interface] = {
     "/v1/chat/completions": openai_chat,
     "/v1/completions": openai_completions,
@@ -69,13 +69,15 @@ class Gateway:
         *,
         api_key: str | None = None,
         sessions_only: bool = False,
+        hosts: Hosts | None = None,
     ) -> None:
         """Make a gateway. With an `api_key`, requests outside sessions have to carry it; with `sessions_only`, there is
-        nothing outside sessions."""
+        nothing outside sessions. `hosts` are the names that requests may be for; None means loopback."""
         self.models = dict(models or {})
         self.sessions = Sessions()
         self.metrics = GatewayMetrics()
         self.adapters: Adapters | None = None
+        self._bodies = Bodies()
         self._pace: Pace | None = None
         self._api_key = api_key
         served = [
@@ -90,7 +92,8 @@ class Gateway:
             if not sessions_only:
                 routes.append(Route(path, self._endpoint(path, interface), methods=["POST"]))
             routes.append(Route(f"/sessions/{{session}}{path}", self._endpoint(path, interface), methods=["POST"]))
-        self.app = Starlette(routes=routes, exception_handlers={HTTPException: _http_error})
+        answering = Starlette(routes=routes, exception_handlers={HTTPException: _http_error})
+        self.app = Guard(answering, hosts or Hosts(), lambda scope, error: _refusal(scope["path"], error))
 
     def _endpoint(self, path: str, interface: Interface) -> Callable[[Request], Awaitable[HttpResponse]]:
         async def endpoint(request: Request) -> HttpResponse:
@@ -131,7 +134,7 @@ class Gateway:
 
     async def _turn(self, request: Request, interface: Interface) -> HttpResponse:
         answer = self._answer_for(request)
-        turn = interface.read_request(await _read_json(request))
+        turn = interface.read_request(await self._bodies.read_json(request))
         name = uuid.uuid4().hex
         if turn.stream:
             writer = interface.write_stream(turn, AnswerId(name, int(time.time())))
@@ -181,9 +184,12 @@ class Gateway:
             self._check_key(_key_of(request))
             if self.adapters is None:
                 raise RequestError("no model of this gateway has adapters", status=404)
-            return _json({"status": "ok", "model": await choose(self.adapters)(await _read_json(request))})
+            body = await self._bodies.read_json(request)
+            return _json({"status": "ok", "model": await choose(self.adapters)(body)})
         except RequestError as error:
-            return _json(openai_chat.write_error(error), error.status)
+            return _refusal(request.url.path, error)
+        except ClientDisconnect:
+            return HttpResponse(status_code=499)  # nobody reads it
 
     async def _health(self, request: Request) -> HttpResponse:
         return _json({"status": "ok"})
@@ -195,7 +201,7 @@ class Gateway:
         try:
             self._check_key(_key_of(request))
         except RequestError as error:
-            return _json(openai_chat.write_error(error), error.status)
+            return _refusal(request.url.path, error)
         created = int(time.time())
         data = [{"id": name, "object": "model", "created": created, "owned_by": "whet"} for name in self.models]
         return _json({"object": "list", "data": data})
@@ -220,27 +226,6 @@ async def _translated(answer: Answer, turn: TurnRequest, on_delta: OnDelta | Non
         raise RequestError("the gateway failed; its log says how", status=500) from error
 
 
-async def _read_json(request: Request) -> Any:
-    chunks, size = [], 0
-    try:
-        async with asyncio.timeout(BODY_S):
-            async for chunk in request.stream():
-                size += len(chunk)
-                if size > MAX_BODY_BYTES:
-                    raise RequestError(f"the body is longer than {MAX_BODY_BYTES} bytes", status=413)
-                chunks.append(chunk)
-    except TimeoutError:
-        raise RequestError(f"the body did not arrive within {BODY_S:g} s", status=408) from None
-    try:
-        return json.loads(b"".join(chunks), parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        raise RequestError(f"the body is not JSON: {error}") from None
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON value")
-
-
 def _key_of(request: Request) -> str | None:
     """The key a program sends, in the header of either provider."""
     key = request.headers.get("x-api-key")
@@ -258,5 +243,10 @@ def _json(body: Mapping[str, Any], status: int = 200) -> HttpResponse:
 async def _http_error(request: Request, error: Exception) -> HttpResponse:
     assert isinstance(error, HTTPException)
     said = f"{request.method} {request.url.path}: {error.detail}"
-    interface = anthropic_messages if request.url.path.endswith("/messages") else openai_chat
-    return _json(interface.write_error(RequestError(said, status=error.status_code)), error.status_code)
+    return _refusal(request.url.path, RequestError(said, status=error.status_code))
+
+
+def _refusal(path: str, error: RequestError) -> HttpResponse:
+    """An error in the form of the interface that `path` belongs to."""
+    interface = anthropic_messages if path.endswith("/messages") else openai_chat
+    return _json(interface.write_error(error), error.status)

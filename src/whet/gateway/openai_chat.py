@@ -12,7 +12,18 @@ from pydantic import Field
 
 from whet.clients.deltas import Delta
 from whet.gateway.openai_sampling import SamplingBody, refuse_several, usage_of
-from whet.gateway.wire import AnswerId, Body, RequestError, TurnRequest, event, read_body, read_messages
+from whet.gateway.wire import (
+    INT64,
+    MOST_MESSAGES,
+    MOST_TOOLS,
+    AnswerId,
+    Body,
+    RequestError,
+    TurnRequest,
+    event,
+    read_body,
+    read_messages,
+)
 from whet.types import Response, Tool, ToolCall
 
 
@@ -28,11 +39,11 @@ class ToolSpec(Body):
 
 
 class ChatBody(SamplingBody):
-    messages: list[Any]
-    tools: list[ToolSpec] | None = None
+    messages: list[Any] = Field(max_length=MOST_MESSAGES)
+    tools: list[ToolSpec] | None = Field(None, max_length=MOST_TOOLS)
     tool_choice: Any = None
     response_format: dict[str, Any] | None = None
-    max_completion_tokens: int | None = Field(None, ge=1)
+    max_completion_tokens: int | None = Field(None, ge=1, le=INT64["le"])
     logprobs: bool | None = None
 
 

@@ -5,7 +5,7 @@ Here requests are read; answers are written in `openai_responses_answer.py`.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -13,7 +13,17 @@ from whet.gateway.openai_chat import chosen_tools
 from whet.gateway.openai_chat import write_error as write_error
 from whet.gateway.openai_responses_answer import write_answer as write_answer
 from whet.gateway.openai_responses_answer import write_stream as write_stream
-from whet.gateway.wire import Body, RequestError, TurnRequest, given, read_body, read_messages
+from whet.gateway.wire import (
+    INT64,
+    MOST_MESSAGES,
+    MOST_TOOLS,
+    Body,
+    RequestError,
+    TurnRequest,
+    given,
+    read_body,
+    read_messages,
+)
 from whet.types import ToolCall
 
 
@@ -26,16 +36,16 @@ class ToolSpec(Body):
 
 class ResponsesBody(Body):
     model: str
-    input: str | list[dict[str, Any]]
+    input: str | Annotated[list[dict[str, Any]], Field(max_length=MOST_MESSAGES)]
     instructions: str | None = None
-    tools: list[ToolSpec] | None = None
+    tools: list[ToolSpec] | None = Field(None, max_length=MOST_TOOLS)
     tool_choice: Any = None
     previous_response_id: str | None = None
     conversation: Any = None
     background: bool | None = None
     text: dict[str, Any] | None = None
     stream: bool | None = None
-    max_output_tokens: int | None = Field(None, ge=1)
+    max_output_tokens: int | None = Field(None, ge=1, le=INT64["le"])
     temperature: float | None = Field(None, ge=0, le=100, allow_inf_nan=False)
     top_p: float | None = Field(None, ge=0, le=1)
 
@@ -132,5 +142,8 @@ def _nested(tool: ToolSpec, index: int) -> Any:
 
     if tool.type == "function" and not tool.name:
         raise RequestError(f"tools.{index}.name should be a string", param=f"tools.{index}.name")
-    function = FunctionSpec(name=tool.name or "-", description=tool.description, parameters=tool.parameters)
-    return ChatTool(type=tool.type, function=function)
+    # Checked already; checked once more, names of half characters would not pass.
+    function = FunctionSpec.model_construct(
+        name=tool.name or "-", description=tool.description, parameters=tool.parameters
+    )
+    return ChatTool.model_construct(type=tool.type, function=function)

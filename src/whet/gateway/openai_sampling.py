@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
-from whet.gateway.wire import Body, RequestError, given
+from whet.gateway.wire import INT64, Body, RequestError, given
+from whet.inference.protocol import MOST_STOP_CHARACTERS, MOST_STOPS
 from whet.types import Response, SamplingArgs
+
+Stop = Annotated[str, Field(max_length=MOST_STOP_CHARACTERS)]
 
 
 class StreamOptions(Body):
@@ -21,13 +24,13 @@ class SamplingBody(Body):
     n: int | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    max_tokens: int | None = Field(None, ge=1)
+    max_tokens: int | None = Field(None, ge=1, le=INT64["le"])
     temperature: float | None = Field(None, ge=0, le=100, allow_inf_nan=False)
     top_p: float | None = Field(None, ge=0, le=1)
-    top_k: int | None = Field(None, ge=-1)
+    top_k: int | None = Field(None, ge=-1, le=INT64["le"])
     min_p: float | None = Field(None, ge=0, le=1)
-    stop: str | list[str] | None = None
-    seed: int | None = None
+    stop: Stop | Annotated[list[Stop], Field(max_length=MOST_STOPS)] | None = None
+    seed: int | None = Field(None, ge=INT64["ge"], le=INT64["le"])
     return_token_ids: bool | None = None
 
     def sampling_args(self, max_tokens: int | None) -> SamplingArgs:

@@ -22,6 +22,7 @@ import uvicorn
 from whet.clients.deltas import OnDelta, Told
 from whet.errors import EnvError
 from whet.gateway.app import Gateway
+from whet.gateway.connections import limited_connections
 from whet.gateway.echoes import with_reasoning
 from whet.gateway.serve import listen
 from whet.gateway.sessions import is_secret
@@ -80,7 +81,13 @@ class _Running:
         self._listening = listen(HOST, 0)
         self.port: int = self._listening.getsockname()[1]
         settings = uvicorn.Config(
-            self.gateway.app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=1
+            self.gateway.app,
+            http=limited_connections(),
+            ws="none",
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            timeout_graceful_shutdown=1,
         )
         self._server = _Server(settings)
         self._serving = asyncio.get_running_loop().create_task(self._serve(), name="whet gateway of rollouts")

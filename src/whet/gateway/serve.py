@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import importlib
-import ipaddress
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ from pydantic import Field
 from whet.clients.keys import find_key
 from whet.config import StrictModel
 from whet.errors import ConfigError
+from whet.gateway.guard import is_loopback
 
 if TYPE_CHECKING:
     from whet.gateway.app import Gateway
@@ -34,6 +34,9 @@ class ServeConfig(StrictModel):
         None, description="Folder whose adapters requests may load and unload; absent, none."
     )
     host: str = Field("127.0.0.1", min_length=1, description="Address to listen on; others than loopback need a key.")
+    allow_host: tuple[str, ...] = Field(
+        (), description="A further host name that requests may be for, or pages may come from; '*' allows any."
+    )
     port: int = Field(8000, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
     api_key_var: str | None = Field(None, description="Environment variable that holds the key requests must carry.")
     max_concurrent: int = Field(64, ge=1, description="Answers in the making at once; more wait in line.")
@@ -87,13 +90,6 @@ def required_key(config: ServeConfig) -> str | None:
     return None
 
 
-def is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
 def listen(host: str, port: int) -> socket.socket:
     """A listening socket. Raises `ConfigError` where there can be none."""
     # The protocol is named, because asyncio sends small packets at once only where it is: otherwise every answer waits
@@ -118,6 +114,7 @@ async def _serve(
 ) -> None:
     from whet.gateway.adapters import Adapters
     from whet.gateway.app import Gateway
+    from whet.gateway.guard import Hosts
     from whet.inference.loading import load_policy
 
     policy = load_policy(
@@ -128,7 +125,7 @@ async def _serve(
         repeatable=False,
     )
     name = config.name or config.model
-    gateway = Gateway({name: policy.client}, api_key=key)
+    gateway = Gateway({name: policy.client}, api_key=key, hosts=Hosts.of(config.host, config.allow_host))
     gateway.adapters = adapters = Adapters(gateway, name, policy, config.adapters_from)
     for adapter, path in config.adapters.items():
         await adapters.load(adapter, path)
@@ -144,8 +141,17 @@ async def run(gateway: Gateway, listening: socket.socket) -> None:
     """Answer requests until the process is told to stop."""
     import uvicorn
 
+    from whet.gateway.connections import limited_connections
+
     # What is loaded stays: a collection that visits all of torch stops every answer for a sixth of a second.
     gc.collect()
     gc.freeze()
-    config = uvicorn.Config(gateway.app, log_level="warning", lifespan="off", timeout_graceful_shutdown=5)
+    config = uvicorn.Config(
+        gateway.app,
+        http=limited_connections(),
+        ws="none",
+        log_level="warning",
+        lifespan="off",
+        timeout_graceful_shutdown=5,
+    )
     await uvicorn.Server(config).serve(sockets=[listening])

@@ -17,6 +17,11 @@ from whet.clients.deltas import Delta
 from whet.messages import normalize_messages
 from whet.types import Messages, Response, SamplingArgs, Tool
 
+MOST_MESSAGES = 4096
+MOST_TOOLS = 512
+INT64 = {"ge": -(2**63), "le": 2**63 - 1}
+"""Bounds of whole numbers: what any engine behind the gateway can hold."""
+
 
 class RequestError(Exception):
     """A request that cannot be answered: the HTTP status, what is wrong, and with which field."""

@@ -113,7 +113,7 @@ def load_policy(
         record_kept=record_kept,
         repeatable=repeatable,
     )
-    client = PolicyClient(engine, files.renderer, max_context=engine.max_context)
+    client = PolicyClient(engine, files.renderer, max_context=engine.max_context, in_threads=not repeatable)
     return Policy(path=files.path, engine=engine, tokenizer=files.tokenizer, renderer=files.renderer, client=client)
 
 

@@ -6,6 +6,7 @@ turn of the same rollout goes on from that turn's ids; one that does not is rend
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -32,6 +33,9 @@ from whet.types import (
     Usage,
 )
 
+_LONG = 20_000
+"""Characters of a prompt whose tokenisation would hold up an event loop for more than about ten milliseconds."""
+
 
 class _Telling:
     """Between the ids of an engine and the deltas of one turn."""
@@ -57,12 +61,24 @@ class _Telling:
 
 
 class PolicyClient(Client[Engine, Any, Any, Any]):
-    """Asks `engine`; `max_context` is the most tokens a prompt and its answer may have together."""
+    """Asks `engine`; `max_context` is the most tokens a prompt and its answer may have together.
 
-    def __init__(self, engine: Engine, renderer: ChatRenderer, *, max_context: int, adapter: str | None = None) -> None:
+    With `in_threads` long prompts are rendered in a thread, so that others are answered meanwhile. The order in which
+    requests reach the engine then depends on how long that takes.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        renderer: ChatRenderer,
+        *,
+        max_context: int,
+        adapter: str | None = None,
+        in_threads: bool = False,
+    ) -> None:
         super().__init__(engine)
         self.engine, self.renderer = engine, renderer
-        self.max_context, self.adapter = max_context, adapter
+        self.max_context, self.adapter, self.in_threads = max_context, adapter, in_threads
         self._graphs: dict[str, MessageGraph] = {}  # of the rollouts that are going on, by trajectory id
 
     async def get_response(
@@ -83,12 +99,16 @@ class PolicyClient(Client[Engine, Any, Any, Any]):
         """
         settings = read_sampling_args(sampling_args)
         turn = 0 if state is None else len(state["trajectory"])
-        self._refuse_hopeless(prompt)
+        characters = self._refuse_hopeless(prompt, tools)
         graph = self._graph(state, tools)
         prompt_ids = self._continued(graph, prompt, tools, settings.enable_thinking)
         first_of_branch = prompt_ids is None
         if prompt_ids is None:
-            prompt_ids = self.renderer.render(prompt, tools, enable_thinking=settings.enable_thinking)
+            thinking = settings.enable_thinking
+            if self.in_threads and characters > _LONG:
+                prompt_ids = await asyncio.to_thread(self.renderer.render, prompt, tools, enable_thinking=thinking)
+            else:
+                prompt_ids = self.renderer.render(prompt, tools, enable_thinking=thinking)
         room = self.max_context - len(prompt_ids)
         if room < 1:
             raise OverlongPromptError(f"the prompt has {len(prompt_ids)} tokens; the context holds {self.max_context}")
@@ -148,17 +168,24 @@ class PolicyClient(Client[Engine, Any, Any, Any]):
         charge(response)  # it may be its own judge
         return response
 
-    def _refuse_hopeless(self, prompt: Messages) -> None:
-        """Raise for text that cannot fit however it is tokenised: tokenising 100 MB takes minutes."""
+    def _refuse_hopeless(self, prompt: Messages, tools: Sequence[Tool] | None) -> int:
+        """Raise for text that cannot fit however it is tokenised: tokenising 100 MB takes minutes.
+
+        How many characters are to be tokenised, about.
+        """
         # What the model itself wrote may be left out by a template; a normaliser may make text shorter, not 4 times.
-        texts = (message["content"] for message in prompt if message["role"] != "assistant")
-        characters = sum(len(text) for text in texts if isinstance(text, str))
-        if characters <= self.max_context:
-            return
-        if characters > 4 * self.max_context * self.renderer.longest_token:
+        contents = [message["content"] for message in prompt if message["role"] != "assistant"]
+        if len(contents) > self.max_context and not is_plain_text(prompt):  # each has a marker at least
+            raise OverlongPromptError(
+                f"the prompt has {len(contents)} messages; the context holds {self.max_context} tokens"
+            )
+        characters = sum(_characters(content) for content in contents)
+        if characters > self.max_context and characters > 4 * self.max_context * self.renderer.longest_token:
             raise OverlongPromptError(
                 f"the prompt has {characters} characters; the context holds {self.max_context} tokens"
             )
+        said = sum(_characters(message["content"]) for message in prompt if message["role"] == "assistant")
+        return characters + said + sum(len(str(tool)) for tool in tools or ())
 
     async def release(self, state: State) -> None:
         """The rollout is over: what it said is forgotten, and the engine may forget its keys and values."""
@@ -183,6 +210,14 @@ class PolicyClient(Client[Engine, Any, Any, Any]):
         tokens, length = found
         ids = tokens["prompt_ids"], tokens["completion_ids"]
         return self.renderer.extend(*ids, prompt[:length], prompt[length:], tools, enable_thinking=thinking)
+
+
+def _characters(content: Any) -> int:
+    """Of a message's content, text or parts."""
+    if isinstance(content, str):
+        return len(content)
+    parts = content if isinstance(content, list) else []
+    return sum(len(part["text"]) for part in parts if isinstance(part.get("text"), str))
 
 
 def _known_of(sample: Sample) -> dict[str, Any]:

@@ -39,6 +39,7 @@ from whet.types import AssistantMessage, Messages, Tool
 
 _Ids = TypeVar("_Ids", list[int], list[int] | None)
 
+_UNKNOWN = object()
 _REMEMBERED = 1024
 """Prompts and turns whose ids are kept."""
 
@@ -300,12 +301,13 @@ class ChatRenderer:
     def _once(self, *key: Any, make: Callable[[], _Ids]) -> _Ids:
         """What `make` gives, made once for equal keys: the rollouts of a group say much that is the same."""
         name = json.dumps(key, default=str)
-        if name not in self._remembered:
-            self._remembered[name] = make()
-            if len(self._remembered) > _REMEMBERED:
-                self._remembered.popitem(last=False)
+        # In this order, so that threads may come here at the same time.
+        if (ids := self._remembered.get(name, _UNKNOWN)) is _UNKNOWN:
+            ids = make()
+        self._remembered[name] = ids
         self._remembered.move_to_end(name)
-        ids = self._remembered[name]
+        if len(self._remembered) > _REMEMBERED:
+            self._remembered.popitem(last=False)
         return cast(_Ids, ids if ids is None else ids.copy())
 
     def _renderer(self, enable_thinking: bool | None) -> Renderer:

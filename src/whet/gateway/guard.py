@@ -1,0 +1,106 @@
+"""Which requests are looked at, by their headers alone, so that web pages cannot use a gateway on this machine.
+
+A page of any site can make a browser send requests to loopback; and a site whose own name is made to resolve to
+loopback (DNS rebinding) can read what is answered. So requests must be for a name of this server (`Host`), must not
+come from the page of another site (`Origin`), and must be declared as JSON, for which a browser asks the server first.
+Sessions need none of this: each has a key that no page knows, and proxies of sandboxes have names of their own.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from whet.gateway.wire import RequestError
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+ANY = "*"
+_LOOPBACK_NAMES = frozenset({"localhost"})
+
+
+@dataclass(frozen=True, slots=True)
+class Hosts:
+    """The names that requests may be for. Loopback is always one."""
+
+    names: frozenset[str] = frozenset()
+    any_address: bool = False  # an address, other than a name, cannot be made to resolve to another
+
+    @classmethod
+    def of(cls, listening: str, allowed: Iterable[str] = ()) -> Hosts:
+        """Of a server that listens on the address `listening`, with the names in `allowed`; "*" allows any."""
+        names = {name.strip().rstrip(".").lower() for name in (listening, *allowed)}
+        if is_loopback(listening):
+            return cls(frozenset(names))
+        return cls(frozenset(names | {socket.gethostname().lower()}), any_address=True)
+
+    def allow(self, name: str | None) -> bool:
+        if ANY in self.names:
+            return True
+        name = (name or "").rstrip(".").lower()
+        try:
+            address = ipaddress.ip_address(name)
+        except ValueError:
+            return name in self.names or name in _LOOPBACK_NAMES
+        return address.is_loopback or self.any_address or name in self.names
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+class Guard:
+    """Passes requests to `app`, and answers those that it refuses with `refuse(scope, error)`."""
+
+    def __init__(self, app: ASGIApp, hosts: Hosts, refuse: Callable[[Scope, RequestError], ASGIApp]) -> None:
+        self._app, self._hosts, self._refuse = app, hosts, refuse
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app = self._app
+        if scope["type"] == "http" and not scope["path"].startswith("/sessions/"):
+            try:
+                self._check(scope)
+            except RequestError as error:
+                app = self._refuse(scope, error)
+        await app(scope, receive, send)
+
+    def _check(self, scope: Scope) -> None:
+        json = scope["method"] != "POST"
+        for name, value in scope["headers"]:
+            if name == b"host":
+                self._check_host(value.decode("latin-1"))
+            elif name == b"origin":
+                self._check_origin(value.decode("latin-1"))
+            elif name == b"content-type":
+                kind = value.partition(b";")[0].strip().lower()
+                json = json or kind == b"application/json" or kind.endswith(b"+json")
+        if not json:
+            raise RequestError("the request needs the header Content-Type: application/json", status=415)
+
+    def _check_host(self, host: str) -> None:
+        if not self._hosts.allow(_name_in(f"//{host}")):
+            raise RequestError(
+                f"this server does not answer for the host {host[:100]!r}. If that is its name, add --allow-host.",
+                status=403,
+            )
+
+    def _check_origin(self, origin: str) -> None:
+        if not self._hosts.allow(_name_in(origin)):
+            raise RequestError(
+                f"pages of {origin[:100]!r} may not use this server. Add their host with --allow-host.", status=403
+            )
+
+
+def _name_in(url: str) -> str | None:
+    try:
+        return urlsplit(url).hostname
+    except ValueError:
+        return None
