@@ -1,9 +1,14 @@
 """The gateway as the `openai` package sees it: chat completions, completions, responses, with streaming and tools."""
 
+import hashlib
+
 import openai
 import pytest
 
+from whet.errors import ModelError
+from whet.gateway.app import Gateway
 from whet.gateway.sessions import Session
+from whet.inference.loading import load_policy
 
 TOOL = {
     "type": "function",
@@ -96,6 +101,109 @@ def test_an_answer_cut_off_says_so_in_every_interface(client, model):
     assert client.responses.create(model="scripted", input="x").incomplete_details.reason == "max_output_tokens"
 
 
+def test_several_answers_to_one_chat(client, model):
+    model.answers = ["one", {"content": "two", "finish_reason": "length"}, CALL]
+    answer = chat(client, n=3, seed=5, tools=[TOOL])
+    assert [choice.index for choice in answer.choices] == [0, 1, 2]
+    assert [choice.message.content for choice in answer.choices[:2]] == ["one", "two"]
+    assert [choice.finish_reason for choice in answer.choices] == ["stop", "length", "tool_calls"]
+    seeds = [asked["sampling_args"]["seed"] for asked in model.asked]
+    assert seeds[0] == 5
+    assert len({*seeds}) == 3
+    digest = hashlib.blake2b(b"5/choice 1", digest_size=8).digest()
+    assert seeds[1] == int.from_bytes(digest, "big") >> 1  # the same in every version
+
+
+def test_several_streamed_answers_to_one_chat(client, model):
+    model.answers = ["one", {"content": "two", **CALL}]
+    said, calls, ends = ["", ""], [[], []], [[], []]
+    for chunk in chat(client, n=2, stream=True, tools=[TOOL], stream_options={"include_usage": True}):
+        for choice in chunk.choices:
+            said[choice.index] += choice.delta.content or ""
+            calls[choice.index] += choice.delta.tool_calls or []
+            ends[choice.index] += [choice.finish_reason] if choice.finish_reason else []
+    assert said == ["one", "two"]
+    assert [len(each) for each in calls] == [0, 2]
+    assert ends == [["stop"], ["tool_calls"]]
+    assert chunk.usage is not None
+
+
+def test_several_answers_fail_together(client, model):
+    model.answers = ["one", ModelError("no answer"), "three"]
+    with pytest.raises(openai.InternalServerError, match="no answer"):
+        chat(client, n=3)
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    return load_policy("whet/tiny", threads=1)
+
+
+@pytest.fixture
+def of_tiny(tiny, running):
+    with (
+        running(Gateway({"tiny": tiny.client})) as address,
+        openai.OpenAI(base_url=f"{address}/v1", api_key="any", max_retries=0) as client,
+    ):
+        yield client
+
+
+PROMPT = {"model": "tiny", "messages": [{"role": "user", "content": "Reverse the text: abcdefgh"}], "max_tokens": 12}
+
+
+def test_several_answers_share_their_prompt_and_differ(of_tiny, tiny):
+    before = tiny.engine.stats.prefill_tokens
+    ids = {"return_token_ids": True}
+    answer = of_tiny.chat.completions.create(**PROMPT, n=8, seed=1, temperature=2.0, extra_body=ids)
+    tokens = [choice.token_ids for choice in answer.choices]
+    assert len({*map(tuple, tokens)}) > 4
+    assert tiny.engine.stats.prefill_tokens - before == len(answer.prompt_token_ids) - 1
+    assert answer.usage.prompt_tokens == len(answer.prompt_token_ids)
+    assert answer.usage.completion_tokens == sum(map(len, tokens))
+    again = of_tiny.chat.completions.create(**PROMPT, n=8, seed=1, temperature=2.0, extra_body=ids)
+    assert [choice.token_ids for choice in again.choices] == tokens
+    alone = of_tiny.chat.completions.create(**PROMPT, seed=1, temperature=2.0, extra_body=ids)
+    assert alone.choices[0].token_ids == tokens[0]
+
+
+@pytest.mark.parametrize("n", [1, 5])
+def test_several_answers_are_streamed_as_they_are_given_whole(of_tiny, n):
+    more = {"n": n, "seed": 3, "temperature": 1.5}
+    whole = of_tiny.chat.completions.create(**PROMPT, **more)
+    said, usage = [""] * n, None
+    with of_tiny.chat.completions.create(
+        **PROMPT, **more, stream=True, stream_options={"include_usage": True}
+    ) as chunks:
+        for chunk in chunks:
+            usage = chunk.usage or usage
+            for choice in chunk.choices:
+                said[choice.index] += choice.delta.content or ""
+    assert said == [choice.message.content for choice in whole.choices]
+    assert usage == whole.usage
+
+
+def test_several_completions_whole_and_streamed(of_tiny):
+    more = {"model": "tiny", "prompt": "abc", "max_tokens": 8, "n": 4, "best_of": 4, "seed": 2, "temperature": 1.5}
+    whole = of_tiny.completions.create(**more)
+    said = [""] * 4
+    for chunk in of_tiny.completions.create(**more, stream=True):
+        for choice in chunk.choices:
+            said[choice.index] += choice.text
+    assert said == [choice.text for choice in whole.choices]
+    assert len({*said}) > 1
+    with pytest.raises(openai.BadRequestError, match="best_of"):
+        of_tiny.completions.create(**{**more, "best_of": 5})
+
+
+def test_several_answers_in_a_session_are_turns_of_its_rollout(address, gateway, model):
+    model.answers = ["one", "two", "three"]
+    session = gateway.sessions.add(Session(model, "policy"))
+    with openai.OpenAI(base_url=f"{address}/sessions/{session.id}/v1", api_key=session.secret, max_retries=0) as client:
+        answer = chat(client, n=2)
+    assert [choice.message.content for choice in answer.choices] == ["one", "two"]
+    assert [step["completion"][0]["content"] for step in session.state["trajectory"]] == ["one", "two"]
+
+
 def test_the_models_are_listed(client):
     assert [model.id for model in client.models.list()] == ["scripted"]
 
@@ -103,7 +211,8 @@ def test_the_models_are_listed(client):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"n": 2}, "n: one answer"),
+        ({"n": 0}, "n: Input should be greater"),
+        ({"n": 129}, "n: Input should be less"),
         ({"temperature": -1}, "temperature"),
         ({"tool_choice": "required", "tools": [TOOL]}, "tool_choice"),
         ({"response_format": {"type": "json_object"}}, "response_format"),

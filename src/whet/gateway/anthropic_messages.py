@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -87,7 +88,8 @@ def read_request(body: Any) -> TurnRequest:
     )
 
 
-def write_answer(request: TurnRequest, response: Response) -> dict[str, Any]:
+def write_answer(request: TurnRequest, responses: Sequence[Response]) -> dict[str, Any]:
+    (response,) = responses  # the interface has no choices
     return {
         **_head(request, response.id),
         "content": _blocks(response),
@@ -114,7 +116,7 @@ class _Events:
         empty: dict[str, Any] = {"content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
         return _event("message_start", message={**self._head, **empty})
 
-    def add(self, delta: Delta) -> str:
+    def add(self, delta: Delta, choice: int = 0) -> str:
         said = ""
         if delta.reasoning:
             said += self._open("thinking", {"type": "thinking", "thinking": "", "signature": ""})
@@ -129,7 +131,8 @@ class _Events:
             said += self._delta({"type": "input_json_delta", "partial_json": written})
         return said
 
-    def finish(self, response: Response) -> str:
+    def finish(self, responses: Sequence[Response]) -> str:
+        (response,) = responses
         reason = STOP_REASONS[response.message.finish_reason or "stop"]
         delta = {"stop_reason": reason, "stop_sequence": None}
         return self._close() + _event("message_delta", delta=delta, usage=_usage(response)) + _event("message_stop")

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hmac
 import json
-import logging
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
@@ -28,17 +27,9 @@ from starlette.routing import Route
 
 from whet.clients.client import Client
 from whet.clients.deltas import OnDelta
-from whet.errors import (
-    ConfigError,
-    EndpointDownError,
-    EndpointError,
-    Error,
-    OverlongPromptError,
-    RequestRefusedError,
-    WhetError,
-)
 from whet.gateway import anthropic_messages, openai_chat, openai_completions, openai_responses
 from whet.gateway.adapters import Adapters
+from whet.gateway.answers import Answer, answers_of
 from whet.gateway.bodies import Bodies
 from whet.gateway.guard import Guard, Hosts
 from whet.gateway.metrics import GatewayMetrics, Outcome
@@ -56,8 +47,6 @@ INTERFACES: dict[str, Interface] = {
     "/v1/messages": anthropic_messages,
 }
 AnyClient = Client[Any, Any, Any, Any]
-Answer = Callable[[TurnRequest, OnDelta | None], Awaitable[Response]]
-logger = logging.getLogger(__name__)
 
 
 class Gateway:
@@ -117,10 +106,10 @@ class Gateway:
         """What is noted when a stream is over."""
 
         def end() -> None:
-            if isinstance(stream.outcome, Response):
-                self.metrics.tokens(stream.outcome)
-            else:
+            if stream.outcome is None or isinstance(stream.outcome, RequestError):
                 outcome.status = 499 if stream.outcome is None else stream.outcome.status
+            else:
+                self.metrics.tokens(stream.outcome)
             closing.close()
 
         return end
@@ -136,15 +125,18 @@ class Gateway:
         answer = self._answer_for(request)
         turn = interface.read_request(await self._bodies.read_json(request))
         name = uuid.uuid4().hex
+        in_turn = "session" in request.path_params  # each choice is a turn of the session's rollout
         if turn.stream:
             writer = interface.write_stream(turn, AnswerId(name, int(time.time())))
-            stream = EventStream(request, lambda on_delta: _translated(answer, turn, on_delta), writer)
+            stream = EventStream(
+                request, lambda hear: answers_of(answer, turn, hear, in_turn=in_turn), writer, choices=turn.choices
+            )
             await stream.begun()
             return stream
-        response = await unless_gone(request.receive, _translated(answer, turn))
-        response["id"] = name
-        self.metrics.tokens(response)
-        return _json(interface.write_answer(turn, response))
+        responses = await unless_gone(request.receive, answers_of(answer, turn, in_turn=in_turn))
+        responses[0]["id"] = name
+        self.metrics.tokens(responses)
+        return _json(interface.write_answer(turn, responses))
 
     def _answer_for(self, request: Request) -> Answer:
         session_id = request.path_params.get("session")
@@ -205,25 +197,6 @@ class Gateway:
         created = int(time.time())
         data = [{"id": name, "object": "model", "created": created, "owned_by": "whet"} for name in self.models]
         return _json({"object": "list", "data": data})
-
-
-async def _translated(answer: Answer, turn: TurnRequest, on_delta: OnDelta | None = None) -> Response:
-    """The answer; what whet raises is an error of the request, or of what stands behind us."""
-    try:
-        return await answer(turn, on_delta)
-    except RequestError:
-        raise
-    except OverlongPromptError as error:
-        raise RequestError(f"prompt is too long: {error}", code="context_length_exceeded") from error
-    except (ConfigError, RequestRefusedError) as error:
-        raise RequestError(str(error)) from error
-    except (EndpointError, EndpointDownError) as error:
-        raise RequestError(f"the model cannot be reached: {error}", status=503) from error
-    except (Error, WhetError) as error:
-        raise RequestError(f"the model failed: {error}", status=502) from error
-    except Exception as error:
-        logger.exception("a request failed")
-        raise RequestError("the gateway failed; its log says how", status=500) from error
 
 
 def _key_of(request: Request) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -43,10 +43,11 @@ class GatewayMetrics:
             self._seconds.labels(interface).observe(time.perf_counter() - start)
             self._requests.labels(interface, str(outcome.status)).inc()
 
-    def tokens(self, response: Response) -> None:
-        if response.usage is not None:
-            self._tokens.labels("read").inc(response.usage.prompt_tokens)
-            self._tokens.labels("written").inc(response.usage.completion_tokens)
+    def tokens(self, responses: Sequence[Response]) -> None:
+        """Count the tokens of one request's choices, whose prompt is the same."""
+        usages = [response.usage for response in responses if response.usage is not None]
+        self._tokens.labels("read").inc(max((usage.prompt_tokens for usage in usages), default=0))
+        self._tokens.labels("written").inc(sum(usage.completion_tokens for usage in usages))
 
     def text(self) -> bytes:
         return generate_latest(self._registry)

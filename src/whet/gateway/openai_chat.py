@@ -6,12 +6,13 @@ named by its id, so that a trainer on the other side sees exactly what was sampl
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic import Field
 
 from whet.clients.deltas import Delta
-from whet.gateway.openai_sampling import SamplingBody, refuse_several, usage_of
+from whet.gateway.openai_sampling import SamplingBody, usage_of
 from whet.gateway.wire import (
     INT64,
     MOST_MESSAGES,
@@ -49,7 +50,6 @@ class ChatBody(SamplingBody):
 
 def read_request(body: Any) -> TurnRequest:
     chat = read_body(ChatBody, body)
-    refuse_several(chat.n)
     if chat.response_format is not None and chat.response_format.get("type") != "text":
         raise RequestError("response_format: only {'type': 'text'} is possible here", param="response_format")
     return TurnRequest(
@@ -61,22 +61,25 @@ def read_request(body: Any) -> TurnRequest:
         stream_usage=chat.wants_usage,
         token_ids=bool(chat.return_token_ids),
         logprobs=bool(chat.logprobs),
+        choices=chat.n or 1,
     )
 
 
-def write_answer(request: TurnRequest, response: Response) -> dict[str, Any]:
+def write_answer(request: TurnRequest, responses: Sequence[Response]) -> dict[str, Any]:
+    head = _head(request, AnswerId(responses[0].id, responses[0].created), "chat.completion")
+    choices = [_choice(request, response, index) for index, response in enumerate(responses)]
+    return {**head, "choices": choices, "usage": usage_of(responses), **_prompt(request, responses)}
+
+
+def _choice(request: TurnRequest, response: Response, index: int) -> dict[str, Any]:
     message = response.message
     said: dict[str, Any] = {"role": "assistant", "content": message.content}
     if message.reasoning_content is not None:
         said["reasoning_content"] = message.reasoning_content
     if message.tool_calls:
         said["tool_calls"] = [_call(call) for call in message.tool_calls]
-    choice: dict[str, Any] = {"index": 0, "message": said, "finish_reason": message.finish_reason or "stop"}
-    head = _head(request, AnswerId(response.id, response.created), "chat.completion")
-    answer = {**head, "choices": [choice], "usage": usage_of(response)}
-    choice["logprobs"] = None
-    answer |= _tokens(request, response, choice)
-    return answer
+    choice = {"index": index, "message": said, "finish_reason": message.finish_reason or "stop", "logprobs": None}
+    return choice | _tokens(request, response)
 
 
 def write_stream(request: TurnRequest, answer: AnswerId) -> _Chunks:
@@ -90,12 +93,13 @@ class _Chunks:
         self._request, self._head = request, _head(request, answer, "chat.completion.chunk")
         if request.stream_usage:
             self._head["usage"] = None
-        self._calls = 0
+        self._calls = [0] * request.choices
 
     def begin(self, prompt_tokens: int | None) -> str:
-        return self._chunk({"role": "assistant", "content": ""})
+        empty = {"role": "assistant", "content": ""}
+        return "".join(self._chunk(empty, choice) for choice in range(self._request.choices))
 
-    def add(self, delta: Delta) -> str:
+    def add(self, delta: Delta, choice: int = 0) -> str:
         chunks = []
         if delta.reasoning:
             chunks.append({"reasoning_content": delta.reasoning})
@@ -103,27 +107,31 @@ class _Chunks:
             chunks.append({"content": delta.content})
         for call in delta.tool_calls:
             named = {"name": call.name, "arguments": ""}
-            chunks.append(self._call({"id": call.id, "type": "function", "function": named}))
-            chunks.append(self._call({"function": {"arguments": call.arguments}}))
-            self._calls += 1
-        return "".join(map(self._chunk, chunks))
+            index = self._calls[choice]
+            chunks.append(_part(index, {"id": call.id, "type": "function", "function": named}))
+            chunks.append(_part(index, {"function": {"arguments": call.arguments}}))
+            self._calls[choice] += 1
+        return "".join(self._chunk(chunk, choice) for chunk in chunks)
 
-    def finish(self, response: Response) -> str:
-        choice: dict[str, Any] = {"index": 0, "delta": {}, "finish_reason": response.message.finish_reason or "stop"}
-        more = _tokens(self._request, response, choice)
-        last = event({**self._head, "choices": [choice], **more})
+    def finish(self, responses: Sequence[Response]) -> str:
+        last = ""
+        for index, response in enumerate(responses):
+            reason = response.message.finish_reason or "stop"
+            choice = {"index": index, "delta": {}, "finish_reason": reason, **_tokens(self._request, response)}
+            last += event({**self._head, "choices": [choice], **_prompt(self._request, responses)})
         if self._request.stream_usage:
-            last += event({**self._head, "choices": [], "usage": usage_of(response)})
+            last += event({**self._head, "choices": [], "usage": usage_of(responses)})
         return last + event("[DONE]")
 
     def fail(self, error: RequestError) -> str:
         return event(write_error(error))
 
-    def _call(self, part: dict[str, Any]) -> dict[str, Any]:
-        return {"tool_calls": [{"index": self._calls, **part}]}
+    def _chunk(self, delta: dict[str, Any], choice: int) -> str:
+        return event({**self._head, "choices": [{"index": choice, "delta": delta, "finish_reason": None}]})
 
-    def _chunk(self, delta: dict[str, Any]) -> str:
-        return event({**self._head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
+
+def _part(index: int, part: dict[str, Any]) -> dict[str, Any]:
+    return {"tool_calls": [{"index": index, **part}]}
 
 
 def write_error(error: RequestError) -> dict[str, Any]:
@@ -158,17 +166,22 @@ def _head(request: TurnRequest, answer: AnswerId, kind: str) -> dict[str, Any]:
     return {"id": f"chatcmpl-{answer.id}", "object": kind, "created": answer.created, "model": request.model}
 
 
-def _tokens(request: TurnRequest, response: Response, choice: dict[str, Any]) -> dict[str, Any]:
-    """Puts the sampled tokens into `choice`, as far as they are asked for; what goes beside the choices."""
-    tokens = response.message.tokens
+def _tokens(request: TurnRequest, response: Response) -> dict[str, Any]:
+    """What a choice says of the sampled tokens, as far as it is asked for."""
+    tokens, said = response.message.tokens, dict[str, Any]()
     if tokens is not None and request.logprobs:
         pairs = zip(tokens.completion_ids, tokens.completion_logprobs, strict=True)
         entries = [{"token": f"token_id:{i}", "logprob": p, "bytes": None, "top_logprobs": []} for i, p in pairs]
-        choice["logprobs"] = {"content": entries, "refusal": None}
-    if tokens is None or not request.token_ids:
-        return {}
-    choice["token_ids"] = tokens.completion_ids
-    return {"prompt_token_ids": tokens.prompt_ids}
+        said["logprobs"] = {"content": entries, "refusal": None}
+    if tokens is not None and request.token_ids:
+        said["token_ids"] = tokens.completion_ids
+    return said
+
+
+def _prompt(request: TurnRequest, responses: Sequence[Response]) -> dict[str, Any]:
+    """What goes beside the choices: the tokens that were read, where they are asked for."""
+    tokens = responses[0].message.tokens
+    return {"prompt_token_ids": tokens.prompt_ids} if tokens is not None and request.token_ids else {}
 
 
 def _call(call: ToolCall) -> dict[str, Any]:

@@ -1,14 +1,15 @@
-"""`/v1/completions`, as OpenAI's API reference describes it: plain text goes on, one text a request."""
+"""`/v1/completions`, as OpenAI's API reference describes it: plain text goes on, one prompt a request."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic import Field
 
 from whet.clients.deltas import Delta
 from whet.gateway.openai_chat import write_error as write_error
-from whet.gateway.openai_sampling import SamplingBody, refuse_several, usage_of
+from whet.gateway.openai_sampling import SamplingBody, usage_of
 from whet.gateway.wire import AnswerId, RequestError, TurnRequest, event, read_body
 from whet.types import Response, TextMessage
 
@@ -23,8 +24,10 @@ class CompletionBody(SamplingBody):
 
 def read_request(body: Any) -> TurnRequest:
     asked = read_body(CompletionBody, body)
-    refuse_several(asked.n)
-    refuse_several(asked.best_of)
+    if asked.best_of not in (None, asked.n or 1):
+        raise RequestError(
+            "best_of: as many answers as n are possible here; choose among them yourself", param="best_of"
+        )
     for name in ("echo", "suffix"):
         if getattr(asked, name):
             raise RequestError(f"{name} is not possible here", param=name)
@@ -43,13 +46,20 @@ def read_request(body: Any) -> TurnRequest:
         stream_usage=asked.wants_usage,
         token_ids=bool(asked.return_token_ids),
         logprobs=asked.logprobs is not None,
+        choices=asked.n or 1,
     )
 
 
-def write_answer(request: TurnRequest, response: Response) -> dict[str, Any]:
-    head = _head(request, AnswerId(response.id, response.created))
-    choice = _choice(response.message.content or "", response.message.finish_reason or "stop")
-    return {**head, "choices": [{**choice, **_tokens(request, response)}], "usage": usage_of(response)}
+def write_answer(request: TurnRequest, responses: Sequence[Response]) -> dict[str, Any]:
+    head = _head(request, AnswerId(responses[0].id, responses[0].created))
+    choices = [
+        {
+            **_choice(index, response.message.content or "", response.message.finish_reason or "stop"),
+            **_tokens(request, response),
+        }
+        for index, response in enumerate(responses)
+    ]
+    return {**head, "choices": choices, "usage": usage_of(responses)}
 
 
 def write_stream(request: TurnRequest, answer: AnswerId) -> _Pieces:
@@ -67,14 +77,16 @@ class _Pieces:
     def begin(self, prompt_tokens: int | None) -> str:
         return ""
 
-    def add(self, delta: Delta) -> str:
-        return event({**self._head, "choices": [_choice(delta.content, None)]}) if delta.content else ""
+    def add(self, delta: Delta, choice: int = 0) -> str:
+        return event({**self._head, "choices": [_choice(choice, delta.content, None)]}) if delta.content else ""
 
-    def finish(self, response: Response) -> str:
-        choice = _choice("", response.message.finish_reason or "stop")
-        last = event({**self._head, "choices": [{**choice, **_tokens(self._request, response)}]})
+    def finish(self, responses: Sequence[Response]) -> str:
+        last = ""
+        for index, response in enumerate(responses):
+            choice = _choice(index, "", response.message.finish_reason or "stop")
+            last += event({**self._head, "choices": [{**choice, **_tokens(self._request, response)}]})
         if self._request.stream_usage:
-            last += event({**self._head, "choices": [], "usage": usage_of(response)})
+            last += event({**self._head, "choices": [], "usage": usage_of(responses)})
         return last + event("[DONE]")
 
     def fail(self, error: RequestError) -> str:
@@ -86,8 +98,8 @@ def _head(request: TurnRequest, answer: AnswerId) -> dict[str, Any]:
     return {"id": f"cmpl-{answer.id}", "object": "text_completion", "created": created, "model": request.model}
 
 
-def _choice(text: str, finish_reason: str | None) -> dict[str, Any]:
-    return {"index": 0, "text": text, "logprobs": None, "finish_reason": finish_reason}
+def _choice(index: int, text: str, finish_reason: str | None) -> dict[str, Any]:
+    return {"index": index, "text": text, "logprobs": None, "finish_reason": finish_reason}
 
 
 def _tokens(request: TurnRequest, response: Response) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from whet.clients.deltas import Delta
@@ -10,7 +11,8 @@ from whet.gateway.wire import AnswerId, RequestError, TurnRequest, event
 from whet.types import Response, ToolCall
 
 
-def write_answer(request: TurnRequest, response: Response) -> dict[str, Any]:
+def write_answer(request: TurnRequest, responses: Sequence[Response]) -> dict[str, Any]:
+    (response,) = responses  # the interface has no choices
     message, name = response.message, response.id
     status = "incomplete" if message.is_truncated else "completed"
     items = [_reasoning(f"rs_{name}", message.reasoning_content)] if message.reasoning_content else []
@@ -38,7 +40,7 @@ class _Events:
         begun = self._response("in_progress")
         return self._send("response.created", response=begun) + self._send("response.in_progress", response=begun)
 
-    def add(self, delta: Delta) -> str:
+    def add(self, delta: Delta, choice: int = 0) -> str:
         said = ""
         if delta.reasoning:
             said += self._open("reasoning")
@@ -52,7 +54,8 @@ class _Events:
             said += self._close("completed") + self._whole_call(call)
         return said
 
-    def finish(self, response: Response) -> str:
+    def finish(self, responses: Sequence[Response]) -> str:
+        (response,) = responses
         said = ""
         status = "incomplete" if response.message.is_truncated else "completed"
         if self._kind is None and not any(item["type"] in ("message", "function_call") for item in self._items):

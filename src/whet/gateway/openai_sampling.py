@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from whet.gateway.wire import INT64, Body, RequestError, given
+from whet.gateway.wire import INT64, Body, given
 from whet.inference.protocol import MOST_STOP_CHARACTERS, MOST_STOPS
 from whet.types import Response, SamplingArgs
 
@@ -21,7 +22,7 @@ class SamplingBody(Body):
     """The fields of both interfaces."""
 
     model: str
-    n: int | None = None
+    n: int | None = Field(None, ge=1, le=128)
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     max_tokens: int | None = Field(None, ge=1, le=INT64["le"])
@@ -51,17 +52,9 @@ class SamplingBody(Body):
         return self.stream_options is not None and self.stream_options.include_usage
 
 
-def refuse_several(n: int | None) -> None:
-    if n not in (None, 1):
-        raise RequestError("n: one answer a request is possible here; ask several times", param="n")
-
-
-def usage_of(response: Response) -> dict[str, Any]:
-    usage = response.usage
-    if usage is None:
-        return {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
-    return {
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "total_tokens": usage.total_tokens,
-    }
+def usage_of(responses: Sequence[Response]) -> dict[str, Any]:
+    """Of all choices together: their prompt, which is the same, is counted once."""
+    usages = [response.usage for response in responses if response.usage is not None]
+    read = max((usage.prompt_tokens for usage in usages), default=0)
+    written = sum(usage.completion_tokens for usage in usages)
+    return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}

@@ -11,13 +11,13 @@ it is the interface's error event. What is recorded of a turn is the model's, wh
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from whet.clients.deltas import Delta, OnDelta, Told
+from whet.clients.deltas import Delta, Told
 from whet.errors import ModelError
 from whet.gateway.presence import client_gone
 from whet.gateway.wire import EventWriter, RequestError
@@ -27,15 +27,20 @@ WRITE_S = 30.0  # for a client to take what is written to it
 MOST_PENDING = 1 << 20  # characters
 
 
+Work = Callable[[Callable[[int, Delta], None]], Awaitable[Sequence[Response]]]
+"""The answers of all choices, whose deltas it passes on by the number of the choice."""
+
+
 class EventStream(StreamingResponse):
     """The answer of `work` as server-sent events. Await `begun()`, then use it as the response."""
 
-    def __init__(self, request: Request, work: Callable[[OnDelta], Awaitable[Response]], writer: EventWriter) -> None:
+    def __init__(self, request: Request, work: Work, writer: EventWriter, *, choices: int = 1) -> None:
         super().__init__((), media_type="text/event-stream", headers={"cache-control": "no-cache"})
-        self.outcome: Response | RequestError | None = None  # None: the client has not taken it all
+        self.outcome: Sequence[Response] | RequestError | None = None  # None: the client has not taken it all
         self.on_end: Callable[[], object] = lambda: None
         self._request, self._writer = request, writer
-        self._told, self._pending, self._size = Told(), list[Delta](), 0
+        self._told = [Told() for _ in range(choices)]
+        self._pending, self._size = list[tuple[int, Delta]](), 0
         self._news = asyncio.Event()
         self._work = asyncio.ensure_future(work(self._hear))
         self._gone = asyncio.ensure_future(client_gone(request.receive))
@@ -75,32 +80,33 @@ class EventStream(StreamingResponse):
         finally:
             await self._end()
 
-    def _hear(self, delta: Delta) -> None:
+    def _hear(self, choice: int, delta: Delta) -> None:
         if self._size > MOST_PENDING:
             raise RequestError("the client reads too slowly", status=408)
-        self._told.add(delta)
-        self._pending.append(delta)
+        self._told[choice].add(delta)
+        self._pending.append((choice, delta))
         self._size += len(delta.reasoning) + len(delta.content)
         self._news.set()
 
     def _prompt_tokens(self) -> int | None:
         """Told with the first delta, or by an answer that is there already."""
-        told = self._pending[0].prompt_tokens if self._pending else None
+        told = self._pending[0][1].prompt_tokens if self._pending else None
         if told is None and self._work.done() and self._work.exception() is None:
-            usage = self._work.result().usage
+            usage = self._work.result()[0].usage
             return usage.prompt_tokens if usage is not None else None
         return told
 
     def _taken(self) -> str:
         pending, self._pending, self._size = self._pending, [], 0
-        return "".join(self._writer.add(delta) for delta in pending if delta)
+        return "".join(self._writer.add(delta, choice) for choice, delta in pending if delta)
 
-    def _last(self) -> tuple[str, Response | RequestError]:
+    def _last(self) -> tuple[str, Sequence[Response] | RequestError]:
         """What ends the stream, once `work` is done: the rest of the answer, or what went wrong."""
         try:
-            response = self._work.result()
-            rest = self._told.rest(response.message)
-            return self._writer.add(rest) + self._writer.finish(response), response
+            responses = self._work.result()
+            rests = [told.rest(response.message) for told, response in zip(self._told, responses, strict=True)]
+            last = "".join(self._writer.add(rest, choice) for choice, rest in enumerate(rests))
+            return last + self._writer.finish(responses), responses
         except RequestError as error:
             return self._writer.fail(error), error
         except ModelError as error:

@@ -7,7 +7,7 @@ of events. They live in a file each; nothing here or there does I/O.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -43,6 +43,7 @@ class TurnRequest:
     stream_usage: bool = False  # a last event with the usage, in the interface where that is asked for
     token_ids: bool = False  # the answer says which token ids were read and sampled
     logprobs: bool = False
+    choices: int = 1  # answers to the same prompt, each drawn on its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +61,10 @@ class EventWriter(Protocol):
         """The stream's head; `prompt_tokens` where they are known."""
         ...
 
-    def add(self, delta: Delta) -> str: ...
+    def add(self, delta: Delta, choice: int = 0) -> str: ...
 
-    def finish(self, response: Response) -> str:
-        """What comes after the last delta."""
+    def finish(self, responses: Sequence[Response]) -> str:
+        """What comes after the last delta of all choices."""
         ...
 
     def fail(self, error: RequestError) -> str:
@@ -78,7 +79,9 @@ class Interface(Protocol):
         """Raises `RequestError` for what is malformed, and for what this gateway cannot do."""
         ...
 
-    def write_answer(self, request: TurnRequest, response: Response) -> dict[str, Any]: ...
+    def write_answer(self, request: TurnRequest, responses: Sequence[Response]) -> dict[str, Any]:
+        """`responses` are as many as the request has choices."""
+        ...
 
     def write_stream(self, request: TurnRequest, answer: AnswerId) -> EventWriter: ...
 
