@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -68,6 +70,15 @@ def commands() -> list[str]:
     return [command for command in found if "CONFIG" not in command]
 
 
+@pytest.fixture
+def _letters_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A dry run loads the environment from a folder of this test."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield
+    sys.modules.pop("letters", None)
+
+
+@pytest.mark.usefixtures("_letters_is_forgotten")
 @pytest.mark.parametrize("command", commands())
 def test_the_commands_in_documents_are_understood(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
