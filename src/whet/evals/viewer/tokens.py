@@ -38,6 +38,7 @@ class Token:
     ratio: float | None = None
     masked: bool | None = None
     clipped: bool | None = None
+    advantage: float | None = None  # of its turn alone; None: the rollout's
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,7 @@ def _given(ids: list[int], decode: Decode | None) -> list[Token]:
 def _sampled(turn: Mapping[str, Any], decode: Decode | None) -> list[Token]:
     ids = _ids(turn.get("completion_ids"))
     versions = _versions(turn.get("policy_version"), len(ids))
-    mask = turn.get("completion_mask")
+    mask, advantage = turn.get("completion_mask"), _number(turn.get("advantage"))
     return [
         Token(
             id=id,
@@ -110,6 +111,7 @@ def _sampled(turn: Mapping[str, Any], decode: Decode | None) -> list[Token]:
             ratio=_number(_at(turn.get("ratio"), place)),
             masked=_flag(_at(turn.get("masked"), place)),
             clipped=_flag(_at(turn.get("clipped"), place)),
+            advantage=advantage,
         )
         for place, (id, text) in enumerate(zip(ids, _texts(ids, decode), strict=True))
     ]

@@ -50,3 +50,12 @@ def test_what_training_made_of_a_token_is_told_where_it_is_known() -> None:
     assert colour(tokens[1], "advantage", -0.5).color is not None
     assert colour(tokens[1], "version", None) != colour(tokens[2], "version", None)
     assert colour(tokens[0], "logprob", None).dim
+
+
+def test_a_turn_with_an_advantage_of_its_own_shows_that_and_not_the_rollouts() -> None:
+    turn: dict[str, Any] = {"prompt_ids": [1], "completion_ids": [2], "completion_logprobs": [-0.5]}
+    view = token_view({"turns": [turn, {**turn, "advantage": 3.0}], "advantage": -0.5})
+    _, first, _, second = view.tokens
+    assert "advantage -0.500" in describe(first, 1, 4, -0.5)
+    assert "advantage +3.000 (its turn's own)" in describe(second, 3, 4, -0.5)
+    assert colour(first, "advantage", -0.5) != colour(second, "advantage", -0.5)

@@ -94,6 +94,7 @@ def colour(token: Token, by: Colouring, advantage: float | None) -> Style:
     if by == "logprob":
         return likely(token.logprob)
     if by == "advantage":
+        advantage = advantage if token.advantage is None else token.advantage
         return Style(color="green" if advantage > 0 else "red") if advantage else Style()
     if by == "ratio":
         return _ratio(token)
@@ -139,7 +140,9 @@ def describe(token: Token, place: int, count: int, advantage: float | None) -> l
         words.append(f"logprob {token.logprob:.4f} ({math.exp(min(0.0, token.logprob)):.2%})")
     if token.version is not None:
         words.append(f"policy version {token.version}")
-    if advantage is not None:
+    if token.advantage is not None:
+        words.append(f"advantage {token.advantage:+.3f} (its turn's own)")
+    elif advantage is not None:
         words.append(f"advantage {advantage:+.3f}")
     if token.learner_logprob is not None:
         words.append(f"learner's logprob {token.learner_logprob:.4f}")
