@@ -27,6 +27,7 @@ from whet.config import all_keys
 from whet.errors import ConfigError, DatasetError
 from whet.inference.rendering import ChatRenderer
 from whet.models.tokenizer import build_tokenizer
+from whet.rl import preflight
 from whet.rl.budgets import Budget
 from whet.rl.early_stop import reason_of_losses, reason_to_stop
 from whet.rl.evaluation import Evaluation
@@ -214,7 +215,7 @@ def evaluated(config: SftConfig) -> Any:
 def loaded(config: SftConfig) -> Any:
     """Which environments a run loads, with what."""
     asked: list[Any] = []
-    with replaced(module, load_environment=lambda *given, **named: asked.append((given, named))):
+    with replaced(preflight, load_environment=lambda *given, **named: asked.append((given, named))):
         handed("make_learner")(config)
     return asked
 
