@@ -339,3 +339,27 @@ def test_a_misspelt_setting_is_refused() -> None:
     with pytest.raises(ValidationError, match="at least 1, or -1 for all"):
         EvalConfig(environment="e", num_examples=0)
     assert all(field.description for field in EvalConfig.model_fields.values())
+
+
+SECRETS = {"user": "hunter2-user", "query": "hunter2-query", "header": "hunter2-header"}
+
+
+def test_secrets_of_addresses_headers_and_arguments_are_sent_and_not_written(
+    config: EvalConfig, endpoint: Endpoint, capfd: pytest.CaptureFixture[str]
+) -> None:
+    endpoint.status_of["say 1"] = 400
+    secret = changed(
+        config,
+        base_url=f"{endpoint.url.replace('//', '//me:' + SECRETS['user'] + '@')}?api_key={SECRETS['query']}",
+        sampling_args={"extra_headers": {"X-Key": SECRETS["header"]}},
+    )
+    run_eval(secret)
+    assert {headers.get("x-key") for headers in endpoint.headers} == {SECRETS["header"]}
+    run_eval(changed(secret, resume=next(config.output_directory.rglob("metadata.json")).parent, num_examples=6))
+    written = [file.read_text() for file in config.output_directory.rglob("*") if file.is_file()]
+    assert len(written) > 1
+    out, err = capfd.readouterr()
+    for text in [*written, out, err]:
+        assert not [name for name, value in SECRETS.items() if value in text]
+    (metadata,) = (json.loads(file.read_text()) for file in config.output_directory.rglob("metadata.json"))
+    assert metadata["base_url"].endswith("/v1?api_key=[redacted-by-whet]")

@@ -10,6 +10,7 @@ import pytest
 
 from whet.errors import ConfigError, GepaError
 from whet.gepa.options import load_config, load_resumed
+from whet.gepa.run_directory import RunDirectory
 
 Write = Callable[[str], str]
 
@@ -142,6 +143,21 @@ def test_a_run_is_gone_on_with_as_it_was_but_for_what_is_given_now(write: Write)
     assert load_resumed(run, None, {}) == first
     assert load_resumed(Path("gepa-mine"), None, {}) == first
     assert load_resumed(run, None, {"max_calls": 900}) == first.model_copy(update={"max_calls": 900})
+
+
+def test_a_run_is_saved_without_secrets_and_asks_for_them_when_it_is_resumed(write: Write) -> None:
+    url, args = "http://me:hunter2@h/v1", {"judge_api_key": "hunter3"}
+    config: Any = load_config("wordle", {"name": "gepa-mine", "model": "m", "base_url": url, "env_args": args})
+    run = RunDirectory(Path("runs/gepa-mine"))
+    run.open(config, {}, resume=False)
+    run.close()
+    written = [file.read_text() for file in run.path.iterdir()]
+    assert len(written) > 1
+    assert not [text for text in written if "hunter" in text]
+    with pytest.raises(GepaError, match=r"base_url was saved without its secret"):
+        load_resumed(run.path, None, {"env_args": args})
+    resumed = load_resumed(run.path, "wordle", {"model": "m", "base_url": url, "env_args": args})
+    assert resumed.base_url == url
 
 
 def test_arguments_that_toml_has_no_word_for_do_not_keep_a_run_from_being_written(write: Write) -> None:

@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 
 from whet.config import all_keys, section_of
-from whet.errors import ConfigError
+from whet.errors import ConfigError, RunError
 from whet.rl.config import LATER, ONE_DEVICE, RunConfig, load_run_config
+from whet.rl.resume import config_of_run
+from whet.rl.run_directory import RunDirectory
 
 MINIMAL = 'name = "r"\nbatch_size = 32\n[[env]]\nid = "reverse-text"\n'
 
@@ -31,6 +33,20 @@ def test_the_resolved_config_reads_back_as_itself(load, tmp_path: Path) -> None:
     config = load(MINIMAL, "--lora.rank", "4", "--env.0.args.length", "9", "--sampling.stop", '["x"]')
     (tmp_path / "again.toml").write_text(config.to_toml())
     assert load_run_config(tmp_path / "again.toml") == config
+
+
+def test_a_run_is_saved_without_secrets_and_resumed_with_its_own_config(load) -> None:
+    args = ["--env.0.args", '{ judge_url = "http://me:hunter2@h/v1?key=hunter3", judge_api_key = "hunter4" }']
+    config = load(MINIMAL, *args)
+    run = RunDirectory(config.directory)
+    run.open(config, resume=False)
+    run.close()
+    assert not [file for file in run.path.iterdir() if "hunter" in file.read_text()]
+    with pytest.raises(RunError, match=r"env\.0\.args\.judge_url was saved without its secret"):
+        config_of_run(run.path)
+    run.check(config, resume=True)
+    with pytest.raises(RunError, match="started with another config"):
+        run.check(load(MINIMAL, *args, "--seed", "7"), resume=True)
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from whet.clients.failures import failure
 from whet.clients.first_contact import GivenUp, giving_up
 from whet.clients.keys import find_key
 from whet.errors import EndpointUnreachableError, MissingExtraError
+from whet.redaction import redacted
 from whet.types import SamplingArgs
 
 if TYPE_CHECKING:
@@ -56,7 +57,8 @@ class ProviderClient(Client[ClientT, MessagesT, ResponseT, ToolT]):
 
     @property
     def base_url(self) -> str:
-        return str(getattr(self.client, "base_url", ""))
+        """Where the endpoint is, as it may be shown."""
+        return str(redacted(str(getattr(self.client, "base_url", ""))))
 
     @property
     def _advice(self) -> str:

@@ -31,6 +31,7 @@ from whet.evals.rows import select_rows
 from whet.evals.summary import EvalSummary, SummaryBuilder
 from whet.evals.workers.jobs import Finished, Job, Recipe
 from whet.files import json_line, sync_directory, write_whole
+from whet.redaction import redacted
 from whet.rollouts.results import METADATA, RESULTS
 from whet.rollouts.row_log import LOCK, DirectoryLock, RowLog, put_in_order, row_at
 from whet.types import RolloutOutput
@@ -270,7 +271,7 @@ class Evaluation:
 
     def _metadata(self, state: str) -> Mapping[str, Any]:
         config, env = self.config, self.env
-        return {
+        fields = {
             STATE: state,
             "env_id": env.env_id,
             "env_args": env.env_args,
@@ -293,3 +294,5 @@ class Evaluation:
             IDENTITY: self._identity,
             TASKS: self._tasks_digest,
         }
+        plain: Mapping[str, Any] = redacted(fields)
+        return plain

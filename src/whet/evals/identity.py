@@ -18,6 +18,7 @@ from whet.envs.environment import Environment
 from whet.envs.loading import locate
 from whet.errors import EnvironmentLoadError
 from whet.evals.config import EvalConfig
+from whet.redaction import redacted
 
 LEFT_OUT = ("__pycache__", ".git", ".venv", ".ruff_cache", ".mypy_cache", ".pytest_cache")
 WHOLE_BYTES = 4 << 20  # of a file up to this size all is read, of a larger one so much of either end
@@ -40,7 +41,7 @@ def identity_of(config: EvalConfig, env: Environment, sampling: Mapping[str, Any
         "independent_scoring": config.independent_scoring,
         "state_columns": list(config.state_columns),
     }
-    plain: dict[str, Any] = json.loads(json.dumps(fields, default=str))
+    plain: dict[str, Any] = redacted(json.loads(json.dumps(fields, default=str)))
     return plain
 
 

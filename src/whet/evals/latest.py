@@ -9,6 +9,7 @@ from typing import Any
 from whet.errors import RunError
 from whet.evals.config import EvalConfig
 from whet.evals.naming import results_directory
+from whet.redaction import redacted
 from whet.rollouts.results import METADATA, load_metadata
 
 OWN = ("env_args", "extra_env_kwargs", "max_tokens", "temperature", "sampling_args", "seed", "shuffle", "dtype")
@@ -48,7 +49,7 @@ def _stored(config: EvalConfig) -> list[tuple[Path, dict[str, Any]]]:
 
 def _is_of(config: EvalConfig, metadata: dict[str, Any]) -> bool:
     """Whether an evaluation was one of this config's arguments and sampling."""
-    before, now = metadata.get("config"), config.model_dump(mode="json")
+    before, now = metadata.get("config"), redacted(config.model_dump(mode="json"))
     return isinstance(before, dict) and all(before.get(name) == now[name] for name in OWN)
 
 

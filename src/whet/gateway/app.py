@@ -24,6 +24,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response as HttpResponse
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from whet.clients.client import Client
 from whet.clients.deltas import OnDelta
@@ -82,7 +83,8 @@ class Gateway:
                 routes.append(Route(path, self._endpoint(path, interface), methods=["POST"]))
             routes.append(Route(f"/sessions/{{session}}{path}", self._endpoint(path, interface), methods=["POST"]))
         answering = Starlette(routes=routes, exception_handlers={HTTPException: _http_error})
-        self.app = Guard(answering, hosts or Hosts(), lambda scope, error: _refusal(scope["path"], error))
+        guarded = Guard(answering, hosts or Hosts(), lambda scope, error: _refusal(scope["path"], error))
+        self.app: ASGIApp = answering if sessions_only else guarded
 
     def _endpoint(self, path: str, interface: Interface) -> Callable[[Request], Awaitable[HttpResponse]]:
         async def endpoint(request: Request) -> HttpResponse:

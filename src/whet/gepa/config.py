@@ -11,6 +11,7 @@ from whet.clients.endpoints import DEFAULT_FILE
 from whet.config import StrictModel
 from whet.envs.table import EnvTable
 from whet.evals.config import EvalConfig
+from whet.redaction import redacted
 
 Kind = Literal["system_prompt", "tools", "judge"]
 """Kinds of texts that can be optimised."""
@@ -187,10 +188,10 @@ class GepaConfig(StrictModel):
         ).with_endpoint()
 
     def to_toml(self) -> str:
-        """The resolved config, to begin another run with. A null among arguments, which TOML has not, is left out."""
+        """The resolved config, to begin another run with: without secrets, and without nulls, which TOML has not."""
         import tomli_w
 
-        return tomli_w.dumps(_without_none(self.model_dump(mode="json", exclude={"env_file"})))
+        return tomli_w.dumps(_without_none(redacted(self.model_dump(mode="json", exclude={"env_file"}))))
 
 
 def _without_none(value: Any) -> Any:

@@ -13,6 +13,7 @@ from whet.evals.identity import digest_of_tasks, environment_source, model_files
 from whet.gepa.config import GepaConfig
 from whet.gepa.splits import Splits
 from whet.gepa.types import Candidate
+from whet.redaction import redacted
 
 FREE_IN_SEARCH = {"held_out", "confirm_calls", "max_retries", "retry_delay", "max_unusable"}
 
@@ -50,7 +51,7 @@ def identity_of(
             "val": digest_of_tasks(example.row for example in splits.val),
         },
     }
-    plain: dict[str, Any] = json.loads(json.dumps(fields, default=str))
+    plain: dict[str, Any] = redacted(json.loads(json.dumps(fields, default=str)))
     return plain
 
 

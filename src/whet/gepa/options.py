@@ -27,6 +27,7 @@ from whet.evals.options import resolve_paths
 from whet.gepa.components import read_seed_prompt
 from whet.gepa.config import EnvSection, GepaConfig
 from whet.gepa.run_directory import CONFIG, RunDirectory
+from whet.redaction import redacted_keys
 from whet.rollouts.results import load_metadata
 
 COMMAND_LINE = "command line"
@@ -88,7 +89,13 @@ def load_resumed(directory: Path, target: str | None, given: Mapping[str, Any]) 
         return load_config(target, {**given, **place})
     found = load_metadata(directory) or {}  # also has what TOML has no word for
     saved = found.get("config") or read_toml(directory / CONFIG)
-    return validate(GepaConfig, {**_merged(saved, given), **place}, str(directory))
+    merged = {**_merged(saved, given), **place}
+    for name in redacted_keys(merged):
+        raise GepaError(
+            f"--resume {directory}: {name} was saved without its secret. Give it again, as an option or with the "
+            f"config that the run was begun with: whet gepa run CONFIG --resume {directory}."
+        )
+    return validate(GepaConfig, merged, str(directory))
 
 
 def _canonical(raw: Mapping[str, Any], source: str, folder: Path | None) -> dict[str, Any]:

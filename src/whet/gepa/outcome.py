@@ -17,6 +17,7 @@ from whet.evals.config import EvalConfig
 from whet.gepa.components import BEST_COMPONENTS, BEST_PROMPT, of_environment
 from whet.gepa.config import EnvSection, GepaConfig
 from whet.gepa.types import Candidate, CandidateRecord, Confirmation
+from whet.redaction import redacted
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +127,7 @@ def _model(config: GepaConfig, policy: EvalConfig) -> list[str]:
         return ["-m", policy.short_name, *given]
     words = ["-m", config.model]
     if config.base_url is not None:
-        words += ["-b", config.base_url]
+        words += ["-b", str(redacted(config.base_url))]
         if config.api_key_var != GepaConfig.model_fields["api_key_var"].default:
             words += ["-k", config.api_key_var]
     return words

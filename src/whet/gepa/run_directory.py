@@ -21,6 +21,7 @@ from whet.errors import GepaError, RunError
 from whet.evals.identity import differences
 from whet.files import json_line, sync_directory, write_whole
 from whet.gepa.config import GepaConfig
+from whet.redaction import redacted
 from whet.rollouts.results import METADATA, load_metadata
 from whet.rollouts.row_log import DirectoryLock
 
@@ -72,7 +73,7 @@ class RunDirectory:
             write_whole(self.path / CONFIG, config.to_toml())
             self.write(
                 state="running",
-                config=config.model_dump(mode="json", exclude={"env_file"}),
+                config=redacted(config.model_dump(mode="json", exclude={"env_file"})),
                 max_calls=config.max_calls,
                 identity=dict(identity),
             )

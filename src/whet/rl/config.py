@@ -18,6 +18,7 @@ from whet.envs.sections import with_files
 from whet.envs.table import EnvTable
 from whet.errors import ConfigError
 from whet.inference.protocol import GREEDY_BELOW
+from whet.redaction import redacted
 from whet.rl.budgets import BudgetConfig
 from whet.rl.buffer import BufferConfig
 from whet.rl.early_stop import EarlyStopConfig
@@ -326,7 +327,7 @@ class RunConfig(StrictModel):
         """The resolved config; reading it back gives an equal config."""
         import tomli_w
 
-        return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
+        return tomli_w.dumps(redacted(self.model_dump(mode="json", exclude_none=True)))
 
 
 def check_early_stop(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from whet.config import read_toml
 from whet.errors import RunError
+from whet.redaction import redacted_keys
 from whet.rl.config import RunConfig, load_run_config
 from whet.rl.monitors.protocol import Outcome
 from whet.rl.sft.config import SftConfig, load_sft_config
@@ -21,7 +22,13 @@ def config_of_run(run: Path, overrides: Sequence[str] = ()) -> RunConfig | SftCo
     if not (run / "config.toml").is_file():
         raise RunError(f"{run} is not a run: it has no config.toml. Give a directory such as runs/my-run.")
     place = ["--name", run.name, "--runs_directory", str(run.parent)]
-    load = load_sft_config if "data" in read_toml(run / "config.toml") else load_run_config
+    saved = read_toml(run / "config.toml")
+    for name in redacted_keys(saved):
+        raise RunError(
+            f"{run / 'config.toml'}: {name} was saved without its secret. Resume with the config that the run was "
+            "begun with: whet train run CONFIG --resume."
+        )
+    load = load_sft_config if "data" in saved else load_run_config
     return load(run / "config.toml", [*place, *overrides])
 
 

@@ -16,6 +16,7 @@ from typing import IO, Any, Protocol
 from whet.config import read_toml
 from whet.errors import RunError
 from whet.files import write_whole
+from whet.redaction import redacted
 from whet.rl.learner.config import OptimizerConfig
 
 LOCK = ".lock"
@@ -149,7 +150,7 @@ class RunDirectory:
 
 def config_differences(saved: Mapping[str, Any], config: RunSettings) -> list[str]:
     """What would make a resumed run another run, a line each; empty when there is nothing."""
-    now = config.model_dump(mode="json", exclude_none=True)
+    saved, now = redacted(saved), redacted(config.model_dump(mode="json", exclude_none=True))
     lines = []
     for key in sorted({*saved, *now} - {*FREE_ON_RESUME, *LENGTH}):
         for path, before, after in _differences(key, saved.get(key), now.get(key)):

@@ -20,6 +20,7 @@ from whet import __version__
 from whet.clients.client import Client
 from whet.clients.make import made_from_config, resolve_client
 from whet.errors import ConfigError, RunError
+from whet.redaction import redacted
 from whet.rollouts.garbage import calm_collector
 from whet.rollouts.groups import run_group
 from whet.rollouts.limits import rollout_limit
@@ -183,7 +184,7 @@ class _Run:
             "path_to_save": None if self.file is None else str(self.file.directory),
             "tools": next(iter(self.tools.values())) or None if len(self.tools) == 1 else None,
         }
-        return cast(GenerateMetadata, fields)
+        return cast(GenerateMetadata, redacted(fields))
 
     def _add(self, outputs: list[RolloutOutput]) -> None:
         self.outputs.extend(outputs)

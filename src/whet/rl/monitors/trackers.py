@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from whet.redaction import redacted
 from whet.rl.monitors.config import TrackioConfig, WandbConfig
 from whet.rl.monitors.protocol import Monitor
 from whet.rl.monitors.redaction import Redactor
@@ -39,5 +40,5 @@ def trackers(config: Tracked, redactor: Redactor) -> list[Monitor]:
 def _told(config: Tracked, redactor: Redactor) -> dict[str, Any]:
     """The resolved config as trackers get it: without the names of secret files, and with no secret in it."""
     plain = config.model_dump(mode="json", exclude_none=True, exclude={"env_file"})
-    told: dict[str, Any] = redactor.data(plain)
+    told: dict[str, Any] = redactor.data(redacted(plain))
     return told

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from whet.config import StrictModel, apply_overrides, parse_overrides, read_toml, validate
 from whet.errors import ConfigError
+from whet.redaction import redacted
 from whet.rl.budgets import BudgetConfig
 from whet.rl.config import (
     CheckpointingConfig,
@@ -200,7 +201,7 @@ class SftConfig(StrictModel):
         """The resolved config; reading it back gives an equal config."""
         import tomli_w
 
-        return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
+        return tomli_w.dumps(redacted(self.model_dump(mode="json", exclude_none=True)))
 
 
 def load_sft_config(path: Path, overrides: list[str] | None = None) -> SftConfig:
