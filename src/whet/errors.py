@@ -133,6 +133,14 @@ class SandboxError(InfraError):
     """A sandbox could not be created, or its host failed."""
 
 
+class SandboxFileError(SandboxError):
+    """A file did not go into a sandbox or out of it because of what its code did: a full disk, no such file.
+
+    The code's own failure, so not one that an attempt is repeated for: the rollout ends and is scored, and a reward
+    function that cannot compute its value then counts 0.
+    """
+
+
 class TunnelError(InfraError):
     """A tunnel to a rollout's endpoint died."""
 

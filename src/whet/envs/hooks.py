@@ -13,7 +13,7 @@ from typing import Any, final
 from whet.calls import CallSpec, call_all, describe, is_awaitable, resolve
 from whet.decorators import discover_decorated
 from whet.envs.exit import close_at_exit
-from whet.errors import EnvError, Error, WhetError
+from whet.errors import EnvError, Error, SandboxFileError, WhetError
 from whet.rollouts.limits import to_the_end
 from whet.rubrics.rubric import Rubric
 from whet.types import State
@@ -62,7 +62,10 @@ class Hooked(ABC):
                 self._record_error(state, error, spec.name)
 
     def _record_error(self, state: State, error: Exception, where: str) -> None:
-        """Make the rollout errored, unless it is already."""
+        """Make the rollout errored, unless it is already, or what its code did in a sandbox is at fault."""
+        if isinstance(error, SandboxFileError) and where != "setup_state":
+            state["sandbox_failure"] = str(error)
+            return
         if not isinstance(error, Error):
             wrapped = EnvError(f"{where} raised {describe(error)}")
             wrapped.__cause__ = error

@@ -106,6 +106,11 @@ class MultiTurnEnv(Environment):
     async def has_error(self, state: State) -> bool:
         return state.get("error") is not None
 
+    @stop(priority=100)
+    async def sandbox_failed(self, state: State) -> bool:
+        """What its code did keeps a file from going in or out (`SandboxFileError`): it ends, and is scored."""
+        return state.get("sandbox_failure") is not None
+
     @stop
     async def prompt_too_long(self, state: State) -> bool:
         return bool(state.get("prompt_too_long", False))

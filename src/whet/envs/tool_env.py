@@ -16,7 +16,7 @@ from whet.decorators import stop
 from whet.envs.arguments import Check, check_values
 from whet.envs.multiturn_env import MultiTurnEnv
 from whet.envs.tool_schemas import call_spread, spread_signature, tool_from_function
-from whet.errors import ConfigError, InfraError, ToolCallError, ToolParseError, WhetError
+from whet.errors import ConfigError, InfraError, SandboxFileError, ToolCallError, ToolParseError, WhetError
 from whet.rubrics.rubric import Rubric
 from whet.types import Messages, State, Tool, ToolCall, ToolMessage
 
@@ -166,7 +166,8 @@ class ToolEnv(MultiTurnEnv):
         except (Exception, SystemExit) as error:
             if isinstance(error, self.stop_errors):
                 raise ToolCallError(f"'{call['name']}' raised {type(error).__name__}: {error}") from error
-            if isinstance(error, InfraError):  # not the tool's answer: what should have run it is gone
+            # Not the tool's answer: what should have run it is gone. A file that does not fit is one.
+            if isinstance(error, InfraError) and not isinstance(error, SandboxFileError):
                 raise
             return self._told(error, call)
 

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from whet.calls import CallSpec, call_all, describe, is_awaitable, package_of, resolve
 from whet.clients.usage import judging
 from whet.decorators import discover_decorated, sort_by_priority
-from whet.errors import ConfigError, RewardError, WhetError
+from whet.errors import ConfigError, RewardError, SandboxFileError, WhetError
 from whet.parsers.parser import Parser
 from whet.types import RewardFunc, State
 
@@ -315,6 +315,8 @@ def mark_unscored(states: Sequence[State], what: str, error: Exception) -> None:
 
 
 def _add_score(state: State, func: RewardFunc, name: str, value: Any, weight: float) -> None:
+    if isinstance(value, SandboxFileError) or (state.get("sandbox_failure") and isinstance(value, Exception)):
+        value = value if isinstance(value, WhetError) else 0.0  # what cannot be computed is not earned
     if isinstance(value, BaseException):
         if isinstance(value, WhetError) or not isinstance(value, Exception):
             raise value

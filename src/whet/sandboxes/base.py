@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 
-from whet.errors import ConfigError, SandboxError
+from whet.errors import ConfigError, SandboxError, SandboxFileError
 from whet.sandboxes.guest_process import killed_process
 from whet.sandboxes.network import NetworkUse
 from whet.sandboxes.protocol import MIB, Command, ExecResult, Limit, Process, SandboxSpec
@@ -170,17 +170,17 @@ class SandboxBase(ABC):
         return BackgroundJob(asyncio.ensure_future(self.exec(command, cwd=cwd, env=env, timeout_s=timeout)))
 
     async def write(self, path: str, data: bytes) -> None:
-        """Write a file inside, with the folders above it. Raises SandboxError when it does not fit."""
+        """Write a file inside, with the folders above it. Raises SandboxFileError when it does not fit."""
         script = 'mkdir -p -- "$(dirname -- "$1")" && cat > "$1"'
         result = await self.exec(["sh", "-c", script, "sh", path], stdin=data)
         if not result.ok:
-            raise SandboxError(f"sandbox {self.id}: cannot write {path}: {_reason(result)}")
+            raise SandboxFileError(f"sandbox {self.id}: cannot write {path}: {_reason(result)}")
 
     async def read(self, path: str, max_bytes: int = 16 * MIB) -> bytes:
-        """A file's bytes. Raises SandboxError when there is no such file or it is larger than `max_bytes`."""
+        """A file's bytes. Raises SandboxFileError when there is none or it is larger than `max_bytes`."""
         result = await self.exec(["sh", "-c", 'cat < "$1"', "sh", path], output_bytes=max_bytes)
         if not result.ok:
-            raise SandboxError(f"sandbox {self.id}: cannot read {path}: {_reason(result)}")
+            raise SandboxFileError(f"sandbox {self.id}: cannot read {path}: {_reason(result)}")
         return result.stdout_bytes
 
     async def upload(self, local: str | Path, path: str) -> None:
@@ -201,7 +201,7 @@ class SandboxBase(ABC):
         """Copy a file or a folder from inside to the host: contents only, no owner, no mode, no link.
 
         A folder is copied whole or not at all. Returns the names of the links and special files in it, which are left
-        out. Raises SandboxError when it is not there, or larger than `max_bytes` or `max_files`.
+        out. Raises SandboxFileError when it is not there, or larger than `max_bytes` or `max_files`.
         """
         self._check_open()
         if (await self.exec(["test", "-d", path])).ok:

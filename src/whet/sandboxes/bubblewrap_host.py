@@ -25,6 +25,7 @@ from whet.sandboxes.shown import Layout, layouts
 
 _log = logging.getLogger(__name__)
 PROBE_S = 30.0
+MOST_OPEN = 65536  # descriptors of this process
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,7 @@ def host() -> Host:
             f"the bubblewrap sandbox needs Linux and this is {sys.platform}. Use the docker backend."
         )
     found = programs()
+    _raise_open_files()
     filter_ = seccomp.filter_for(os.uname().machine)
     if filter_ is None:
         raise SandboxUnavailableError(
@@ -83,6 +85,19 @@ def host() -> Host:
             refused.setdefault(layout.strip(), program.path)
     said = "; ".join(f"{path}: {words}" for words, path in refused.items())
     raise SandboxUnavailableError(f"the bubblewrap sandbox does not start here. {said}. {advice(said, found[0].path)}")
+
+
+def _raise_open_files() -> None:
+    """The kernel hands over no descriptors while more than this are on their way, over all of a user's processes.
+
+    Code in a sandbox may have as many on their way as it may have open, so this process may have more.
+    """
+    import resource  # not on every system, and this file is imported on all of them
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MOST_OPEN if hard == resource.RLIM_INFINITY else min(hard, MOST_OPEN)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def environment(execution: Start) -> dict[str, str]:

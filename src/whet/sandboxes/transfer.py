@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from whet.errors import ConfigError, SandboxError
+from whet.errors import ConfigError, SandboxError, SandboxFileError
 from whet.sandboxes import folders
 from whet.sandboxes.protocol import Command, Process, SandboxSpec
 
@@ -76,7 +76,7 @@ async def download_folder(
 
 
 async def _while_running(sandbox: _Startable, process: Process, work: Callable[[], T], what: str) -> T:
-    """Run `work` on a thread beside a process inside. Raises SandboxError for the first of them that failed."""
+    """Run `work` on a thread beside a process inside. Raises SandboxFileError for the first that failed."""
     said = asyncio.ensure_future(_complaint(process))
     working = asyncio.ensure_future(asyncio.to_thread(work))
     try:
@@ -88,9 +88,10 @@ async def _while_running(sandbox: _Startable, process: Process, work: Callable[[
             process.kill()
             await process.wait()
             reason = await said or str(error) or f"no bytes for {sandbox.spec.timeout_s:g} s"
-            raise SandboxError(f"sandbox {sandbox.id}: {what}: {reason}") from error
+            ours = isinstance(error, OSError) and not isinstance(error, ConnectionError | TimeoutError)
+            raise (SandboxError if ours else SandboxFileError)(f"sandbox {sandbox.id}: {what}: {reason}") from error
         if status != 0:
-            raise SandboxError(f"sandbox {sandbox.id}: {what}: {await said or f'tar ended with {status}'}")
+            raise SandboxFileError(f"sandbox {sandbox.id}: {what}: {await said or f'tar ended with {status}'}")
         return value
     finally:
         process.kill()

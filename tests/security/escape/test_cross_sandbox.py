@@ -8,10 +8,12 @@ programs do what they say.
 from __future__ import annotations
 
 import asyncio
+import resource
 
 import pytest
 
 from whet.sandboxes.bubblewrap import BubblewrapBackend
+from whet.sandboxes.bubblewrap_command import OPEN_FILES
 from whet.sandboxes.bubblewrap_host import host as machine
 from whet.sandboxes.protocol import SandboxSpec
 
@@ -180,6 +182,26 @@ def test_the_same_programs_take_it_within_one_sandbox(name: str) -> None:
     said, why = asyncio.run(probed(attack, probe, one=True))
     assert said == "", "the probe works beside the attack"
     assert "did not run" not in why, why
+
+
+def test_what_code_has_on_its_way_does_not_keep_the_host_from_starting_a_command() -> None:
+    """Three descriptors are handed over for each; where all have one user, the host's limit has to be the larger."""
+    attack, _, _ = PER_PERSON["descriptors in flight"]
+
+    async def run() -> str:
+        backend = BubblewrapBackend()
+        async with await backend.create(SPEC) as first:
+            held = f"{COMMON}\n{attack}\nprint('held', flush=True)\nsignal.pause()"
+            attacker = await first.start(["python3", "-c", held])
+            await attacker.stdout.readline()
+            async with await backend.create(SPEC) as second:
+                said = (await first.exec("echo one")).stdout + (await second.exec("echo other")).stdout
+            attacker.kill()
+            attacker.close()
+            return said
+
+    assert asyncio.run(run()) == "one\nother\n"
+    assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > OPEN_FILES + 253
 
 
 REFUSED = {

@@ -19,7 +19,7 @@ from typing import Any
 
 from whet.calls import describe
 from whet.envs.sandboxed.request import CreateSandboxRequest, as_request, background_command, spec_of, without_meaning
-from whet.errors import ConfigError, InfraError, SandboxError, WhetError
+from whet.errors import ConfigError, InfraError, SandboxError, SandboxFileError, WhetError
 from whet.rollouts.limits import to_the_end
 from whet.sandboxes.places import Place, Places
 from whet.sandboxes.pool import shared_pool
@@ -171,6 +171,8 @@ class SandboxClient:
             _in_setup.set(_in_setup.get() | {sandbox_id})
             try:
                 await work()
+            except SandboxFileError as error:  # no code has run that could be at fault
+                raise SandboxSetupError(str(error)) from error
             except (InfraError, WhetError):
                 raise
             except Exception as error:

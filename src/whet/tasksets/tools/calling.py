@@ -14,7 +14,7 @@ from typing import Any
 from whet.calls import CallSpec, resolve
 from whet.envs.tool_env import UnknownToolError
 from whet.envs.tool_schemas import tool_from_function
-from whet.errors import ConfigError, InfraError, WhetError
+from whet.errors import ConfigError, InfraError, SandboxFileError, WhetError
 from whet.tasksets.task import Task
 from whet.tasksets.tools.bindings import RESERVED, Objects, at_path, bound_arguments, value_of
 from whet.tasksets.tools.toolset import MCPTool, Toolset, tool_name
@@ -120,6 +120,8 @@ class RolloutTools:
             if not isinstance(arguments, dict):
                 raise ValueError(f"the arguments should be a JSON object, not {call['arguments']:.200}")
             result = await self.call(call["name"], arguments)
+        except SandboxFileError as error:
+            result = str(error)
         except (WhetError, InfraError):  # not the tool's answer: what should have run it is gone
             raise
         # SystemExit too: a tool that parses options leaves that way over what a model wrote.
