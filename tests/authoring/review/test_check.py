@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -187,6 +188,16 @@ def test_the_code_sees_no_keys_no_files_and_no_network_of_the_host(
     """
     said = message(review(source=source), "load-fails")
     assert "[None, False, 101, 'Read-only file system']" in said
+
+
+def test_programs_of_the_system_are_found_whatever_path_the_host_has(
+    review: Review, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bin").mkdir()
+    for name in ("setpriv", "unshare", "mount", "mkdir", "sh"):
+        (tmp_path / "bin" / name).symlink_to(shutil.which(name) or "/bin/false")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    assert "import-fails" not in codes(review(before="import subprocess\nsubprocess.run(['true'], check=True)\n"))
 
 
 def test_without_a_sandbox_the_keys_stay_away_all_the_same_and_the_report_says_so(

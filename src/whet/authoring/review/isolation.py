@@ -186,7 +186,7 @@ def _environment(hash_seed: int) -> dict[str, str]:
 @contextlib.contextmanager
 def _bubblewrap(env: dict[str, str], readable: Sequence[Path]) -> Iterator[tuple[list[str], list[int]]]:
     """The command that a program goes behind, and the descriptors that it needs."""
-    from whet.sandboxes.bubblewrap_command import OWN_FILES, SYSTEM_FILES
+    from whet.sandboxes.bubblewrap_command import OWN_FILES, PATH, SYSTEM_FILES
     from whet.sandboxes.bubblewrap_host import host
 
     try:
@@ -196,6 +196,7 @@ def _bubblewrap(env: dict[str, str], readable: Sequence[Path]) -> Iterator[tuple
             f"the package's code would run in a sandbox, and there is none: {error} "
             "Or run it unprotected, with your rights: --no-sandbox."
         ) from error
+    env["PATH"] = f"{env['PATH']}:{PATH}" if "PATH" in env else PATH  # the host's may lie where nothing is shown
     env["HF_HUB_OFFLINE"] = "1"  # an answer at once rather than a wait for a network that is not there
     env["WHET_SANDBOX_BACKEND"] = "subprocess"  # no sandbox can be made in a sandbox, and this one is the boundary
     args = [machine.program, "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
