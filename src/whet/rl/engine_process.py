@@ -129,6 +129,7 @@ def _run(
 async def _serve(engine: Any, key: str, listening: socket.socket) -> None:
     import uvicorn
 
+    from whet.gateway.connections import raise_open_files
     from whet.gateway.engine_server import EngineServer
 
     class Server(uvicorn.Server):
@@ -137,6 +138,7 @@ async def _serve(engine: Any, key: str, listening: socket.socket) -> None:
             """Signals are the parent's business."""
             yield
 
+    raise_open_files()  # a connection for each request that is being answered
     gc.collect()
     gc.freeze()  # what is loaded stays: a collection that visits all of torch stops every answer
     settings = uvicorn.Config(
