@@ -99,6 +99,17 @@ def test_commands_run_through_exec_and_the_container_is_removed_at_the_end(tmp_p
     ]
 
 
+def test_a_container_that_died_for_memory_is_the_codes_failure_then_and_later(tmp_path: Path) -> None:
+    dead = 'if [ "$1" = exec ]; then exit 137; fi; if [ "$1" = inspect ]; then echo "false true"; fi'
+
+    async def run() -> list[str | None]:
+        async with await DockerBackend(scripted(tmp_path, dead)).create(SandboxSpec()) as sandbox:
+            return [(await sandbox.exec("anything")).limit for _ in range(2)]
+
+    assert asyncio.run(run()) == ["memory", "memory"]
+    assert "rm --force" in (tmp_path / "asked").read_text()
+
+
 def test_containers_of_killed_processes_are_removed_and_those_of_living_ones_stay(tmp_path: Path) -> None:
     names = f"whet-docker-{os.getpid()}-1 whet-docker-{2**22 + 1}-1 somebody-elses"
     program = scripted(tmp_path, f'if [ "$1" = ps ]; then printf "%s\\n" {names}; fi')

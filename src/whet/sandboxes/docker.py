@@ -103,10 +103,16 @@ class DockerSandbox(SandboxBase):
         return _ContainerProcess(process, self._end_all, self._check_running)
 
     async def _check_running(self) -> None:
-        """Raise SandboxError when the container is gone. Asked of the engine: the code could write its messages."""
-        inspect = [self.program, "inspect", "--format", "{{.State.Running}}", self.id]
+        """Raise SandboxError when the container is gone. Asked of the engine: the code could write its messages.
+
+        One that ended when the code had used up its memory is the code's failure: files are memory and outlive it.
+        """
+        inspect = [self.program, "inspect", "--format", "{{.State.Running}} {{.State.OOMKilled}}", self.id]
         code, out, said = await streams.run(inspect, timeout_s=60.0)
-        if code != 0 or out.strip() != "true":
+        running, _, out_of_memory = out.strip().partition(" ")
+        if code == 0 and running == "false" and out_of_memory == "true":
+            self._end_by_code("its code used up the memory, down to the first process", "memory")
+        elif code != 0 or running != "true":
             raise SandboxError(f"its container does not run any more. {said.strip()}")
 
     def _end_all(self) -> None:
@@ -152,7 +158,7 @@ class _ContainerProcess(streams.HostProcess):
 def run_arguments(name: str, spec: SandboxSpec) -> list[str]:
     """`docker run` for an idle container with a sandbox's limits. It ends by itself at the end of its lifetime."""
     disk = f"rw,nosuid,nodev,exec,size={spec.disk_bytes},mode=1777"  # podman takes no owner
-    args = ["run", "--detach", "--rm", "--init", "--name", name, "--hostname", "sandbox"]
+    args = ["run", "--detach", "--init", "--name", name, "--hostname", "sandbox"]
     args += ["--label", f"{LABEL}={socket.gethostname()}"]
     args += ["--network", "none", "--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges"]
     # The process that idles is root's, without a capability: what ends all of the code's processes spares it.
