@@ -134,7 +134,8 @@ def test_clients_of_the_packages_are_made_from_a_config(monkeypatch):
     )
     client = clients.setup_openai_client(config)
     assert type(client).__name__ == "AsyncOpenAI"
-    assert (str(client.base_url), client.api_key) == ("http://127.0.0.1:2/v1/", "none")
+    assert (str(client.base_url), client.api_key) == ("http://127.0.0.1:2/v1/", "secret")
+    assert client.timeout.read == 7
     assert [one.api_base_url for one in clients.resolve_client_configs(config)] == [
         "http://127.0.0.1:1/v1",
         "http://127.0.0.1:2/v1",

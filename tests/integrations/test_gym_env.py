@@ -94,6 +94,12 @@ def test_every_environment_that_was_made_is_closed():
     assert Counter.opened == Counter.closed == 2  # one for the rows, one for the episode
 
 
+def test_an_episode_that_was_cut_off_is_not_done():
+    env = whet.GymEnv(Counter, num_train_episodes=1, num_eval_episodes=0, max_episode_steps=1)
+    (row,) = env.evaluate_sync(whet.ScriptedClient(["1"] * 9), "m", state_columns=["gym_done"])["outputs"]
+    assert (row["stop_condition"], row["gym_done"]) == ("max_turns_reached", False)
+
+
 def test_an_environment_may_have_episodes_of_one_kind_alone():
     env = whet.GymEnv(Counter, num_train_episodes=0, num_eval_episodes=2)
     assert (env.dataset, len(env.eval_dataset)) == (None, 2)

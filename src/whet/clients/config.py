@@ -5,9 +5,10 @@ Keys are named by environment variable and never written here, so that a config 
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from whet.types import Usage
 
@@ -56,7 +57,26 @@ class ClientConfig(EndpointConfig):
         default_factory=list, description="replicas, used in turn, one per group; empty = only the endpoint above"
     )
 
+    @field_validator("endpoint_configs", mode="before")
+    @classmethod
+    def _endpoints_alone(cls, value: Any) -> Any:
+        """An entry may be a whole `ClientConfig`, of which the endpoint counts; not one with entries of its own."""
+        return [_endpoint_of(entry) for entry in value] if isinstance(value, list) else value
+
     def spread(self) -> list[ClientConfig]:
-        """One config per endpoint."""
+        """One config per endpoint; what an endpoint does not set is that of this config."""
         own = self.model_copy(update={"endpoint_configs": []})
-        return [own.model_copy(update=dict(endpoint)) for endpoint in self.endpoint_configs] or [own]
+        return [
+            own.model_copy(update={name: getattr(endpoint, name) for name in endpoint.model_fields_set})
+            for endpoint in self.endpoint_configs
+        ] or [own]
+
+
+def _endpoint_of(entry: Any) -> Any:
+    fields = entry.model_dump(exclude_unset=True) if isinstance(entry, ClientConfig) else entry
+    if not isinstance(fields, Mapping):
+        return entry
+    if fields.get("endpoint_configs"):
+        raise ValueError("entries of endpoint_configs cannot include endpoint_configs")
+    of_clients = ClientConfig.model_fields.keys() - EndpointConfig.model_fields.keys()
+    return {name: value for name, value in fields.items() if name not in of_clients}

@@ -127,6 +127,10 @@ class GymEnv(MultiTurnEnv):
     def wrap_response(self, text: str) -> Messages:
         return [UserMessage(text)]
 
+    async def setup_state(self, state: State) -> None:
+        state["gym_done"] = False
+        await super().setup_state(state)
+
     async def env_response(self, messages: Messages, state: State, **kwargs: Any) -> Messages:
         if "gym_env" not in state:
             state["gym_env"] = gym = self.env_cls(**self.env_kwargs)
