@@ -166,3 +166,8 @@ def test_a_function_can_be_named_by_its_place(rows, roll, tmp_path, monkeypatch)
     monkeypatch.syspath_prepend(tmp_path)
     (state,) = roll(whet.Env(whet.Taskset(source=rows(), config={"rewards": ["made_up_signals:short"]})), ["yes"])
     assert state["reward"] == 1.0
+
+
+def test_one_package_or_command_of_a_sandbox_may_be_text():
+    config = whet.SandboxConfig(packages="numpy", setup_commands="true")
+    assert (config.packages, config.setup_commands) == (["numpy"], ["true"])

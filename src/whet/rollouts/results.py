@@ -64,7 +64,8 @@ def state_to_output(state: State, state_columns: Sequence[str] | None = None) ->
         problem = not_json(value)
         if problem is not None:
             raise ConfigError(
-                f"state column '{column}' holds {problem}, which JSON cannot; leave it out of state_columns."
+                f"state column '{column}' holds {problem}, which is not JSON-serializable; leave it out of "
+                "state_columns."
             )
         output[column] = value
     return output

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import ConfigDict, Field, ValidationError, model_validator
+from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from whet.config import StrictModel, explain, read_toml
 from whet.errors import ConfigError
@@ -111,6 +111,11 @@ class SandboxConfig(Config):
     setup_timeout: int = Field(300, description="Seconds each of them may take.")
     scope: Scope = Field("rollout", description="How long it lives.")
     prefer: Literal["program"] | None = Field(None, description="Use that of the program where there is one.")
+
+    @field_validator("packages", "setup_commands", mode="before")
+    @classmethod
+    def _one_is_a_list(cls, value: Any) -> Any:
+        return [value] if isinstance(value, str) else value
 
 
 class HarnessConfig(PartConfig):
