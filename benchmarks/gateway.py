@@ -31,7 +31,7 @@ def request(**more: Any) -> bytes:
     ]
     body = json.dumps({"model": "whet/tiny", "messages": messages, **more}).encode()
     return (
-        b"POST /v1/chat/completions HTTP/1.1\r\nHost: gateway\r\nContent-Type: application/json\r\n"
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
     )
 
