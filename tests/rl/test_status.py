@@ -78,6 +78,6 @@ def test_nothing_but_the_file_is_left_behind(status: Status) -> None:
 
 def test_a_stall_is_told_at_once_and_is_over_with_the_next_step(status: Status) -> None:
     started(status).note("stalled: the learner has waited 75 s for a batch of rollouts")
-    assert read(status)["stalled"] == "the learner has waited 75 s for a batch of rollouts"
+    assert read(status)["stalled"] == ["the learner has waited 75 s for a batch of rollouts"]
     status.step(StepReport(4, {}))
     assert "stalled" not in read(status)

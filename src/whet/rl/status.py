@@ -26,6 +26,8 @@ from whet.rl.watchdog import STALLED
 
 HEARTBEAT_SECONDS = 2.0
 """Least time between two writes that tell nothing new but that the run is alive."""
+MOST_STALLS = 3
+"""Lines of what keeps a run waiting that are kept: who waits for whom, and what that one waits for."""
 
 
 class Status:
@@ -66,7 +68,8 @@ class Status:
     def note(self, message: str) -> None:
         self._fields["last_note"] = message
         if message.startswith(STALLED):
-            self._fields["stalled"] = message.removeprefix(STALLED)
+            told = [*self._fields.get("stalled", ()), message.removeprefix(STALLED)]
+            self._fields["stalled"] = told[-MOST_STALLS:]
             self._write()
         else:
             self._beat()

@@ -61,7 +61,7 @@ def _life(run: StoredRun, *, verify: bool) -> Life:
         state=run.state,
         silent_seconds=_age(run.status.get("heartbeat")),
         last_error=run.status.get("last_error"),
-        stalled=run.status.get("stalled"),
+        stalled=run.status.get("stalled") or (),
         faults=faults,
         checkpoints=sorted(steps),
     )

@@ -67,7 +67,7 @@ class Life:
     state: str = "running"  # as status.json has it; `died` where it says so of a run that no process holds
     silent_seconds: float = 0.0  # since its last heartbeat
     last_error: str | None = None
-    stalled: str | None = None  # what it waits for longer than usual, since its last step
+    stalled: Sequence[str] = ()  # what it waits for longer than usual, since its last step
     faults: Sequence[str] = ()  # of checkpoints that cannot be trusted
     checkpoints: Sequence[int] | None = None  # their steps; None where nobody looked
 

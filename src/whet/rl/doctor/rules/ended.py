@@ -53,7 +53,7 @@ def check(run: RunRecord) -> Iterator[Finding]:
             "stalled",
             "warning",
             "the run is stalled",
-            [life.stalled, where],
+            [*life.stalled, where],
             [Change("mend what keeps it waiting; the run replaces it or stops with a checkpoint at its deadline")],
         )
     elif life.state == "running" and life.silent_seconds > _patience(seconds.mean if len(seconds) else 0.0):
