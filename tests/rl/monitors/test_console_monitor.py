@@ -317,3 +317,16 @@ def test_a_change_has_the_interval_of_its_paired_tasks() -> None:
 def test_one_task_has_no_interval() -> None:
     _, [row] = compare(scored(0.25), scored(0.5))
     assert row.values["greedy"].reach is None
+
+
+def test_the_live_view_shows_the_members_of_a_group_below_it() -> None:
+    progress = Progress(plan(environments=["mix"], members={"mix": ["mix/alpha", "mix/beta"]}), lambda: 0.0)
+    alpha = EvalScore("mix/alpha", "greedy", 0.25, {}, 4)
+    progress.on_evaluation(EvalReport("before", 0, 0, [EvalScore("mix", "greedy", 0.5, {}, 8, members=[alpha])]))
+    progress.on_step(StepReport(1, {"reward/mean": 0.5, "reward/mix/mean": 0.5, "reward/mix/beta/mean": 0.75}))
+    console = Console(file=io.StringIO(), width=80, height=20, force_terminal=True, color_system=None)
+    lines = console.render_lines(live_view(progress, 80, 20), pad=False)
+    texts = ["".join(segment.text for segment in line).rstrip() for line in lines]
+    assert any(text.split() == ["alpha", "0.250", "-"] for text in texts)
+    assert any(text.split() == ["beta", "-", "0.750", "▇"] for text in texts)
+    assert any(text.split()[:3] == ["mix", "0.500", "0.500"] for text in texts)
