@@ -59,10 +59,7 @@ def lock_memory(size):
     return area
 numbers = iter(range(1 << 30))
 def make_queue(room=10):
-    class Attributes(ctypes.Structure):
-        _fields_ = [(name, ctypes.c_long) for name in ("flags", "most", "size", "now")]
-        _pack_ = 8
-    wanted = (ctypes.c_long * 8)(0, room, 64)
+    wanted = (ctypes.c_long * 8)(0, room, 1024)
     return check(libc.mq_open(b"/q%d" % next(numbers), os.O_CREAT | os.O_RDWR, 0o600, wanted))
 """
 # name: (attack, probe, whether the probe fails beside the attack in one sandbox)

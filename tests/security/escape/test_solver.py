@@ -90,10 +90,12 @@ def python() -> Iterator[Path]:
         shutil.copytree(base / sys.platlibdir / VERSION, library, ignore=shutil.ignore_patterns(*LEFT_OUT))
         for shared in (base / "lib").glob("libpython*.so*"):
             shutil.copy(shared, prefix / "lib" / shared.name)
-        packages = library / "site-packages"
-        packages.mkdir()
+        ask = "import site; print(site.getsitepackages()[-1])"  # Debian's has a name of its own for it
+        found = subprocess.run([str(prefix / "bin" / VERSION), "-c", ask], capture_output=True, text=True, check=True)
+        packages = Path(found.stdout.strip())
+        packages.mkdir(parents=True)
         shutil.copytree(REPOSITORY / "environments/code_tests/code_tests", packages / "code_tests")
-        others = [str(REPOSITORY / "src"), *(path for path in sys.path if path.endswith("site-packages"))]
+        others = [str(REPOSITORY / "src"), *(path for path in sys.path if path.endswith("-packages"))]
         (packages / "others.pth").write_text("\n".join(others))
         yield prefix / "bin" / VERSION
 
