@@ -36,13 +36,13 @@ _TYPES = (
 _HOSTED_SANDBOXES = "prime_sandboxes"
 _MODULES: dict[str, tuple[str, ...]] = {
     _HOSTED_SANDBOXES: (
-        "whet.envs.sandboxed.client:CommandTimeoutError,SandboxClient",
+        "whet.envs.sandboxed.client:CommandResponse,CommandTimeoutError",
         "whet.compat.hosted_sandboxes",
     ),
     f"{_HOSTED_SANDBOXES}.exceptions": (
         "whet.envs.sandboxed.client:CommandTimeoutError",
-        "whet.compat.hosted_sandboxes:APIError,DownloadTimeoutError,SandboxFileNotFoundError,SandboxNotRunningError,"
-        "SandboxOOMError,SandboxTimeoutError,UploadTimeoutError",
+        "whet.compat.hosted_sandboxes:APIError,DownloadTimeoutError,SandboxFileNotFoundError,SandboxImagePullError,"
+        "SandboxNotRunningError,SandboxOOMError,SandboxTimeoutError,UploadTimeoutError",
     ),
     "verifiers": ("whet", *_TYPES, "whet.compat.names:quiet_verifiers", "whet.compat.environments:ToolRubric"),
     "verifiers.types": _TYPES,

@@ -6,13 +6,24 @@ Times are Unix seconds. They are records for people to read; nothing in whet dec
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, ClassVar
 
 
 class _Fields:
-    """Reading by key as well as by attribute, as environments written for 0.1 may."""
+    """Reading by key as well as by attribute, and as a dict, as environments and trainers written for 0.1 may."""
 
     __slots__ = ()
+    _computed: ClassVar[tuple[str, ...]] = ("duration",)
+
+    def keys(self) -> list[str]:
+        return [*type(self).__slots__, *self._computed]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.keys())
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.keys()
 
     def __getitem__(self, key: str) -> Any:
         return getattr(self, key)
@@ -58,6 +69,7 @@ class RolloutTiming(_Fields):
     """When things happened in a rollout; seconds."""
 
     __slots__ = ("env", "generation", "model", "scoring", "setup", "start_time")
+    _computed = ("total", "overhead", "generation_ms", "scoring_ms", "total_ms")
 
     def __init__(self) -> None:
         self.start_time = time.time()
@@ -71,6 +83,19 @@ class RolloutTiming(_Fields):
     def total(self) -> float:
         """From the start of generation to the end of scoring; 0 until the rollout is scored."""
         return self.scoring.end - self.generation.start if self.scoring.end > 0.0 else 0.0
+
+    @property
+    def generation_ms(self) -> float:
+        """`generation_ms`, `scoring_ms` and `total_ms` are the names of 0.1.8 to 0.1.10, in milliseconds."""
+        return self.generation.duration * 1000
+
+    @property
+    def scoring_ms(self) -> float:
+        return self.scoring.duration * 1000
+
+    @property
+    def total_ms(self) -> float:
+        return self.total * 1000
 
     @property
     def overhead(self) -> float:

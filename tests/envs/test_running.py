@@ -203,3 +203,22 @@ def test_a_client_that_does_without_the_constructor_of_client_answers(env):
     assert (outputs["metadata"]["avg_reward"], outputs["metadata"]["base_url"], own.asked) == (1.0, "", 2)
     assert own.config is None
     own.logger.debug("it has a logger")
+
+
+def test_a_trainer_of_0_1_9_can_take_a_state_apart_and_put_it_together(env, client):
+    """As the environment workers of prime-rl do, which send states between processes."""
+    row = env.get_dataset()[0]
+    call = env.run_group([whet.RolloutInput(**row)], client, "m", gen_sampling_args={}, gen_sem=Sem(), score_sem=Sem())
+    (state,) = asyncio.run(call)
+    timing = dict(state.get("timing", {}))
+    assert timing["generation_ms"] == state["timing"]["generation"]["duration"] * 1000
+    assert timing["total_ms"] == timing["total"] * 1000
+    assert "scoring_ms" in state["timing"]
+    assert dict(timing["setup"]).keys() == {"start", "end", "duration"}
+    plain = state.copy()
+    given = plain.pop("input")
+    fields = {field: given[field] for field in whet.State.INPUT_FIELDS if field in given}
+    again = whet.State(**{**plain, "input": fields})
+    again["trajectory"] = [whet.TrajectoryStep(**step) for step in again["trajectory"]]
+    assert again["prompt"][0].content == "a"
+    assert again["trajectory"][0]["completion"][0].content == "a"

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from whet.envs.sandboxed.client import SandboxClient
+from whet.envs.sandboxed.client import SandboxClient, SandboxHandle
 from whet.envs.sandboxed.request import CreateSandboxRequest
 
 __all__ = [
@@ -20,7 +20,9 @@ __all__ = [
     "AsyncSandboxClient",
     "CreateSandboxRequest",
     "DownloadTimeoutError",
+    "Sandbox",
     "SandboxFileNotFoundError",
+    "SandboxImagePullError",
     "SandboxNotRunningError",
     "SandboxOOMError",
     "SandboxTimeoutError",
@@ -33,6 +35,9 @@ class AdvancedConfigs(BaseModel):
     """Settings of the hosted service. They are kept with a request, and have no effect on whet's sandboxes."""
 
     model_config = ConfigDict(extra="allow")
+
+
+Sandbox = SandboxHandle
 
 
 class APIError(Exception):
@@ -57,6 +62,10 @@ class SandboxNotRunningError(APIError):
 
     def __init__(self, sandbox_id: str, *details: Any, **more: Any) -> None:
         super().__init__(f"sandbox {sandbox_id} is not running", *details, *more.values())
+
+
+class SandboxImagePullError(SandboxNotRunningError):
+    """The image of a sandbox could not be had."""
 
 
 class SandboxOOMError(SandboxNotRunningError):
