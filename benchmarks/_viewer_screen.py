@@ -19,7 +19,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from terminals import KEYS, Terminal
-from whet.evals.viewer.location import beside
+from whet.viewer.location import beside
 
 PRESSES = 60
 PAUSE = 0.05  # seconds between two keys, so that the index goes on meanwhile

@@ -53,12 +53,12 @@ from whet.inference.embedded import EmbeddedEngine
 from whet.inference.protocol import SampleRequest, SamplingParams
 from whet.inference.remote import RemoteEngine
 from whet.models.tokenizer import build_tokenizer
-from whet.rl import engine_process
-from whet.rl.engine_process import EngineProcess
-from whet.rl.handover import shared_memory, weights_directory
 from whet.rl.learner.config import LoraConfig, OptimizerConfig
 from whet.rl.learner.make import make_learner
 from whet.rl.learner.torch_learner import TorchLearner
+from whet.rl.storage.weight_directory import shared_memory, weights_directory
+from whet.rl.supervision import engine_process
+from whet.rl.supervision.engine_process import EngineProcess
 
 SHAPES: dict[str, dict[str, int]] = {
     "4M": {"hidden_size": 256, "intermediate_size": 640, "num_hidden_layers": 5, "vocab_size": 2048},

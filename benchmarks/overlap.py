@@ -25,18 +25,18 @@ from typing import Any
 
 import whet
 from whet.inference.protocol import WeightUpdate
-from whet.rl.backlog import PARTS, Backlog, Lead
 from whet.rl.config import RunConfig
-from whet.rl.curriculum import MixedCurriculum, Pool
-from whet.rl.dispatcher import Dispatcher
+from whet.rl.data.curriculum import MixedCurriculum, Pool
+from whet.rl.data.reward_shaping import RewardShaper
 from whet.rl.learner.protocol import LossOutput, OptimOutput
+from whet.rl.loop.async_source import Stream
+from whet.rl.loop.group_runner import GroupRunner, TrainingEnv
+from whet.rl.loop.orchestrator import Orchestrator, inline
+from whet.rl.loop.rollout_buffer import PARTS, Backlog, Lead
+from whet.rl.loop.sync_source import Dispatcher
 from whet.rl.monitors import MonitorGroup
-from whet.rl.orchestrator import Orchestrator, inline
-from whet.rl.records import Records
-from whet.rl.run_directory import RunDirectory
-from whet.rl.runner import GroupRunner, TrainingEnv
-from whet.rl.shaping import RewardShaper
-from whet.rl.stream import Stream
+from whet.rl.storage.records import Records
+from whet.rl.storage.run_directory import RunDirectory
 from whet.types import Response, ResponseMessage, ResponseTokens
 
 GROUPS, GROUP = 16, 4

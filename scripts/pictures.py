@@ -26,9 +26,9 @@ from whet.evals.report.page import page
 from whet.evals.session import run_evals
 from whet.evals.summary import EvalSummary
 from whet.evals.view import print_summaries
-from whet.evals.viewer.app import Viewer
-from whet.evals.viewer.store import open_store
 from whet.types import RolloutOutput
+from whet.viewer.app import Viewer
+from whet.viewer.store import open_store
 
 ROOT = Path(__file__).parents[1]
 TARGET = ROOT / "docs" / "pictures"

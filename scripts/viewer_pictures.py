@@ -15,7 +15,7 @@ from textual.pilot import Pilot
 
 from pictures import HEIGHT, ROOT, WIDTH, save, working_folder
 from whet.cli.main import main as whet
-from whet.evals.viewer.app import Viewer, find_target
+from whet.viewer.app import Viewer, find_target
 
 QUICKSTART = ROOT / "configs" / "rl" / "quickstart.toml"
 

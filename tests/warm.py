@@ -32,7 +32,7 @@ WATCHING = (
     "whet.cli.view",
     "whet.evals.live.view",
     "whet.evals.session",
-    "whet.evals.viewer.app",
+    "whet.viewer.app",
     "whet.rl.monitors.console",
 )
 DEADLINE = 120.0

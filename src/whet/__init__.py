@@ -61,9 +61,9 @@ _EXPORTS = {
     "whet.clients.anthropic_messages": ("AnthropicMessagesClient",),
     "whet.clients.replicas": ("ReplicaClient",),
     "whet.clients.scripted": ("ScriptedClient",),
-    "whet.alias": ("install_verifiers_alias",),
-    "whet.keys": ("ensure_keys",),
-    "whet.logs": ("log_level", "print_prompt_completions_sample", "setup_logging"),
+    "whet.compat.alias": ("install_verifiers_alias",),
+    "whet.system.keys": ("ensure_keys",),
+    "whet.system.logs": ("log_level", "print_prompt_completions_sample", "setup_logging"),
     "whet.errors": (
         "Error",
         "ModelError",
@@ -131,7 +131,6 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
-    from whet.alias import install_verifiers_alias as install_verifiers_alias
     from whet.clients.anthropic_messages import AnthropicMessagesClient as AnthropicMessagesClient
     from whet.clients.client import Client as Client
     from whet.clients.config import ClientConfig as ClientConfig
@@ -141,6 +140,7 @@ if TYPE_CHECKING:
     from whet.clients.openai_responses import OpenAIResponsesClient as OpenAIResponsesClient
     from whet.clients.replicas import ReplicaClient as ReplicaClient
     from whet.clients.scripted import ScriptedClient as ScriptedClient
+    from whet.compat.alias import install_verifiers_alias as install_verifiers_alias
     from whet.decorators import advantage as advantage
     from whet.decorators import cleanup as cleanup
     from whet.decorators import metric as metric
@@ -178,10 +178,6 @@ if TYPE_CHECKING:
     from whet.integrations.gym_env import GymEnv as GymEnv
     from whet.integrations.reasoning_gym_env import ReasoningGymEnv as ReasoningGymEnv
     from whet.integrations.textarena_env import TextArenaEnv as TextArenaEnv
-    from whet.keys import ensure_keys as ensure_keys
-    from whet.logs import log_level as log_level
-    from whet.logs import print_prompt_completions_sample as print_prompt_completions_sample
-    from whet.logs import setup_logging as setup_logging
     from whet.parsers.answers import extract_boxed_answer as extract_boxed_answer
     from whet.parsers.answers import extract_hash_answer as extract_hash_answer
     from whet.parsers.maybe_think_parser import MaybeThinkParser as MaybeThinkParser
@@ -192,6 +188,10 @@ if TYPE_CHECKING:
     from whet.rubrics.math_rubric import MathRubric as MathRubric
     from whet.rubrics.rubric import Rubric as Rubric
     from whet.rubrics.rubric_group import RubricGroup as RubricGroup
+    from whet.system.keys import ensure_keys as ensure_keys
+    from whet.system.logs import log_level as log_level
+    from whet.system.logs import print_prompt_completions_sample as print_prompt_completions_sample
+    from whet.system.logs import setup_logging as setup_logging
     from whet.tasksets.config import EnvConfig as EnvConfig
     from whet.tasksets.config import HarnessConfig as HarnessConfig
     from whet.tasksets.config import MCPToolConfig as MCPToolConfig

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from whet.authoring.scaffold import KINDS
-from whet.files import read_lines
+from whet.system.files import read_lines
 
 FEWEST_STEPS = {"single": 30, "multi": 6, "tool": 5, "sandbox": 5, "taskset": 6}
 """After so many steps a gain is certain, though not yet the whole of it."""

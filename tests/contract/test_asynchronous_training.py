@@ -19,9 +19,9 @@ from typing import Any
 
 import pytest
 
-from whet.files import read_lines
-from whet.rl.ledger import Ledger
-from whet.rl.rollout_log import read_rollouts
+from whet.rl.storage.ledger import Ledger
+from whet.rl.storage.rollout_log import read_rollouts
+from whet.system.files import read_lines
 
 CONFIG = """
 name = "run"

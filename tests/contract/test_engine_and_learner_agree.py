@@ -14,10 +14,10 @@ import pytest
 from whet.envs.loading import load_environment
 from whet.inference.loading import load_policy
 from whet.models import tiny
-from whet.rl.batch import pack
+from whet.rl.data.batch import pack
+from whet.rl.data.samples import sequences_of
 from whet.rl.learner.config import OptimizerConfig
 from whet.rl.learner.make import make_learner
-from whet.rl.samples import sequences_of
 from whet.rollouts.groups import run_group
 from whet.types import State
 

@@ -7,7 +7,7 @@
 5. The default rubric works with `independent_scoring`.
 6. An environment can be made on any thread; constructors install no signal handlers; importing has no side effects.
 7. A misspelt constructor argument is an error that suggests the right one, in code that imports whet; in code that
-   imports `verifiers` it becomes an attribute, with one warning (`tests/test_alias.py`).
+   imports `verifiers` it becomes an attribute, with one warning (`tests/compat/test_alias.py`).
 8. Mixed-type `info` values survive unchanged.
 9. Concurrency is counted per rollout; a finished rollout frees its place while its siblings go on or are scored.
 10. `get_dataset(seed=...)` does not reorder the environment's own dataset.

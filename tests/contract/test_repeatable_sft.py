@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from whet.files import read_lines
-from whet.rl.metrics import without_clock
+from whet.rl.data.metrics import without_clock
+from whet.system.files import read_lines
 
 CONFIG = """
 name = "run"

@@ -19,9 +19,9 @@ from typing import Any
 
 import pytest
 
-from whet.files import read_lines
-from whet.rl.metrics import without_clock
-from whet.rl.rollout_log import read_rollouts
+from whet.rl.data.metrics import without_clock
+from whet.rl.storage.rollout_log import read_rollouts
+from whet.system.files import read_lines
 
 CONFIG = """
 name = "run"

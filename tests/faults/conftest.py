@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from whet.files import read_lines
-from whet.rl.checkpoints import newest_checkpoint
-from whet.rl.ledger import Ledger
-from whet.rl.metrics import without_clock
-from whet.rl.rollout_log import read_rollouts
+from whet.rl.data.metrics import without_clock
+from whet.rl.storage.checkpoints import newest_checkpoint
+from whet.rl.storage.ledger import Ledger
+from whet.rl.storage.rollout_log import read_rollouts
+from whet.system.files import read_lines
 
 STEPS, INTERVAL = 8, 3
 CONFIG = f"""

@@ -17,14 +17,14 @@ import torch
 from safetensors.torch import load_file
 
 from whet.errors import ConfigError, RunError
-from whet.files import read_lines
 from whet.inference.embedded import EmbeddedEngine
-from whet.rl.checkpoints import newest_checkpoint
 from whet.rl.config import load_run_config
-from whet.rl.ledger import Ledger
 from whet.rl.monitors.protocol import Outcome
-from whet.rl.resume import resume_run
 from whet.rl.run import run_training
+from whet.rl.storage.checkpoints import newest_checkpoint
+from whet.rl.storage.ledger import Ledger
+from whet.rl.storage.resume import resume_run
+from whet.system.files import read_lines
 
 CONFIG = """
 name = "run"

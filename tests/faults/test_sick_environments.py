@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from whet.files import read_lines
 from whet.rl.config import load_run_config
 from whet.rl.run import run_training
+from whet.system.files import read_lines
 
 ENVIRONMENT = Path(__file__).with_name("sick.py")
 QUICK = tuple(

@@ -9,10 +9,10 @@ pytest.importorskip("torch")
 pytest.importorskip("uvicorn")
 pytest.importorskip("prometheus_client")
 
-from whet.files import read_lines
 from whet.rl.config import load_run_config
-from whet.rl.rollout_log import read_rollouts
 from whet.rl.run import run_training
+from whet.rl.storage.rollout_log import read_rollouts
+from whet.system.files import read_lines
 
 _spec = importlib.util.spec_from_file_location("commands", Path(__file__).parent / "commands.py")
 _commands = importlib.util.module_from_spec(_spec)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from whet.files import json_line
 from whet.gepa.rollout_records import make_records
 from whet.gepa.types import Call, Scored
+from whet.system.files import json_line
 
 ROW: dict[str, Any] = {
     "example_id": 3,

@@ -16,8 +16,8 @@ import pytest
 
 import whet
 from whet.cli.main import main
-from whet.files import read_lines
 from whet.rl.config import RunConfig
+from whet.system.files import read_lines
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = ["README.md", "docs/quickstart.md", "docs/environments.md", "docs/training.md"]

@@ -14,14 +14,14 @@ import pytest
 import torch
 from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
-from whet.files import read_lines
 from whet.inference.embedded import EmbeddedEngine
 from whet.inference.protocol import SampleRequest
 from whet.models.tiny import path as tiny
 from whet.rl.config import load_run_config
-from whet.rl.evaluation import Evaluation
+from whet.rl.loop.evaluation import Evaluation
 from whet.rl.run import run_training
-from whet.rl.run_directory import RunDirectory
+from whet.rl.storage.run_directory import RunDirectory
+from whet.system.files import read_lines
 
 ENVIRONMENT = """
 import os

@@ -18,30 +18,30 @@ from typing import Any
 import numpy as np
 import pytest
 
-import whet.rl.learner.decoder
+import whet.rl.learner.forward.decoder
 import whet.rl.preflight
 import whet.rl.run
 from whet.config import all_keys
 from whet.errors import ConfigError
 from whet.inference.weights import read_checkpoint
-from whet.rl.assembly import assemble
-from whet.rl.batch import PackedBatch
-from whet.rl.budgets import Budget
 from whet.rl.config import INSTEAD, LATER, RunConfig, load_run_config
-from whet.rl.curriculum import MixedCurriculum, Task
-from whet.rl.early_stop import reason_to_stop
-from whet.rl.group import Group
-from whet.rl.learner.layout import micro_batches
+from whet.rl.data.assembly import assemble
+from whet.rl.data.batch import PackedBatch
+from whet.rl.data.curriculum import MixedCurriculum, Task
+from whet.rl.data.reward_shaping import RewardShaper
+from whet.rl.learner.forward.layout import micro_batches
 from whet.rl.learner.make import make_learner
 from whet.rl.learner.protocol import OptimParams
+from whet.rl.loop.group import Group
+from whet.rl.loop.group_runner import TrainingEnv
 from whet.rl.losses.terms import LossTerms
 from whet.rl.monitors.protocol import EvalReport, EvalScore, RunPlan, StepReport
 from whet.rl.monitors.redaction import Redactor
 from whet.rl.monitors.trackers import trackers
 from whet.rl.run import run_training
-from whet.rl.runner import TrainingEnv
-from whet.rl.shaping import RewardShaper
-from whet.rl.watchdog import Waits
+from whet.rl.supervision.budgets import Budget
+from whet.rl.supervision.early_stop import reason_to_stop
+from whet.rl.supervision.watchdog import Waits
 
 _spec = importlib.util.spec_from_file_location("every_key_runs", Path(__file__).with_name("every_key_runs.py"))
 assert _spec is not None
@@ -197,7 +197,7 @@ def learned(config: RunConfig) -> str:
 def checkpointed_layers(config: RunConfig) -> int:
     """Layers that are computed again for their gradient."""
     counted = 0
-    compute = whet.rl.learner.decoder.checkpoint
+    compute = whet.rl.learner.forward.decoder.checkpoint
 
     def count(*arguments: Any, **options: Any) -> Any:
         nonlocal counted
@@ -205,7 +205,7 @@ def checkpointed_layers(config: RunConfig) -> int:
         return compute(*arguments, **options)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(whet.rl.learner.decoder, "checkpoint", count)
+        patch.setattr(whet.rl.learner.forward.decoder, "checkpoint", count)
         learner_of(config).forward_backward(batch(), config.algorithm)
     return counted
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from whet.errors import ConfigError, DatasetError, EnvironmentLoadError, ModelLoadError
-from whet.rl.checkpoints import newest_checkpoint
 from whet.rl.config import RunConfig, load_run_config
 from whet.rl.monitors.protocol import Outcome
 from whet.rl.run import run_training
+from whet.rl.storage.checkpoints import newest_checkpoint
 
 ENVIRONMENT = """
 import whet

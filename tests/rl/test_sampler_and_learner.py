@@ -17,17 +17,17 @@ from whet.errors import ConfigError
 from whet.inference.embedded import EmbeddedEngine
 from whet.inference.protocol import SampleRequest, SamplingParams
 from whet.models.tokenizer import build_tokenizer
-from whet.rl.batch import pack
 from whet.rl.config import RunConfig
-from whet.rl.learner import moe
+from whet.rl.data.batch import pack
+from whet.rl.data.metrics import without_clock
+from whet.rl.data.samples import sequences_of
 from whet.rl.learner.config import OptimizerConfig
+from whet.rl.learner.forward import moe
 from whet.rl.learner.make import make_learner
 from whet.rl.learner.protocol import OptimParams
 from whet.rl.losses.config import LossConfig
-from whet.rl.metrics import without_clock
-from whet.rl.rollout_log import read_rollouts
 from whet.rl.run import run_training
-from whet.rl.samples import sequences_of
+from whet.rl.storage.rollout_log import read_rollouts
 
 SIZES = {
     "vocab_size": 512,

@@ -6,9 +6,9 @@ import contextlib
 import pytest
 
 import whet
-from whet import cancellation
 from whet.rollouts.groups import run_group
 from whet.rollouts.limits import gather, rollout_limit, to_the_end
+from whet.system import cancellation
 
 TASK = {"question": "q", "answer": "a"}
 

@@ -27,7 +27,7 @@ def allows(entry: str, host: str, port: int) -> bool:
         ("pypi.org", "pypi.org", 22, False),
         ("pypi.org", "evil-pypi.org", 443, False),
         ("pypi.org", "pypi.org.evil.com", 443, False),
-        ("pypi.org", "files.pypi.org", 443, False),
+        ("pypi.org", "system/files.pypi.org", 443, False),
         ("*.example.com", "a.b.example.com", 443, True),
         ("*.example.com", "example.com", 443, False),
         ("*.example.com", "evilexample.com", 443, False),

@@ -7,13 +7,13 @@ import pytest
 
 pytest.importorskip("torch")
 
-from whet.files import read_lines
-from whet.rl.collector import Collector
 from whet.rl.config import load_run_config
-from whet.rl.curriculum import Task
-from whet.rl.group import Group
-from whet.rl.rollout_log import read_rollouts
+from whet.rl.data.curriculum import Task
+from whet.rl.loop.collector import Collector
+from whet.rl.loop.group import Group
 from whet.rl.run import run_training
+from whet.rl.storage.rollout_log import read_rollouts
+from whet.system.files import read_lines
 from whet.types import State
 
 TASKSET = '''

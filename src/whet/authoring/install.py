@@ -22,8 +22,8 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from whet import __version__
-from whet.alias import CONTRACT_VERSION
 from whet.authoring.wheels import check_wheels
+from whet.compat.alias import CONTRACT_VERSION
 from whet.envs.loading import LOCAL_FOLDER, module_name_of
 from whet.errors import ConfigError
 

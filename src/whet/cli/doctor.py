@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from whet.cli.output import JsonOption, extra, print_json
-from whet.terminal import safe_text
+from whet.system.terminal import safe_text
 
 if TYPE_CHECKING:
     from rich.text import Text

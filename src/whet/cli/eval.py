@@ -140,7 +140,7 @@ def run(
     if resume is not None:
         given["resume"] = Path(resume) if resume else True
     if verbose:
-        from whet.logs import setup_logging
+        from whet.system.logs import setup_logging
 
         setup_logging("INFO" if verbose == 1 else "DEBUG")
     summaries = _evaluate(environments, given, json_output)
@@ -155,9 +155,9 @@ def run(
 
 
 def _evaluate(targets: Sequence[str], given: dict[str, Any], json_output: bool) -> list[EvalSummary]:
-    from whet.env_files import load_env_files
     from whet.evals.offline import go_offline
     from whet.evals.plan import plan_evals
+    from whet.system.env_files import load_env_files
 
     configs = plan_evals(targets, given, note=lambda line: print(line, file=sys.stderr, flush=True))
     if any(config.offline for config in configs):

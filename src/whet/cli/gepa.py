@@ -141,7 +141,7 @@ def run(
             given[key] = json_object(option, given[key])
     given = {key: _plain(value) for key, value in given.items()}
     if verbose:
-        from whet.logs import setup_logging
+        from whet.system.logs import setup_logging
 
         setup_logging("INFO" if verbose == 1 else "DEBUG")
     outcome = _search(target, given, resume, dry_run, plain or json_output)

@@ -23,7 +23,7 @@ from whet.cli.serve import serve_command
 from whet.cli.unknown import SuggestingGroup
 from whet.cli.view import view_command
 from whet.errors import Error, TrainingError, WhetError
-from whet.loading_time import rare_collections
+from whet.system.loading_time import rare_collections
 
 DEBUG = "WHET_DEBUG"
 HELP_WIDTH = 120
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with rare_collections():
         status = _run(arguments)
     if "asyncio" in sys.modules:  # else nothing was run that could leave a thread, and imports take time
-        from whet.cancellation import leave
+        from whet.system.cancellation import leave
 
         return leave(status)
     return status

@@ -30,7 +30,7 @@ def resume(
       whet train resume quickstart --step 50
       whet train resume quickstart --max_steps 400
     """
-    from whet.rl.resume import resume_run
+    from whet.rl.storage.resume import resume_run
     from whet.rl.stored.stored_run import open_run
 
     stored = open_run(run)

@@ -30,7 +30,7 @@ def view_command(
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise RunError("whet view needs a terminal. Use `whet eval list` and `whet eval show PATH` without one.")
-    from whet.evals.viewer.app import view
+    from whet.viewer.app import view
 
     code = view(path)
     if code:

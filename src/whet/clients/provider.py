@@ -22,7 +22,7 @@ from whet.clients.failures import failure
 from whet.clients.first_contact import GivenUp, giving_up
 from whet.clients.keys import find_key
 from whet.errors import EndpointUnreachableError, MissingExtraError
-from whet.redaction import redacted
+from whet.system.redaction import redacted
 from whet.types import SamplingArgs
 
 if TYPE_CHECKING:

@@ -1,1 +1,0 @@
-"""Helpers of the `verifiers` 0.1 contract that packages import and whet itself has no use for; see `whet.alias`."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 import unicodedata
 
-from whet.terminal import REPLACEMENT
+from whet.system.terminal import REPLACEMENT
 
 
 class Html(str):

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from whet.display.text import call_text, listed
 from whet.messages import content_text
-from whet.terminal import safe_text
+from whet.system.terminal import safe_text
 
 
 def sample_panel(row: Mapping[str, Any], title: str, width: int, lines: int) -> Panel:

@@ -10,7 +10,7 @@ from numbers import Integral, Real
 from typing import Any, TypeAlias
 
 from whet.errors import ConfigError
-from whet.logs import warning_once
+from whet.system.logs import warning_once
 
 _log = logging.getLogger(__name__)
 NO_LONGER = {"oai_tools": "Give tool_defs=[{'name': ..., 'description': ..., 'parameters': {...}}] instead."}

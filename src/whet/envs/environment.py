@@ -16,9 +16,9 @@ from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any
 
-from whet.alias import is_written_for_verifiers
 from whet.calls import describe
 from whet.clients.client import Client
+from whet.compat.alias import is_written_for_verifiers
 from whet.envs.arguments import Check, check_values, keep_as_attributes, unknown_argument
 from whet.envs.datasets import RowDataset, build_dataset
 from whet.envs.running import Running

@@ -4,7 +4,7 @@ An id is the name of an installed package (`reverse-text`, `owner/name@version`)
 name of a folder in `environments/` under the current directory, installed or not. Two arguments every environment has:
 `system_prompt`, where its loader does not take it itself, and `components`, texts by name (`texts.py`). Each way this
 can fail is an `EnvironmentLoadError` that says where and what to do. A package written for `verifiers` 0.1 runs as it
-is (`alias.py`).
+is (`compat/alias.py`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from whet.alias import advice_on, alias_where_needed
+from whet.compat.alias import advice_on, alias_where_needed
 from whet.envs.arguments import nearest
 from whet.envs.environment import Environment
 from whet.envs.sections import COMPONENTS, SECTIONS, typed_config, with_files

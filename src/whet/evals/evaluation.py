@@ -30,10 +30,10 @@ from whet.evals.resume import IDENTITY, NOWHERE, STATE, TASKS, Spots, check_cont
 from whet.evals.rows import select_rows
 from whet.evals.summary import EvalSummary, SummaryBuilder
 from whet.evals.workers.jobs import Finished, Job, Recipe
-from whet.files import json_line, sync_directory, write_whole
-from whet.redaction import redacted
 from whet.rollouts.results import METADATA, RESULTS
 from whet.rollouts.row_log import LOCK, DirectoryLock, RowLog, put_in_order, row_at
+from whet.system.files import json_line, sync_directory, write_whole
+from whet.system.redaction import redacted
 from whet.types import RolloutOutput
 
 Ended = Literal["finished", "interrupted"]

@@ -18,7 +18,7 @@ from whet.envs.environment import Environment
 from whet.envs.loading import locate
 from whet.errors import EnvironmentLoadError
 from whet.evals.config import EvalConfig
-from whet.redaction import redacted
+from whet.system.redaction import redacted
 
 LEFT_OUT = ("__pycache__", ".git", ".venv", ".ruff_cache", ".mypy_cache", ".pytest_cache")
 WHOLE_BYTES = 4 << 20  # of a file up to this size all is read, of a larger one so much of either end

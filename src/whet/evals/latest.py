@@ -9,8 +9,8 @@ from typing import Any
 from whet.errors import RunError
 from whet.evals.config import EvalConfig
 from whet.evals.naming import results_directory
-from whet.redaction import redacted
 from whet.rollouts.results import METADATA, load_metadata
+from whet.system.redaction import redacted
 
 OWN = ("env_args", "extra_env_kwargs", "max_tokens", "temperature", "sampling_args", "seed", "shuffle", "dtype")
 """Settings that tell evaluations of one environment and model apart."""

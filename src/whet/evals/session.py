@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from whet import cancellation
 from whet.errors import RunError
 from whet.evals.config import EvalConfig
 from whet.evals.environments import Environments
@@ -28,7 +27,8 @@ from whet.evals.summary import EvalSummary
 from whet.evals.workers.in_process import InProcess
 from whet.evals.workers.jobs import Finished, Job, Runner
 from whet.evals.workers.pool import WorkerPool
-from whet.signals import cancelled_by_signals
+from whet.system import cancellation
+from whet.system.signals import cancelled_by_signals
 
 ROLLOUTS_OF_A_WORKER = 256  # in flight, before another worker is started
 KEPT_AT_ONCE = 64  # rows of before that are counted between two looks at what else goes on

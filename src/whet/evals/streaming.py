@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from whet.errors import RunError
-from whet.files import read_lines
 from whet.rollouts.results import METADATA, RESULTS, load_metadata, row_key
+from whet.system.files import read_lines
 from whet.types import RolloutOutput
 
 LARGEST_REWARD = 1e100

@@ -11,7 +11,7 @@ from whet.display.columns import print_fact, print_rows
 from whet.evals.statistics import Estimate
 from whet.evals.stored import StoredHead
 from whet.evals.summary import EvalSummary
-from whet.terminal import duration, safe_text
+from whet.system.terminal import duration, safe_text
 
 RIGHT = {"pass@k", "rollouts", "errors", "tokens", "seconds", "cost", "judges"}
 """Columns of numbers."""

@@ -16,7 +16,7 @@ from whet.evals.report import REPORT
 from whet.evals.statistics import Estimate, Percentiles
 from whet.evals.summary import EvalSummary, MemberSummary
 from whet.evals.tables import print_table, seconds_text, varied_text
-from whet.terminal import safe_text
+from whet.system.terminal import safe_text
 
 
 def print_summaries(summaries: Sequence[EvalSummary], console: Console | None = None) -> None:

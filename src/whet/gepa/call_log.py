@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from whet.errors import GepaError, RunError
-from whet.files import LineFile, read_lines
 from whet.gepa.types import Call, Phase, Scored
 from whet.rollouts.results import RESULTS, row_line
 from whet.rollouts.row_log import SECONDS_AT_MOST, RowLog, read_rows, row_at
+from whet.system.files import LineFile, read_lines
 from whet.types import RolloutOutput
 
 CALLS = "calls.jsonl"

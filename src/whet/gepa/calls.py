@@ -16,13 +16,13 @@ from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from whet.cancellation import cancel
 from whet.errors import GepaError, WhetError
 from whet.gepa.budget import Budget, CostCap
 from whet.gepa.call_log import CallLog, cost_of_row
 from whet.gepa.outage import Outage
 from whet.gepa.types import BudgetSpent, Call, Candidate, Example, Observer, Phase, Scored, candidate_id
 from whet.rollouts.limits import Limit
+from whet.system.cancellation import cancel
 
 AHEAD = 4
 """A call is written down ahead for so many that may be in flight: a kill loses these as well."""

@@ -11,7 +11,7 @@ from whet.clients.endpoints import DEFAULT_FILE
 from whet.config import StrictModel
 from whet.envs.table import EnvTable
 from whet.evals.config import EvalConfig
-from whet.redaction import redacted
+from whet.system.redaction import redacted
 
 Kind = Literal["system_prompt", "tools", "judge"]
 """Kinds of texts that can be optimised."""

@@ -13,7 +13,7 @@ from whet.evals.identity import digest_of_tasks, environment_source, model_files
 from whet.gepa.config import GepaConfig
 from whet.gepa.splits import Splits
 from whet.gepa.types import Candidate
-from whet.redaction import redacted
+from whet.system.redaction import redacted
 
 FREE_IN_SEARCH = {"held_out", "confirm_calls", "max_retries", "retry_delay", "max_unusable"}
 

@@ -27,8 +27,8 @@ from whet.evals.options import resolve_paths
 from whet.gepa.components import read_seed_prompt
 from whet.gepa.config import EnvSection, GepaConfig
 from whet.gepa.run_directory import CONFIG, RunDirectory
-from whet.redaction import redacted_keys
 from whet.rollouts.results import load_metadata
+from whet.system.redaction import redacted_keys
 
 COMMAND_LINE = "command line"
 SPELLINGS = {

@@ -17,7 +17,7 @@ from whet.evals.config import EvalConfig
 from whet.gepa.components import BEST_COMPONENTS, BEST_PROMPT, of_environment
 from whet.gepa.config import EnvSection, GepaConfig
 from whet.gepa.types import Candidate, CandidateRecord, Confirmation
-from whet.redaction import redacted
+from whet.system.redaction import redacted
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,8 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from whet.errors import RunError
-from whet.files import LineFile, json_line, read_lines, write_whole
 from whet.gepa.types import CandidateRecord, Confirmation, Phase, Plan, Scored
+from whet.system.files import LineFile, json_line, read_lines, write_whole
 
 logger = logging.getLogger(__name__)
 

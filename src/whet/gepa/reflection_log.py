@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from whet.errors import RunError
-from whet.files import LineFile, read_lines
+from whet.system.files import LineFile, read_lines
 from whet.types import Messages
 
 FILE = "reflections.jsonl"

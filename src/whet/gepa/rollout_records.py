@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from whet.envs.texts import JUDGE, TOOL
-from whet.files import json_line
 from whet.gepa.types import Scored
 from whet.messages import as_tool_call, readable_text
+from whet.system.files import json_line
 
 JUDGED = "judge_response"
 """The state column in which a judge's rubric keeps what it asked and what it was told."""

@@ -14,11 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from whet import __version__, cancellation
+from whet import __version__
 from whet.calls import call_all
 from whet.clients.config import Price
 from whet.clients.usage import Spending, spending
-from whet.env_files import load_env_files
 from whet.envs.environment import Environment
 from whet.envs.loading import load_environment
 from whet.errors import ConfigError, DatasetError, RunError, WhetError
@@ -45,7 +44,9 @@ from whet.gepa.run_directory import RunDirectory
 from whet.gepa.splits import Source, Splits, split_examples
 from whet.gepa.types import BudgetSpent, CandidateRecord, Confirmation, Observer, Phase, Plan, Scored, SearchResult
 from whet.rollouts.pace import paced
-from whet.signals import cancelled_by_signals
+from whet.system import cancellation
+from whet.system.env_files import load_env_files
+from whet.system.signals import cancelled_by_signals
 
 FEWEST_PAIRS = 2
 """Held-out examples without which there is nothing to compare."""

@@ -19,11 +19,11 @@ from typing import Any
 
 from whet.errors import GepaError, RunError
 from whet.evals.identity import differences
-from whet.files import json_line, sync_directory, write_whole
 from whet.gepa.config import GepaConfig
-from whet.redaction import redacted
 from whet.rollouts.results import METADATA, load_metadata
 from whet.rollouts.row_log import DirectoryLock
+from whet.system.files import json_line, sync_directory, write_whole
+from whet.system.redaction import redacted
 
 CONFIG = "gepa.toml"
 IDENTITY = "identity"

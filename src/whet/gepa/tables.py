@@ -14,9 +14,9 @@ from whet.display.text import number
 from whet.errors import RunError
 from whet.gepa.diffs import Line, differences, whole
 from whet.gepa.stored import BEST_PROMPT, REPORT, StoredSearch
+from whet.gepa.summary_text import confirmation_words, headline, tested
 from whet.gepa.types import CandidateRecord
-from whet.gepa.words import confirmation_words, headline, tested
-from whet.terminal import safe_lines, safe_text
+from whet.system.terminal import safe_lines, safe_text
 
 RIGHT = {"calls", "proposals", "accepted", "seed", "best", "number", "validation", "p"}
 """Columns of numbers."""

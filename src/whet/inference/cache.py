@@ -2,7 +2,7 @@
 
 Slot `s` holds one sequence from column 0 on, so a row's position is its column and later turns of a rollout go on
 where the earlier ones ended. Which slot belongs to whom is `scheduler.py`'s business, how many columns there are
-`columns.py`'s.
+`kv_width.py`'s.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ Torch runs inline, between awaits: with one thread, the same requests in the sam
 logprobs, and new weights can only ever arrive between two decode steps. The driver task lives while there is work. It
 alternates one decode step with a few turns of the event loop, in which finished rollouts ask for their next turn.
 
-What is decided where: who runs in which slot in `scheduler.py`, how wide the cache is in `columns.py`, what is computed
+What is decided where: who runs in which slot in `scheduler.py`, how wide the cache is in `kv_width.py`, what is computed
 first in `prefill.py`, the arithmetic in `decoder.py`, drawing in `sampling.py`, who is told in `followers.py`, what new
-weights go through in `arrivals.py`. Here they are put together, and nothing else.
+weights go through in `weight_loader.py`. Here they are put together, and nothing else.
 """
 
 from __future__ import annotations
@@ -24,11 +24,10 @@ from whet.errors import ModelError, ModelLoadError
 from whet.inference.adapter_rows import AdapterRows
 from whet.inference.adapters import PackedAdapter
 from whet.inference.architecture import Architecture, read_architecture
-from whet.inference.arrivals import Arrivals
 from whet.inference.cache import KVCache
-from whet.inference.columns import columns_held, columns_read
 from whet.inference.decoder import Decoder
 from whet.inference.followers import Followers
+from whet.inference.kv_width import columns_held, columns_read
 from whet.inference.limits import EngineLimits, EngineStats, device_memory
 from whet.inference.prefill import fills_of, prefill_batches, waves
 from whet.inference.protocol import OnTokens, Sample, SampleRequest, WeightUpdate
@@ -38,6 +37,7 @@ from whet.inference.sampling import draw, note_kept
 from whet.inference.scheduler import Admission, Job, LoadedAdapter, Scheduler
 from whet.inference.stops import StopWatcher, TextDecoder
 from whet.inference.token_sets import TokenSets
+from whet.inference.weight_loader import Arrivals
 from whet.inference.weights import NamedWeights, read_checkpoint
 
 _TURNS_AFTER_FINISH = 4

@@ -19,7 +19,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from whet.inference.columns import rounded
+from whet.inference.kv_width import rounded
 from whet.inference.protocol import SampleRequest, VersionRun
 
 _TOO_WIDE = 2

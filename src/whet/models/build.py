@@ -22,8 +22,8 @@ from whet.models.demonstrations import batches, demonstrate
 from whet.models.experts import EXPERTS
 from whet.models.recipe import ARCHITECTURE, RECIPE, Recipe
 from whet.models.tokenizer import build_tokenizer, save_tokenizer
+from whet.rl.data.samples import TokenSequence
 from whet.rl.learner.make import make_learner
-from whet.rl.samples import TokenSequence
 from whet.rl.sft.loop import imitate
 
 Progress = Callable[[str, int, int], None]

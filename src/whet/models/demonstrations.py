@@ -19,7 +19,7 @@ from whet.inference.policy_client import PolicyClient
 from whet.inference.protocol import OnTokens, Sample, SampleRequest, VersionRun, WeightUpdate
 from whet.inference.rendering import ChatRenderer
 from whet.models.experts import TURN_END, Conversation, Expert
-from whet.rl.samples import TokenSequence, sequences_of
+from whet.rl.data.samples import TokenSequence, sequences_of
 from whet.types import RolloutInput, SamplingArgs
 
 SAMPLING = {"temperature": 1.0, "max_tokens": 256}

@@ -18,15 +18,15 @@ from whet.envs.sections import with_files
 from whet.envs.table import EnvTable
 from whet.errors import ConfigError
 from whet.inference.protocol import GREEDY_BELOW
-from whet.redaction import redacted
-from whet.rl.budgets import BudgetConfig
-from whet.rl.buffer import BufferConfig
-from whet.rl.early_stop import EarlyStopConfig
+from whet.rl.data.buffer import BufferConfig
 from whet.rl.learner.config import LearnerConfig, LoraConfig, OptimizerConfig
 from whet.rl.losses.config import AlgorithmConfig
 from whet.rl.monitors.config import TrackioConfig, WandbConfig
 from whet.rl.spellings import canonical
-from whet.rl.watchdog import WatchdogConfig
+from whet.rl.supervision.budgets import BudgetConfig
+from whet.rl.supervision.early_stop import EarlyStopConfig
+from whet.rl.supervision.watchdog import WatchdogConfig
+from whet.system.redaction import redacted
 
 LATER = {
     "workers_per_env": "worker processes for environments",

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
-from whet import cancellation
 from whet.calls import call_all
-from whet.env_files import load_env_files
 from whet.envs.environment import Environment
 from whet.envs.loading import load_environment
 from whet.errors import DatasetError
 from whet.rl.config import EnvConfig, RunConfig
-from whet.rl.runner import TrainingEnv
+from whet.rl.loop.group_runner import TrainingEnv
 from whet.rl.sft.config import SftConfig
-from whet.rl.starting_point import check_starting_point
+from whet.rl.storage.starting_point import check_starting_point
+from whet.system import cancellation
+from whet.system.env_files import load_env_files
 from whet.tasksets.refs import resolve_function
 from whet.types import RolloutInput
 

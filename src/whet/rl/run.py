@@ -13,47 +13,47 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from whet import cancellation
 from whet.clients.usage import spending
-from whet.env_files import load_env_files
 from whet.envs.env_group import member_names
 from whet.envs.environment import Environment
 from whet.errors import ConfigError, TrainingError
 from whet.inference.loading import load_policy, read_model
 from whet.inference.protocol import Engine
-from whet.rl.backlog import PARTS, Backlog, Lead
-from whet.rl.budgets import Budget
 from whet.rl.config import RunConfig
-from whet.rl.curriculum import Curriculum, Pool
-from whet.rl.dispatcher import Dispatcher
-from whet.rl.endings import Ending
-from whet.rl.engine_process import EngineProcess
-from whet.rl.evaluation import Evaluation
-from whet.rl.finishing import end_the_process, export_weights, stall, with_report
-from whet.rl.handover import weights_directory
-from whet.rl.judge import Judge
+from whet.rl.data.curriculum import Curriculum, Pool
+from whet.rl.data.lengths import Lengths
+from whet.rl.data.reward_shaping import RewardShaper
 from whet.rl.learner.make import make_learner
 from whet.rl.learner.process import ProcessLearner
-from whet.rl.lengths import Lengths
+from whet.rl.loop.async_source import Stream
+from whet.rl.loop.evaluation import Evaluation
+from whet.rl.loop.group_filter import Judge
+from whet.rl.loop.group_runner import GroupRunner, TrainingEnv
+from whet.rl.loop.orchestrator import Orchestrator, StopRequested, inline
+from whet.rl.loop.rollout_buffer import PARTS, Backlog, Lead
+from whet.rl.loop.source import Source
+from whet.rl.loop.sync_source import Dispatcher
 from whet.rl.monitors import Monitor, announce, console_and_others
 from whet.rl.monitors.log import run_log
 from whet.rl.monitors.protocol import Outcome, RunPlan
 from whet.rl.monitors.redaction import Redactor
 from whet.rl.monitors.trackers import trackers
-from whet.rl.orchestrator import Orchestrator, StopRequested, inline
 from whet.rl.preflight import check_models, load_environments
-from whet.rl.records import Records
-from whet.rl.run_directory import RunDirectory
-from whet.rl.runner import GroupRunner, TrainingEnv
-from whet.rl.shaping import RewardShaper
-from whet.rl.source import Source
-from whet.rl.starting_point import starting_adapter, starting_model
-from whet.rl.status import Status
-from whet.rl.stopping import explain_failure, stop_on_signals
-from whet.rl.stream import Stream
-from whet.rl.watchdog_engine import WatchedEngine
-from whet.rl.watchdog_thread import Watchdog
+from whet.rl.storage.records import Records
+from whet.rl.storage.run_directory import RunDirectory
+from whet.rl.storage.starting_point import starting_adapter, starting_model
+from whet.rl.storage.status import Status
+from whet.rl.storage.weight_directory import weights_directory
+from whet.rl.supervision.budgets import Budget
+from whet.rl.supervision.ending import Ending
+from whet.rl.supervision.engine_process import EngineProcess
+from whet.rl.supervision.finishing import end_the_process, export_weights, stall, with_report
+from whet.rl.supervision.stopping import explain_failure, stop_on_signals
+from whet.rl.supervision.watchdog_engine import WatchedEngine
+from whet.rl.supervision.watchdog_thread import Watchdog
 from whet.rollouts.garbage import what_is_loaded_stays
+from whet.system import cancellation
+from whet.system.env_files import load_env_files
 
 if TYPE_CHECKING:
     from whet.inference.policy_client import PolicyClient

@@ -15,7 +15,6 @@ from contextlib import nullcontext
 from typing import Any, Protocol, cast
 
 from whet.calls import describe, resolve
-from whet.cancellation import cancellable
 from whet.clients.client import Client
 from whet.clients.usage import judging
 from whet.errors import (
@@ -31,6 +30,7 @@ from whet.rollouts.limits import Limit, gather
 from whet.rollouts.pace import current_pace
 from whet.rollouts.states import cut_off_state, failed_state, watched_states
 from whet.rubrics.rubric import Rubric, mark_unscored
+from whet.system.cancellation import cancellable
 from whet.types import RolloutInput, RolloutTiming, SamplingArgs, State
 
 RETRYABLE = (InfraError, InvalidModelResponseError, RewardError)

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeAlias, TypeVar
 
-from whet.cancellation import cancel
+from whet.system.cancellation import cancel
 
 T = TypeVar("T")
 Limit: TypeAlias = AbstractAsyncContextManager[Any, bool | None]

@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from whet.clients.usage import JUDGE_USAGE, UsageTotals, context_tokens, usage_of
 from whet.errors import ConfigError, RunError
-from whet.files import json_line
+from whet.system.files import json_line
 from whet.types import RolloutOutput, State
 
 RESULTS = "results.jsonl"

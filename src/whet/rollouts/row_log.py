@@ -19,8 +19,8 @@ from time import monotonic
 from typing import IO, BinaryIO
 
 from whet.errors import RunError
-from whet.files import sync_directory
 from whet.rollouts.results import RESULTS, repair, what_is_kept
+from whet.system.files import sync_directory
 
 LOCK = ".lock"
 ROWS_AT_ONCE = 64

@@ -20,13 +20,13 @@ from whet import __version__
 from whet.clients.client import Client
 from whet.clients.make import made_from_config, resolve_client
 from whet.errors import ConfigError, RunError
-from whet.redaction import redacted
 from whet.rollouts.garbage import calm_collector
 from whet.rollouts.groups import run_group
 from whet.rollouts.limits import rollout_limit
 from whet.rollouts.pace import Pace, paced
 from whet.rollouts.results import ResultsFile, load_metadata, load_outputs, state_to_output
 from whet.rollouts.totals import Totals
+from whet.system.redaction import redacted
 from whet.types import GenerateMetadata, GenerateOutputs, RolloutInput, RolloutOutput, SamplingArgs
 
 AnyClient = Client[Any, Any, Any, Any]

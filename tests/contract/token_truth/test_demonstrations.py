@@ -28,7 +28,7 @@ from whet.inference.loading import load_policy
 from whet.inference.rendering import ChatRenderer
 from whet.inference.writing import answer_ids
 from whet.models.tokenizer import build_tokenizer
-from whet.rl.samples import sequences_of
+from whet.rl.data.samples import sequences_of
 from whet.rl.sft.conversation import Conversation, conversation_of
 from whet.rl.sft.tokens import conversation_tokens
 from whet.rollouts.results import state_to_output

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from whet.evals.workers.assignment import DEATHS_AT_MOST, Line, Suspects, shares
 from whet.evals.workers.child import Given
 from whet.evals.workers.jobs import Job
-from whet.evals.workers.placing import DEATHS_AT_MOST, Line, Suspects, shares
 
 
 @dataclass

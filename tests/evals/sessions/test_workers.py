@@ -112,7 +112,7 @@ def test_a_rollout_that_blocks_its_worker_beyond_the_time_limit_becomes_an_error
     room: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("whet.evals.workers.pool.STUCK_S", 1.0)
-    monkeypatch.setattr("whet.evals.workers.placing.DEATHS_AT_MOST", 1)
+    monkeypatch.setattr("whet.evals.workers.assignment.DEATHS_AT_MOST", 1)
     room.order("block", 1)
     (summary,) = room.run(room.config(workers=2, max_concurrent=2, rollouts_per_example=1, timeout=0.5))
     assert (summary.rollouts, summary.error_kinds) == (3, {"WorkerDiedError": 1})

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from whet.files import read_lines
 from whet.rl.doctor import diagnose
 from whet.rl.doctor.live import KEPT_FIRST, KEPT_LAST, LiveDoctor
 from whet.rl.doctor.record import RunRecord
@@ -18,6 +17,7 @@ from whet.rl.monitors.progress import Progress
 from whet.rl.monitors.protocol import Outcome, RunPlan, StepReport
 from whet.rl.monitors.views import live_view
 from whet.rl.report.data import RunData
+from whet.system.files import read_lines
 
 Run = Callable[..., Path]
 

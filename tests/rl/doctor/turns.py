@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from whet.rl.curriculum import MixedCurriculum, Task
+from whet.rl.data.curriculum import MixedCurriculum, Task
 
 GROUPS = 4
 

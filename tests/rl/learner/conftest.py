@@ -5,10 +5,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
 
-from whet.rl.batch import pack
+from whet.rl.data.batch import pack
+from whet.rl.data.samples import TokenSequence
 from whet.rl.learner.config import OptimizerConfig
 from whet.rl.learner.make import make_learner
-from whet.rl.samples import TokenSequence
 
 SIZES = {
     "vocab_size": 61,

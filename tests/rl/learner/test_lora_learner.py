@@ -10,7 +10,7 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from whet.errors import ConfigError, ModelLoadError
-from whet.rl.batch import pack
+from whet.rl.data.batch import pack
 from whet.rl.learner.config import LoraConfig, OptimizerConfig
 from whet.rl.learner.protocol import OptimParams
 from whet.rl.losses.config import LossConfig

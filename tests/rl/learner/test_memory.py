@@ -6,10 +6,10 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from whet.rl.batch import pack
-from whet.rl.learner import logprobs
+from whet.rl.data.batch import pack
 from whet.rl.learner.config import LoraConfig
-from whet.rl.learner.layout import micro_batches
+from whet.rl.learner.forward import logprobs
+from whet.rl.learner.forward.layout import micro_batches
 from whet.rl.learner.make import TOKEN_BUDGET
 from whet.rl.losses.config import LossConfig
 

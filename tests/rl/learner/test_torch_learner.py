@@ -17,13 +17,13 @@ from whet.inference.architecture import read_architecture
 from whet.inference.packed_file import map_packed
 from whet.inference.token_sets import TokenSets
 from whet.inference.weights import pack as pack_weights
-from whet.rl.batch import pack
-from whet.rl.checkpoints import newest_checkpoint, save_checkpoint
-from whet.rl.learner import attention, decoder
+from whet.rl.data.batch import pack
 from whet.rl.learner.config import OptimizerConfig
+from whet.rl.learner.forward import attention, decoder
 from whet.rl.learner.protocol import OptimParams
 from whet.rl.losses.config import LossConfig
 from whet.rl.losses.registry import LOSSES
+from whet.rl.storage.checkpoints import newest_checkpoint, save_checkpoint
 
 CROSS_ENTROPY = LossConfig(loss="cross_entropy")
 BUDGETS = [1, 17, 40, 10_000]

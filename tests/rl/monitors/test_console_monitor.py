@@ -17,7 +17,7 @@ from whet.rl.monitors.jsonl import JsonlMonitor
 from whet.rl.monitors.progress import Progress, compare
 from whet.rl.monitors.protocol import EvalReport, EvalScore, Outcome, RunPlan, StepReport
 from whet.rl.monitors.views import live_view, plan_line
-from whet.terminal import BLOCKS
+from whet.system.terminal import BLOCKS
 
 ENVIRONMENTS = ["reverse-text", "calculator"]
 

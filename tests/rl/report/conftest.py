@@ -15,7 +15,7 @@ from whet.envs.singleturn_env import SingleTurnEnv
 from whet.evals.evaluate import evaluate_environment
 from whet.rl.monitors.jsonl import JsonlMonitor
 from whet.rl.monitors.protocol import EvalReport, EvalScore, StepReport
-from whet.rl.rollout_log import rollout_row, write_evaluation, write_step
+from whet.rl.storage.rollout_log import rollout_row, write_evaluation, write_step
 from whet.rollouts.groups import run_group
 from whet.rubrics.rubric import Rubric
 from whet.types import Response, ResponseMessage, ResponseTokens, State

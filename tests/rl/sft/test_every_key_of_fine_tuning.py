@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import whet.rl.evaluation
+import whet.rl.loop.evaluation
 import whet.rl.sft.data
 import whet.rl.sft.run as module
 from whet.config import all_keys
@@ -28,14 +28,14 @@ from whet.errors import ConfigError, DatasetError
 from whet.inference.rendering import ChatRenderer
 from whet.models.tokenizer import build_tokenizer
 from whet.rl import preflight
-from whet.rl.budgets import Budget
-from whet.rl.early_stop import reason_of_losses, reason_to_stop
-from whet.rl.evaluation import Evaluation
 from whet.rl.learner.protocol import LossOutput, OptimOutput
+from whet.rl.loop.evaluation import Evaluation
 from whet.rl.monitors.protocol import EvalReport, EvalScore
 from whet.rl.sft.config import SftConfig, load_sft_config
 from whet.rl.sft.data import SftData, load_data
 from whet.rl.sft.loop import SftLoop
+from whet.rl.supervision.budgets import Budget
+from whet.rl.supervision.early_stop import reason_of_losses, reason_to_stop
 
 EVALUATING = ("--eval.env", '[{ id = "reverse-text" }]')
 SCHEDULED = (*EVALUATING, "--sampling.temp_scheduler.start", "1", "--sampling.temp_scheduler.end", "0.5")
@@ -204,7 +204,7 @@ def evaluated(config: SftConfig) -> Any:
         named.pop("on_progress")
         asked.append(named)
 
-    with replaced(whet.rl.evaluation, evaluate_environment=note):
+    with replaced(whet.rl.loop.evaluation, evaluate_environment=note):
         labels = [(env.label, object()) for env in (config.eval.env if config.eval else ())]
         monitor: Any = None
         client: Any = None

@@ -9,9 +9,9 @@ import pytest
 
 from whet.errors import DatasetError
 from whet.inference.rendering import ChatRenderer
-from whet.rl.rollout_log import write_step
 from whet.rl.sft.config import SftConfig
 from whet.rl.sft.data import SftData, load_data
+from whet.rl.storage.rollout_log import write_step
 
 CONTEXT = 1024
 Load = Callable[..., SftData]

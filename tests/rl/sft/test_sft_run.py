@@ -11,10 +11,9 @@ import torch
 from safetensors.torch import load_file
 
 from whet.errors import DatasetError, ModelLoadError, RunError
-from whet.files import read_lines
 from whet.inference.loading import resolve_model
 from whet.inference.rendering import ChatRenderer
-from whet.rl.batch import pack
+from whet.rl.data.batch import pack
 from whet.rl.learner.config import OptimizerConfig
 from whet.rl.learner.make import make_learner
 from whet.rl.monitors.protocol import Outcome
@@ -22,6 +21,7 @@ from whet.rl.sft.config import SftConfig
 from whet.rl.sft.data import load_data
 from whet.rl.sft.loop import CROSS_ENTROPY, imitate
 from whet.rl.sft.run import run_sft
+from whet.system.files import read_lines
 
 Run = Callable[..., Outcome]
 

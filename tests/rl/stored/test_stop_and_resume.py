@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from whet.errors import RunError
-from whet.files import read_lines
-from whet.rl.process_identity import began
-from whet.rl.run_directory import RunDirectory
+from whet.rl.storage.run_directory import RunDirectory
 from whet.rl.stored.stop import stop_run
 from whet.rl.stored.stored_run import open_run
+from whet.rl.supervision.process_identity import began
+from whet.system.files import read_lines
 
 CONFIG = """
 model = "whet/tiny"

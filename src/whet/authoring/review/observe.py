@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from whet.alias import alias_where_needed
 from whet.authoring.review import row_facts
 from whet.authoring.review.about_files import undescribed
 from whet.authoring.review.observations import Argument, Closed, Halted, Imported, Loaded, Split
@@ -26,13 +25,14 @@ from whet.authoring.review.package import read_package
 from whet.authoring.review.reading import read_files
 from whet.authoring.review.rehearsal import rehearse, rubrics_of
 from whet.authoring.review.side_effects import watched
+from whet.compat.alias import alias_where_needed
 from whet.config import StrictModel
 from whet.envs.environment import Environment
 from whet.envs.loading import load_environment, locate
 from whet.envs.singleturn_env import SingleTurnEnv
 from whet.envs.tool_schemas import read_docstring
 from whet.errors import MissingKeyError, WhetError
-from whet.files import json_line
+from whet.system.files import json_line
 
 PLACEHOLDER = "placeholder-of-whet-env-check"
 MAX_KEYS = 32

@@ -20,10 +20,10 @@ from whet.config import StrictModel
 from whet.envs.env_group import ROUTE_KEY, EnvGroup
 from whet.envs.environment import Environment
 from whet.errors import ModelError
-from whet.files import json_line
 from whet.parsers.parser import Parser
 from whet.parsers.xml_parser import XMLParser
 from whet.rubrics.rubric import Rubric
+from whet.system.files import json_line
 from whet.types import RolloutInput, RolloutOutput, State
 
 TOGETHER = "all probes of a task"

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from whet.authoring.review.findings import SEVERITIES, Report, Severity
 from whet.authoring.review.probes import RIGHT
-from whet.terminal import safe_text
+from whet.system.terminal import safe_text
 
 STYLES: dict[Severity, str] = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 LIMIT = 600

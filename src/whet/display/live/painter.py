@@ -28,7 +28,7 @@ from rich.text import Text
 
 from whet.display.live.keyboard import Keyboard, in_foreground
 from whet.display.live.screen import Screen
-from whet.terminal import safe_text
+from whet.system.terminal import safe_text
 
 REFRESH_SECONDS = 0.25
 IDLE_SECONDS = 1.0

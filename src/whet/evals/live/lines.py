@@ -16,7 +16,7 @@ from whet.evals.live.progress import SessionProgress
 from whet.evals.live.views import plan_line, progress_line
 from whet.evals.observer import PlannedEval
 from whet.evals.summary import EvalSummary
-from whet.terminal import duration, safe_text
+from whet.system.terminal import duration, safe_text
 from whet.types import RolloutOutput
 
 SECONDS_BETWEEN = 60.0

@@ -18,7 +18,7 @@ from whet.evals.live.progress import SAMPLES, SessionProgress
 from whet.evals.live.views import footer, live_view
 from whet.evals.observer import PlannedEval
 from whet.evals.summary import EvalSummary
-from whet.terminal import safe_text
+from whet.system.terminal import safe_text
 from whet.types import RolloutOutput
 
 NEXT, PREVIOUS = {"right", "down", "n", "\t"}, {"left", "up", "p"}

@@ -16,7 +16,7 @@ from whet.display.text import number, usage_text
 from whet.evals.live.progress import EvalFacts, EvalLine, SessionFacts
 from whet.evals.observer import PlannedEval
 from whet.evals.statistics import Estimate
-from whet.terminal import duration, safe_text
+from whet.system.terminal import duration, safe_text
 
 LABEL = 11
 SAMPLE_LINES = 10

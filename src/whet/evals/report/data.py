@@ -16,9 +16,9 @@ from typing import Any
 from whet.evals.evaluate import sampling_name
 from whet.evals.streaming import stream_rows
 from whet.evals.summary import EvalSummary, SummaryBuilder
-from whet.evals.viewer.entries import question_of
 from whet.rollouts.results import load_metadata
 from whet.types import RolloutOutput
+from whet.viewer.entries import question_of
 
 BEST, RANDOM = 3, 5
 """Rollouts shown of the best, of the worst, and at random."""

@@ -15,7 +15,7 @@ from whet.evals.readiness import Readiness
 from whet.evals.report.data import ReportData, Task
 from whet.evals.statistics import Estimate, Percentiles, spread
 from whet.evals.summary import EvalSummary, MemberSummary
-from whet.terminal import duration
+from whet.system.terminal import duration
 from whet.types import RolloutOutput
 
 MOST_TASKS = 1000

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
-from whet.cancellation import cancel
 from whet.evals.model import Models
 from whet.evals.workers.jobs import Attempted, Job, Sink, attempt
 from whet.rollouts.garbage import calm_collector
 from whet.rollouts.limits import Places
 from whet.rollouts.pace import Pace, paced
+from whet.system.cancellation import cancel
 
 MANY = 1024  # rollouts in flight from which on the garbage collector keeps everybody waiting
 

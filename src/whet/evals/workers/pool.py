@@ -18,11 +18,11 @@ from whet.clients.client import Client
 from whet.errors import ConfigError, RunError, WorkerDiedError
 from whet.evals.config import EvalConfig
 from whet.evals.model import Models
-from whet.evals.workers.asked import Asked
+from whet.evals.workers.assignment import Line, Suspects, shares
 from whet.evals.workers.child import Child, is_picklable
 from whet.evals.workers.frames import BrokenFrameError, error_from_words, read_head
 from whet.evals.workers.jobs import Attempted, Finished, Job, Sink, finished
-from whet.evals.workers.placing import Line, Suspects, shares
+from whet.evals.workers.parent_model import Asked
 from whet.evals.workers.process import Orders
 from whet.rollouts.results import state_to_output
 from whet.rollouts.states import failed_state

@@ -23,8 +23,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from whet import cancellation
-from whet.cancellation import cancel
 from whet.clients.client import Client
 from whet.clients.usage import charge
 from whet.envs.environment import Environment
@@ -36,6 +34,8 @@ from whet.evals.workers.frames import LENGTH_BYTES, Channel, error_from_words, e
 from whet.evals.workers.jobs import Job, Recipe, attempt
 from whet.rollouts.limits import Places
 from whet.rollouts.pace import paced
+from whet.system import cancellation
+from whet.system.cancellation import cancel
 from whet.types import Messages, Response, SamplingArgs, State, Tool
 
 GRACE_S = 5.0  # for rollouts and environments to be cleaned up once the session is gone

@@ -16,7 +16,7 @@ from whet.display.text import number
 from whet.gepa.live.progress import SearchFacts, SearchProgress
 from whet.gepa.live.views import best_line, candidate_reason, confirmation_line, phase_line
 from whet.gepa.types import CandidateRecord, Confirmation, Phase, Plan, Scored
-from whet.terminal import duration, safe_text
+from whet.system.terminal import duration, safe_text
 
 SECONDS_BETWEEN = 60.0
 

@@ -14,7 +14,7 @@ from whet.display.live.painter import Painter
 from whet.gepa.live.progress import SearchProgress
 from whet.gepa.live.views import COMPARISONS, footer, last_view, live_view, moved
 from whet.gepa.types import CandidateRecord, Confirmation, Phase, Plan, Scored
-from whet.terminal import safe_text
+from whet.system.terminal import safe_text
 
 NEXT, PREVIOUS = {"right", "down", "n", "\t"}, {"left", "up", "p"}
 SCROLL_LINES = 5

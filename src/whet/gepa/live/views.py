@@ -21,7 +21,7 @@ from whet.display.text import number
 from whet.gepa.diffs import Line, Piece, difference, whole
 from whet.gepa.live.progress import PhaseFacts, Proposal, SearchFacts
 from whet.gepa.types import Candidate, CandidateRecord, Confirmation
-from whet.terminal import duration, safe_lines, safe_text
+from whet.system.terminal import duration, safe_lines, safe_text
 
 Comparison = Literal["parent", "seed", "whole"]
 COMPARISONS: tuple[Comparison, ...] = ("parent", "seed", "whole")

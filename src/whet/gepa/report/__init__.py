@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from whet.files import write_whole
 from whet.gepa.report.data import read_report
 from whet.gepa.report.page import page
 from whet.gepa.stored import REPORT, open_search
+from whet.system.files import write_whole
 
 
 def write_report(directory: Path) -> Path:

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from whet.evals.viewer.entries import question_of
-from whet.files import read_lines
 from whet.gepa.records import Frontier, frontier
 from whet.gepa.reflection import ReflectionConfig, why_unusable
 from whet.gepa.reflection_log import FILE as REFLECTIONS
 from whet.gepa.reflection_log import Reply
 from whet.gepa.stored import StoredSearch
 from whet.rollouts.results import RESULTS
+from whet.system.files import read_lines
+from whet.viewer.entries import question_of
 
 QUESTION = 160
 """Characters of an example's question that are kept."""

@@ -14,8 +14,8 @@ from whet.gepa.report.data import ReportData, Usage
 from whet.gepa.report.drawings import lineage_svg, scores_svg
 from whet.gepa.report.prompts import difference_html, prompts_html
 from whet.gepa.stored import BEST_PROMPT
+from whet.gepa.summary_text import confirmation_words, headline, tested
 from whet.gepa.types import CandidateRecord
-from whet.gepa.words import confirmation_words, headline, tested
 
 MOST_EXAMPLES = 1000
 """Rows of the table of validation examples."""

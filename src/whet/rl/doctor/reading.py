@@ -9,13 +9,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from whet.files import read_lines
-from whet.rl.checkpoints import fault_of
 from whet.rl.doctor.record import Life, Row, RunRecord
 from whet.rl.report.data import read_run
-from whet.rl.rollout_log import step_path
-from whet.rl.run_directory import RunDirectory
+from whet.rl.storage.checkpoints import fault_of
+from whet.rl.storage.rollout_log import step_path
+from whet.rl.storage.run_directory import RunDirectory
 from whet.rl.stored.stored_run import StoredRun, open_run
+from whet.system.files import read_lines
 
 MOST_ROLLOUTS = 1024
 """Rollouts of a step that are looked at: enough for any share, and no more memory than that of a step."""

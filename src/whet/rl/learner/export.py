@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from whet.errors import ConfigError
-from whet.files import replace_directory
 from whet.rl.learner.config import LoraConfig
 from whet.rl.learner.make import load_model
+from whet.system.files import replace_directory
 
 if TYPE_CHECKING:
     from whet.rl.learner.weights import Weights

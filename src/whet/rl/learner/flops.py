@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from whet.inference.architecture import Architecture
-from whet.rl.learner.layout import Layout
+from whet.rl.learner.forward.layout import Layout
 
 PEAK_TFLOPS = {"H200": 989.0, "H100": 989.0, "A100": 312.0, "L40S": 362.0, "L4": 121.0, "RTX 4090": 165.0}
 """Dense bfloat16 peaks from the makers' data sheets, by a part of the device's name."""

@@ -18,12 +18,12 @@ from typing import Any, TypeVar
 
 from whet.errors import TrainingError
 from whet.inference.protocol import WeightUpdate
-from whet.loading_time import rare_collections
-from whet.rl.batch import PackedBatch
-from whet.rl.child import follow_parent, process_context
-from whet.rl.child_log import ChildHandler, ChildLog, tell_parent
+from whet.rl.data.batch import PackedBatch
 from whet.rl.learner.protocol import LossOutput, OptimOutput, OptimParams
 from whet.rl.losses import LossConfig
+from whet.rl.supervision.child import follow_parent, process_context
+from whet.rl.supervision.child_log import ChildHandler, ChildLog, tell_parent
+from whet.system.loading_time import rare_collections
 
 T = TypeVar("T")
 _learner: Any = None

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from whet.inference.protocol import WeightUpdate
 
 if TYPE_CHECKING:
-    from whet.rl.batch import PackedBatch
+    from whet.rl.data.batch import PackedBatch
     from whet.rl.losses import LossConfig
 
 

@@ -26,12 +26,12 @@ from torch import Tensor, nn
 from whet.errors import RunError, TrainingError
 from whet.inference.architecture import Architecture
 from whet.inference.protocol import WeightUpdate
-from whet.rl.batch import PackedBatch
+from whet.rl.data.batch import PackedBatch
 from whet.rl.learner.config import OptimizerConfig
-from whet.rl.learner.decoder import hidden_states
 from whet.rl.learner.flops import batch_flops, known_peak
-from whet.rl.learner.layout import Layout, micro_batches
-from whet.rl.learner.logprobs import Kept, token_logprobs
+from whet.rl.learner.forward.decoder import hidden_states
+from whet.rl.learner.forward.layout import Layout, micro_batches
+from whet.rl.learner.forward.logprobs import Kept, token_logprobs
 from whet.rl.learner.optim import Optimizer, schedule_factor
 from whet.rl.learner.protocol import LossOutput, OptimOutput, OptimParams, TokenValues
 from whet.rl.learner.reference import Reference

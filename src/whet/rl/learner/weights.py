@@ -24,7 +24,7 @@ from whet.inference.architecture import read_architecture
 from whet.inference.packed_file import take_unread, write_packed
 from whet.inference.protocol import WeightUpdate
 from whet.inference.weights import packed_tensors
-from whet.rl.learner.moe import as_checkpoint
+from whet.rl.learner.forward.moe import as_checkpoint
 
 KEPT_PUBLICATIONS = 2
 """The newest, and the one before it, which an engine may still be reading."""

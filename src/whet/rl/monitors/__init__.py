@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from whet.rl.monitors.group import MonitorGroup as MonitorGroup
 from whet.rl.monitors.protocol import Monitor as Monitor
-from whet.terminal import safe_text
+from whet.system.terminal import safe_text
 
 
 def announce(run: str, model: str, tasks: Sequence[str], *, quiet: bool) -> None:

@@ -16,13 +16,13 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from whet.files import read_lines
 from whet.rl.doctor.live import LiveDoctor
 from whet.rl.monitors.jsonl import EVALS, read_evaluations
 from whet.rl.monitors.progress import Progress
 from whet.rl.monitors.protocol import EvalReport, Outcome, RunPlan, StepReport
 from whet.rl.monitors.views import comparison_table, evaluation_line, live_view, places, plan_line, step_line
-from whet.terminal import duration, safe_text
+from whet.system.files import read_lines
+from whet.system.terminal import duration, safe_text
 
 REFRESH_SECONDS = 0.25
 MOST_OF_THE_TIME = 0.03

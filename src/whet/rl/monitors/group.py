@@ -2,7 +2,7 @@
 
 Monitors watch; training does not depend on them. One that raises is named, once, with its error, and switched off for
 the rest of the run, but told how it ended. (What must be on disk for a run to be resumed is written by
-`whet.rl.records`, not through this.)
+`whet.rl.storage.records`, not through this.)
 """
 
 from __future__ import annotations

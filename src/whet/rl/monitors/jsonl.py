@@ -17,8 +17,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-from whet.files import LineFile, read_lines
 from whet.rl.monitors.protocol import EvalReport, EvalScore, Outcome, RunPlan, StepReport
+from whet.system.files import LineFile, read_lines
 
 EVALS = "evals.jsonl"
 

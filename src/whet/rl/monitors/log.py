@@ -21,10 +21,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from whet.rl.child_log import CHILD, ChildLog, deaf_ends, log_warning
 from whet.rl.monitors.console import ConsoleMonitor
 from whet.rl.monitors.redaction import Redactor
-from whet.terminal import safe_lines
+from whet.rl.supervision.child_log import CHILD, ChildLog, deaf_ends, log_warning
+from whet.system.terminal import safe_lines
 
 LOG = "run.log"
 MOST_BYTES = 10_000_000

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from whet.redaction import redacted
 from whet.rl.monitors.config import TrackioConfig, WandbConfig
 from whet.rl.monitors.protocol import Monitor
 from whet.rl.monitors.redaction import Redactor
+from whet.system.redaction import redacted
 
 
 class Tracked(Protocol):

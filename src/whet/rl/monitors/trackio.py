@@ -11,11 +11,11 @@ import logging
 from typing import Any
 
 from whet.errors import MissingExtraError, RunError
-from whet.files import json_line, write_whole
 from whet.rl.monitors.config import TrackioConfig
 from whet.rl.monitors.evaluation_metrics import evaluation_metrics
 from whet.rl.monitors.protocol import EvalReport, Outcome, RunPlan, StepReport
 from whet.rl.monitors.quiet import quietly
+from whet.system.files import json_line, write_whole
 
 RUN = "trackio.json"
 """Below the run's directory: {"project": ..., "name": ..., "id": ...}."""

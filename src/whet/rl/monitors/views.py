@@ -18,7 +18,7 @@ from whet.display.panel import sample_panel
 from whet.display.text import number
 from whet.rl.monitors.progress import LOSSES, Comparison, Difference, Progress, compare
 from whet.rl.monitors.protocol import EvalReport, EvalScore, Outcome, RunPlan
-from whet.terminal import duration, safe_text, sparkline
+from whet.system.terminal import duration, safe_text, sparkline
 
 SAMPLE_LINES = 8
 KEYS = "Ctrl-C  stop with a checkpoint; twice: end at once"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from whet.files import write_whole
 from whet.rl.report.page import page
 from whet.rl.report.png import write_png
+from whet.system.files import write_whole
 
 
 def write_report(run_directory: Path) -> Path:

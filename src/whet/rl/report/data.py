@@ -9,9 +9,9 @@ from typing import Any
 from whet.config import read_toml
 from whet.display.chart import Chart, Point, Series
 from whet.errors import RunError
-from whet.files import read_lines
 from whet.rl.monitors.jsonl import EVALS, read_evaluations
 from whet.rl.monitors.protocol import EvalReport
+from whet.system.files import read_lines
 
 KEY_METRICS: tuple[tuple[str, tuple[str, ...], bool], ...] = (
     ("KL, sampler to learner", ("policy/kl",), False),

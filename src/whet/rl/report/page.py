@@ -17,7 +17,7 @@ from whet.rl.monitors.progress import Comparison, Difference, compare
 from whet.rl.report.data import RunData
 from whet.rl.report.findings import findings_html
 from whet.rl.report.samples import Pair, TrainedGroup, before_and_after, trained_samples
-from whet.terminal import duration
+from whet.system.terminal import duration
 
 PAIRED = "± is half the width of the 95 % interval of the change, paired over tasks."
 

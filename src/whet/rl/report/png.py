@@ -7,7 +7,7 @@ from pathlib import Path
 
 from whet.display.chart import Chart, Point, smoothed
 from whet.errors import MissingExtraError
-from whet.terminal import safe_text
+from whet.system.terminal import safe_text
 
 WIDTH, HEIGHT = 1200, 675
 SHARPNESS = 2  # drawn this much larger and scaled down, since Pillow does not smooth lines

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from whet.files import read_lines
-from whet.rl.rollout_log import evaluation_path, step_path
+from whet.rl.storage.rollout_log import evaluation_path, step_path
+from whet.system.files import read_lines
 
 Row = Mapping[str, Any]
 

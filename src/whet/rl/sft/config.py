@@ -9,8 +9,6 @@ from pydantic import Field, model_validator
 
 from whet.config import StrictModel, apply_overrides, parse_overrides, read_toml, validate
 from whet.errors import ConfigError
-from whet.redaction import redacted
-from whet.rl.budgets import BudgetConfig
 from whet.rl.config import (
     CheckpointingConfig,
     DeploymentConfig,
@@ -20,10 +18,12 @@ from whet.rl.config import (
     check_early_stop,
     free_name,
 )
-from whet.rl.early_stop import EarlyStopConfig
 from whet.rl.learner.config import LearnerConfig, LoraConfig, OptimizerConfig
 from whet.rl.monitors.config import TrackioConfig, WandbConfig
-from whet.rl.watchdog import WatchdogConfig
+from whet.rl.supervision.budgets import BudgetConfig
+from whet.rl.supervision.early_stop import EarlyStopConfig
+from whet.rl.supervision.watchdog import WatchdogConfig
+from whet.system.redaction import redacted
 
 VALIDATION_LOSS = "validation/loss"
 NO_ROLLOUTS: dict[str, tuple[str, ...]] = {

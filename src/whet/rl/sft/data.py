@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from whet.errors import DatasetError, TrainingError
 from whet.inference.loading import read_model
-from whet.rl.samples import TokenSequence
+from whet.rl.data.samples import TokenSequence
 from whet.rl.sft.batches import Batches
 from whet.rl.sft.config import SftConfig
 from whet.rl.sft.conversation import conversation_of

@@ -17,20 +17,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from whet.rl.batch import pack
-from whet.rl.endings import Ending
+from whet.rl.data.batch import pack
+from whet.rl.data.metrics import utilisation
+from whet.rl.data.samples import TokenSequence
 from whet.rl.learner.protocol import Learner, LossOutput, OptimOutput, OptimParams
 from whet.rl.losses.config import LossConfig
-from whet.rl.metrics import utilisation
 from whet.rl.monitors.protocol import EvalReport, Monitor, StepReport
-from whet.rl.records import Records
-from whet.rl.samples import TokenSequence
 from whet.rl.sft.batches import Batches, Pick
 from whet.rl.sft.config import VALIDATION_LOSS, SftConfig
 from whet.rl.sft.data import Example, SftData
-from whet.rl.stopping import StopRequested, unless_stopped
-from whet.rl.watchdog import EVALUATION
-from whet.rl.watchdog_thread import Watchdog
+from whet.rl.storage.records import Records
+from whet.rl.supervision.ending import Ending
+from whet.rl.supervision.stopping import StopRequested, unless_stopped
+from whet.rl.supervision.watchdog import EVALUATION
+from whet.rl.supervision.watchdog_thread import Watchdog
 
 if TYPE_CHECKING:
     from whet.rl.learner.torch_learner import TorchLearner

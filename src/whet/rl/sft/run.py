@@ -12,37 +12,37 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from whet import cancellation
 from whet.clients.usage import Spending
-from whet.env_files import load_env_files
 from whet.envs.environment import Environment
 from whet.errors import RunError, TrainingError
 from whet.inference.loading import load_policy, read_model
-from whet.rl.budgets import Budget
 from whet.rl.config import InferenceConfig
-from whet.rl.endings import Ending
-from whet.rl.evaluation import Evaluation
-from whet.rl.finishing import end_the_process, export_weights, stall, with_report
-from whet.rl.handover import weights_directory
 from whet.rl.learner.make import make_learner
+from whet.rl.loop.evaluation import Evaluation
 from whet.rl.monitors import Monitor, announce, console_and_others
 from whet.rl.monitors.log import run_log
 from whet.rl.monitors.protocol import EvalReport, Outcome, RunPlan
 from whet.rl.monitors.redaction import Redactor
 from whet.rl.monitors.trackers import trackers
 from whet.rl.preflight import load_held_out
-from whet.rl.records import Records
-from whet.rl.run_directory import RunDirectory
 from whet.rl.sft.batches import Batches
 from whet.rl.sft.config import VALIDATION_LOSS, SftConfig
 from whet.rl.sft.data import SftData, load_data
 from whet.rl.sft.loop import Evaluate, SftLoop
 from whet.rl.sft.sources import check_path
-from whet.rl.starting_point import check_starting_point, starting_adapter, starting_model
-from whet.rl.status import Status
-from whet.rl.stopping import StopRequested, explain_failure, stop_on_signals
-from whet.rl.watchdog_engine import WatchedEngine
-from whet.rl.watchdog_thread import Watchdog
+from whet.rl.storage.records import Records
+from whet.rl.storage.run_directory import RunDirectory
+from whet.rl.storage.starting_point import check_starting_point, starting_adapter, starting_model
+from whet.rl.storage.status import Status
+from whet.rl.storage.weight_directory import weights_directory
+from whet.rl.supervision.budgets import Budget
+from whet.rl.supervision.ending import Ending
+from whet.rl.supervision.finishing import end_the_process, export_weights, stall, with_report
+from whet.rl.supervision.stopping import StopRequested, explain_failure, stop_on_signals
+from whet.rl.supervision.watchdog_engine import WatchedEngine
+from whet.rl.supervision.watchdog_thread import Watchdog
+from whet.system import cancellation
+from whet.system.env_files import load_env_files
 
 if TYPE_CHECKING:
     from whet.inference.policy_client import PolicyClient

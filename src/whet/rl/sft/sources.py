@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from whet.config import read_toml
 from whet.errors import DatasetError, MissingExtraError, RunError
-from whet.rl.rollout_log import read_rollouts
+from whet.rl.storage.rollout_log import read_rollouts
 from whet.rollouts.results import RESULTS, load_outputs
 
 FILES = (".jsonl", ".json", ".parquet")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from whet.errors import DatasetError, ModelError
 from whet.inference.writing import answer_ids
 from whet.messages import whole_characters
-from whet.rl.samples import TokenSequence, sequences_of
+from whet.rl.data.samples import TokenSequence, sequences_of
 from whet.rl.sft.conversation import Conversation
 from whet.types import AssistantMessage, TrajectoryStep
 

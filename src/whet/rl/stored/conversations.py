@@ -13,11 +13,11 @@ from rich.text import Text
 
 from whet.display.text import call_text, listed, number
 from whet.errors import RunError
-from whet.files import read_lines
 from whet.messages import content_text
-from whet.rl.rollout_log import step_path
-from whet.rl.run_directory import RunDirectory
-from whet.terminal import safe_lines, safe_text
+from whet.rl.storage.rollout_log import step_path
+from whet.rl.storage.run_directory import RunDirectory
+from whet.system.files import read_lines
+from whet.system.terminal import safe_lines, safe_text
 
 Choice = Literal["first", "best", "worst", "errored"]
 MOST_LINES = 40

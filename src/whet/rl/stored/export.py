@@ -10,10 +10,10 @@ from typing import Any, cast, get_args
 from whet.config import validate
 from whet.errors import ConfigError, RunError
 from whet.inference.loading import resolve_model
-from whet.rl.checkpoints import Checkpoint, load_checkpoint, newest_checkpoint
 from whet.rl.learner.config import LoraConfig
 from whet.rl.learner.export import Format, export_checkpoint
-from whet.rl.run_directory import RunDirectory
+from whet.rl.storage.checkpoints import Checkpoint, load_checkpoint, newest_checkpoint
+from whet.rl.storage.run_directory import RunDirectory
 from whet.rl.stored.stored_run import StoredRun
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from whet.errors import RunError
 from whet.rl.monitors.log import KEPT_FILES, LOG
-from whet.rl.run_directory import RunDirectory
+from whet.rl.storage.run_directory import RunDirectory
 from whet.rl.stored.stored_run import is_locked
 
 LOOK_SECONDS = 0.25

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from whet.errors import RunError
-from whet.rl.process_identity import began
 from whet.rl.stored.stored_run import ENDED, StoredRun, is_locked, open_run
+from whet.rl.supervision.process_identity import began
 
 LOOK_SECONDS = 0.1
 

@@ -13,12 +13,12 @@ from typing import Any
 
 from whet.config import read_toml
 from whet.errors import RunError, WhetError
-from whet.files import read_lines
-from whet.rl.checkpoints import fault_of
 from whet.rl.config import RunConfig
 from whet.rl.monitors.jsonl import EVALS, read_evaluations
 from whet.rl.monitors.protocol import EvalReport
-from whet.rl.run_directory import LOCK, RunDirectory
+from whet.rl.storage.checkpoints import fault_of
+from whet.rl.storage.run_directory import LOCK, RunDirectory
+from whet.system.files import read_lines
 
 RUNS: Path = RunConfig.model_fields["runs_directory"].default
 DIED = "died"

@@ -17,7 +17,7 @@ from whet.rl.stored.compare import RunComparison
 from whet.rl.stored.config_changes import changed
 from whet.rl.stored.series import HEADLINES, curve, held_out
 from whet.rl.stored.stored_run import StoredRun
-from whet.terminal import safe_text, sparkline
+from whet.system.terminal import safe_text, sparkline
 
 CURVE = 32
 RIGHT = {"step", "reward", "first", "last", "A", "B", "before", "newest", "change"}

@@ -1,0 +1,366 @@
+"""`import verifiers` as whet: environments written for `verifiers` 0.1 run unmodified, in this process.
+
+Every module of the 0.1 package that environments import has a stand-in here whose names are looked up in whet; a class
+imported by either name is the same class. So has the package of its hosted sandboxes, which comes with it, where that
+is not installed. What is not in the table is missing, and `compat/gaps.py` says what to do instead.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import itertools
+import re
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import FrameType, ModuleType
+from typing import Any
+
+from whet.compat.gaps import BROUGHT, instead_of
+from whet.errors import ConfigError
+
+CONTRACT_VERSION = "0.1.14"
+
+# Where the names of each module are found, in this order: all public ones of a module, or those after the colon.
+_TYPES = (
+    "whet.types",
+    "whet.content",
+    "whet.timing:TimeSpans",
+    "whet.clients.config",
+    "whet.integrations.verifiers.names:BaseRolloutInput,CustomBaseModel,ErrorInfo,GroupRewardFunc,IndividualRewardFunc,JsonPrimitive,"
+    "LogCallback,MessageType,ProgressCallback,RolloutScore,RolloutScores,StartCallback,TASK_INPUT_FIELDS,VersionInfo",
+)
+_HOSTED_SANDBOXES = "prime_sandboxes"
+_MODULES: dict[str, tuple[str, ...]] = {
+    _HOSTED_SANDBOXES: (
+        "whet.envs.sandboxed.client:CommandResponse,CommandTimeoutError",
+        "whet.integrations.verifiers.hosted_sandboxes",
+    ),
+    f"{_HOSTED_SANDBOXES}.exceptions": (
+        "whet.envs.sandboxed.client:CommandTimeoutError",
+        "whet.integrations.verifiers.hosted_sandboxes:APIError,DownloadTimeoutError,SandboxFileNotFoundError,SandboxImagePullError,"
+        "SandboxNotRunningError,SandboxOOMError,SandboxTimeoutError,UploadTimeoutError",
+    ),
+    "verifiers": (
+        "whet",
+        *_TYPES,
+        "whet.integrations.verifiers.names:quiet_verifiers",
+        "whet.integrations.verifiers.environments:ToolRubric",
+    ),
+    "verifiers.types": _TYPES,
+    "verifiers.errors": ("whet.errors",),
+    "verifiers.decorators": ("whet.decorators", "whet.integrations.verifiers.names:SignalStage"),
+    "verifiers.envs": (),
+    "verifiers.envs.environment": (
+        "whet.envs.environment",
+        "whet.integrations.verifiers.environments:EnvironmentTeardown,RolloutCleanup,StopCondition",
+    ),
+    "verifiers.envs.singleturn_env": ("whet.envs.singleturn_env",),
+    "verifiers.envs.multiturn_env": ("whet.envs.multiturn_env",),
+    "verifiers.envs.tool_env": ("whet.envs.tool_env",),
+    "verifiers.envs.stateful_tool_env": (
+        "whet.envs.stateful_tool_env",
+        "whet.integrations.verifiers.environments:filter_signature",
+    ),
+    "verifiers.envs.sandbox_env": (
+        "whet.envs.sandbox_env",
+        "whet.integrations.verifiers.hosted_sandboxes:AdvancedConfigs,ThreadedAsyncSandboxClient",
+    ),
+    "verifiers.envs.python_env": ("whet.envs.python_env",),
+    "verifiers.envs.env_group": ("whet.envs.env_group",),
+    "verifiers.envs.experimental": (),
+    "verifiers.envs.experimental.gym_env": ("whet.integrations.gym_env",),
+    "verifiers.envs.experimental.sandbox_mixin": (
+        "whet.integrations.verifiers.sandbox_mixin:SandboxMixin,SandboxMonitorRubric,SandboxTimeouts,is_retryable_sandbox_api_error,"
+        "is_retryable_sandbox_read_error",
+        "whet.envs.sandboxed.client:SandboxCreationError,SandboxNotReadyError,SandboxSetupError",
+        "whet.integrations.verifiers.hosted_sandboxes:ThreadedAsyncSandboxClient",
+    ),
+    "verifiers.envs.experimental.mcp_env": ("whet.envs.mcp_env",),
+    "verifiers.envs.integrations": (),
+    "verifiers.envs.integrations.reasoninggym_env": ("whet.integrations.reasoning_gym_env",),
+    "verifiers.envs.integrations.textarena_env": ("whet.integrations.textarena_env",),
+    "verifiers.rubrics": (),
+    "verifiers.rubrics.rubric": ("whet.rubrics.rubric",),
+    "verifiers.rubrics.rubric_group": ("whet.rubrics.rubric_group",),
+    "verifiers.rubrics.math_rubric": ("whet.rubrics.math_rubric",),
+    "verifiers.rubrics.judge_rubric": ("whet.rubrics.judge_rubric",),
+    "verifiers.rubrics.experimental": (),
+    "verifiers.rubrics.experimental.hybrid_math_rubric": (
+        "whet.integrations.verifiers.hybrid_math_rubric:HybridMathRubric,DEFAULT_JUDGE_PROMPT",
+    ),
+    "verifiers.rubrics.tool_rubric": ("whet.integrations.verifiers.environments:ToolRubric",),
+    "verifiers.parsers": (),
+    "verifiers.parsers.parser": ("whet.parsers.parser",),
+    "verifiers.parsers.think_parser": ("whet.parsers.think_parser",),
+    "verifiers.parsers.maybe_think_parser": ("whet.parsers.maybe_think_parser",),
+    "verifiers.parsers.xml_parser": ("whet.parsers.xml_parser",),
+    "verifiers.clients": (
+        "whet:Client,OpenAIChatCompletionsClient,OpenAICompletionsClient,OpenAIResponsesClient,AnthropicMessagesClient",
+        "whet.clients.make:resolve_client",
+    ),
+    "verifiers.clients.client": ("whet.clients.client",),
+    "verifiers.clients.openai_chat_completions_client": ("whet.clients.openai_chat",),
+    "verifiers.clients.openai_completions_client": ("whet.clients.openai_completions",),
+    "verifiers.clients.openai_responses_client": ("whet.clients.openai_responses",),
+    "verifiers.clients.anthropic_messages_client": ("whet.clients.anthropic_messages",),
+    "verifiers.v1": (
+        "whet:Env,EnvConfig,Harness,HarnessConfig,MCPTool,MCPToolConfig,SandboxConfig,Task,Taskset,TasksetConfig,Toolset,"
+        "ToolsetConfig,User,UserConfig,advantage,cleanup,metric,reward,setup,stop,teardown,update",
+        "whet.tasksets.config:Config",
+    ),
+    "verifiers.v1.config": ("whet.tasksets.config",),
+    "verifiers.v1.env": ("whet.tasksets.env:Env",),
+    "verifiers.v1.harness": ("whet.tasksets.harness:Harness",),
+    "verifiers.v1.task": ("whet.tasksets.task:Task",),
+    "verifiers.v1.taskset": ("whet.tasksets.taskset:Taskset",),
+    "verifiers.v1.toolset": ("whet.tasksets.tools.toolset:Toolset,MCPTool",),
+    "verifiers.v1.user": ("whet.tasksets.tools.user:User",),
+    "verifiers.utils": (),
+    "verifiers.utils.async_utils": (
+        "whet.calls:maybe_await",
+        "whet.integrations.verifiers.names:NullAsyncContext,NullContext,maybe_call_with_named_args,maybe_semaphore,with_sem",
+    ),
+    "verifiers.utils.client_utils": ("whet.integrations.verifiers.clients",),
+    "verifiers.utils.config_utils": ("whet:ensure_keys,MissingKeyError",),
+    "verifiers.utils.data_utils": (
+        "whet.parsers.answers",
+        "whet:load_example_dataset",
+        "whet.integrations.verifiers.names:BOXED_SYSTEM_PROMPT,THINK_BOXED_SYSTEM_PROMPT,strip_non_numeric",
+    ),
+    "verifiers.utils.error_utils": (
+        "whet.integrations.verifiers.names:ErrorChain,get_error_chain,get_vf_error_chain",
+        "whet.rollouts.results:error_info",
+    ),
+    "verifiers.utils.env_utils": ("whet:load_environment",),
+    "verifiers.utils.eval_utils": ("whet.integrations.verifiers.environments:quiet_datasets",),
+    "verifiers.utils.logging_utils": (
+        "whet.system.logs",
+        "whet.integrations.verifiers.names:quiet_verifiers",
+        "whet.integrations.verifiers.texts:JsonFormatter,print_size,print_time,truncate",
+    ),
+    "verifiers.utils.message_utils": ("whet.messages:normalize_messages", "whet.integrations.verifiers.messages"),
+    "verifiers.utils.metric_utils": ("whet.integrations.verifiers.metrics",),
+    "verifiers.utils.path_utils": ("whet.integrations.verifiers.paths",),
+    "verifiers.utils.response_utils": (
+        "whet.integrations.verifiers.environments:parse_response_message,parse_response_tokens",
+    ),
+    "verifiers.utils.save_utils": (
+        "whet.rollouts.results:load_outputs,state_to_output",
+        "whet.integrations.verifiers.metrics:extract_usage_tokens",
+        "whet.integrations.verifiers.results",
+    ),
+    "verifiers.utils.threaded_sandbox_client": (
+        "whet.integrations.verifiers.hosted_sandboxes:ThreadedAsyncSandboxClient",
+    ),
+    "verifiers.utils.tool_utils": (
+        "whet.integrations.verifiers.names:VALID_TOOL_CONTENT_PART_TYPES,is_valid_tool_content_parts",
+    ),
+    "verifiers.utils.usage_utils": ("whet.integrations.verifiers.metrics:StateUsageTracker,extract_usage_tokens",),
+    "verifiers.v1.utils": (),
+    "verifiers.v1.utils.endpoint_utils": ("whet.integrations.verifiers.texts:assistant_completion_from_messages",),
+    "verifiers.v1.utils.json_utils": ("whet.integrations.verifiers.texts:json_args",),
+    "verifiers.v1.utils.judge_utils": (
+        "whet.integrations.verifiers.texts:clamp_float,completion_text,parse_judge_json,truncate_command_record,truncate_text",
+    ),
+}
+_RENAMED = {
+    ("verifiers.utils.usage_utils", "compute_context_token_metrics"): "whet.clients.usage:context_tokens",
+    ("verifiers", "EndpointClientConfig"): "whet.clients.config:EndpointConfig",
+    ("verifiers.types", "EndpointClientConfig"): "whet.clients.config:EndpointConfig",
+    ("verifiers.envs.env_group", "ENV_GROUP_INFO_KEY"): "whet.envs.env_group:ROUTE_KEY",
+    ("verifiers.utils.tool_utils", "convert_func_to_tool_def"): "whet.envs.tool_schemas:tool_from_function",
+    ("verifiers.v1", "State"): "whet.tasksets.state:TaskState",
+    ("verifiers.v1.state", "State"): "whet.tasksets.state:TaskState",
+}
+_MODULES.update({module: () for module, _ in _RENAMED if module not in _MODULES})
+
+
+def install_verifiers_alias() -> None:
+    """Make `import verifiers` and its submodules resolve to whet, from now on and in this process.
+
+    An installed `verifiers` is hidden by it. Raises `ConfigError` where that one has been imported already.
+    """
+    loaded = sys.modules.get("verifiers")
+    if loaded is not None and not isinstance(loaded, _StandIn):
+        raise ConfigError(
+            f"verifiers is imported already, from {getattr(loaded, '__file__', None) or 'elsewhere'}. "
+            "Call whet.install_verifiers_alias() before anything imports it."
+        )
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+
+
+def alias_where_needed() -> None:
+    """`install_verifiers_alias`, unless a `verifiers` of the 0.1 contract is installed or any is imported."""
+    if "verifiers" not in sys.modules and not _contract_is_installed():
+        install_verifiers_alias()
+
+
+def is_written_for_verifiers(cls: type, frame: FrameType | None) -> bool:
+    """Whether a class, or the code that constructs an instance of it, imports `verifiers` rather than `whet`.
+
+    Such code has read a name from a stand-in. A module counts with its whole package, so that a helper does to which
+    the package passes a class. Of the frames, from `frame` outwards, the first decides that is neither a constructor
+    nor the standard library's.
+    """
+    if any(_imports_verifiers(base.__module__) for base in cls.__mro__):
+        return True
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__", ""))
+        if _imports_verifiers(module):
+            return True
+        constructor = frame.f_code.co_name == "__init__"
+        if not constructor and module.partition(".")[0] not in sys.stdlib_module_names:
+            return False
+        frame = frame.f_back
+    return False
+
+
+def _imports_verifiers(module: str) -> bool:
+    packages = itertools.accumulate(module.split("."), "{}.{}".format)
+    return any(package in _importers for package in packages)
+
+
+def _note_importer(frame: FrameType) -> None:
+    """Remember the package whose code reads a name from a stand-in, or its module where a folder is no package."""
+    module, package = (str(frame.f_globals.get(name) or "") for name in ("__name__", "__package__"))
+    is_package = getattr(sys.modules.get(package), "__file__", None) is not None
+    importer = package if is_package else module
+    if importer and importer.partition(".")[0] not in {*sys.stdlib_module_names, "whet"}:
+        _importers.add(importer)
+
+
+def advice_on(error: BaseException) -> str:
+    """What to do about an import that failed for a name whet has not, or for what `verifiers` brought; or nothing."""
+    if not isinstance(error, ImportError) or error.name is None:
+        return ""
+    extra = BROUGHT.get(error.name.partition(".")[0])
+    if isinstance(error, ModuleNotFoundError) and extra is not None:
+        return f" Install it with: pip install 'whet[{extra}]'."
+    if not error.name.startswith("verifiers"):
+        return ""
+    # `from verifiers import X` tells of X in its message alone, up to Python 3.11.
+    wanted = re.match(r"cannot import name '(\w+)'", str(error))
+    return _advice(f"{error.name}.{wanted[1]}") if wanted is not None else ""
+
+
+def _advice(name: str) -> str:
+    instead = instead_of(name)
+    return f" Instead: {instead}." if instead is not None else ""
+
+
+def _contract_is_installed() -> bool:
+    try:
+        version = importlib.metadata.version("verifiers")
+    except importlib.metadata.PackageNotFoundError:
+        return importlib.util.find_spec("verifiers") is not None  # a checkout on the path: its owner's choice
+    return version.startswith("0.1.")
+
+
+_importers: set[str] = set()
+_replaced: dict[tuple[str, str], Any] = {}  # by module and name, what was there first
+
+
+class _StandIn(ModuleType):
+    """A module whose names are whet's."""
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("__"):
+            _note_importer(sys._getframe(1))
+        if f"{self.__name__}.{name}" in _MODULES:
+            return importlib.import_module(f"{self.__name__}.{name}")
+        if not name.startswith("__"):
+            for source in _sources(self.__name__, name):
+                module, _, attribute = source.partition(":")
+                found = getattr(importlib.import_module(module), attribute, _MISSING)
+                if found is not _MISSING:
+                    return found
+        raise AttributeError(
+            f"whet stands in for {self.__name__} here, and has no '{name}' for it.{_advice(f'{self.__name__}.{name}')}"
+        )
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """What a package or a test replaces here is replaced in whet's module, where it has an effect."""
+        source = None if name.startswith("__") or isinstance(value, _StandIn) else self._source_of(name)
+        if source is None:
+            super().__setattr__(name, value)
+            return
+        module, attribute = source
+        _replaced.setdefault((module.__name__, attribute), getattr(module, attribute))
+        setattr(module, attribute, value)
+
+    def __delattr__(self, name: str) -> None:
+        """Undoes a replacement, as tools that patch do for names which a module has not itself."""
+        source = None if name in vars(self) else self._source_of(name)
+        key = None if source is None else (source[0].__name__, source[1])
+        if source is None or key not in _replaced:
+            super().__delattr__(name)
+            return
+        setattr(*source, _replaced.pop(key))
+
+    def _source_of(self, name: str) -> tuple[ModuleType, str] | None:
+        """The module of whet's that has a name of this stand-in, and the name there."""
+        for source in _sources(self.__name__, name):
+            module, _, attribute = source.partition(":")
+            found = importlib.import_module(module)
+            if attribute in vars(found):
+                return found, attribute
+        return None
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *_names(self.__name__)})
+
+
+_MISSING = object()
+
+
+def _sources(module: str, name: str) -> list[str]:
+    """`module:attribute` for each place where a name of a stand-in may be."""
+    if (module, name) in _RENAMED:
+        return [_RENAMED[module, name]]
+    sources = []
+    for place in _MODULES[module]:
+        target, _, only = place.partition(":")
+        if not only or name in only.split(","):
+            sources.append(f"{target}:{name}")
+    return sources
+
+
+def _names(module: str) -> list[str]:
+    """What `from module import *` brings."""
+    names = [name for owner, name in _RENAMED if owner == module]
+    for place in _MODULES[module]:
+        target, _, only = place.partition(":")
+        found = importlib.import_module(target)
+        names += only.split(",") if only else getattr(found, "__all__", None) or list(vars(found))
+    return [name for name in dict.fromkeys(names) if not name.startswith("_")]
+
+
+class _Finder(MetaPathFinder, Loader):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname not in _MODULES:
+            if not fullname.startswith("verifiers."):
+                return None
+            raise ModuleNotFoundError(
+                f"whet stands in for verifiers here, and has no module {fullname}.{_advice(fullname)}", name=fullname
+            )
+        package = fullname.partition(".")[0]
+        if package == _HOSTED_SANDBOXES and PathFinder.find_spec(package) is not None:
+            return None
+        is_package = any(name.startswith(f"{fullname}.") for name in _MODULES)
+        return ModuleSpec(fullname, self, origin="whet", is_package=is_package)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return _StandIn(spec.name, f"whet, in the place of {spec.name}.")
+
+    def exec_module(self, module: ModuleType) -> None:
+        name = module.__name__
+        if name == "verifiers":
+            vars(module)["__version__"] = CONTRACT_VERSION
+        vars(module)["__all__"] = _names(name)

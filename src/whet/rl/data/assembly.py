@@ -1,0 +1,132 @@
+"""Scored groups to packed tokens: every sampled token carries its rollout's advantage, or its turn's.
+
+An environment may give turns advantages of their own (`step["advantage"]`), which nothing here changes. The turns to
+which it gave none have what `algorithm.advantage` makes of the rewards.
+
+Where `mask_truncated` is set, rollouts that were cut off carry no loss, as in DAPO's overlong filtering (Yu et al.
+2025, arXiv:2503.14476): an answer without its end says little about the task. They still count among the rollouts of
+the batch and in the baseline of their group, since they are what the policy does under this token limit; the loss is
+divided by the tokens that are left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from whet.errors import TrainingError
+from whet.rl.advantages import advantages
+from whet.rl.data.batch import PackedBatch, pack
+from whet.rl.data.reward_shaping import RewardShaper, Turns
+from whet.rl.data.samples import TokenSequence, sequences_of
+from whet.rl.loop.group import Group
+from whet.rl.losses.config import AlgorithmConfig
+from whet.rubrics.rubric import own_step_advantages
+from whet.types import State
+
+
+@dataclass(frozen=True, slots=True)
+class Assembled:
+    """What one part of an optimiser step is made of; or all of it, where it comes at once."""
+
+    batch: PackedBatch
+    advantages: list[list[float]]  # of each rollout of each group
+    sequences: list[TokenSequence]  # as sampled, those included that carry no loss
+    shaping: dict[str, float]  # of what was done to rewards, means over the rollouts; empty where nothing was
+    branches: list[list[int]]  # of each rollout of each group: how many of the sequences are its
+
+
+def assemble(
+    groups: Sequence[Group], config: AlgorithmConfig, shaper: RewardShaper, *, temperature: float
+) -> Assembled:
+    """All groups of a batch, or (where `config.learns_in_parts`) some of them."""
+    shaped, shaping = shaper.shape(
+        [group.rewards_G for group in groups], [[sampled_ids(state) for state in group.states] for group in groups]
+    )
+    advantages_by_group = [
+        group.own_advantages_G if group.own_advantages else advantages_G
+        for group, advantages_G in zip(groups, advantages(config.advantage, shaped), strict=True)
+    ]
+    sequences: list[TokenSequence] = []
+    packed: list[TokenSequence] = []
+    per_sequence: list[ArrayLike] = []
+    branches: list[list[int]] = []
+    for group, advantages_G in zip(groups, advantages_by_group, strict=True):
+        branches.append([])
+        for index, (state, advantage) in enumerate(zip(group.states, advantages_G, strict=True)):
+            found = sequences_of(
+                state["trajectory"],
+                temperature=_sampled_at(state, temperature),
+                renormalise=config.renormalise_cuts,
+                rollout=f"{group.environment}/{state['example_id']} (group {group.id}, rollout {index})",
+            )
+            sequences += found
+            branches[-1].append(len(found))
+            packed += map(_without_loss, found) if config.mask_truncated and state["is_truncated"] else found
+            per_sequence += _per_token(found, float(advantage), own_step_advantages(state))
+    rows = [list(map(float, advantages_G)) for advantages_G in advantages_by_group]
+    return Assembled(pack(packed, per_sequence), rows, sequences, shaping, branches)
+
+
+def require_tokens(parts: Sequence[Assembled], config: AlgorithmConfig) -> None:
+    """Raises `TrainingError` where no token of a whole batch is left to learn from."""
+    if config.mask_truncated and not any(part.batch.trained_tokens for part in parts):
+        raise TrainingError(
+            "every rollout of the batch was cut off, and [algorithm] mask_truncated leaves no token to learn from. "
+            "Raise sampling.max_tokens, or train without mask_truncated until answers end by themselves."
+        )
+
+
+def assembly_metrics(parts: Sequence[Assembled], config: AlgorithmConfig, *, temperature: float) -> dict[str, float]:
+    """What was done to the rewards and sequences of a whole batch; empty where nothing was."""
+    sequences = [sequence for part in parts for sequence in part.sequences]
+    rollouts = [sum(map(len, part.branches)) for part in parts]
+    metrics = {
+        name: float(np.average([part.shaping[name] for part in parts], weights=rollouts)) for name in parts[0].shaping
+    }
+    if config.mask_truncated:
+        sampled = sum(int(sequence.trained.sum()) for sequence in sequences)
+        metrics["rollouts/masked_token_frac"] = 1 - sum(part.batch.trained_tokens for part in parts) / sampled
+    if any(np.any(sequence.temperature != temperature) for sequence in sequences):
+        metrics["sampling/temperature"] = _mean_of_sampled([sequence.temperature for sequence in sequences], sequences)
+    if any(sequence.cut_mass is not None for sequence in sequences):
+        cut = [0.0 if sequence.cut_mass is None else sequence.cut_mass for sequence in sequences]
+        metrics["policy/cut_mass"] = _mean_of_sampled(cut, sequences)
+    return metrics
+
+
+def _mean_of_sampled(values: Sequence[float | NDArray[np.float32]], sequences: Sequence[TokenSequence]) -> float:
+    """Over the sampled tokens of sequences that have one value each, or one a token."""
+    found = [np.broadcast_to(value, len(seen))[seen.trained] for value, seen in zip(values, sequences, strict=True)]
+    return float(np.concatenate(found).mean(dtype=np.float64))
+
+
+def _per_token(sequences: Sequence[TokenSequence], advantage: float, own: dict[int, float]) -> list[ArrayLike]:
+    """The rollout's advantage for each sequence, or one a token where turns have their own."""
+    if not own:
+        return [advantage] * len(sequences)
+    found: list[ArrayLike] = []
+    for sequence in sequences:
+        advantages_T = np.full(len(sequence), advantage, np.float32)
+        for turn, start, stop in sequence.turns:
+            advantages_T[start:stop] = own.get(turn, advantage)
+        found.append(advantages_T)
+    return found
+
+
+def _sampled_at(state: State, usual: float) -> float:
+    """The temperature of a rollout's turns that do not say theirs: its own where it has one; 1 where it was greedy."""
+    given: float = (state.get("sampling_args") or {}).get("temperature", usual)
+    return given or 1.0
+
+
+def sampled_ids(state: State) -> Turns:
+    """The ids that the policy sampled, turn by turn; turns without tokens are left out."""
+    return [step["tokens"]["completion_ids"] for step in state["trajectory"] if step.get("tokens")]
+
+
+def _without_loss(sequence: TokenSequence) -> TokenSequence:
+    return replace(sequence, trained=np.zeros_like(sequence.trained))

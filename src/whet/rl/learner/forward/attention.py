@@ -1,0 +1,116 @@
+"""Attention over the blocks of a layout: heads are gathered into padded rectangles, and what comes out is flat again.
+
+What several runs read is gathered once for each of them; its gradient is the sum over those that read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from whet.rl.learner.forward.kernels import attend, pad, read, unpad
+from whet.rl.learner.forward.layout import Block, Index
+
+MASKED = -1e9
+EAGER_KEYS = 1024
+"""Up to so many keys, plain matrix products beat torch's fused attention in the backward pass on CPU."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AttentionBlock:
+    """A `Block` as tensors. Indices count heads of tokens, so that what is gathered is ready for matrix products."""
+
+    shape: tuple[int, int, int]  # runs R, queries L, keys S
+    tokens: int  # of its own
+    queries: Tensor  # R x heads x L, flat: which of its own heads stands in a place
+    where: Tensor  # for each of its own heads, its place among those
+    padding: Tensor  # places among those that hold no token
+    keys: Tensor  # R x key-value heads x S, flat: which of all heads is read
+    readers: Tensor  # places of `keys`, ordered by the head they read; those of padding are left out
+    first_reader: Tensor  # for each of all heads, where its readers begin
+    bias: Tensor | None  # (R or 1) x L x S, added to scores; None: a query sees its own run up to itself
+
+    @classmethod
+    def of(cls, block: Block, tokens: int, heads: int, kv_heads: int, device: torch.device) -> Self:
+        """A block of a micro-batch of so many `tokens`."""
+        (rows, length), keys = block.queries.shape, block.keys.shape[1]
+        head_H, head_K = np.arange(heads), np.arange(kv_heads)[:, None]
+        places_RL = heads * length * np.arange(rows)[:, None] + np.arange(length)
+
+        def of_all_heads(places: Index) -> Tensor:
+            return tensor(places_RL.reshape(-1)[places, None] + head_H * length)
+
+        def tensor(array: NDArray[Any]) -> Tensor:
+            return torch.from_numpy(array.reshape(-1)).to(device)
+
+        read_RKS = block.keys[:, None] * kv_heads + head_K
+        real_RKS = np.broadcast_to(_reach(block)[:, None, -1:] >= np.arange(keys), read_RKS.shape)
+        places = np.flatnonzero(real_RKS)
+        readings = read_RKS.reshape(-1)[places]
+        counts = np.bincount(readings, minlength=tokens * kv_heads)
+        alone = not block.before.any()
+        # a mask of long runs would be larger than the model
+        bias = None if alone and keys > EAGER_KEYS else torch.from_numpy(_bias(block, alone)).to(device)
+        return cls(
+            shape=(rows, length, keys),
+            tokens=len(block.where),
+            queries=tensor(block.queries[:, None] * heads + head_H[:, None]),
+            where=of_all_heads(block.where),
+            padding=of_all_heads(block.padding),
+            keys=tensor(read_RKS),
+            readers=tensor(places[np.argsort(readings, kind="stable")]),
+            first_reader=tensor(np.cumsum(counts) - counts),
+            bias=bias,
+        )
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, blocks: Sequence[AttentionBlock]) -> Tensor:
+    """What every query of `blocks` makes of what it reads of the keys; T x heads x width all of them.
+
+    Queries are scaled already, and are those of the blocks' own tokens, in their order; keys those of all tokens.
+    Queries behind those of the blocks are padding, which attends to nothing: zeros.
+    """
+    owned = [block.tokens for block in blocks]
+    *parts, padding = q.split([*owned, len(q) - sum(owned)])
+    k, v = k.flatten(0, 1), v.flatten(0, 1)
+    mixed = [_attend(part.flatten(0, 1), k, v, block) for part, block in zip(parts, blocks, strict=True)]
+    return torch.cat([*mixed, torch.zeros_like(padding).flatten(1)])
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, block: AttentionBlock) -> Tensor:
+    rows, length, keys = block.shape
+    width = q.shape[-1]
+    q = pad(q, block.queries, block.where)
+    k, v = (read(x, block.keys, block.readers, block.first_reader) for x in (k, v))
+    if block.bias is None or keys > EAGER_KEYS:
+        q, k, v = q.view(rows, -1, length, width), k.view(rows, -1, keys, width), v.view(rows, -1, keys, width)
+        mask = None if block.bias is None else block.bias[:, None].to(q.dtype)
+        out = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, is_causal=mask is None, scale=1.0, enable_gqa=q.shape[1] > k.shape[1]
+        )
+    else:  # the query heads of a key-value head are one product
+        k, v = k.view(-1, keys, width), v.view(-1, keys, width)
+        out = attend(q.view(len(k), -1, width), k, v, block.bias)
+    return unpad(out.reshape(-1, width), block.queries, block.where, block.padding).view(block.tokens, -1)
+
+
+def _reach(block: Block) -> Index:
+    """R x L; the last key that a query sees. Padding sees what the last query of its run does."""
+    queries = np.arange(block.queries.shape[1])
+    reach_RL: Index = block.before[:, None] + np.minimum(queries, block.lengths[:, None] - 1)
+    return reach_RL
+
+
+def _bias(block: Block, alone: bool) -> NDArray[np.float32]:
+    """Where no run reads anything before its own, one mask is that of all."""
+    reach_RL = np.arange(block.queries.shape[1])[None] if alone else _reach(block)
+    hidden_RLS = np.arange(block.keys.shape[1]) > reach_RL[:, :, None]
+    bias_RLS: NDArray[np.float32] = np.where(hidden_RLS, np.float32(MASKED), np.float32(0))
+    return bias_RLS

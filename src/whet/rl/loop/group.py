@@ -1,0 +1,102 @@
+"""A group as training sees it: all rollouts of one task, scored; and what a step is made of."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from whet.rl.data.curriculum import Task
+from whet.types import State
+
+Rejection = Literal["errored", "too little variance", "too old"]
+
+
+@dataclass(slots=True)
+class Group:
+    """All rollouts of one task, scored."""
+
+    slot: int  # its place among the groups that are trained
+    task: Task
+    environment: str
+    states: list[State]
+    own_advantages: bool = False  # the environment has set them itself
+    member: str = ""  # of an EnvGroup, the one that the task is from
+
+    @property
+    def id(self) -> int:
+        """Unique within the run: every group is a task of its own."""
+        return self.task.number
+
+    @property
+    def errors(self) -> list[BaseException]:
+        return [state["error"] for state in self.states if state.get("error") is not None]
+
+    @property
+    def rewards_G(self) -> np.ndarray[Any, np.dtype[np.float64]]:
+        return np.array([state["reward"] for state in self.states], dtype=np.float64)
+
+    @property
+    def own_advantages_G(self) -> np.ndarray[Any, np.dtype[np.float64]]:
+        return np.array([state["advantage"] for state in self.states], dtype=np.float64)
+
+    @property
+    def oldest_version(self) -> int | None:
+        """The earliest policy version that sampled one of its tokens; None where no tokens are known."""
+        runs = [
+            version
+            for state in self.states
+            for step in state["trajectory"]
+            for version, _ in (step.get("tokens") or {}).get("policy_version") or ()
+        ]
+        return min(runs, default=None)
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of the groups attempted for a batch, beside those that are in it."""
+
+    rejected: Counter[Rejection] = field(default_factory=Counter)  # groups
+    errors: Counter[tuple[str, str]] = field(default_factory=Counter)  # rollouts, by environment and what happened
+    errored_rollouts: int = 0
+    cancelled_rollouts: int = 0  # too old before they were finished
+    lost_lengths: list[float] = field(default_factory=list)  # sampled tokens of rollouts too old to be trained
+
+    @property
+    def replaced(self) -> int:
+        return sum(self.rejected.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Groups of the batch that is being filled, to be learned from while the others are sampled."""
+
+    groups: list[Group]
+    tally: Tally | None  # with the last part of a batch: what else was attempted for it
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The groups of one step, in the order in which they were learned, and what else was attempted for it."""
+
+    groups: list[Group]
+    tally: Tally
+
+
+def describe_error(error: BaseException) -> str:
+    """`Kind: message <- Cause: message`, one line, for counting and for people."""
+    parts: list[str] = []
+    link: BaseException | None = error
+    while link is not None and len(parts) < 4:
+        text = " ".join(str(link).split())
+        parts.append(f"{type(link).__name__}: {text[:300]}" if text else type(link).__name__)
+        link = link.__cause__
+    return " <- ".join(parts)
+
+
+def zero_variance_fraction(groups: Sequence[Group]) -> float:
+    """Share of groups whose rewards are all equal: their advantage is 0, they teach nothing."""
+    return sum(bool(np.ptp(group.rewards_G) == 0) for group in groups) / len(groups)

@@ -1,0 +1,263 @@
+"""The training loop: generate, learn, publish, evaluate, save. Read this first.
+
+One step, in which everything but the source is the same whether rollouts run beside the learner or in turn with it:
+
+    source ─▶ assemble (rewards, advantages, packing) ─▶ learner.forward_backward    until exactly one batch is learned
+        ─▶ learner.optim_step ─▶ learner.publish ─▶ engine.load_weights
+
+    synchronous    sync_source.py: a batch is sampled by the weights that learn from it, then nothing is in flight
+    asynchronous   async_source.py: rollouts go on while the learner, in a process of its own, has those that are finished
+
+Nothing here computes on tensors or formats output: each line calls the room that does. The order of the writes at the
+end of a step is what makes a run safe to kill: rollouts, then metrics, then the ledger, then (every so often) a
+checkpoint. Resuming from the checkpoint of step N cuts off whatever was written for later steps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol, TypeVar
+
+from whet.errors import WhetError
+from whet.inference.protocol import Engine, WeightUpdate
+from whet.rl.config import RunConfig
+from whet.rl.data.assembly import assemble, assembly_metrics, require_tokens
+from whet.rl.data.lengths import length_metrics
+from whet.rl.data.metrics import Timings, step_metrics
+from whet.rl.data.reward_shaping import RewardShaper
+from whet.rl.data.token_details import Turns, turn_details
+from whet.rl.learner.protocol import Learner, OptimOutput, OptimParams
+from whet.rl.loop.group import Part
+from whet.rl.loop.source import Source
+from whet.rl.loop.step_accumulator import Learned
+from whet.rl.monitors.protocol import EvalReport, Monitor, StepReport
+from whet.rl.storage.records import Records
+from whet.rl.supervision.ending import Ending
+from whet.rl.supervision.stopping import StopRequested as StopRequested
+from whet.rl.supervision.stopping import unless_stopped
+from whet.rl.supervision.watchdog import EVALUATION
+from whet.rl.supervision.watchdog_thread import Watchdog
+
+T = TypeVar("T")
+
+Evaluate = Callable[[str, int, int], Awaitable[EvalReport]]
+"""(moment, step, policy version) -> scores on held-out tasks."""
+
+
+class Beside(Protocol):
+    """How blocking work of learner and records is done: `inline`, or in a thread while the event loop goes on."""
+
+    def __call__(self, work: Callable[[], T], /) -> Awaitable[T]: ...
+
+
+async def inline(work: Callable[[], T]) -> T:
+    """At once; the event loop waits. What a learner in this process needs to be repeatable."""
+    return work()
+
+
+@dataclass(slots=True)
+class Orchestrator:
+    """Drives one run from `first_step` to `config.max_steps`."""
+
+    config: RunConfig
+    source: Source
+    engine: Engine
+    learner: Learner
+    evaluate: Evaluate
+    records: Records
+    monitor: Monitor
+    shaper: RewardShaper
+    beside: Beside = inline
+    watchdog: Watchdog = field(default_factory=Watchdog)
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    ending: Ending | None = None  # what may set `stop` before the last step
+    _recording: asyncio.Future[None] | None = None
+
+    async def run(self, first_step: int) -> int:
+        """Train until the last step and return it. When `stop` is set: save, and raise `StopRequested`."""
+        step = first_step - 1
+        try:
+            return await self._run(step)
+        finally:
+            await self._recorded()  # whatever ends the run, what was learned is on record
+
+    async def _run(self, step: int) -> int:
+        try:
+            while step < self.config.max_steps:
+                if self._evaluation_is_due(step):
+                    await self._evaluate("during" if step else "before", step)
+                await self._step(step + 1)
+                step += 1
+                if step % self.config.checkpointing.save_every_n_steps == 0:
+                    await self._save(step)
+        except StopRequested:
+            await self._save(step)
+            raise
+        await self._save(step)
+        if self.config.eval.after:
+            await self._evaluate("after", step)
+        return step
+
+    async def _step(self, step: int) -> None:
+        """One optimiser step. It happens whole, or (when `stop` is set before its batch is there) not at all."""
+        self.source.waits()
+        started = time.perf_counter()
+        learned = await self._learn_batch(step)
+        loss = learned.loss
+        optim, update = await self._in_learner(lambda: self._optimise(loss.tokens))
+        optimised = time.perf_counter()
+        await self._hand_over(update)
+        published = time.perf_counter()
+        self.source.advance(update.version)
+
+        timings = Timings(
+            step=published - started,
+            wait_batch=learned.wait_s,
+            wait_policy=self.source.waits().for_policy,
+            train=optimised - started - learned.wait_s,
+            weight_sync=published - optimised,
+            score=sum(state["timing"].scoring.duration for group in learned.groups for state in group.states),
+        )
+        assembly = assembly_metrics(learned.parts, self.config.algorithm, temperature=self.config.sampling.temperature)
+        if self.config.asynchronous:
+            assembly |= length_metrics(learned.groups, learned.batch.tally.lost_lengths)
+        metrics = step_metrics(learned.batch, learned.sequences, assembly, loss, optim, timings)
+        if self.ending is not None:
+            self.ending.after_step()
+        record = self._record(step, learned, metrics)
+        if self._blocks:
+            await record
+        else:
+            await self._recorded()
+            self._recording = asyncio.ensure_future(record)
+
+    async def _record(self, step: int, learned: Learned, metrics: dict[str, float]) -> None:
+        with self.watchdog.waiting(
+            "records", "the run", "the disk (records)", act=self.watchdog.stop, blocks=self._blocks
+        ):
+            sample = await self.beside(
+                lambda: self.records.step(
+                    step, learned.batch, learned.advantages, metrics, self._token_details(learned)
+                )
+            )
+        self.monitor.step(StepReport(step, metrics, sample))
+
+    async def _recorded(self) -> None:
+        """The last step is on record. Beside the event loop that goes on while the learner is at the next one."""
+        if self._recording is not None:
+            recording, self._recording = self._recording, None
+            await recording
+
+    async def _learn_batch(self, step: int) -> Learned:
+        """The gradients of a whole batch, of each part as soon as its rollouts are there."""
+        learned = Learned()
+        while learned.tally is None:
+            asked = time.perf_counter()
+            with self.watchdog.waiting("batch", "the learner", "a batch of rollouts"):
+                part = await self._part(step)
+            learned.wait_s += time.perf_counter() - asked
+            if part.tally is not None:
+                self.monitor.phase("train", 0, 1)
+            algorithm, temperature = self.config.algorithm, self.config.sampling.temperature
+            assembled = assemble(part.groups, algorithm, self.shaper, temperature=temperature)
+            if part.tally is not None:
+                require_tokens([*learned.parts, assembled], algorithm)
+            loss = await self._in_learner(partial(self.learner.forward_backward, assembled.batch, algorithm))
+            learned.add(part, assembled, loss)
+        return learned
+
+    async def _part(self, step: int) -> Part:
+        """Groups of the batch of `step`. Where none can be made, the steps before it are saved."""
+        if self.stop.is_set():  # groups may be there before anybody could ask
+            raise StopRequested
+        work = self.source.part(lambda done, total: self.monitor.phase("generate", done, total))
+        try:
+            return await unless_stopped(self.stop, work)
+        except WhetError:
+            await self._save(step - 1)
+            raise
+
+    async def _in_learner(self, work: Callable[[], T]) -> T:
+        with self.watchdog.waiting(
+            "learn", "the run", "the learner's step", act=self._learner_hangs, blocks=self._blocks
+        ):
+            return await self.beside(work)
+
+    def _optimise(self, tokens: int) -> tuple[OptimOutput, WeightUpdate]:
+        params = OptimParams(
+            learning_rate=self.config.learning_rate,
+            denominator=tokens,
+            max_grad_norm=self.config.optimizer.max_grad_norm or None,
+        )
+        return self.learner.optim_step(params), self.learner.publish()
+
+    def _token_details(self, learned: Learned) -> list[list[Turns]] | None:
+        """What the learner made of each token, for the records, where they are to have it."""
+        if not self.config.learner.keep_token_details:
+            return None
+        found: list[list[Turns]] = []
+        for assembled, loss in zip(learned.parts, learned.losses, strict=True):
+            if loss.values is None:
+                return None
+            found += turn_details(assembled, loss.values)
+        return found
+
+    async def _hand_over(self, update: WeightUpdate) -> None:
+        """New weights to the engine. One that does not take them ends the run, but the step counts: it was learned."""
+        timeout = asyncio.timeout(None)
+
+        def give_up(message: str) -> None:
+            self.watchdog.stop(message)
+            timeout.reschedule(asyncio.get_running_loop().time())
+
+        with self.watchdog.waiting("weights", "the learner", "the engine to take weights", act=give_up):
+            try:
+                async with timeout:
+                    await self.engine.load_weights(update)
+            except TimeoutError:
+                if not timeout.expired():
+                    raise
+
+    @property
+    def _blocks(self) -> bool:
+        """Whether learner and records keep the event loop; beside it they are not to blame where others keep it."""
+        return self.beside is inline
+
+    def _learner_hangs(self, message: str) -> None:
+        """In a process of its own it is ended, so that whoever awaits it is told."""
+        self.watchdog.stop(message)
+        self.learner.close()
+
+    def _evaluation_is_due(self, step: int) -> bool:
+        """Asked before the step after `step`; so a run that was stopped while it evaluated does it when it resumes."""
+        interval = self.config.eval.interval
+        wanted = interval > 0 and step % interval == 0 if step else self.config.eval.before
+        return wanted and not self.records.evaluated(step)
+
+    async def _evaluate(self, moment: str, step: int) -> None:
+        await self._recorded()
+        names = ", ".join(env.label for env in self.config.eval.env or self.config.env)
+        whom = f"the evaluation of {names}"
+        with self.watchdog.waiting(EVALUATION, "the run", whom, act=self.watchdog.stop):
+            report = await unless_stopped(self.stop, self.evaluate(moment, step, self.engine.version))
+        report = self.records.evaluation(report)
+        self.monitor.evaluation(report)
+        if self.ending is not None:
+            self.ending.after_evaluation(report)
+
+    async def _save(self, step: int) -> None:
+        """A checkpoint of `step`; nothing when there is one already or nothing was learned."""
+        await self._recorded()
+        state = {**self.source.state_dict(), **self.shaper.state_dict()}
+        state |= {} if self.ending is None else self.ending.state_dict()
+        if step <= 0:
+            return
+        whom = "the learner, or the disk (a checkpoint)"
+        with self.watchdog.waiting("save", "the run", whom, act=self._learner_hangs, blocks=self._blocks):
+            saved = await self.beside(lambda: self.records.save(step, self.learner, state))
+        if saved:
+            self.monitor.note(f"checkpoint of step {step} written")

@@ -1,0 +1,48 @@
+"""`Source`: where the training loop's batches come from, one after the other or all the time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from whet.rl.loop.group import Part
+
+OnProgress = Callable[[int, int], None]
+"""(groups of the next batch that are there, groups of a batch)"""
+
+
+@dataclass(slots=True)
+class Waits:
+    """Seconds since it was asked last."""
+
+    for_policy: float = 0.0  # nothing was in flight: everything allowed had been sampled, and the learner was awaited
+
+
+class Source(Protocol):
+    """Makes batches of exactly the configured size and mix."""
+
+    async def part(self, on_progress: OnProgress) -> Part:
+        """The next part of the batch that is being filled; a whole batch where it comes at once.
+
+        Raises `TrainingError` where none can be made; may be cancelled without a loss.
+        """
+        ...
+
+    def advance(self, version: int) -> None:
+        """The engine samples with policy `version` from now on, and so many batches have been trained."""
+        ...
+
+    def waits(self) -> Waits: ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """What decides about the batches to come, as JSON: nothing drawn is forgotten, nothing trained comes again."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any], step: int) -> None:
+        """Go on after `step`. Raises `RunError` for the state of another run."""
+        ...
+
+    async def close(self) -> None:
+        """Cancel whatever is in flight."""
+        ...

@@ -1,0 +1,82 @@
+"""The synchronous source of batches: keeps groups in flight until one batch is complete, and then nothing.
+
+This is the edge between pure decisions and asyncio: it asks the curriculum what to run and reports to the collector.
+`async_source.py` is its asynchronous counterpart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from whet.rl.data.curriculum import Curriculum
+from whet.rl.loop.collector import Collector
+from whet.rl.loop.group import Batch, Group, Part
+from whet.rl.loop.group_filter import Judge
+from whet.rl.loop.group_runner import GroupRunner
+from whet.rl.loop.source import OnProgress, Waits
+from whet.system.cancellation import cancel
+
+
+@dataclass(slots=True)
+class Dispatcher:
+    """Runs the groups of one step at a time. See `Source`."""
+
+    runner: GroupRunner
+    curriculum: Curriculum
+    groups_per_batch: int
+    min_variance: float = 0.0
+    _idle_since: float | None = None
+
+    async def part(self, on_progress: OnProgress) -> Part:
+        """A whole batch: groups are run until every slot is filled. Cancelled or failed, it gives its tasks back."""
+        before = self.curriculum.state_dict()
+        try:
+            batch = await self._collect(on_progress)
+        except BaseException:  # a resumed run draws them again
+            self.curriculum.load_state_dict(before)
+            raise
+        self._idle_since = time.perf_counter()
+        return Part(batch.groups, batch.tally)
+
+    async def _collect(self, on_progress: OnProgress) -> Batch:
+        collector = Collector(self.groups_per_batch, Judge(self.min_variance))
+        tasks = [self.curriculum.next_task() for _ in range(self.groups_per_batch)]
+        attempted: list[Group] = []
+        running = {asyncio.create_task(self.runner.run(slot, task)): (slot, task) for slot, task in enumerate(tasks)}
+        try:
+            while running:
+                finished, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                # Sets have no order: decide in slot order, so that replacements draw the same tasks every time.
+                for done in sorted(finished, key=lambda item: running[item][0]):
+                    slot, task = running.pop(done)
+                    attempted.append(done.result())
+                    if not collector.add(done.result()):
+                        again = self.curriculum.next_of(task.environment)
+                        running[asyncio.create_task(self.runner.run(slot, again))] = (slot, again)
+                on_progress(collector.filled, self.groups_per_batch)
+        finally:
+            await cancel(running)
+        # In the order of the draws: the clock must not decide what comes next.
+        for group in sorted(attempted, key=lambda group: group.id):
+            if not group.errors:
+                self.curriculum.observe(group.task, float(group.rewards_G.mean()))
+        return collector.batch()
+
+    def advance(self, version: int) -> None:
+        """Nothing is in flight between two batches, so new weights change nothing."""
+
+    def waits(self) -> Waits:
+        now = time.perf_counter()
+        since, self._idle_since = self._idle_since or now, now
+        return Waits(for_policy=now - since)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.curriculum.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any], step: int) -> None:
+        self.curriculum.load_state_dict(state)
+
+    async def close(self) -> None: ...

@@ -1,0 +1,150 @@
+"""Which group was trained in which step: an append-only file that makes "exactly once" checkable.
+
+One JSON line a step, `{"step": 3, "groups": ["3-0", "3-1"]}`, fsynced before the next step begins. A line that a crash
+left half written is cut off when the file is opened; resuming from an older checkpoint cuts off the steps after it. A
+group that would be recorded twice is a `RunError`.
+
+In memory is only which groups were trained, a bit for each (`Names`): which step that was the file says.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from whet.errors import RunError, TrainingError
+from whet.system.files import write_whole
+
+
+class Ledger:
+    """The ledger at `path`, which is made when there is none."""
+
+    def __init__(self, path: Path) -> None:
+        """Read and repair. Raises `RunError` for a damaged line that is not the last, which no crash can explain."""
+        self.path = path
+        self._steps, self._groups = Names(), Names()
+        if path.exists():
+            self._load()
+
+    @property
+    def steps(self) -> dict[int, list[str]]:
+        """Groups by step, in the order in which they were trained; read from the file."""
+        return dict(self._records()) if self.path.exists() else {}
+
+    def step_of(self, group: str) -> int | None:
+        if group not in self._groups:
+            return None
+        return next(step for step, groups in self._records() if group in groups)
+
+    def append(self, step: int, groups: Iterable[str]) -> None:
+        """Record a step; it is on disk when this returns. Raises `TrainingError` when the disk does not take it."""
+        trained = list(groups)
+        self._admit(step, trained)
+        size = self.path.stat().st_size if self.path.exists() else 0
+        try:
+            with self.path.open("ab") as file:
+                file.write(_line(step, trained).encode())
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            with self.path.open("ab") as file:
+                file.truncate(size)
+            self._forget(step, trained)
+            raise TrainingError(f"{self.path}: cannot record step {step}: {error.strerror}. Make room.") from None
+
+    def truncate_after(self, step: int) -> None:
+        """Forget every later step: the run goes on from a checkpoint of `step`."""
+        steps = self.steps
+        for later in [number for number in steps if number > step]:
+            self._forget(later, steps.pop(later))
+        self._rewrite(steps)
+
+    def restore(self, step: int, groups: Iterable[str]) -> None:
+        """Put back a step whose line was lost. Raises `RunError` where one of its groups is in another step."""
+        trained = list(groups)
+        self._admit(step, trained)
+        self._rewrite({**self.steps, step: trained})
+
+    def _rewrite(self, steps: Mapping[int, list[str]]) -> None:
+        write_whole(self.path, "".join(_line(step, groups) for step, groups in sorted(steps.items())))
+
+    def _load(self) -> None:
+        with self.path.open("rb+") as file:
+            whole = 0
+            for number, line in enumerate(file, start=1):
+                if not line.endswith(b"\n"):
+                    break
+                whole += len(line)
+                try:
+                    self._admit(*_record(line))
+                except (ValueError, KeyError, TypeError) as error:
+                    raise RunError(
+                        f"{self.path}, line {number} is damaged ({error}). A crash tears only the last line, so "
+                        "something else wrote here: restore the file, or start a new run from the newest checkpoint."
+                    ) from None
+            if whole < os.fstat(file.fileno()).st_size:
+                file.truncate(whole)
+
+    def _records(self) -> Iterator[tuple[int, list[str]]]:
+        with self.path.open("rb") as file:
+            yield from map(_record, file)
+
+    def _admit(self, step: int, groups: list[str]) -> None:
+        if str(step) in self._steps:
+            raise RunError(f"{self.path}: step {step} is there already; a step is trained once.")
+        twice = [group for group in groups if group in self._groups]
+        if twice or len(set(groups)) < len(groups):
+            known = f" (group {twice[0]} was trained in step {self.step_of(twice[0])})" if twice else ""
+            raise RunError(f"{self.path}: step {step} would train a group twice{known}.")
+        self._steps.add(str(step))
+        for group in groups:
+            self._groups.add(group)
+
+    def _forget(self, step: int, groups: list[str]) -> None:
+        self._steps.discard(str(step))
+        for group in groups:
+            self._groups.discard(group)
+
+
+class Names:
+    """A set of names most of which are numbered: `17`, or `3-17`. A million of them take 125 kB."""
+
+    _NUMBERED = re.compile(r"(.*?)(0|[1-9][0-9]{0,6})", re.DOTALL)
+
+    def __init__(self) -> None:
+        self._bits: dict[str, bytearray] = {}  # by what stands before the number, a bit for each number
+        self._others: set[str] = set()
+
+    def __contains__(self, name: str) -> bool:
+        if (numbered := self._NUMBERED.fullmatch(name)) is None:
+            return name in self._others
+        bits, (place, bit) = self._bits.get(numbered[1], b""), divmod(int(numbered[2]), 8)
+        return place < len(bits) and bool(bits[place] >> bit & 1)
+
+    def add(self, name: str) -> None:
+        if (numbered := self._NUMBERED.fullmatch(name)) is None:
+            self._others.add(name)
+            return
+        bits, (place, bit) = self._bits.setdefault(numbered[1], bytearray()), divmod(int(numbered[2]), 8)
+        bits.extend(bytes(max(0, place + 1 - len(bits))))
+        bits[place] |= 1 << bit
+
+    def discard(self, name: str) -> None:
+        if (numbered := self._NUMBERED.fullmatch(name)) is None:
+            self._others.discard(name)
+        elif name in self:
+            place, bit = divmod(int(numbered[2]), 8)
+            self._bits[numbered[1]][place] &= ~(1 << bit)
+
+
+def _line(step: int, groups: list[str]) -> str:
+    return json.dumps({"step": step, "groups": groups}) + "\n"
+
+
+def _record(line: bytes) -> tuple[int, list[str]]:
+    """Raises `ValueError`, `KeyError` or `TypeError` for what is no line of a ledger."""
+    found = json.loads(line)
+    return int(found["step"]), [str(group) for group in found["groups"]]

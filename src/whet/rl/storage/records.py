@@ -1,0 +1,164 @@
+"""What a run writes down as it goes, in the order that makes it safe to kill at any moment.
+
+After a step: rollouts, then metrics, then the ledger. Now and then: a checkpoint. A checkpoint of step N names
+everything up to N; whatever was written for later steps by a run that was then killed is cut off by `rewind`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from whet.errors import RunError
+from whet.rl.learner.protocol import Learner
+from whet.rl.loop.group import Batch
+from whet.rl.monitors.jsonl import EVALS, JsonlMonitor, read_evaluations
+from whet.rl.monitors.protocol import EvalReport, StepReport
+from whet.rl.storage.archive import set_aside
+from whet.rl.storage.checkpoints import load_checkpoint, newest_checkpoint, save_checkpoint
+from whet.rl.storage.ledger import Ledger
+from whet.rl.storage.repair import complete_ledger, mend_lines, missing_steps, sweep_torn
+from whet.rl.storage.rollout_log import Turns, discard_after, rollout_row, write_evaluation, write_step
+from whet.rl.storage.run_directory import RunDirectory
+from whet.system.files import LineFile, read_lines
+
+CURRICULUM = "curriculum.json"
+KEYS: dict[str, dict[str, type]] = {
+    "metrics.jsonl": {"step": int},
+    EVALS: {"step": int, "moment": str, "version": int, "environment": str, "sampling": str, "metrics": dict},
+    "ledger.jsonl": {"step": int, "groups": list},
+    "errors.jsonl": {"step": int},
+}
+"""What a line of each growing file must hold."""
+
+
+@dataclass(slots=True)
+class Records:
+    """The files of one run directory that grow with training."""
+
+    directory: RunDirectory
+    keep_checkpoints: int
+    mended: list[str] = field(init=False)  # lines for people: what was damaged, and what was done about it
+    _metrics: JsonlMonitor = field(init=False)
+    _ledger: Ledger = field(init=False)
+    _errors: LineFile = field(init=False)
+    _saved: int = field(init=False, default=0)
+    _evaluated: set[int] = field(init=False, default_factory=set)
+
+    def __post_init__(self) -> None:
+        for part in (self.directory.path, self.directory.rollouts, self.directory.adapters):
+            sweep_torn(part)
+        self.mended = [line for name, keys in KEYS.items() for line in mend_lines(self.directory.path / name, keys)]
+        self._metrics = JsonlMonitor(self.directory.metrics)
+        self._ledger = Ledger(self.directory.ledger)
+        self._errors = LineFile(self.directory.errors)
+
+    def step(
+        self,
+        step: int,
+        batch: Batch,
+        advantages: list[list[float]],
+        metrics: Mapping[str, float],
+        details: Sequence[Sequence[Turns]] | None = None,
+    ) -> dict[str, Any]:
+        """Write one trained step and return one of its rollouts, for people to look at.
+
+        `details` is, for each rollout of each group, what the learner made of its tokens.
+        """
+        groups = batch.groups
+        rows = [
+            rollout_row(
+                state,
+                group=str(group.id),
+                environment=group.environment,
+                advantage=advantage,
+                details=None if details is None else details[number][place],
+            )
+            for number, (group, advantages_G) in enumerate(zip(groups, advantages, strict=True))
+            for place, (state, advantage) in enumerate(zip(group.states, advantages_G, strict=True))
+        ]
+        write_step(self.directory.rollouts, step, rows)
+        if batch.tally.errors:
+            self._errors.append(
+                {"step": step, "environment": environment, "error": error, "rollouts": count}
+                for (environment, error), count in batch.tally.errors.most_common()
+            )
+        self.trained(step, [str(group.id) for group in groups], metrics)
+        return rows[(step * 7919) % len(rows)]
+
+    def trained(self, step: int, ids: list[str], metrics: Mapping[str, float]) -> None:
+        """Write a step's metrics, and in the ledger the ids of what it trained: groups, or rows of data."""
+        self._metrics.step(StepReport(step, dict(metrics)))
+        self._ledger.append(step, ids)
+
+    def measured(self, metrics: Mapping[str, float]) -> None:
+        """Write what was measured before the first step."""
+        self._metrics.step(StepReport(0, dict(metrics)))
+
+    def evaluation(self, report: EvalReport) -> EvalReport:
+        """Write an evaluation down and return it without its rollouts, as it may be kept."""
+        write_evaluation(self.directory.rollouts, report)
+        self._metrics.evaluation(report)
+        self._evaluated.add(report.step)
+        return replace(report, scores=[replace(score, rows=[]) for score in report.scores])
+
+    @property
+    def evaluations(self) -> list[EvalReport]:
+        """Those on record, in the order in which they were made."""
+        return read_evaluations(self.directory.path / EVALS)
+
+    def curve(self, name: str) -> list[tuple[int, float]]:
+        """A metric by step, where it is on record."""
+        rows = read_lines(self.directory.metrics) if self.directory.metrics.exists() else ()
+        return [(row["step"], row[name]) for row in rows if isinstance(row.get(name), float)]
+
+    def evaluated(self, step: int) -> bool:
+        """Whether the evaluation of `step` is on record."""
+        return step in self._evaluated
+
+    def save(self, step: int, learner: Learner, state: Mapping[str, Any]) -> bool:
+        """A checkpoint of `step`, unless it is there already; `state` is what the loop remembers beside the learner."""
+        if step == self._saved:
+            return False
+
+        def write(directory: Path) -> None:
+            learner.save(directory)
+            (directory / CURRICULUM).write_text(json.dumps(state), encoding="utf-8")
+
+        save_checkpoint(self.directory.checkpoints, step, write, keep=self.keep_checkpoints)
+        self._saved = step
+        return True
+
+    def rewind(self, learner: Learner, chosen: int | None = None) -> tuple[int, dict[str, Any], list[str]]:
+        """Load the newest checkpoint that verifies, or that of step `chosen`, and forget what was written after it.
+
+        What lies after a chosen step, and checkpoints that were passed over, are kept in `set_aside/`. Returns the step
+        (0 when there is no checkpoint), the loop's state, and a line for each checkpoint passed over. Raises `RunError`
+        where there are checkpoints and none can be used, or not the chosen one.
+        """
+        root = self.directory.checkpoints
+        checkpoint, passed_over = newest_checkpoint(root) if chosen is None else (load_checkpoint(root, chosen), [])
+        step = 0 if checkpoint is None else checkpoint.step
+        state: dict[str, Any] = {}
+        if checkpoint is not None:
+            learner.load(checkpoint.path)
+            state = json.loads((checkpoint.path / CURRICULUM).read_text(encoding="utf-8"))
+        elif passed_over:
+            lines = "\n".join(f"  {line}" for line in passed_over)
+            raise RunError(
+                f"no checkpoint can be used:\n{lines}\nRestore one of them, or begin again under another name (--name)."
+            )
+        if (aside := set_aside(self.directory.path, step, records=chosen is not None)) is not None:
+            self.mended.append(f"what came after step {step} is kept in {aside}")
+        self._metrics.truncate_after(step)
+        self._ledger.truncate_after(step)
+        self.mended += complete_ledger(self._ledger, self.directory.rollouts, step)
+        self.mended += missing_steps(self.directory.metrics, step)
+        self._errors.keep(lambda row: row["step"] <= step)
+        discard_after(self.directory.rollouts, step)
+        self._saved = step
+        self._evaluated = {report.step for report in self.evaluations}
+        return step, state, passed_over

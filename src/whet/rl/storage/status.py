@@ -1,0 +1,112 @@
+"""`status.json`: what a run is doing, for programs that look at it from outside.
+
+    {"state": "running", "step": 12, "max_steps": 100, "phase": "generate", "heartbeat": "2026-...", "pid": 4711, ...}
+
+`state` is starting, running, finished, interrupted or failed. A run whose state says running while nobody holds the
+lock of its directory was killed: `whet train list` calls it died. `stalled` is what the run waits for too long,
+until its next step. Every write replaces the whole file. Nothing reads it to decide anything about training: `--resume`
+goes by the checkpoints.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from whet.rl.monitors.protocol import EvalReport, Outcome, RunPlan, StepReport
+from whet.rl.supervision.process_identity import began
+from whet.rl.supervision.watchdog import STALLED
+from whet.system.files import json_line, write_whole
+
+HEARTBEAT_SECONDS = 2.0
+"""Least time between two writes that tell nothing new but that the run is alive."""
+MOST_STALLS = 3
+"""Lines of what keeps a run waiting that are kept: who waits for whom, and what that one waits for."""
+
+
+class Status:
+    """A monitor that keeps `status.json` up to date, from its making to `close`."""
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self.path = path
+        self._clock = clock
+        self._lock = (
+            threading.RLock()
+        )  # the watchdog's thread, or a signal's handler, may close it while the run writes
+        self._written = float("-inf")
+        self._fields: dict[str, Any] = {"state": "starting", "step": 0, "last_error": None} | _this_process()
+        self._write()
+
+    def start(self, plan: RunPlan) -> None:
+        self._fields |= {
+            "state": "running",
+            "name": plan.name,
+            "model": plan.model,
+            "step": plan.first_step - 1,
+            "max_steps": plan.max_steps,
+            "started": _now(),
+        }
+        self._write()
+
+    def phase(self, name: str, done: int, total: int) -> None:
+        self._fields |= {"phase": name, "phase_done": done, "phase_total": total}
+        self._beat()
+
+    def step(self, report: StepReport) -> None:
+        self._fields["step"] = report.step
+        self._goes_on()
+
+    def evaluation(self, report: EvalReport) -> None:
+        self._goes_on()
+
+    def note(self, message: str) -> None:
+        self._fields["last_note"] = message
+        if message.startswith(STALLED):
+            told = [*self._fields.get("stalled", ()), message.removeprefix(STALLED)]
+            self._fields["stalled"] = told[-MOST_STALLS:]
+            self._write()
+        else:
+            self._beat()
+
+    def close(self, outcome: Outcome) -> None:
+        for name in ("phase", "phase_done", "phase_total", "stalled"):
+            self._fields.pop(name, None)
+        self._fields |= {
+            "state": outcome.state,
+            "step": outcome.step,
+            "last_error": outcome.message if outcome.state == "failed" else None,
+            "ended": _now(),
+        }
+        self._write()
+
+    def _goes_on(self) -> None:
+        """Whatever it was stalled by is over."""
+        if self._fields.pop("stalled", None) is not None:
+            self._write()
+        else:
+            self._beat()
+
+    def _beat(self) -> None:
+        if self._clock() - self._written >= HEARTBEAT_SECONDS:
+            self._write()
+
+    def _write(self) -> None:
+        self._written = self._clock()
+        with self._lock:
+            write_whole(self.path, json_line({**self._fields, "heartbeat": _now()}), durable=False)
+
+
+def _this_process() -> dict[str, Any]:
+    """Who writes, so that nobody else is ever taken for it: numbers of processes are used again."""
+    pid = os.getpid()
+    return {"pid": pid, "process_began": began(pid), "host": socket.gethostname()}
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,214 @@
+"""What a process of a run logs and warns of, brought to the run's own process, and so into its log.
+
+    child     any logger, warnings.warn ─▶ handler ─▶ queue, bounded ─▶ thread ─▶ pipe
+    run       pipe ─▶ thread ─▶ the log, whose records say which child they are from
+
+Nobody waits for a log. In the child a record is put in a queue; where that is full the record is counted and dropped,
+and the next one to pass says how many were. Each child has a pipe of its own and is its only writer, so that one that
+is killed in the middle of a record takes no lock with it: the run finds the end of the pipe. What comes before the log
+is open waits in pipe and queue. Secrets are taken out where they are written down, in the run's own process.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import queue
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing import connection, util
+from typing import Any, TextIO
+
+from whet.rl.supervision.child import process_context
+
+MOST_WAITING = 1000
+"""Records that wait in the child, at most, and that are read when the log is about to be closed."""
+LONGEST = 20_000
+"""Characters of a message, and of the traceback with it."""
+CHILD = "whet_child"
+"""Attribute of a record from a child: what people call that."""
+FLUSH_S = 1.0
+"""Seconds that a child which ends by itself waits for its last records to be read."""
+
+
+Tell = Callable[[logging.LogRecord], object]
+
+
+class ChildLog:
+    """The run's side of one child's log."""
+
+    def __init__(self, process: str) -> None:
+        """`process` is what people call it: `learner`, `engine`."""
+        self._ours, self.theirs = process_context().Pipe(duplex=False)  # `theirs` is given to `tell_parent`
+        self._woken, self._wake = process_context().Pipe(duplex=False)
+        self._process = process
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def handed_over(self) -> None:
+        """The child has its end: ours of it is closed, or the pipe would outlive the child."""
+        self.theirs.close()
+
+    @contextmanager
+    def told(self, tell: Tell) -> Iterator[None]:
+        """`tell` is given every record, from a thread, until the block ends or the child does."""
+        self._thread = threading.Thread(
+            target=self._listen, args=(tell,), name=f"whet log of the {self._process}", daemon=True
+        )
+        self._thread.start()
+        try:
+            yield
+        finally:
+            self._stop_listening()
+
+    def close(self) -> None:
+        """Once the child has ended. What nobody has heard goes to standard error."""
+        if self._closed:
+            return
+        self._closed = True
+        self.handed_over()
+        self._stop_listening()
+        self._tell_rest(_on_standard_error)
+        for end in (self._ours, self._woken, self._wake):
+            end.close()
+
+    def _stop_listening(self) -> None:
+        if self._thread is not None:
+            self._wake.send_bytes(b".")
+            self._thread.join(timeout=FLUSH_S)
+            self._thread = None
+
+    def _listen(self, tell: Tell) -> None:
+        """The thread."""
+        while self._woken not in connection.wait([self._ours, self._woken]):
+            if not self._tell_next(tell):
+                return
+        self._tell_rest(tell)
+
+    def _tell_rest(self, tell: Tell) -> None:
+        """What is there already; not what goes on coming."""
+        for _ in range(MOST_WAITING):
+            if not (self._ours.poll() and self._tell_next(tell)):
+                return
+
+    def _tell_next(self, tell: Tell) -> bool:
+        """Pass one record on; False at the end of the pipe, also in the middle of a record."""
+        try:
+            fields = json.loads(self._ours.recv_bytes())
+        except (EOFError, OSError):
+            return False
+        tell(logging.makeLogRecord({**fields, CHILD: self._process}))
+        return True
+
+
+def _on_standard_error(record: logging.LogRecord) -> None:
+    if logging.lastResort is not None:
+        logging.lastResort.handle(record)
+
+
+def tell_parent(end: connection.Connection) -> ChildHandler:
+    """In the child, before anything else: what is logged from now on, and Python's warnings, go to the run."""
+    handler = ChildHandler(end)
+    warnings.showwarning = log_warning
+    handler.attach()
+    return handler
+
+
+class ChildHandler(logging.Handler):
+    """The child's side: takes warnings and worse."""
+
+    def __init__(self, end: connection.Connection) -> None:
+        super().__init__(logging.WARNING)
+        self._end = end
+        self._waiting: queue.Queue[dict[str, Any] | None] = queue.Queue(MOST_WAITING)
+        self._dropped = 0
+        self._counting = threading.Lock()  # not the handler's own, which whoever closes it holds
+        self._thread = threading.Thread(target=self._send_all, name="whet log", daemon=True)
+        self._thread.start()
+        util.Finalize(None, self.close, exitpriority=0)  # a child of multiprocessing may end without `logging.shutdown`
+
+    def attach(self) -> None:
+        """Hear every logger there is. Called again once libraries are loaded: some keep their records to themselves."""
+        for logger in deaf_ends():
+            if self not in logger.handlers:
+                logger.addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            fields = _fields(record)
+        except Exception:  # arguments that do not fit their message
+            self.handleError(record)
+            return
+        try:
+            self._waiting.put_nowait(fields)
+        except queue.Full:
+            with self._counting:
+                self._dropped += 1
+
+    def close(self) -> None:
+        """Called when the process ends by itself: what waits is sent."""
+        with suppress(queue.Full):
+            self._waiting.put(None, timeout=FLUSH_S)
+            self._thread.join(timeout=FLUSH_S)
+        super().close()
+
+    def _send_all(self) -> None:
+        """The thread. It ends when nobody listens any more."""
+        with suppress(OSError):
+            while (fields := self._waiting.get()) is not None:
+                self._end.send_bytes(json.dumps(fields).encode())
+                with self._counting:
+                    dropped, self._dropped = self._dropped, 0
+                if dropped:
+                    lost = f"{dropped} further records came too fast and are not in this log"
+                    record = logging.LogRecord(__name__, logging.WARNING, __file__, 0, lost, None, None)
+                    self._end.send_bytes(json.dumps(_fields(record)).encode())
+
+
+def log_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """What `warnings.showwarning` is while Python's warnings are logged: as `logging.captureWarnings` does it, but
+    without its memory of whether it has, which `warnings.catch_warnings` leaves wrong.
+    """
+    text = warnings.formatwarning(message, category, filename, lineno, line)
+    if file is not None:
+        file.write(text)
+        return
+    logging.getLogger("py.warnings").warning("%s", text)
+
+
+def deaf_ends() -> list[logging.Logger]:
+    """Loggers at which records end: the root, and those that pass nothing on. Each record reaches exactly one."""
+    named = [logger for logger in logging.root.manager.loggerDict.values() if isinstance(logger, logging.Logger)]
+    return [logging.root, *(logger for logger in named if not logger.propagate)]
+
+
+def _fields(record: logging.LogRecord) -> dict[str, Any]:
+    """A record as plain data: its message made up, its traceback as text."""
+    trace = record.exc_text
+    if trace is None and record.exc_info and record.exc_info[0] is not None:
+        trace = logging.Formatter().formatException(record.exc_info)
+    return {
+        "name": record.name,
+        "levelno": record.levelno,
+        "levelname": record.levelname,
+        "created": record.created,
+        "msecs": record.msecs,
+        "msg": _cut(record.getMessage()),
+        "exc_text": None if trace is None else _cut(trace, keep_end=True),
+        "stack_info": None if record.stack_info is None else _cut(record.stack_info),
+    }
+
+
+def _cut(text: str, *, keep_end: bool = False) -> str:
+    if len(text) <= LONGEST:
+        return text
+    return f"…{text[-LONGEST:]}" if keep_end else f"{text[:LONGEST]}…"

@@ -1,0 +1,152 @@
+"""`EngineProcess`: the embedded engine in a process of its own, so that it samples while rollouts and scoring compute.
+
+The process loads the model, listens on a Unix socket in the run's private directory, and answers `RemoteEngine` in the
+run's own process, which renders, parses and scores. It ends with its parent, however that ends, and leaves Ctrl-C to
+it. What it warns of is told by `log`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import secrets
+import socket
+from collections.abc import Iterator, Mapping
+from multiprocessing import connection
+from pathlib import Path
+from typing import Any
+
+from whet.errors import MissingExtraError, TrainingError, WhetError
+from whet.inference.remote import RemoteEngine
+from whet.rl.supervision.child import follow_parent, process_context
+from whet.rl.supervision.child_log import ChildLog, tell_parent
+from whet.system.loading_time import rare_collections
+
+READY_WITHIN_S = 1800.0
+"""Seconds a model may take to load."""
+
+
+class EngineProcess:
+    """Started when made; `engine` waits until it is ready."""
+
+    def __init__(self, model: Path, directory: Path, *, ready_within_s: float = READY_WITHIN_S, **options: Any) -> None:
+        """Begin to load `model`. `directory` is private and short of name, `options` are those of `load_policy`."""
+        try:
+            import httptools  # noqa: F401  # here, where it can be said before anything is started
+            import uvicorn  # noqa: F401
+        except ModuleNotFoundError as error:
+            raise MissingExtraError("an engine in a process of its own", "train") from error
+        self._socket, self._key = directory / "engine.sock", secrets.token_urlsafe(32)
+        self._ready_within_s = ready_within_s
+        self._asked_why = False
+        context = process_context()
+        self._word, theirs = context.Pipe(duplex=False)
+        self.log = ChildLog("engine")
+        self._process = context.Process(  # type: ignore[attr-defined]  # every context has it
+            target=_run,
+            args=(theirs, self.log.theirs, self._socket, self._key, model, options),
+            name="whet engine",
+            daemon=True,
+        )
+        self._process.start()
+        theirs.close()
+        self.log.handed_over()
+
+    @property
+    def pid(self) -> int:
+        pid: int = self._process.pid
+        return pid
+
+    def engine(self) -> RemoteEngine:
+        """The engine, once it answers.
+
+        Raises what loading the model raises, and `TrainingError` for a process that ends or is not ready in time.
+        """
+        if not connection.wait([self._word, self._process.sentinel], timeout=self._ready_within_s):
+            raise TrainingError(f"the engine's process was not ready within {self._ready_within_s:g} s")
+        if not self._word.poll():  # so it has ended, if only just now
+            raise self._gone("")
+        try:
+            failure = self._word.recv()
+        except EOFError:
+            raise self._gone("") from None
+        if failure is not None:
+            raise failure
+        return RemoteEngine(self._socket, self._key, gone=self._gone)
+
+    def close(self) -> None:
+        """End the process, whatever it does."""
+        self._process.kill()
+        self._process.join()
+        self._word.close()
+        self.log.close()
+        self._socket.unlink(missing_ok=True)
+
+    def _gone(self, reason: str) -> TrainingError:
+        if not self._asked_why:  # it may be about to end; every request asks, and the event loop waits meanwhile
+            self._asked_why = True
+            self._process.join(timeout=1)
+        if self._process.exitcode is None:
+            return TrainingError(f"the engine's process does not answer ({reason}). Continue with --resume.")
+        return TrainingError(
+            f"the engine's process ended without a word (exit status {self._process.exitcode}): it was killed, most "
+            "often for its memory. Continue with --resume; a smaller max_concurrent or sampling.max_tokens needs less."
+        )
+
+
+def _run(
+    word: connection.Connection,
+    log: connection.Connection,
+    path: Path,
+    key: str,
+    model: Path,
+    options: Mapping[str, Any],
+) -> None:
+    """The process."""
+    follow_parent()
+    hears = tell_parent(log)
+    try:
+        with rare_collections():
+            from whet.inference.loading import load_policy
+
+            engine = load_policy(str(model), repeatable=False, **options).engine
+        hears.attach()
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listening.bind(str(path))
+        path.chmod(0o600)
+        listening.listen(2048)
+    except (WhetError, OSError) as error:
+        word.send(error if isinstance(error, WhetError) else TrainingError(f"the engine cannot listen: {error}"))
+        return
+    word.send(None)
+    from whet.gateway.serve import event_loop_factory
+
+    with listening, asyncio.Runner(loop_factory=event_loop_factory()) as runner:
+        runner.run(_serve(engine, key, listening))
+
+
+async def _serve(engine: Any, key: str, listening: socket.socket) -> None:
+    import uvicorn
+
+    from whet.gateway.connections import raise_open_files
+    from whet.gateway.engine_server import EngineServer
+
+    class Server(uvicorn.Server):
+        @contextlib.contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            """Signals are the parent's business."""
+            yield
+
+    raise_open_files()  # a connection for each request that is being answered
+    gc.collect()
+    gc.freeze()  # what is loaded stays: a collection that visits all of torch stops every answer
+    settings = uvicorn.Config(
+        EngineServer(engine, key),
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        timeout_keep_alive=86_400,  # connections end with the run
+        backlog=2048,
+    )
+    await Server(settings).serve(sockets=[listening])

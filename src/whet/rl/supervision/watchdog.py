@@ -1,0 +1,193 @@
+"""Who waits for whom in a run, for how long, and since when that is too long. Pure: no clock, no threads, no I/O.
+
+    begin ──ends in time──▶ its duration counts for what is usual
+      └──longer than usual──▶ told, once ──past its deadline──▶ acted on, by whoever began it ──still there──▶ given up
+
+A deadline is a multiple of the slowest wait of the same kind (and, for groups, of the same environment) that has ended
+in this run, and at least a floor; while none has ended it is `first_seconds`. So a slow model is not taken for a hung
+one. `watchdog_thread.py` looks here every second and does what is to be done.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from whet.config import StrictModel
+from whet.system.cancellation import GRACE_S
+
+Verdict = Literal["told", "acted on", "given up"]
+"""What has become of a wait that takes too long, in this order."""
+
+GROUP = "group "
+"""Kinds of waits for a group of rollouts begin so; the environment's name follows."""
+
+STALLED = "stalled: "
+"""What people are told of a wait begins so."""
+EVALUATION = "evaluation"
+ENGINE = "engine"
+"""Kind of the one wait that lasts while the engine answers nobody; meanwhile the time of groups stands still."""
+
+HOPELESS = 2
+USUAL = 2.0
+"""A wait is told of when it takes longer than this many times the slowest so far."""
+
+
+class WatchdogConfig(StrictModel):
+    """`[watchdog]`: how long anything may wait for anything before it is told, and acted on."""
+
+    report_seconds: float = Field(
+        60.0, gt=0, description="A wait longer than this, and than twice the slowest so far, is reported."
+    )
+    act_seconds: float = Field(
+        600.0, gt=0, description="Least seconds before what does not answer is replaced, or the run stopped."
+    )
+    act_factor: float = Field(10.0, ge=1, description="The same as a multiple of the slowest wait of its kind so far.")
+    first_seconds: float = Field(3600.0, gt=0, description="The same while no wait of its kind has ended yet.")
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        for low, high in (("report_seconds", "act_seconds"), ("act_seconds", "first_seconds")):
+            if getattr(self, low) > getattr(self, high):
+                raise ValueError(f"{low} = {getattr(self, low):g} is more than {high} = {getattr(self, high):g}")
+        return self
+
+
+@dataclass(eq=False, slots=True)
+class Wait:
+    """One wait: `who` waits for `whom`. `kind` says whose deadlines it shares."""
+
+    kind: str
+    who: str
+    whom: str
+    began: float
+    act: Callable[[str], None] | None = None  # told what is wrong; None: others act on what this one waits for
+    blocks: bool = False  # it may keep the event loop from turning; others cannot go on while the loop stands still
+    detail: Callable[[], str] | None = None  # more about whom, asked when it is told of
+    verdict: Verdict | None = None
+    acted: float = 0.0  # when
+
+    @property
+    def replaceable(self) -> bool:
+        """Whether acting on it replaces what is waited for, rather than stopping the run."""
+        return self.kind.startswith(GROUP)
+
+    @property
+    def runs_rollouts(self) -> bool:
+        """Whether code of an environment runs in it, which may be interrupted."""
+        return self.replaceable or self.kind == EVALUATION
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """A wait that has just become worse than it was."""
+
+    wait: Wait
+    verdict: Verdict
+    waited: float  # seconds
+    usual: float | None  # seconds of the slowest of its kind; None where none has ended
+
+    def describe(self) -> str:
+        """One line for people: who waits for whom for how long, and what is usual."""
+        wait = self.wait
+        detail = f" ({found})" if wait.detail is not None and (found := wait.detail()) else ""
+        usual = "" if self.usual is None else f"; the longest so far took {seconds(self.usual)}"
+        return f"{wait.who} has waited {seconds(self.waited)} for {wait.whom}{detail}{usual}"
+
+
+@dataclass(slots=True)
+class Waits:
+    """All waits of a run. Times are seconds of any one clock."""
+
+    config: WatchdogConfig = field(default_factory=WatchdogConfig)
+    expired: Counter[str] = field(default_factory=Counter)  # waits that were ended at their deadline, by kind
+    _open: dict[int, Wait] = field(default_factory=dict)
+    _slowest: dict[str, float] = field(default_factory=dict)
+    _engine: Wait | None = None
+
+    def begin(
+        self,
+        kind: str,
+        who: str,
+        whom: str,
+        now: float,
+        act: Callable[[str], None] | None = None,
+        *,
+        blocks: bool = False,
+        detail: Callable[[], str] | None = None,
+    ) -> Wait:
+        """`act` is called once the deadline has passed, with what is wrong in words."""
+        wait = Wait(kind, who, whom, now, act, blocks, detail)
+        self._open[id(wait)] = wait
+        if kind == ENGINE:
+            self._engine = wait
+        return wait
+
+    def end(self, wait: Wait, now: float, *, usual: bool = True) -> None:
+        """The wait is over; `usual` is False where how long it took says nothing (it failed, or was cancelled)."""
+        if wait is self._engine:
+            self._engine = None
+        if self._open.pop(id(wait), None) is not None and usual:
+            self._slowest[wait.kind] = max(self._slowest.get(wait.kind, 0.0), now - wait.began)
+
+    def deadline(self, kind: str) -> float:
+        """Seconds after which a wait of this kind is acted on."""
+        slowest = self._slowest.get(kind)
+        if slowest is None:
+            return self.config.first_seconds
+        return max(self.config.act_seconds, self.config.act_factor * slowest)
+
+    def hopeless(self, kind: str) -> bool:
+        """Whether several waits of this kind were ended at their deadline, and none ever ended by itself."""
+        return kind not in self._slowest and self.expired[kind] >= HOPELESS
+
+    def overdue(self, now: float, *, turned: float = math.inf) -> list[Stall]:
+        """Waits that have become worse since this was asked last, each once for every verdict.
+
+        The event loop has last `turned` then. What has passed since counts only for waits that may keep it: the loop
+        may be standing still, and the others could not go on.
+        """
+        stalls = []
+        for wait in list(self._open.values()):
+            until = now if wait.blocks else min(now, turned)
+            waited = until - wait.began
+            verdict = self._verdict(wait, waited, until)
+            if verdict is not None and verdict != wait.verdict:
+                wait.verdict = verdict
+                if verdict == "acted on":
+                    wait.acted = until
+                stalls.append(Stall(wait, verdict, waited, self._slowest.get(wait.kind)))
+        return stalls
+
+    def forgive(self, paused: float, *, everything: bool = False) -> None:
+        """Time in which nothing could go on is no fault of whoever waited.
+
+        That is the event loop standing still, or (`everything`) the whole process: suspended, a laptop asleep.
+        """
+        for wait in list(self._open.values()):
+            if everything or not wait.blocks:
+                wait.began += paused
+                wait.acted += paused
+
+    def _verdict(self, wait: Wait, waited: float, now: float) -> Verdict | None:
+        if wait.replaceable and (engine := self._engine) is not None:
+            waited -= max(0.0, now - engine.began)  # the engine keeps them waiting, and has a deadline of its own
+        if wait.act is not None and wait.verdict in ("acted on", "given up"):
+            late = now - wait.acted > self.config.act_seconds + GRACE_S  # what was cancelled has so long to end
+            return "given up" if late or wait.verdict == "given up" else "acted on"
+        if wait.act is not None and waited > self.deadline(wait.kind):
+            return "acted on"
+        longest = max(self.config.report_seconds, USUAL * self._slowest.get(wait.kind, 0.0))
+        return "told" if waited > longest or wait.verdict == "told" else None
+
+
+def seconds(value: float) -> str:
+    """`45 s`, `3 min`, `2.5 h`"""
+    if value < 120:
+        return f"{value:.0f} s" if value >= 2 else f"{value:.1f} s"
+    return f"{value / 60:.0f} min" if value < 7200 else f"{value / 3600:.1f} h"

@@ -1,0 +1,255 @@
+"""The watchdog at work: a thread that looks at every wait, and a process that notices when the event loop stands still.
+
+    thread      once a second: waits that take too long are told, acted on, given up (`watchdog.py` decides)
+    process     hears a byte from the event loop once a second. Hears it none for long, it sends the run a signal, and
+                the handler, which runs inside the code that keeps the loop, says which code that is and whose, and
+                raises `RolloutTimeoutError` there once its deadline has passed
+
+The process is needed because code that holds Python's lock (a regular expression without end) keeps every thread of
+the run from running, but not a signal from outside. A run that is not on the main thread cannot take signals: nothing
+interrupts code that keeps its loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from types import FrameType
+
+from whet.errors import RolloutTimeoutError, TrainingError
+from whet.rl.supervision.watchdog import STALLED, Stall, Wait, Waits, WatchdogConfig, seconds
+from whet.system.signals import environment_code, place
+
+SIGNAL = signal.SIGUSR2
+LISTENER = """
+import os, select, signal, sys
+parent, number, patience, interval = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4])
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+wait = patience
+while True:
+    if select.select([0], [], [], wait)[0]:
+        if not os.read(0, 4096):
+            break
+        wait = patience
+    elif os.getppid() == parent:
+        os.kill(parent, number)
+        wait = interval
+"""
+MOST_SWALLOWED = 3
+_current: ContextVar[Wait | None] = ContextVar("whet_current_wait", default=None)
+
+Say = Callable[[str], None]
+
+
+@contextmanager
+def in_context_of(wait: Wait) -> Iterator[None]:
+    """Tasks that are begun within belong to this wait."""
+    token = _current.set(wait)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+@dataclass(slots=True)
+class Watchdog:
+    """Keeps the waits of one run. Off duty (before `on_duty`, or for ever in tests) it only measures."""
+
+    config: WatchdogConfig = field(default_factory=WatchdogConfig)
+    clock: Callable[[], float] = time.monotonic
+    failure: str | None = None  # why it stopped the run
+    waits: Waits = field(init=False)
+    _stop: Callable[[], None] | None = None
+    _say: Say | None = None
+    _last_resort: Say | None = None
+    _loop: asyncio.AbstractEventLoop | None = None
+    _beat: float = 0.0
+    _told_of_beat: float | None = None  # the beat after which code was said to keep the event loop
+    _interrupted: FrameType | None = None  # the call that was interrupted last
+    _swallowed: int = 0  # how often it has gone on regardless
+    _gave_up: float | None = None
+    _off_duty: threading.Event = field(default_factory=threading.Event)
+    _listener: subprocess.Popen[bytes] | None = None
+
+    def __post_init__(self) -> None:
+        self.waits = Waits(self.config)
+
+    @contextmanager
+    def waiting(
+        self,
+        kind: str,
+        who: str,
+        whom: str,
+        *,
+        act: Callable[[str], None] | None = None,
+        blocks: bool = False,
+        detail: Callable[[], str] | None = None,
+    ) -> Iterator[Wait]:
+        """What happens within is one wait. It counts for what is usual unless it raises.
+
+        Args:
+            kind: waits of one kind share what is usual and the deadline.
+            who: who waits, as the subject of a sentence.
+            whom: who is waited for.
+            act: called on the event loop, once the deadline has passed, with what is wrong.
+            blocks: whet's own work, which may keep the event loop from turning.
+            detail: more about whom, asked when the wait is told of.
+        """
+        wait = self.waits.begin(kind, who, whom, self.clock(), act, blocks=blocks, detail=detail)
+        usual = False
+        try:
+            with in_context_of(wait):
+                yield wait
+            usual = wait.verdict != "acted on"
+        finally:
+            self.waits.end(wait, self.clock(), usual=usual)
+
+    def stop(self, message: str) -> None:
+        """End the run with a checkpoint; the outcome is `failed` with this message."""
+        self.failure = self.failure or message
+        if self._stop is not None:
+            self._stop()
+
+    @contextmanager
+    def on_duty(self, *, stop: Callable[[], None], say: Say, last_resort: Say) -> Iterator[None]:
+        """Watch from the running event loop's thread until the block ends.
+
+        Args:
+            stop: asks the run to save and stop; called on the event loop.
+            say: a line for people.
+            last_resort: called with a message where nothing else has ended the run; it should end the process.
+        """
+        self._stop, self._say, self._last_resort = stop, say, last_resort
+        self._loop = asyncio.get_running_loop()
+        self._off_duty.clear()
+        takes_signals = threading.current_thread() is threading.main_thread()
+        before = signal.signal(SIGNAL, self._interrupt) if takes_signals else None
+        if takes_signals:
+            self._listener = self._start_listener()
+        self._turn()
+        thread = threading.Thread(target=self._watch, name="whet watchdog", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._off_duty.set()
+            thread.join(timeout=5)
+            if self._listener is not None:
+                self._listener.kill()
+                self._listener.communicate()
+                self._listener = None
+            if takes_signals:
+                signal.signal(SIGNAL, before)
+            self._loop = None
+
+    @property
+    def _tick(self) -> float:
+        return min(1.0, self.config.report_seconds / 4)
+
+    def _start_listener(self) -> subprocess.Popen[bytes]:
+        interval = min(5.0, self.config.report_seconds)
+        arguments = [os.getpid(), int(SIGNAL), self.config.report_seconds, interval]
+        listener = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", LISTENER, *map(str, arguments)], stdin=subprocess.PIPE
+        )
+        assert listener.stdin is not None
+        os.set_blocking(listener.stdin.fileno(), False)
+        return listener
+
+    def _turn(self) -> None:
+        """The event loop turns."""
+        now = self.clock()
+        stood_still = now - self._beat
+        if self._beat and stood_still > 5 * self._tick:
+            self.waits.forgive(stood_still)  # others could not go on meanwhile
+        self._beat = now
+        if self._listener is not None and self._listener.stdin is not None:
+            with suppress(OSError):  # full, or somebody has killed the listener: code that holds the lock goes unseen
+                os.write(self._listener.stdin.fileno(), b".")
+        if self._loop is not None and not self._off_duty.is_set():
+            self._loop.call_later(self._tick, self._turn)
+
+    def _stands_still(self, now: float) -> bool:
+        return now - self._beat > 5 * self._tick
+
+    def _watch(self) -> None:
+        """The thread."""
+        last = self.clock()
+        while not self._off_duty.wait(self._tick):
+            now = self.clock()
+            if now - last > self._tick + self.config.report_seconds:
+                self.waits.forgive(now - last, everything=True)  # the process was suspended, or a thread had the lock
+            last = now
+            for stall in self.waits.overdue(now, turned=self._beat):
+                self._on_stall(stall)
+            if self._gave_up is not None and now - self._gave_up > self.config.act_seconds:
+                self._end_the_process(self.failure or "nothing answered")
+
+    def _on_stall(self, stall: Stall) -> None:
+        line = stall.describe()
+        if stall.verdict == "told":
+            self._tell(f"{STALLED}{line}")
+            return
+        if stall.verdict == "acted on" and stall.wait.act is not None:
+            self._tell(f"{STALLED}{line}; {'it is replaced' if stall.wait.replaceable else 'the run stops'}")
+            self._on_the_loop(stall.wait.act, line)
+        elif self._gave_up is None:
+            self._gave_up = self.clock()
+            self.failure = self.failure or line
+            self._tell(f"{line}, also after it was told to stop: giving up")
+            self._on_the_loop(self.stop, line)
+            if self._listener is not None and self._stands_still(self.clock()):  # signals are taken, and needed
+                signal.pthread_kill(threading.main_thread().ident or 0, SIGNAL)
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        """The signal's handler: runs on the event loop's thread, inside whatever keeps it, with that code's context."""
+        now = self.clock()
+        wait, stood_still = _current.get(), now - self._beat
+        if self._gave_up is not None:
+            if self._stands_still(now):  # else the loop turns, and what is told there is heard
+                raise TrainingError(self.failure or "nothing answered")
+            return
+        if wait is None or not wait.runs_rollouts or stood_still < self.config.report_seconds:
+            return
+        code = environment_code(frame) or frame
+        line = f"{wait.whom} has kept the event loop for {seconds(stood_still)}: it is in {place(code)}"
+        if self._told_of_beat != self._beat:
+            self._told_of_beat = self._beat
+            if self._say is not None:
+                self._say(f"{STALLED}{line}")
+        if stood_still < self.waits.deadline(wait.kind):
+            return
+        # The same call as last time has caught what was raised in it; another one is the group's next rollout.
+        self._swallowed = self._swallowed + 1 if code is self._interrupted else 0
+        self._interrupted = code
+        if self._swallowed >= MOST_SWALLOWED:
+            self._end_the_process(f"{line} and cannot be interrupted")
+        if wait.replaceable and wait.act is not None and self._loop is not None:
+            self._loop.call_soon_threadsafe(wait.act, line)
+        raise RolloutTimeoutError(line)
+
+    def _tell(self, line: str) -> None:
+        """From the thread. Monitors belong to the event loop; while it stands still nobody else is in them."""
+        assert self._say is not None
+        if self._stands_still(self.clock()):
+            self._say(line)
+        else:
+            self._on_the_loop(self._say, line)
+
+    def _on_the_loop(self, call: Callable[[str], None], line: str) -> None:
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop has closed meanwhile: the run is over
+                self._loop.call_soon_threadsafe(call, line)
+
+    def _end_the_process(self, message: str) -> None:
+        if self._last_resort is not None:
+            self._last_resort(message)

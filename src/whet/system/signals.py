@@ -1,0 +1,223 @@
+"""Ctrl-C and SIGTERM, while an event loop runs.
+
+    first     `ask` is called on the event loop; where an environment's code keeps the loop, that code is named
+    second    `end` is called and the process ends, whatever keeps the loop
+
+The handlers are Python's, not the event loop's: they run inside code that never returns to the loop (`while True`), and
+inside C code that checks for signals (a regular expression). Other C code that holds the interpreter lock stops them
+too. Python still writes the number of the signal to the wakeup descriptor, which a small process reads: it reports that
+the signal was not handled, and kills this process at the second one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+STOPPING = (signal.SIGINT, signal.SIGTERM)
+HANDLED = b"\0"
+DRAWING_S = 0.5
+"""Seconds for a drawing thread to show a line, in a handler that code holding the interpreter lock has let in."""
+
+# Reads numbers of signals and HANDLED. A signal that was not handled within a second is reported; the second one kills.
+LISTENER = r"""
+import os, select, signal, sys, termios
+signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+parent, sent, handled = int(sys.argv[1]), 0, 0
+
+def say(line):
+    try:
+        os.write(2, f"\n{line}\n".encode())
+    except OSError:
+        pass
+
+def give_terminal_back():
+    try:
+        settings = termios.tcgetattr(2)
+        settings[3] |= termios.ICANON | termios.ECHO
+        termios.tcsetattr(2, termios.TCSANOW, settings)
+        os.write(2, b"\x1b[?25h")
+    except (OSError, termios.error):
+        pass
+
+while True:
+    waiting = sent > handled
+    if select.select([0], [], [], 1.0 if waiting else 30.0)[0]:
+        data = os.read(0, 4096)
+        if not data:
+            break
+        for byte in data:
+            if byte in (signal.SIGINT, signal.SIGTERM):
+                sent += 1
+            elif byte == 0:
+                handled = sent
+    elif os.getppid() != parent:
+        break
+    elif waiting and sent == 1:
+        handled = sent
+        say("waiting for code that holds the interpreter lock and cannot be interrupted; press again to end")
+    elif waiting:
+        give_terminal_back()
+        say("ended: the code under way cannot be interrupted")
+        os.kill(parent, signal.SIGKILL)
+        break
+"""
+_WHET = Path(__file__).resolve().parents[1]
+_EVENT_LOOP = asyncio.events.__file__
+_STANDARD_LIBRARY = sysconfig.get_path("stdlib")
+_OWN_LIBRARIES = ("clients", "display", "inference", "models", "rl")
+"""Rooms that call libraries for their own work: what they call is no environment's code."""
+
+
+class _Handler:
+    """Handles both signals; Python calls it on the main thread, inside the code that is running there."""
+
+    def __init__(self, ask: Callable[[int], None], say: Callable[[str], None], end: Callable[[], object]) -> None:
+        self._ask, self._say, self._end = ask, say, end
+        self._loop = asyncio.get_running_loop()
+        self._count = 0
+        self._saying = self._ending = False
+        self.listener: subprocess.Popen[bytes] | None = None
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self._count += 1
+        if self.listener is not None and self.listener.stdin is not None:
+            with suppress(OSError):
+                os.write(self.listener.stdin.fileno(), HANDLED)
+        if self._count > 1:
+            if not self._saying or self._count > 2:
+                self._end_the_process(number)
+            return  # inside `say`, which is let finish: it may be writing to the terminal
+        with suppress(RuntimeError):  # the loop has closed
+            self._loop.call_soon_threadsafe(self._ask, number)
+        code = environment_code(frame)
+        if code is not None:
+            again = "press again to end" if number == signal.SIGINT else "a second signal ends the process"
+            self._saying = True
+            self._say(f"waiting for {place(code, short=True)}; {again}")
+            self._saying = False
+            if self._count > 1:
+                self._end_the_process(number)
+            time.sleep(DRAWING_S)
+
+    def _end_the_process(self, number: int) -> NoReturn:
+        if not self._ending:  # else another signal arrived while `end` was at work
+            self._ending = True
+            with suppress(Exception):
+                self._end()
+        os._exit(128 + number)
+
+
+@contextmanager
+def on_stopping_signals(
+    ask: Callable[[int], None], *, say: Callable[[str], None], end: Callable[[], object]
+) -> Iterator[None]:
+    """Inside, the first signal that asks to stop calls `ask` with its number, and the second ends the process.
+
+    Outside the main thread no signal can be handled, and nothing changes.
+
+    Args:
+        ask: called on the running event loop.
+        say: gets the line that names what keeps the loop.
+        end: called before the process ends; gives the terminal back.
+    """
+    handler = _Handler(ask, say, end)
+    try:
+        before = {number: signal.signal(number, handler) for number in STOPPING}
+    except ValueError:
+        yield
+        return
+    handler.listener = _start_listener()
+    wakeup = -1
+    if handler.listener is not None and handler.listener.stdin is not None:
+        wakeup = signal.set_wakeup_fd(handler.listener.stdin.fileno(), warn_on_full_buffer=False)
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier if earlier is not None else signal.SIG_DFL)
+        if handler.listener is not None:
+            signal.set_wakeup_fd(wakeup)
+            handler.listener.kill()
+            handler.listener.communicate()
+
+
+@contextmanager
+def cancelled_by_signals(
+    stopped: list[int], *, say: Callable[[str], None], restore: Callable[[], object]
+) -> Iterator[None]:
+    """The first Ctrl-C or SIGTERM cancels the calling task and is put into `stopped`; the second ends the process.
+
+    What was saved stays saved; `restore` gives the terminal back before such an end.
+    """
+    task = asyncio.current_task()
+    assert task is not None
+
+    def stop(number: int) -> None:
+        stopped.append(number)
+        task.cancel()
+
+    with on_stopping_signals(stop, say=say, end=restore):
+        yield
+
+
+def environment_code(frame: FrameType | None) -> FrameType | None:
+    """The innermost call of the environment whose code the event loop runs; None where it runs none.
+
+    That is code outside of whet and Python, called by the loop itself or by a room of whet that runs environments; of
+    what it calls in turn, the calls in its own folder are the environment's.
+    """
+    calls: list[FrameType] = []  # innermost first, up to the event loop
+    while frame is not None and frame.f_code.co_filename != _EVENT_LOOP:
+        calls.append(frame)
+        frame = frame.f_back
+    if frame is None:
+        return None
+    caller = None
+    for index in range(len(calls) - 1, -1, -1):
+        name = calls[index].f_code.co_filename
+        if name.startswith(str(_WHET)):
+            caller = Path(name).relative_to(_WHET).parts[0]
+        elif _of_others(name):
+            if caller in _OWN_LIBRARIES:
+                return None
+            folder = str(Path(name).parent)
+            return next(call for call in calls[: index + 1] if call.f_code.co_filename.startswith(folder))
+    return None
+
+
+def place(frame: FrameType | None, *, short: bool = False) -> str:
+    """`file.py, line 7, in name`; the file's whole path unless `short`."""
+    if frame is None:
+        return "unknown code"
+    file = frame.f_code.co_filename
+    return f"{Path(file).name if short else file}, line {frame.f_lineno}, in {frame.f_code.co_name}"
+
+
+def _of_others(name: str) -> bool:
+    return not name.startswith("<frozen") and (not name.startswith(_STANDARD_LIBRARY) or "site-packages" in name)
+
+
+def _start_listener() -> subprocess.Popen[bytes] | None:
+    try:
+        listener = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", LISTENER, str(os.getpid())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            process_group=0,  # Ctrl-C is not for this one
+        )
+    except OSError:  # no process to be had: C code that holds the interpreter lock cannot be ended by a signal
+        return None
+    assert listener.stdin is not None
+    os.set_blocking(listener.stdin.fileno(), False)
+    return listener

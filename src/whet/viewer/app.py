@@ -1,0 +1,124 @@
+"""`whet view`: the application that holds the screens, and what the command asks of it.
+
+Nothing that a file says is ever given to rich or Textual as markup; see `widgets/lines.py`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from textual.app import App
+from textual.binding import Binding, BindingType
+from textual.events import Key
+
+from whet.errors import RunError
+from whet.rollouts.results import RESULTS
+from whet.viewer.listing import Listing
+from whet.viewer.screens.ask import Ask
+from whet.viewer.sources import find_sources, source_at
+from whet.viewer.store import Store, open_store
+
+FOLDERS = (Path("outputs/evals"), Path("runs"))
+"""Where `whet eval run`, `whet train run` and `whet gepa run` write, unless they are told otherwise."""
+
+
+def view(path: Path | None) -> int:
+    """Open the viewer on a run, or on the runs below a folder, and stay until it is left; the exit code.
+
+    Without a path: the evaluations and runs of this folder. Raises `RunError` where there is nothing to show.
+    """
+    target = find_target(path)
+    app = Viewer(target)
+    app.run()
+    return app.return_code or 0
+
+
+def find_target(path: Path | None) -> Store | list[Path]:
+    """What `whet view PATH` shows: one run, opened, or the folders to look below."""
+    if path is None:
+        folders = [folder for folder in FOLDERS if folder.is_dir()]
+        if not folders:
+            here = " nor ".join(map(str, FOLDERS))
+            raise RunError(
+                f"there is neither {here} here. `whet eval run` and `whet train run` make them; or name yours: "
+                "whet view PATH"
+            )
+        return folders
+    if path.is_dir() and not _is_run(path):
+        if find_sources(path):
+            return [path]
+        raise RunError(
+            f"{path}: no evaluation and no run in it, nor below it. Name the directory of one, its {RESULTS}, or a "
+            "folder with some."
+        )
+    return open_store(path)
+
+
+def _is_run(path: Path) -> bool:
+    try:
+        source_at(path)
+    except RunError:
+        return False
+    return True
+
+
+class Viewer(App[None]):
+    """The viewer. A store is closed when its screen is left."""
+
+    TITLE = "whet view"
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+c", "interrupt", show=False, priority=True),
+        Binding("q", "quit", show=False),
+    ]
+
+    def __init__(self, target: Store | Sequence[Path]) -> None:
+        # The terminal's own colours where none are wanted: Textual would turn its theme's into greys.
+        plain = "NO_COLOR" in os.environ
+        super().__init__(ansi_color=True if plain else None)
+        if plain:
+            self.theme = "ansi-dark"
+        self.target = target
+
+    def on_mount(self) -> None:
+        if isinstance(self.target, Store):
+            self._push_rollouts(self.target)
+            return
+        from whet.viewer.screens.runs import RunsScreen
+
+        self.push_screen(RunsScreen(self.target))
+
+    def on_key(self, event: Key) -> None:
+        """Keys reach the widget that had the focus when they were typed, so a quick hand's text comes here."""
+        if isinstance(self.screen, Ask) and self.screen.take(event):
+            event.prevent_default()
+
+    def open_run(self, path: Path) -> None:
+        """The rollouts of the run in a directory. Raises `RunError` where they cannot be read."""
+        self._push_rollouts(open_store(path))
+
+    def _push_rollouts(self, store: Store) -> None:
+        from whet.viewer.screens.rollouts import RolloutsScreen
+
+        self.push_screen(RolloutsScreen(Listing(store)))
+
+    def open_rollout(self, listing: Listing) -> None:
+        from whet.viewer.screens.rollout import RolloutScreen
+
+        self.push_screen(RolloutScreen(listing))
+
+    def open_group(self, listing: Listing) -> None:
+        from whet.viewer.screens.group import GroupScreen
+
+        self.push_screen(GroupScreen(listing))
+
+    def open_tokens(self, listing: Listing) -> None:
+        from whet.viewer.screens.tokens import TokensScreen
+
+        self.push_screen(TokensScreen(listing))
+
+    def action_interrupt(self) -> None:
+        self.exit(return_code=130)

@@ -1,0 +1,235 @@
+"""Bringing an index up to date with its files, a piece at a time; here, or in a process of its own.
+
+    whole lines        are indexed once, from where the index ends
+    a torn last line   waits until it is whole; an object without a newline at the end of a file counts as whole
+    a file that grew   is indexed on; that it is the same file is checked by its inode and by samples of its content
+    one that was cut, replaced or rewritten in place: the whole index is made anew
+
+`python -m whet.viewer.indexing ROLLOUTS INDEX` indexes to the end and exits, also when its standard input ends.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import select
+import sqlite3
+import sys
+import time
+import zlib
+from array import array
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from whet.viewer.entries import NAMES, NUMBERS, Entry, group_key, read_entry
+from whet.viewer.index import Chunk, FileState, Index, Stamp
+from whet.viewer.layout import Layout, Part, part_of
+from whet.viewer.lines import opened, read_at
+from whet.viewer.pieces import Line, Mark, next_piece
+
+PIECE = 4 << 20
+"""Bytes that a process of its own indexes at once."""
+SMALL_PIECE = 256 << 10
+"""Bytes that are indexed at once where somebody waits: some milliseconds of work."""
+SAMPLES, SAMPLE_BYTES = 8, 4096
+FEW_IN_A_CHUNK, MANY_CHUNKS = 64, 1000
+
+
+class Indexer:
+    """Reads the files of `layout` into `index`. Several may work on one index; each piece is added once."""
+
+    def __init__(self, layout: Layout, index: Index, piece: int = SMALL_PIECE) -> None:
+        self.layout = layout
+        self.index = index
+        self.piece = piece
+        self.parts: dict[str, Part] = {}
+        """The files as of the last `check`."""
+        self._states: dict[str, FileState] = {}
+        self._stamp: Stamp | None = None  # what the index looked like when `_states` was read
+        self._same: dict[str, tuple[Part, FileState]] = {}  # compared already
+        self._torn: dict[str, Part] = {}  # files that hold no whole line more, as they were then
+        self._places: Counter[int] = Counter()
+        self._places_of: Stamp | None = None
+
+    def check(self) -> None:
+        """Look at the files again. Where one that is indexed is no longer the same, the index is emptied."""
+        self.parts = self.layout.parts()
+        self._refresh()
+        if self._still_true():
+            return
+        with self.index.writing():
+            if self.index.stamp() == self._stamp:  # else another process was faster
+                self.index.clear()
+        self._refresh()
+
+    def _refresh(self) -> None:
+        stamp = self.index.stamp()
+        if stamp != self._stamp:
+            self._states = {name: state for name, (_, state) in self.index.files().items()}
+            self._stamp = stamp
+
+    def _still_true(self) -> bool:
+        counts = self.index.counts()
+        rollouts = sum(count for _, count, _ in counts) if len(counts) > MANY_CHUNKS else 0
+        if len(counts) > MANY_CHUNKS + 4 * len(self._states) and rollouts < FEW_IN_A_CHUNK * len(counts):
+            return False  # indexed while somebody watched it grow; made anew, it is read faster
+        return all(
+            name in self.parts and self._is_same(self.parts[name], state) for name, state in self._states.items()
+        )
+
+    def _is_same(self, part: Part, state: FileState) -> bool:
+        """Whether what is indexed of a file still stands in it."""
+        if self._same.get(part.name) == (part, state):
+            return True
+        untouched = (part.size, part.modified) == (state.size, state.modified)
+        if part.inode != state.inode and not untouched:
+            return False
+        position, _, ended = state.mark
+        if part.size < position or (part.size == position and not untouched):
+            return False
+        try:
+            with opened(self.layout.file(part.name)) as file:
+                goes_on = ended or read_at(file, position, 1) in (b"", b"\n")
+                same = goes_on and fingerprint(file, position) == state.fingerprint
+        except FileNotFoundError:
+            return False
+        if same:
+            self._same[part.name] = (part, state)
+        return same
+
+    def index_some(self, seconds: float) -> bool:
+        """Index for about so long, at least a piece. Whether something is left that can be indexed now."""
+        deadline = time.monotonic() + seconds
+        while self._index_piece():
+            if time.monotonic() >= deadline:
+                return True
+        return False
+
+    @property
+    def torn(self) -> int:
+        """Bytes after the last whole line, of the files that are indexed to there."""
+        return sum(part.size - self._position(name) for name, part in self.parts.items() if name in self._torn)
+
+    @property
+    def left(self) -> int:
+        """Bytes that are not indexed yet."""
+        return sum(max(0, part.size - self._position(name)) for name, part in self.parts.items())
+
+    def _position(self, part: str) -> int:
+        return self._states[part].mark.position if part in self._states else 0
+
+    def _index_piece(self) -> bool:
+        """Add the next piece of the first file that has one."""
+        self._refresh()
+        for name, part in self.parts.items():
+            if part.size <= self._position(name):
+                continue
+            mark = self._states[name].mark if name in self._states else Mark()
+            try:
+                with opened(self.layout.file(part.name)) as file:
+                    now = part_of(name, os.fstat(file), part.step)  # before anything is read of it
+                    if now.inode != part.inode or now.size < part.size:
+                        continue  # replaced or cut since `check`, which will find out
+                    if self._torn.get(name) == now:
+                        continue
+                    piece = next_piece(file, mark, now.size, self.piece)
+                    if piece is None:
+                        self._torn[name] = now
+                        continue
+                    sample = fingerprint(file, piece.end.position)
+            except FileNotFoundError:
+                continue
+            state = FileState(name, part.step, piece.end, now.size, now.modified, now.inode, sample)
+            self._torn.pop(name, None)
+            self._add(state, piece.lines)
+            return True
+        return False
+
+    def _add(self, state: FileState, lines: list[Line]) -> None:
+        entries = [_entry(line) for line in lines]
+        with self.index.writing():
+            if self.index.stamp() != self._stamp:
+                return  # another process was faster: its piece may be this one
+            file = self.index.set_file(state)
+            if entries:
+                self._count_places()
+                self.index.add(self._chunk(file, state.part, lines, entries))
+            stamp = self.index.stamp()
+        self._states[state.part] = state
+        self._stamp = self._places_of = stamp
+
+    def _count_places(self) -> None:
+        """Know how many rollouts of each group there are, also where another process indexed them.
+
+        Until the piece that counts them further is stored, they are not known.
+        """
+        if self._places_of is None or self._places_of != self._stamp:
+            counts = self.index.counts()
+            self._places = Counter(self.index.column("group", after=0, to=counts[-1][0] if counts else 0))
+        self._places_of = None
+
+    def _chunk(self, file: int, part: str, lines: list[Line], entries: list[Entry]) -> Chunk:
+        groups = [group_key(part, entry.group) for entry in entries]
+        places = []
+        for group, entry in zip(groups, entries, strict=True):
+            places.append(self._places[group] if entry.place < 0 else entry.place)
+            self._places[group] += 1
+        told: dict[str, Sequence[Any]] = dict(zip(Entry._fields, zip(*entries, strict=True), strict=True))
+        damaged = [problem != "" for problem in told["problem"]]
+        columns: dict[str, Sequence[Any]] = {
+            **{name: values for name, values in told.items() if name in NUMBERS},
+            "file": [file] * len(lines),
+            "line": [line.number for line in lines],
+            "offset": [line.offset for line in lines],
+            "size": [line.size for line in lines],
+            "checksum": [zlib.crc32(line.content or b"") for line in lines],
+            "group": groups,
+            "place": places,
+            "damaged": damaged,
+        }
+        names = {name: columns.pop(name) for name in NAMES}
+        return Chunk(
+            columns={name: array(NUMBERS[name], values) for name, values in columns.items()},
+            names=names,
+            texts=list(zip(told["example_id"], told["question"], told["problem"], strict=True)),
+            damaged=sum(damaged),
+        )
+
+
+def _entry(line: Line) -> Entry:
+    if line.content is None:
+        return Entry(problem=f"a line of {line.size:,} bytes is too long to be read")
+    return read_entry(line.content)
+
+
+def fingerprint(file: int, position: int) -> str:
+    """Of samples of the first `position` bytes: the beginning, the end and some between."""
+    digest = hashlib.blake2b(digest_size=16)
+    last = max(0, position - SAMPLE_BYTES)
+    for offset in sorted({last * number // (SAMPLES - 1) for number in range(SAMPLES)}):
+        digest.update(read_at(file, offset, min(SAMPLE_BYTES, position - offset)))
+    return digest.hexdigest()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Index the rollouts at the first path into the index at the second."""
+    rollouts, path = sys.argv[1:] if arguments is None else arguments
+    os.nice(10)
+    try:
+        indexer = Indexer(Layout(Path(rollouts)), Index(Path(path)), piece=PIECE)
+        more = True
+        while more:
+            indexer.check()
+            more = indexer.index_some(seconds=0.5)
+            if select.select([sys.stdin], [], [], 0)[0]:  # whoever started this is gone
+                return 0
+    except (OSError, sqlite3.Error) as error:
+        print(f"{path}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

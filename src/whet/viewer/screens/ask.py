@@ -1,0 +1,123 @@
+"""Small questions on top of a screen: a line to type, or one of a few answers to choose."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.events import Key
+from textual.screen import ModalScreen
+from textual.widgets import Input
+
+from whet.viewer.widgets.bar import Bar
+from whet.viewer.widgets.columns import Column
+from whet.viewer.widgets.keys import Keys
+from whet.viewer.widgets.lines import line
+from whet.viewer.widgets.rows import Rows
+
+
+class Ask(ModalScreen[str | None]):
+    """One line of text; None where the person thought better of it."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "dismiss(None)", "cancel"),
+    ]
+    DEFAULT_CSS = """
+    Ask { align: center bottom; background: $background 30%; }
+    Ask Vertical { height: auto; background: $panel; }
+    Ask Bar { background: $panel; }
+    Ask Input { padding: 0 1; }
+    """
+
+    def __init__(self, title: str, value: str = "") -> None:
+        super().__init__()
+        self._title = title
+        # Made here, so that what is typed before the screen is composed has a place to go.
+        self._line = Input(value, select_on_focus=False, compact=True)
+        self._answered = False
+
+    def compose(self) -> ComposeResult:
+        with Vertical():
+            yield Bar([line((f" {self._title}", "bold"))])
+            yield self._line
+            yield Keys()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        self.dismiss(event.value)
+
+    def on_mount(self) -> None:
+        if self._answered:
+            self.dismiss(self._line.value)
+
+    def take(self, event: Key) -> bool:
+        """A key that was sent elsewhere, typed before the line had the focus, belongs to it all the same."""
+        if event.key == "enter":
+            self._answered = True
+            if self.is_mounted:
+                self.dismiss(self._line.value)
+        elif event.character is not None and event.is_printable:
+            self._line.value += event.character
+            self._line.cursor_position = len(self._line.value)
+        else:
+            return False
+        return True
+
+
+class Choose(ModalScreen[int | None]):
+    """One of several answers, by its digit, with Enter or with the mouse; None where it was left.
+
+    Args:
+        title: The question.
+        answers: Each answer, and a word about it.
+        current: Where the cursor stands first.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "choose", "choose"),
+        Binding("1", "pick(0)", "choose at once", key_display="1-9"),
+        *(Binding(str(digit), f"pick({digit - 1})", show=False) for digit in range(2, 10)),
+        Binding("escape", "dismiss(None)", "cancel"),
+    ]
+    DEFAULT_CSS = """
+    Choose { align: center middle; background: $background 30%; }
+    Choose Vertical { width: 80%; max-width: 72; height: auto; max-height: 80%; background: $panel; }
+    Choose Bar { background: $panel; }
+    Choose Rows { height: auto; max-height: 16; background: $surface; }
+    Choose Keys { dock: none; }
+    """
+
+    def __init__(self, title: str, answers: Sequence[tuple[str, str]], current: int = 0) -> None:
+        super().__init__()
+        self._title = title
+        self._answers = list(answers)
+        self._current = current
+
+    def compose(self) -> ComposeResult:
+        about = max((len(word) for _, word in self._answers), default=0)
+        columns = [Column("digit", "", 2, right=True), Column("answer", "", 10, stretch=True)]
+        with Vertical():
+            yield Bar([line((f" {self._title}", "bold"))])
+            yield Rows([*columns, Column("about", "", min(20, about), rank=1, right=True)], self._cells)
+            yield Keys()
+
+    def on_mount(self) -> None:
+        rows = self.query_one(Rows)
+        rows.show(len(self._answers), self._current)
+        rows.focus()
+
+    def _cells(self, row: int) -> tuple[str, str, tuple[str, str]]:
+        answer, about = self._answers[row]
+        return (str(row + 1) if row < 9 else "", answer, (about, "dim"))
+
+    def action_choose(self) -> None:
+        self.query_one(Rows).action_choose()
+
+    def on_rows_chosen(self, event: Rows.Chosen) -> None:
+        self.dismiss(event.row)
+
+    def action_pick(self, answer: int) -> None:
+        if answer < len(self._answers):
+            self.dismiss(answer)

@@ -1,0 +1,293 @@
+"""One rollout to read: the conversation, and what is known of it beside; the next one of the list is a key away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal
+from textual.events import Resize
+
+from whet.errors import WhetError
+from whet.viewer.listing import Listing
+from whet.viewer.screens.base import LAST_KEYS
+from whet.viewer.screens.searching import SearchingScreen
+from whet.viewer.widgets.bar import Bar
+from whet.viewer.widgets.cells import (
+    candidate_style,
+    number,
+    part_name,
+    reward_bar,
+    reward_style,
+    signed,
+    signed_style,
+)
+from whet.viewer.widgets.conversation import Folding, Layout, Piece, lay_out, pieces
+from whet.viewer.widgets.details import detail_lines
+from whet.viewer.widgets.document import Document
+from whet.viewer.widgets.keys import Keys
+from whet.viewer.widgets.lines import Line, line, wrapped
+
+ASIDE = 100
+"""Width of a window from which the details stand beside the conversation; in a smaller one they are above it."""
+
+
+class RolloutScreen(SearchingScreen):
+    """The rollout that the listing is at."""
+
+    NAME: ClassVar[str] = "A rollout"
+    HELP: ClassVar[str] = """
+← →     the rollout before and after in the list
+Tab     the next piece of the conversation (Shift+Tab the one before)
+Enter   open or fold the piece with the mark; show a long one whole, and cut it again
+r       all reasoning open, or folded
+a       everything whole, or long pieces cut
+i       details: rewards, metrics, errors, tokens, times
+
+/       search in all rollouts; what is found is marked here too
+n N     next and previous place in this rollout, then in the next rollout that was found
+
+g       all rollouts of this group, side by side
+t       the tokens: what was sampled, and how likely it was
+y x     copy this rollout, export it or the list
+"""
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("left", "step(-1)", "before"),
+        Binding("right", "step(1)", "after"),
+        Binding("tab", "piece(1)", "next piece"),
+        Binding("shift+tab", "piece(-1)", "piece before", show=False),
+        Binding("enter", "fold", "open/fold"),
+        Binding("r", "reasoning", "reasoning"),
+        Binding("a", "whole", "show all"),
+        Binding("i", "details", "details"),
+        Binding("slash", "search", "search"),
+        Binding("n", "match(1)", "next"),
+        Binding("N", "match(-1)", "previous"),
+        Binding("g", "group", "group"),
+        Binding("t", "tokens", "tokens"),
+        Binding("y", "copy", "copy"),
+        Binding("x", "export", "export"),
+        Binding("escape", "stop_or_back", "back"),
+        *LAST_KEYS,
+    ]
+    DEFAULT_CSS = """
+    RolloutScreen #details { width: 36; padding: 0 1; border-left: solid $panel; display: none; }
+    """
+
+    def __init__(self, listing: Listing) -> None:
+        super().__init__(listing)
+        self.row: Mapping[str, Any] = {}
+        self.layout_now = Layout([], {}, set())
+        self._pieces: Sequence[Piece] = ()
+        self._folding = Folding()
+        self._current = ""
+        self._details: bool | None = None  # as the window's width has it, until somebody chose
+        self._problem = ""
+        self._shown: int | None = None
+        self._go_to_match = 0  # the direction in which the first match of a rollout is to be shown
+
+    def compose(self) -> ComposeResult:
+        yield Bar(id="where")
+        with Horizontal():
+            yield Document(self._conversation, id="conversation")
+            yield Document(self._detail_lines, id="details")
+        yield Keys()
+
+    def on_mount(self) -> None:
+        self.conversation.focus()
+        self._read()
+
+    @property
+    def conversation(self) -> Document:
+        return self.query_one("#conversation", Document)
+
+    def on_resize(self, event: Resize) -> None:
+        self._place_details()
+
+    def on_screen_resume(self) -> None:
+        if self._shown is not None and self._shown != self.listing.number:
+            self._read()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return self.listing.search is not None if action == "match" else True
+
+    # Reading.
+
+    def _read(self) -> None:
+        self.begin(self._load(), exclusive=True, group="read")
+
+    async def _load(self) -> None:
+        wanted = self.listing.number
+        if wanted is None:
+            return
+        self._problem, row = "", {}
+        try:
+            row = await asyncio.to_thread(self.listing.row, wanted)
+        except WhetError as error:
+            self._problem = str(error)
+        if wanted != self.listing.number:
+            return
+        self.row, self._shown = row, wanted
+        self._pieces = pieces(row)
+        self._current = self._pieces[0].key if self._pieces else ""
+        self._folding.opened.clear()
+        self._folding.closed.clear()
+        self._folding.whole.clear()
+        self.conversation.show(top=True)
+        self.query_one("#details", Document).show(top=True)
+        self._place_details()
+        if self._go_to_match:
+            self._to_match(self._go_to_match, from_edge=True)
+            self._go_to_match = 0
+
+    # Painting.
+
+    def show_status(self) -> None:
+        if self.listing.number is None:
+            return
+        head = self.listing.head(self.listing.number)
+        place = f"rollout {self.listing.position() + 1:,} of {len(self.listing.heads):,}"
+        parts: list[str | tuple[object, str]] = [(f" {place}", "bold")]
+        if head.environment:
+            parts += ["  ", (head.environment, "name")]
+        if head.candidate is not None:
+            called = self.listing.candidate(head.candidate)
+            parts += ["  candidate ", (called, candidate_style(called))]
+        parts.append(f"  task {head.example_id}" if head.example_id is not None else "")
+        if head.part:
+            parts.append(f"  step {part_name(head)}" if head.part.startswith("step") else f"  {part_name(head)}")
+        if head.sampling:
+            parts.append(f"  {head.sampling}")
+        reward = f"{number(head.reward) or 'none'} {reward_bar(head.reward)}".rstrip()
+        second: list[str | tuple[object, str]] = [
+            " reward ",
+            (reward, reward_style(head.reward, self.listing.passed)),
+        ]
+        if head.advantage is not None:
+            second += ["  advantage ", (signed(head.advantage), signed_style(head.advantage))]
+        if head.error:
+            second += ["  ", (head.error, "bad")]
+        if head.stop_condition:
+            second += [f"  {head.stop_condition}"]
+        if head.truncated:
+            second += ["  ", ("truncated", "middling")]
+        self.query_one("#where", Bar).show([line(*parts), line(*second), *self.search_status()])
+
+    def _query(self) -> str:
+        return self.listing.search.text if self.listing.search is not None else ""
+
+    def _conversation(self, width: int) -> list[Line]:
+        before = []
+        if self._problem:
+            return list(wrapped(self._problem, width, "bad"))
+        if not self._aside and self._details and self._shown is not None:
+            before = [*self._detail_lines(width), line("")]
+        if left_out := self.row.get("left_out_bytes"):
+            note = (
+                f"This line is very long: {left_out:,} bytes of it are not shown. x writes it as it stands in the file."
+            )
+            before += [*wrapped(note, width, "middling"), line("")]
+        layout = lay_out(self._pieces, width, self._folding, query=self._query(), current=self._current)
+        starts = {key: at + len(before) for key, at in layout.starts.items()}
+        self.layout_now = Layout([*before, *layout.lines], starts, layout.long)
+        return self.layout_now.lines
+
+    def _detail_lines(self, width: int) -> list[Line]:
+        if self._shown is None or self._problem:
+            return []
+        return detail_lines(self.row, self.listing.head(self._shown), self.listing.passed, width)
+
+    @property
+    def _aside(self) -> bool:
+        return self.size.width >= ASIDE
+
+    def _place_details(self) -> None:
+        wanted = self._details is not False
+        self.query_one("#details", Document).display = self._aside and wanted
+        self.conversation.show()
+        self.show_status()
+
+    # What a person asks for.
+
+    def action_step(self, by: int) -> None:
+        number = self.listing.step(by)
+        if number is not None:
+            self.listing.number = number
+            self._read()
+
+    def action_piece(self, by: int) -> None:
+        keys = [piece.key for piece in self._pieces]
+        if keys:
+            at = keys.index(self._current) + by if self._current in keys else 0
+            self._current = keys[max(0, min(at, len(keys) - 1))]
+            self.conversation.show()
+            self.conversation.reveal(self.layout_now.starts[self._current])
+
+    def action_fold(self) -> None:
+        self._toggle(self._current)
+
+    def on_document_acted(self, event: Document.Acted) -> None:
+        self._current = event.action
+        self._toggle(event.action)
+
+    def _toggle(self, key: str) -> None:
+        piece = next((piece for piece in self._pieces if piece.key == key), None)
+        if piece is not None:
+            self._folding.toggle(piece, cut=key in self.layout_now.long)
+            self.conversation.show()
+            self.conversation.reveal(self.layout_now.starts[key])
+
+    def action_reasoning(self) -> None:
+        folded = {piece.key for piece in self._pieces if piece.folded}
+        if folded <= self._folding.opened:
+            self._folding.opened -= folded
+        else:
+            self._folding.opened |= folded
+            self._folding.closed -= folded
+        self.conversation.show()
+
+    def action_whole(self) -> None:
+        long = self.layout_now.long
+        if long and long <= self._folding.whole:
+            self._folding.whole -= long
+        else:
+            self._folding.whole |= long
+        self.conversation.show()
+
+    def action_details(self) -> None:
+        shown = self._details is not False if self._aside else bool(self._details)
+        self._details = not shown
+        self._place_details()
+        if not self._aside and self._details:
+            self.conversation.action_top()
+
+    def action_stop_or_back(self) -> None:
+        if not self.stop_search():
+            self.action_back()
+
+    # What was searched for.
+
+    def action_match(self, by: int) -> None:
+        if not self._to_match(by):
+            self._go_to_match = by
+            super().action_match(by)
+
+    def _to_match(self, by: int, *, from_edge: bool = False) -> bool:
+        """Go to the next line with what was searched for; False where there is none in that direction."""
+        marked = [
+            at for at, made in enumerate(self.conversation.lines) if any(style == "match" for _, style in made.spans)
+        ]
+        here = self.conversation.reading
+        if from_edge:
+            here = -1 if by > 0 else len(self.conversation.lines)
+        ahead = [at for at in marked if (at > here if by > 0 else at < here)]
+        if not ahead:
+            return False
+        self.conversation.read(ahead[0] if by > 0 else ahead[-1])
+        return True
+
+    def shown_match(self, number: int) -> None:
+        self._read()

@@ -1,0 +1,321 @@
+"""The rollouts of a run: a table of any length, narrowed and ordered with single keys, searched, growing by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+
+from whet.viewer.heads import SortColumn
+from whet.viewer.listing import Choosable, Listing
+from whet.viewer.screens.ask import Choose
+from whet.viewer.screens.base import LAST_KEYS
+from whet.viewer.screens.searching import SearchingScreen
+from whet.viewer.widgets.bar import Bar
+from whet.viewer.widgets.cells import SORTS, rollout_cells, rollout_columns
+from whet.viewer.widgets.columns import Column
+from whet.viewer.widgets.keys import Keys
+from whet.viewer.widgets.lines import Line, line
+from whet.viewer.widgets.rows import Cell, Rows
+
+TICK = 0.2  # seconds between two looks at how far the index is
+REST = 10  # times as long as a list took, no new one is asked for because the file has grown
+
+QUESTIONS: dict[Choosable, str] = {
+    "stop_condition": "Only rollouts that stopped by",
+    "environment": "Only rollouts of",
+    "candidate": "Only rollouts of candidate",
+    "part": "Only rollouts of",
+}
+ARROWS = {False: "↑", True: "↓"}
+
+
+class RolloutsScreen(SearchingScreen):
+    """Every rollout of one run."""
+
+    NAME: ClassVar[str] = "Rollouts"
+    HELP: ClassVar[str] = """
+One row for each rollout, as in the file until it is sorted. New rollouts appear while a run writes them.
+
+Enter   read the rollout
+g       all rollouts of its group, side by side
+t       its tokens
+
+/       search in messages, reasoning, tool calls, answers and errors; Esc stops it
+n N     next and previous rollout that was found
+m       only what was found, and all again
+
+r       all rewards, then only those that passed, then only those that did not
+e       all, then only rollouts with an error, then only those without
+s v p   only one stop condition, one environment, one step or evaluation (of a search: one candidate)
+o       only the group of this rollout
+c       everything again, in the file's order
+
+R E S V A T D P   sort by reward, error, stop condition, environment, advantage, tokens, duration, task;
+                  once more turns the order round, and once more takes it away. A click on a title does the same.
+
+y x     copy this rollout, export it or the list
+"""
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "open", "open"),
+        Binding("slash", "search", "search"),
+        Binding("n", "match(1)", "next"),
+        Binding("N", "match(-1)", "previous"),
+        Binding("m", "found", "only found"),
+        Binding("r", "reward", "reward"),
+        Binding("e", "error", "errors"),
+        Binding("s", "pick('stop_condition')", "stop"),
+        Binding("v", "pick('environment')", "environment"),
+        Binding("p", "pick('part')", "step"),
+        Binding("p", "pick('candidate')", "candidate"),
+        Binding("o", "group_only", "one group"),
+        Binding("c", "clear", "clear"),
+        Binding("R", "sort('reward')", "sort: reward"),
+        Binding("E", "sort('error')", "error"),
+        Binding("S", "sort('stop_condition')", "stop"),
+        Binding("V", "sort('environment')", "env."),
+        Binding("A", "sort('advantage')", "advantage"),
+        Binding("T", "sort('output_tokens')", "tokens"),
+        Binding("D", "sort('duration')", "duration"),
+        Binding("P", "sort('example')", "task"),
+        Binding("g", "group", "group"),
+        Binding("t", "tokens", "tokens"),
+        Binding("y", "copy", "copy"),
+        Binding("x", "export", "export"),
+        Binding("escape", "stop_or_back", "back"),
+        *LAST_KEYS,
+    ]
+
+    def __init__(self, listing: Listing) -> None:
+        super().__init__(listing)
+        self._environments, self._errors, self._samplings = 1, False, 0
+        self._columns = self._wanted_columns()
+        self._loading = False
+        self._again = False
+        self._grown = False
+        self._rested = 0.0  # when the next list may be asked for because the file has grown
+
+    def _wanted_columns(self) -> list[Column]:
+        kind = self.listing.store.source.kind
+        return rollout_columns(
+            kind=kind, environments=self._environments, errors=self._errors, samplings=self._samplings
+        )
+
+    def compose(self) -> ComposeResult:
+        yield Bar(self._status())
+        yield Rows(self._columns, self._cells)
+        yield Keys()
+
+    def on_mount(self) -> None:
+        rows = self.query_one(Rows)
+        rows.focus()
+        rows.show(len(self.listing.heads))
+        self.listing.store.start()
+        self.reload()
+        self.set_interval(TICK, self._tick)
+
+    def on_unmount(self) -> None:
+        if self.listing.search is not None:
+            self.listing.search.cancelled = True
+        self.listing.store.close()
+
+    def on_screen_resume(self) -> None:
+        """Back from a rollout: the cursor stands where one has gone meanwhile."""
+        rows = self.query_one(Rows)
+        if rows.count:
+            rows.go(self.listing.position())
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        kind = self.listing.store.source.kind
+        training = kind == "training"
+        if action == "pick" and parameters == ("part",):
+            return training
+        if action == "pick" and parameters == ("candidate",):
+            return kind == "search"
+        if action == "sort" and parameters == ("advantage",):
+            return training
+        if action in ("pick", "sort") and parameters == ("environment",):
+            return self._environments > 1
+        if action in ("match", "found"):
+            return self.listing.search is not None
+        return True
+
+    # What grows.
+
+    def _tick(self) -> None:
+        before, now = self.listing.progress, self.listing.store.poll()
+        self.listing.progress = now
+        if now.generation != before.generation:
+            self._start_again()
+        self._grown |= now.generation != before.generation or now.rollouts != before.rollouts
+        if self._grown and not self._loading and time.monotonic() >= self._rested:
+            self._grown = False
+            self.reload()
+        self.show_status()
+
+    def _start_again(self) -> None:
+        """The file was replaced or cut, so what is known of it is void: back to this screen, and to its beginning."""
+        while self.app.screen is not self:
+            self.app.pop_screen()
+        self.stop_search()
+        self.listing.start_again()
+        self.query_one(Rows).show(len(self.listing.heads), 0)
+        self.say("the file was replaced: it is read from its beginning")
+
+    def reload(self) -> None:
+        """Ask for the list again, aside; while an answer is awaited, once more is enough however often it is asked."""
+        self._again = True
+        if not self._loading:
+            self._loading = True
+            self.begin(self._load())
+
+    async def _load(self) -> None:
+        try:
+            while self._again:
+                self._again = False
+                begun, generation = time.monotonic(), self.listing.progress.generation
+                loaded = await asyncio.to_thread(self.listing.load)
+                counts = self.listing.store.counts
+                self._environments = len(await asyncio.to_thread(counts, "environment"))
+                self._errors = bool(await asyncio.to_thread(counts, "error"))
+                self._samplings = len(await asyncio.to_thread(counts, "sampling"))
+                # What was loaded is of a file that is gone, or in an order that is not wanted any more.
+                self._again |= generation != self.listing.progress.generation
+                if self._again:
+                    continue
+                self.listing.take(loaded)
+                self._rested = time.monotonic() + REST * (time.monotonic() - begun)
+                self._show()
+        finally:
+            self._loading = False
+
+    def _show(self) -> None:
+        rows = self.query_one(Rows)
+        columns = self._wanted_columns()
+        if columns != self._columns:
+            self._columns = columns
+            rows.set_columns(columns)
+            self.refresh_bindings()
+        rows.empty = "No rollout fits the filter; c shows all again." if self.listing.narrowed else "No rollout yet."
+        sort = self.listing.sort
+        title = next((key for key, column in SORTS.items() if column == sort.column and key != "number"), "")
+        rows.marked = f"{title}{ARROWS[sort.descending]}" if sort.column != "file" else ""
+        rows.show(len(self.listing.heads), self.listing.position())
+        self.show_status()
+
+    def _cells(self, row: int) -> list[Cell]:
+        head = self.listing.heads[row]
+        search = self.listing.search
+        found = search is not None and head.number in search.found
+        candidate = self.listing.candidate(head.candidate)
+        return rollout_cells(head, self._columns, passed=self.listing.passed, found=found, candidate=candidate)
+
+    # What is said.
+
+    def show_status(self) -> None:
+        self.query_one(Bar).show(self._status())
+
+    def _status(self) -> list[Line]:
+        source = self.listing.store.source
+        model = f" with {source.model}" if source.model else ""
+        head = line((f" {source.environment or 'rollouts'}", "bold"), model, (f"  {source.path}", "dim"))
+        return [head, self._counted(), *self._chosen()]
+
+    def _counted(self) -> Line:
+        listing, progress = self.listing, self.listing.progress
+        parts: list[str | tuple[object, str]] = [f" {len(listing.heads):,}"]
+        parts.append(f" of {progress.rollouts:,} rollouts" if listing.narrowed else " rollouts")
+        totals = listing.totals
+        if totals is not None:
+            if totals.mean_reward is not None:
+                parts += [", reward ", (f"{totals.mean_reward:.3f}", "bold")]
+            if totals.failed:
+                parts += [", ", (f"{totals.failed:,} failed", "bad")]
+            if totals.truncated:
+                parts += [", ", (f"{totals.truncated:,} truncated", "middling")]
+        if progress.damaged:
+            parts += [", ", (f"{progress.damaged:,} lines are no rollouts", "bad")]
+        if progress.failure:
+            parts += ["  ", (progress.failure, "bad")]
+        elif not progress.complete:
+            share = progress.bytes_done / max(1, progress.bytes_total)
+            parts += ["  ", (f"reading the file: {share:.0%}", "middling")]
+        return line(*parts)
+
+    def _chosen(self) -> list[Line]:
+        parts: list[str | tuple[object, str]] = []
+        for key, text in self.listing.filters():
+            parts += [(f" {key}", "bold"), f" {text} "]
+        sort = self.listing.sort
+        if sort.column != "file":
+            title = next(key for key, column in SORTS.items() if column == sort.column)
+            parts += [(" sorted", "bold"), f" by {title} {ARROWS[sort.descending]} "]
+        lines = [line(*parts)] if parts else []
+        return [*lines, *self.search_status()]
+
+    # What a person asks for.
+
+    def on_rows_moved(self, event: Rows.Moved) -> None:
+        if event.row < len(self.listing.heads):
+            self.listing.number = self.listing.heads.numbers[event.row]
+
+    def on_rows_chosen(self, event: Rows.Chosen) -> None:
+        self.listing.number = self.listing.heads.numbers[event.row]
+        self.viewer.open_rollout(self.listing)
+
+    def on_rows_head_clicked(self, event: Rows.HeadClicked) -> None:
+        if event.key in SORTS:
+            self.action_sort(SORTS[event.key])
+
+    def action_open(self) -> None:
+        self.query_one(Rows).action_choose()
+
+    def action_sort(self, column: SortColumn) -> None:
+        self.listing.sort_by(column)
+        self.reload()
+
+    def action_reward(self) -> None:
+        self.listing.next_reward_filter()
+        self.reload()
+
+    def action_error(self) -> None:
+        self.listing.next_error_filter()
+        self.reload()
+
+    def action_group_only(self) -> None:
+        if self.listing.number is not None:
+            self.listing.toggle_group(self.listing.number)
+            self.reload()
+
+    def action_found(self) -> None:
+        self.listing.toggle_found()
+        self.reload()
+
+    def action_clear(self) -> None:
+        self.listing.clear()
+        self.reload()
+
+    def action_pick(self, column: Choosable) -> None:
+        counts = self.listing.choices(column)
+        values = [None, *counts]
+        now = getattr(self.listing.filter, column)
+
+        def pick(answer: int | None) -> None:
+            if answer is not None:
+                self.listing.only(column, values[answer])
+                self.reload()
+
+        called = self.listing.candidate if column == "candidate" else str
+        answers = [("all", ""), *((called(value) or "(none)", f"{count:,}") for value, count in counts.items())]
+        current = values.index(now) if now in values else 0
+        self.app.push_screen(Choose(QUESTIONS[column], answers, current), pick)
+
+    def shown_match(self, number: int) -> None:
+        self.query_one(Rows).go(self.listing.position())
+
+    def action_stop_or_back(self) -> None:
+        if not self.stop_search():
+            self.action_back()

@@ -1,0 +1,127 @@
+"""The list of runs: evaluations, training, searches for prompts, what was written last first; it grows by itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+
+from whet.errors import WhetError
+from whet.viewer.screens.ask import Ask
+from whet.viewer.screens.base import LAST_KEYS, ViewerScreen
+from whet.viewer.sources import Source, find_sources
+from whet.viewer.widgets.bar import Bar
+from whet.viewer.widgets.cells import number
+from whet.viewer.widgets.columns import Column
+from whet.viewer.widgets.keys import Keys
+from whet.viewer.widgets.lines import line
+from whet.viewer.widgets.rows import Cell, Rows
+
+AGAIN = 3.0  # seconds between two looks at the folders
+
+COLUMNS = (
+    Column("name", "name", 16, stretch=True, both_ends=True),
+    Column("kind", "kind", 10, rank=3),
+    Column("environment", "environment", 14, stretch=True, rank=1),
+    Column("model", "model", 16, rank=2),
+    Column("reward", "reward", 7, rank=1, right=True),
+    Column("rollouts", "rollouts", 9, rank=5, right=True),
+    Column("state", "state", 11, rank=2),
+    Column("date", "last written", 16, rank=4),
+    Column("path", "directory", 30, rank=6),
+)
+
+
+class RunsScreen(ViewerScreen):
+    """Every run below some folders."""
+
+    NAME: ClassVar[str] = "Runs"
+    HELP: ClassVar[str] = """
+Evaluations, training runs and searches for prompts, the one that was written last first. The list grows by itself.
+
+Enter   the rollouts of a run
+/       only runs whose environment, model or directory has this text in it; nothing shows all again
+"""
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "open", "open"),
+        Binding("slash", "narrow", "only runs with ..."),
+        *LAST_KEYS,
+    ]
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        super().__init__()
+        self.folders = list(folders)
+        self.all: list[Source] = []
+        self.shown: list[Source] = []
+        self._wanted = ""
+        self._looked = False
+
+    def compose(self) -> ComposeResult:
+        yield Bar([line((" Runs", "bold"), ("  looking ...", "dim"))])
+        yield Rows(COLUMNS, self._cells)
+        yield Keys()
+
+    def on_mount(self) -> None:
+        self.query_one(Rows).focus()
+        self.begin(self._keep_looking())
+
+    async def _keep_looking(self) -> None:
+        while True:
+            if self.is_current or not self._looked:
+                self.all = await asyncio.to_thread(self._look)
+                self._looked = True
+                self._show()
+            await asyncio.sleep(AGAIN)
+
+    def _look(self) -> list[Source]:
+        """What is below the folders now; one that was removed meanwhile has nothing."""
+        found = [source for folder in self.folders if folder.is_dir() for source in find_sources(folder)]
+        return sorted(found, key=lambda source: source.date, reverse=True)
+
+    def _show(self) -> None:
+        rows = self.query_one(Rows)
+        chosen = self.shown[rows.cursor].path if self.shown else None
+        wanted = self._wanted.casefold()
+        self.shown = [run for run in self.all if wanted in f"{run.environment} {run.model} {run.path}".casefold()]
+        at = next((place for place, run in enumerate(self.shown) if run.path == chosen), 0)
+        below = ", ".join(map(str, self.folders))
+        rows.empty = f"No run below {below}. `whet eval run`, `whet train run` and `whet gepa run` make them."
+        narrowed = f"  with {self._wanted!r}" if self._wanted else ""
+        self.query_one(Bar).show([line((" Runs", "bold"), f"  {len(self.shown)} below {below}{narrowed}")])
+        rows.show(len(self.shown), at)
+
+    def _cells(self, row: int) -> list[Cell]:
+        run = self.shown[row]
+        states = {"finished": "good", "failed": "bad", "interrupted": "bad"}
+        return [
+            (run.path.absolute().name, "name"),
+            run.kind,
+            run.environment or "unknown",
+            run.model,
+            number(run.reward),
+            "" if run.count is None else f"{run.count:,}",
+            (run.note, "bad") if run.note else (run.state, states.get(run.state, "middling")),
+            (run.date[:16].replace("T", " "), "dim"),
+            (str(run.path), "dim"),
+        ]
+
+    def action_open(self) -> None:
+        self.query_one(Rows).action_choose()
+
+    def on_rows_chosen(self, event: Rows.Chosen) -> None:
+        try:
+            self.viewer.open_run(self.shown[event.row].path)
+        except WhetError as error:
+            self.say(str(error), wrong=True)
+
+    def action_narrow(self) -> None:
+        def narrow(text: str | None) -> None:
+            if text is not None:
+                self._wanted = text.strip()
+                self._show()
+
+        self.app.push_screen(Ask("Only runs with this in their environment, model or directory", self._wanted), narrow)

@@ -1,0 +1,231 @@
+"""What there is to look at below a folder: evaluations, training runs and searches, without reading a rollout."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from whet.errors import RunError, WhetError
+from whet.rollouts.results import METADATA, RESULTS, load_metadata
+from whet.rollouts.row_log import is_locked
+from whet.system.files import read_lines
+from whet.viewer.layout import SUFFIX
+
+RUN_CONFIG, RUN_STATUS, RUN_ROLLOUTS = "config.toml", "status.json", "rollouts"
+SEARCH_CONFIG, CANDIDATES = "gepa.toml", "candidates.jsonl"
+NOT_ENTERED = frozenset({"node_modules", "__pycache__", "checkpoints", "adapters", "model", "site-packages"})
+DEEPEST = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """An evaluation, a training run, or a search for better prompts."""
+
+    path: Path  # its directory, or the file that was named
+    kind: Literal["evaluation", "training", "search"]
+    rollouts: Path  # the file or directory that the rollouts are in
+    environment: str = ""  # several are joined by ", "; "" where unknown
+    model: str = ""
+    date: str = ""  # when it ended or last wrote, as "2026-11-21T14:04:00" in local time
+    state: str = ""  # of an evaluation finished, running or unfinished; of a run what its status.json says
+    count: int | None = None  # rollouts, where that is known
+    reward: float | None = None  # mean
+    metadata: Mapping[str, Any] = field(default_factory=dict, repr=False)  # metadata.json, or config.toml
+    note: str | None = None  # what could not be read, in a line
+
+
+def source_at(path: Path) -> Source:
+    """What there is at a path. Raises `RunError` where there is nothing, in a line that says what to name."""
+    if path.is_file():
+        if path.name == METADATA:
+            return source_at(path.parent)
+        if path.suffix != SUFFIX:
+            raise RunError(f"{path}: not a file of rollouts; name a {RESULTS}, or a file in a run's {RUN_ROLLOUTS}/.")
+        run = path.parent.parent
+        if path.parent.name == RUN_ROLLOUTS and (run / SEARCH_CONFIG).is_file():
+            return _search(run, path, path)
+        if path.parent.name == RUN_ROLLOUTS and (run / RUN_CONFIG).is_file():
+            return _run(run, path, path)
+        return _evaluation(path.parent, path, path)
+    if not path.exists():
+        raise RunError(f"{path}: there is no such file or directory. `whet view` without a path shows what there is.")
+    if (path / SEARCH_CONFIG).is_file():
+        return _search(path, path, path / RUN_ROLLOUTS / RESULTS)
+    if path.name == RUN_ROLLOUTS and (path.parent / SEARCH_CONFIG).is_file():
+        return _search(path.parent, path, path / RESULTS)
+    if path.name == RUN_ROLLOUTS and (path.parent / RUN_CONFIG).is_file():
+        return _run(path.parent, path, path)
+    if (path / RUN_CONFIG).is_file() and not (path / RESULTS).exists():
+        return _run(path, path, path / RUN_ROLLOUTS)
+    if (path / RESULTS).exists() or (path / METADATA).exists():
+        return _evaluation(path, path, path / RESULTS)
+    raise RunError(
+        f"{path}: neither an evaluation ({RESULTS}), nor a training run ({RUN_CONFIG}), nor a search "
+        f"({SEARCH_CONFIG}) is in this directory. "
+        "Name one that is, or start `whet view` without a path to choose."
+    )
+
+
+def find_sources(folder: Path) -> list[Source]:
+    """The evaluations, training runs and searches below a folder, newest first.
+
+    Raises `RunError` where there is no such folder. Hidden directories, and those that never hold any, are left out.
+    """
+    if not folder.is_dir():
+        raise RunError(f"{folder}: there is no such folder.")
+    return sorted(_walk(folder), key=lambda source: source.date, reverse=True)
+
+
+def _walk(folder: Path) -> Iterator[Source]:
+    top = len(folder.parts)
+    for directory, folders, files in os.walk(folder):
+        here = Path(directory)
+        if SEARCH_CONFIG in files:
+            yield _search(here, here, here / RUN_ROLLOUTS / RESULTS)
+            folders.clear()
+        elif RESULTS in files:
+            yield _evaluation(here, here, here / RESULTS)
+        elif RUN_CONFIG in files and RUN_ROLLOUTS in folders:
+            yield _run(here, here, here / RUN_ROLLOUTS)
+            folders.clear()
+        if len(here.parts) - top >= DEEPEST:
+            folders.clear()
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in NOT_ENTERED)
+
+
+def _evaluation(directory: Path, path: Path, rollouts: Path) -> Source:
+    metadata: dict[str, Any] | None = None
+    note = None
+    if path == directory or path.name == RESULTS:
+        try:
+            metadata = load_metadata(directory)
+        except (WhetError, OSError) as error:
+            note = str(error)
+    told = metadata or {}
+    count = _integer(told.get("num_examples")) * _integer(told.get("rollouts_per_example"))
+    return Source(
+        path=path,
+        kind="evaluation",
+        rollouts=rollouts,
+        environment=_text(told.get("env_id")),
+        model=_text(told.get("model")),
+        date=_text(told.get("date")) or _modified(rollouts),
+        state="" if metadata is None else _state(directory, metadata),
+        count=count or None,
+        reward=_number(told.get("avg_reward")),
+        metadata=told,
+        note=note,
+    )
+
+
+def _state(directory: Path, metadata: Mapping[str, Any]) -> str:
+    if metadata.get("state") == "finished":
+        return "finished"
+    from whet.evals.stored import state_of  # brings what runs evaluations, which most of them do not need
+
+    return state_of(directory, metadata)
+
+
+def _run(directory: Path, path: Path, rollouts: Path) -> Source:
+    from whet.config import read_toml  # brings pydantic, which an evaluation does not need
+
+    config: dict[str, Any] = {}
+    status: Any = None
+    note = None
+    try:
+        config = read_toml(directory / RUN_CONFIG)
+        with contextlib.suppress(FileNotFoundError):
+            status = json.loads((directory / RUN_STATUS).read_text(encoding="utf-8"))
+    except (WhetError, OSError, ValueError) as error:
+        note = str(error)
+    told = status if isinstance(status, dict) else {}
+    return Source(
+        path=path,
+        kind="training",
+        rollouts=rollouts,
+        environment=", ".join(_environments(config)),
+        model=_text(config.get("model")),
+        date=_local(_text(told.get("ended")) or _text(told.get("heartbeat"))) or _modified(rollouts),
+        state=_text(told.get("state")),
+        metadata=config,
+        note=note,
+    )
+
+
+def _search(directory: Path, path: Path, rollouts: Path) -> Source:
+    metadata: dict[str, Any] | None = None
+    note = None
+    try:
+        metadata = load_metadata(directory)
+    except (WhetError, OSError) as error:
+        note = str(error)
+    told = metadata or {}
+    config: Mapping[str, Any] = found if isinstance(found := told.get("config"), Mapping) else {}
+    best = told.get("best")
+    state = _text(told.get("state"))
+    return Source(
+        path=path,
+        kind="search",
+        rollouts=rollouts,
+        environment=", ".join(_environments(config)),
+        model=_text(config.get("model")),
+        date=_text(told.get("date")) or _modified(rollouts),
+        state="unfinished" if state == "running" and not is_locked(directory) else state,
+        count=_integer(told.get("spent")) or None,
+        reward=_number(best.get("val_mean")) if isinstance(best, Mapping) else None,
+        metadata=told,
+        note=note,
+    )
+
+
+def candidate_names(source: Source) -> dict[str, str]:
+    """What the candidates of a search are called, by id: `3 accepted`. Lines that are none are left out."""
+    if source.kind != "search":
+        return {}
+    directory = source.rollouts.parent.parent
+    accepted: dict[str, str] = {}
+    others: dict[str, str] = {}  # texts may be proposed again: the last of them
+    with contextlib.suppress(OSError, WhetError):
+        for row in read_lines(directory / CANDIDATES):
+            id, verdict = _text(row.get("id")), _text(row.get("verdict"))
+            (others if verdict == "rejected" else accepted)[id] = f"{_integer(row.get('number'))} {verdict}"
+    return {**others, **accepted}
+
+
+def _environments(config: Mapping[str, Any]) -> list[str]:
+    """Those that are trained on, by the names that rows have."""
+    sections = config.get("env")
+    found = [section for section in sections if isinstance(section, Mapping)] if isinstance(sections, list) else []
+    return [_text(section.get("name")) or Path(_text(section.get("id"))).name for section in found]
+
+
+def _local(date: str) -> str:
+    try:
+        return datetime.fromisoformat(date).astimezone().replace(tzinfo=None).isoformat(timespec="seconds")
+    except ValueError:
+        return ""
+
+
+def _modified(path: Path) -> str:
+    try:
+        return datetime.fromtimestamp(path.stat().st_mtime).isoformat(timespec="seconds")
+    except OSError:
+        return ""
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _integer(value: Any) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) else None

@@ -1,0 +1,319 @@
+"""Rollouts on disk, for looking at: listed at once, read one at a time, searched; never all of them in memory.
+
+    with open_store(Path("outputs/evals/gsm8k--whet--tiny/4c5cde0c")) as store:
+        store.start()                                        # a large file is indexed aside
+        heads = store.heads(Filter(failed=False), Sort("reward", descending=True))
+        store.row(heads[0].number)                           # the whole rollout
+        for found in store.search("therefore"):              # a piece at a time; stop when you like
+            print(found.done, found.numbers)
+        progress = store.poll()                              # now and then: what came in since
+
+A store may be used by several threads. `poll` is quick; `heads`, `totals` and `counts` take up to a tenth of a second
+with 200,000 rollouts; `row` as long as its line is long.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+import threading
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self, overload
+
+from whet.errors import RunError
+from whet.viewer.columns import Columns
+from whet.viewer.heads import Filter, Head, Progress, Sort, Totals
+from whet.viewer.index import Index
+from whet.viewer.indexing import Indexer
+from whet.viewer.layout import Layout
+from whet.viewer.lines import opened, parse_row, read_at
+from whet.viewer.location import open_index
+from whet.viewer.search import Found, Lines, Query, search
+from whet.viewer.sources import Source, source_at
+
+IN_MEMORY = 8 << 20
+"""Bytes of rollouts up to which the index is made anew each time, in memory, and here."""
+FIRST_SECONDS = 0.05
+"""Work on the index before a store is handed out, so that its first screen has something to show."""
+
+
+def open_store(path: Path) -> Store:
+    """The rollouts at `path`: a results file, the directory of an evaluation or of a run, a file of a run's rollouts.
+
+    Raises `RunError` where there is none of these, in a line that says what to name, and where it cannot be read.
+    """
+    try:
+        return Store(source_at(path))
+    except OSError as error:
+        raise RunError(f"{error.filename or path}: {error.strerror or error}.") from None
+
+
+class Heads(Sequence[Head]):
+    """A list of rollouts, by their numbers; heads are put together as they are asked for.
+
+    It stays as it is while the index grows; ask the store again for what came in. Once `Progress.generation` has
+    grown, its numbers are void.
+    """
+
+    def __init__(self, store: Store, numbers: Sequence[int]) -> None:
+        self._store = store
+        self.numbers = numbers
+        """The rollouts' numbers, in the order of the list."""
+        self._positions: dict[int, int] | None = None
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @overload
+    def __getitem__(self, index: int) -> Head: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Head]: ...
+    def __getitem__(self, index: int | slice) -> Head | list[Head]:
+        if isinstance(index, slice):
+            return self._store.heads_of(self.numbers[index])
+        return self._store.head(self.numbers[index])
+
+    def position(self, number: int) -> int | None:
+        """Where a rollout stands in the list; None where it does not."""
+        if isinstance(self.numbers, range):
+            return self.numbers.index(number) if number in self.numbers else None
+        if self._positions is None:
+            self._positions = {number: place for place, number in enumerate(self.numbers)}
+        return self._positions.get(number)
+
+
+class Store:
+    """The rollouts of one evaluation, one training run or one search."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        """What is known without reading rollouts: path, kind, environment, model, metadata."""
+        self._layout = Layout(source.rollouts)
+        self._lock = threading.RLock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._aside = False
+        self._failure: str | None = None
+        size = sum(part.size for part in self._layout.parts().values())
+        self._index = open_index(source.rollouts) if size > IN_MEMORY else Index(None)
+        try:
+            self._begin()
+        except sqlite3.OperationalError:  # no room, no lock: do without a file
+            self._index.close()
+            self._index = Index(None)
+            self._begin()
+        except sqlite3.DatabaseError:  # damaged
+            self._index.replace()
+            self._begin()
+
+    def _begin(self) -> None:
+        self._indexer = Indexer(self._layout, self._index)
+        self._columns = Columns(self._index)
+        self._index_here(FIRST_SECONDS)
+        self._columns.refresh()
+
+    def start(self) -> None:
+        """From now on, index what is much in a process of its own, at low priority; what is little, `poll` does."""
+        self._aside = True
+        self.poll(0)
+
+    def poll(self, seconds: float = 0.01) -> Progress:
+        """How far the index is, after about `seconds` of work on it here; notices files that changed."""
+        with self._lock:
+            if self._failure is None and not self._runs_aside():
+                try:
+                    if not self._leave_aside():
+                        self._index_here(seconds)
+                except OSError as error:
+                    self._failure = f"{error.filename or self._layout.path}: {error.strerror or error}"
+                except sqlite3.OperationalError as error:  # no room, no lock
+                    self._failure = f"{self._index.path}: {error}"
+                except sqlite3.DatabaseError as error:
+                    self._failure = str(self._cannot_read(error))
+            try:
+                with self._reading():
+                    pass
+            except RunError as error:
+                self._failure = self._failure or str(error)
+            return Progress(
+                rollouts=self._columns.count,
+                damaged=self._columns.damaged,
+                bytes_done=sum(state.mark.position for state in self._columns.files.values()),
+                bytes_total=sum(part.size for part in self._indexer.parts.values()),
+                torn=self._indexer.torn,
+                generation=self._columns.generation,
+                failure=self._failure,
+            )
+
+    def index_all(self) -> Progress:
+        """Index to the end, here and now, or wait for the process that does it."""
+        with self._lock:
+            while self._process is not None:
+                self._process.wait()
+                self._runs_aside()
+            aside, self._aside = self._aside, False
+            try:
+                return self.poll(float("inf"))
+            finally:
+                self._aside = aside
+
+    def _index_here(self, seconds: float) -> None:
+        self._indexer.check()
+        self._indexer.index_some(seconds)
+
+    def _leave_aside(self) -> bool:
+        """Have a process of its own index what there is, if that is much."""
+        path = self._index.path
+        if not self._aside or path is None:
+            return False
+        self._indexer.check()
+        if self._indexer.left <= IN_MEMORY:
+            return False
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "whet.viewer.indexing", str(self._layout.path), str(path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            start_new_session=True,  # what is typed to stop the viewer is not meant for it
+        )
+        return True
+
+    def _runs_aside(self) -> bool:
+        """Whether another process is indexing for this one; what it said when it failed."""
+        process = self._process
+        if process is None or process.poll() is None:
+            return process is not None
+        self._process = None
+        _, said = process.communicate()
+        if process.returncode != 0:
+            reason = said.decode("utf-8", "replace").strip().rpartition("\n")[2]
+            self._failure = f"indexing stopped: {reason or f'its process ended with {process.returncode}'}"
+        return False
+
+    @contextmanager
+    def _reading(self) -> Iterator[Columns]:
+        """The columns as they are now, for this thread alone."""
+        with self._lock:
+            try:
+                with self._index.reading():
+                    self._columns.refresh()
+                    yield self._columns
+            except sqlite3.Error as error:
+                raise self._cannot_read(error) from None
+
+    def _cannot_read(self, error: sqlite3.Error) -> RunError:
+        return RunError(f"{self._index.path}: the index cannot be used ({error}). Remove this file; it is made anew.")
+
+    def heads(self, filter: Filter | None = None, sort: Sort | None = None) -> Heads:
+        """The rollouts indexed so far that fit the filter, in order. No filter: all; no order: the files'."""
+        environment = self.source.environment
+        with self._reading() as columns:
+            numbers = columns.select(filter or Filter(), environment)
+            return Heads(self, columns.order(numbers, sort or Sort(), environment))
+
+    def head(self, number: int) -> Head:
+        """One rollout of the list."""
+        return self.heads_of([number])[0]
+
+    def heads_of(self, numbers: Sequence[int]) -> list[Head]:
+        """Several rollouts of the list. A number that there is not gives a head that says so."""
+        with self._reading() as columns:
+            return [columns.head(number, self.source.environment) for number in numbers]
+
+    def totals(self, heads: Heads | None = None) -> Totals:
+        """Of a list, or of everything."""
+        with self._reading() as columns:
+            return columns.totals(range(columns.count) if heads is None else heads.numbers)
+
+    def counts(
+        self, column: Literal["environment", "error", "stop_condition", "candidate", "sampling", "part"]
+    ) -> dict[str, int]:
+        """The values there are to filter by, with their numbers of rollouts: most frequent first, parts in order."""
+        with self._reading() as columns:
+            if column == "part":
+                return columns.counts_of_parts()
+            return columns.counts_of_names(column, self.source.environment if column == "environment" else "")
+
+    def group(self, number: int) -> list[int]:
+        """All rollouts of the group this one belongs to, itself too, in order.
+
+        A group: the rollouts of one task (in a run, of one step, or of one way of sampling in one evaluation).
+        """
+        with self._reading() as columns:
+            if not 0 <= number < columns.count:
+                return []
+            return list(columns.select(Filter(group=columns["group"][number]), self.source.environment))
+
+    def row(self, number: int) -> dict[str, Any]:
+        """The rollout as it stands in the file.
+
+        Of a line above 8 MiB, texts and lists of numbers are cut, and `row["left_out_bytes"]` says by how much. Raises
+        `RunError` for a line that is no rollout, and where the file was changed since (`poll` then finds out).
+        """
+        problem = self.head(number).problem
+        where, line = self._line(number, limit=0 if problem else None)
+        if problem:
+            raise RunError(f"{where}: {problem}.")
+        try:
+            return parse_row(line)
+        except ValueError as error:
+            raise RunError(f"{where}: {error}.") from None
+
+    def text(self, number: int, limit: int = 100_000) -> str:
+        """The line as it stands in the file, at most `limit` bytes of it: for one that is no rollout, say."""
+        _, line = self._line(number, limit)
+        return line.decode("utf-8", "replace")
+
+    def _line(self, number: int, limit: int | None = None) -> tuple[str, bytes]:
+        with self._reading() as columns:
+            head = columns.head(number, self.source.environment)
+            if not head.line:
+                raise RunError(f"{self._layout.path}: rollout {number} is {head.problem}.")
+            offset, checksum = columns["offset"][number], columns["checksum"][number]
+            path = self._layout.file(columns.files[columns["file"][number]].part)
+        where = f"{path}, line {head.line}"
+        size = head.size if limit is None else min(limit, head.size)
+        try:
+            with opened(path) as file:
+                line = read_at(file, offset, size)
+        except FileNotFoundError:
+            line = b""
+        except OSError as error:
+            raise RunError(f"{where}: {error.strerror}.") from None
+        if len(line) < size or (size == head.size and zlib.crc32(line) != checksum):
+            raise RunError(f"{where}: the file was changed since it was listed.")
+        return where, line
+
+    def search(self, text: str, within: Sequence[int] | None = None) -> Iterator[Found]:
+        """Rollouts in whose messages (reasoning and tool calls too), answer or error `text` stands, whatever its case.
+
+        Yields every few milliseconds of work. What is not indexed yet is not searched; `within`: only these numbers.
+        Raises ValueError for an empty text, and while searching `RunError` where a file was changed.
+        """
+        query = Query(text)
+        with self._reading() as columns:
+            numbers = range(columns.count) if within is None else sorted(within)
+            lines = Lines(*(columns[name] for name in Lines._fields))
+            paths = {number: self._layout.file(state.part) for number, state in columns.files.items()}
+        return search(query, numbers, lines, paths)
+
+    def close(self) -> None:
+        """Stop indexing; what is done is kept."""
+        with self._lock:
+            if self._process is not None:
+                self._process.terminate()
+                self._process.communicate()
+                self._process = None
+            self._index.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,72 @@
+"""One exact batch out of finished groups: what fills a slot, what is replaced, and when the run must stop."""
+
+import random
+
+import pytest
+
+from whet.errors import RewardError, TrainingError
+from whet.rl.data.curriculum import Task
+from whet.rl.loop.collector import Collector
+from whet.rl.loop.group import Group, describe_error, zero_variance_fraction
+from whet.rl.loop.group_filter import Judge
+from whet.types import State
+
+
+def group(slot: int, rewards: list[float], *, error: Exception | None = None, attempt: int = 0) -> Group:
+    states = [State(reward=reward, error=None) for reward in rewards]
+    if error is not None:
+        states[0]["error"] = error
+    return Group(slot, Task(10 * slot + attempt, 0, slot, 0), "env", states)
+
+
+def test_a_batch_is_in_slot_order_whatever_finished_first() -> None:
+    collector = Collector(slots=5)
+    order = list(range(5))
+    random.Random(0).shuffle(order)
+    for slot in order:
+        assert collector.add(group(slot, [0.0, 1.0]))
+    assert [found.slot for found in collector.batch().groups] == [0, 1, 2, 3, 4]
+
+
+def test_a_group_with_an_errored_rollout_is_replaced_and_counted() -> None:
+    collector = Collector(slots=1)
+    assert not collector.add(group(0, [0, 1], error=RewardError("no")))
+    assert collector.add(group(0, [0, 1], attempt=1))
+    assert collector.batch().groups[0].id == 1
+    assert collector.judge.tally.errored_rollouts == 1
+    assert collector.judge.tally.rejected == {"errored": 1}
+
+
+def test_without_a_threshold_a_group_of_equal_rewards_stays() -> None:
+    assert Collector(slots=1).add(group(0, [1, 1]))
+
+
+def test_with_a_threshold_a_group_of_equal_rewards_is_replaced() -> None:
+    collector = Collector(1, Judge(min_variance=0.01))
+    assert not collector.add(group(0, [1, 1]))
+    assert collector.add(group(0, [0, 1], attempt=1))
+
+
+def test_a_slot_out_of_attempts_takes_the_group_with_most_variance() -> None:
+    collector = Collector(1, Judge(min_variance=0.5, max_attempts=3))
+    assert not collector.add(group(0, [1, 1], attempt=0))
+    assert not collector.add(group(0, [0, 1], attempt=1))
+    assert collector.add(group(0, [1, 1], attempt=2))
+    assert collector.batch().groups[0].id == 1
+
+
+def test_nothing_but_errors_stops_the_run_with_the_commonest_one() -> None:
+    collector = Collector(1, Judge(max_attempts=2))
+    collector.add(group(0, [0, 1], error=RewardError("the judge is down")))
+    with pytest.raises(TrainingError, match="the judge is down"):
+        collector.add(group(0, [0, 1], error=RewardError("the judge is down")))
+
+
+def test_the_share_of_groups_that_teach_nothing() -> None:
+    assert zero_variance_fraction([group(0, [1, 1]), group(1, [0, 1])]) == 0.5
+
+
+def test_an_error_is_described_with_its_causes_on_one_line() -> None:
+    error = RewardError("reward failed")
+    error.__cause__ = ValueError("two\nlines")
+    assert describe_error(error) == "RewardError: reward failed <- ValueError: two lines"

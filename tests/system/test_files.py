@@ -1,0 +1,82 @@
+"""Files that survive a kill: whole or absent, a torn last line cut off, valid JSON whatever is in it."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from whet.errors import RunError
+from whet.system.files import LineFile, json_line, read_lines, write_whole
+
+
+def test_numbers_that_are_not_finite_become_null_at_any_depth() -> None:
+    value = {"a": math.nan, "b": [1.0, math.inf, {"c": -math.inf}]}
+    assert json.loads(json_line(value)) == {"a": None, "b": [1.0, None, {"c": None}]}
+
+
+def test_text_no_encoding_can_hold_still_makes_one_line_of_ascii() -> None:
+    line = json_line({"text": "lone \ud800 surrogate,   separators \x85 and\nnewlines"})
+    assert line.isascii()
+    assert line.count("\n") == 1
+    assert json.loads(line)["text"].startswith("lone \ud800")
+
+
+def test_a_torn_last_line_is_cut_off_when_the_file_is_opened(tmp_path: Path) -> None:
+    path = tmp_path / "lines.jsonl"
+    path.write_text('{"step": 1}\n{"step": 2}\n{"ste')
+    LineFile(path).append([{"step": 3}])
+    assert [row["step"] for row in read_lines(path)] == [1, 2, 3]
+
+
+def test_a_file_that_is_one_torn_line_becomes_empty(tmp_path: Path) -> None:
+    path = tmp_path / "lines.jsonl"
+    path.write_bytes(b"x" * 200_000)  # longer than one block of the search for the last newline
+    LineFile(path)
+    assert path.read_bytes() == b""
+
+
+def test_a_torn_line_longer_than_a_block_leaves_the_lines_before_it(tmp_path: Path) -> None:
+    path = tmp_path / "lines.jsonl"
+    path.write_bytes(b'{"step": 1}\n' + b"x" * 200_000)
+    LineFile(path)
+    assert path.read_bytes() == b'{"step": 1}\n'
+
+
+def test_reading_leaves_a_torn_last_line_out(tmp_path: Path) -> None:
+    path = tmp_path / "lines.jsonl"
+    path.write_text('{"a": 1}\n{"a": 2')
+    assert list(read_lines(path)) == [{"a": 1}]
+
+
+def test_a_broken_line_in_the_middle_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "lines.jsonl"
+    path.write_text('{"a": 1}\nnonsense\n{"a": 3}\n')
+    with pytest.raises(RunError, match=r"lines\.jsonl, line 2: not JSON"):
+        list(read_lines(path))
+
+
+def test_rows_that_are_not_wanted_are_dropped(tmp_path: Path) -> None:
+    file = LineFile(tmp_path / "lines.jsonl")
+    file.append({"step": step} for step in range(5))
+    file.keep(lambda row: row["step"] <= 2)
+    assert [row["step"] for row in read_lines(file.path)] == [0, 1, 2]
+
+
+def test_a_replacement_that_fails_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "status.json"
+    write_whole(path, "old")
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("whet.system.files.os.fsync", full)
+    with pytest.raises(OSError, match="No space left") as caught:
+        write_whole(path, "new")
+    assert caught.value.filename == str(path)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]

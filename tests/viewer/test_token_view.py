@@ -1,0 +1,112 @@
+"""Tokens of a rollout as people look at them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer
+
+from whet.errors import ModelLoadError
+from whet.inference.loading import resolve_model
+from whet.inference.vocabulary import Vocabulary
+from whet.viewer.tokens import NO_TOKENS, NO_TURNS, token_view
+
+
+def letters(ids: Sequence[int]) -> list[str]:
+    return [chr(id) for id in ids]
+
+
+def turn(start: int, prompt: str, completion: str, **more: Any) -> dict[str, Any]:
+    return {
+        "prompt_start": start,
+        "prompt_ids": [ord(letter) for letter in prompt],
+        "completion_ids": [ord(letter) for letter in completion],
+        "completion_logprobs": [-0.5] * len(completion),
+        "policy_version": [[3, len(completion)]],
+        **more,
+    }
+
+
+def written(row: dict[str, Any]) -> list[str]:
+    """Each turn as text, what was sampled in upper case."""
+    view = token_view(row, letters)
+    return [
+        "".join((token.text or "").upper() if token.sampled else token.text or "" for token in one.tokens)
+        for one in view.turns
+    ]
+
+
+def test_each_turn_shows_what_is_new_in_it() -> None:
+    row = {"advantage": 0.25, "turns": [turn(0, "ab", "cd"), turn(4, "e", "f"), turn(2, "x", "y")]}
+    assert written(row) == ["abCD", "eF", "xY"]
+    view = token_view(row)
+    assert [(one.number, one.start, one.branch) for one in view.turns] == [(1, 0, False), (2, 4, False), (3, 2, True)]
+    assert (view.advantage, view.note) == (0.25, None)
+    assert [token.text for token in view.tokens][:2] == [None, None]
+
+
+def test_a_sampled_token_says_how_likely_it_was_and_who_sampled_it() -> None:
+    versions = turn(0, "a", "bcd", completion_logprobs=[-1.0, -2.0, -3.0], policy_version=[[7, 1], [8, 2]])
+    given, *sampled = token_view({"turns": [versions]}).tokens
+    assert (given.sampled, given.logprob, given.version) == (False, None, None)
+    assert [(token.logprob, token.version) for token in sampled] == [(-1.0, 7), (-2.0, 8), (-3.0, 8)]
+
+
+def test_a_token_of_an_answer_that_was_not_sampled_is_given() -> None:
+    assert written({"turns": [turn(0, "a", "bcd", completion_mask=[1, 0, 1])]}) == ["aBcD"]
+
+
+def test_what_the_learner_says_of_a_token_is_shown_where_it_is_there() -> None:
+    learner = {"learner_logprobs": [-0.6, -0.4], "ratio": [0.9, 1.1], "masked": [True, False], "clipped": [0, 1]}
+    _, first, second = token_view({"turns": [turn(0, "a", "bc", **learner)]}).tokens
+    assert (first.learner_logprob, first.ratio, first.masked, first.clipped) == (-0.6, 0.9, True, False)
+    assert (second.learner_logprob, second.ratio, second.masked, second.clipped) == (-0.4, 1.1, False, True)
+
+
+@pytest.mark.parametrize(("row", "note"), [({}, NO_TOKENS), ({"turns": [None]}, NO_TURNS), ({"turns": 3}, NO_TOKENS)])
+def test_where_there_are_no_tokens_it_says_why(row: dict[str, Any], note: str) -> None:
+    assert (token_view(row).turns, token_view(row).note) == ([], note)
+
+
+def test_a_turn_without_tokens_among_others_says_so() -> None:
+    view = token_view({"turns": [turn(0, "a", "b"), None]})
+    assert [(len(one.tokens), one.note is None) for one in view.turns] == [(2, True), (0, False)]
+
+
+@pytest.mark.parametrize("odd", [None, 3, "x", [], [None], [[1]], {"a": 1}, [["x", 2]], [[1, 10**12]], [True]])
+def test_values_of_another_shape_are_left_out(odd: Any) -> None:
+    names = ("completion_logprobs", "policy_version", "completion_mask", "learner_logprobs", "ratio", "prompt_start")
+    for name in names:
+        assert len(list(token_view({"turns": [turn(0, "a", "bc", **{name: odd})]}).tokens)) == 3
+    for name in ("prompt_ids", "completion_ids"):
+        list(token_view({"turns": [turn(0, "a", "bc", **{name: odd})]}, letters).tokens)
+
+
+def test_tokens_that_make_one_character_together_have_its_text_at_the_last() -> None:
+    tokenizer = Tokenizer.from_file(str(resolve_model("whet/tiny") / "tokenizer.json"))
+    ids = tokenizer.encode("wörld 😀", add_special_tokens=False).ids
+    texts = Vocabulary("whet/tiny").texts(ids)
+    assert "".join(texts) == "wörld 😀"
+    assert len(texts) == len(ids) > 7
+    assert texts[-4:-1] == ["", "", ""]
+
+
+def test_an_id_that_is_no_token_has_no_text() -> None:
+    assert Vocabulary("whet/tiny").texts([39, 10**6, -1, 2**40, 68]) == ["H", "", "", "", "e"]
+
+
+@pytest.mark.parametrize("content", [None, "{"])
+def test_a_model_without_a_tokenizer_that_can_be_read_is_named(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / "tokenizer.json").write_text(content)
+    with pytest.raises(ModelLoadError, match=str(tmp_path)):
+        Vocabulary(str(tmp_path))
+
+
+@pytest.mark.parametrize("model", ["nobody/has-this", "a/b/c", ""])
+def test_a_model_that_is_not_here_is_not_downloaded(model: str) -> None:
+    with pytest.raises(ModelLoadError, match="not on this machine"):
+        Vocabulary(model)
