@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from whet.rl.data.metrics import without_clock
-from whet.rl.storage.rollout_log import read_rollouts
+from whet.rollouts.token_rows import read_rollouts
 from whet.system.files import read_lines
 
 CONFIG = """

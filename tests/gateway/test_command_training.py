@@ -11,7 +11,7 @@ pytest.importorskip("prometheus_client")
 
 from whet.rl.config import load_run_config
 from whet.rl.run import run_training
-from whet.rl.storage.rollout_log import read_rollouts
+from whet.rollouts.token_rows import read_rollouts
 from whet.system.files import read_lines
 
 _spec = importlib.util.spec_from_file_location("commands", Path(__file__).parent / "commands.py")

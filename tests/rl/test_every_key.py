@@ -35,13 +35,14 @@ from whet.rl.learner.protocol import OptimParams
 from whet.rl.loop.group import Group
 from whet.rl.loop.group_runner import TrainingEnv
 from whet.rl.losses.terms import LossTerms
-from whet.rl.monitors.protocol import EvalReport, EvalScore, RunPlan, StepReport
+from whet.rl.monitors.protocol import EvalReport, RunPlan, StepReport
 from whet.rl.monitors.redaction import Redactor
 from whet.rl.monitors.trackers import trackers
 from whet.rl.run import run_training
 from whet.rl.supervision.budgets import Budget
 from whet.rl.supervision.early_stop import reason_to_stop
 from whet.rl.supervision.watchdog import Waits
+from whet.rollouts.totals import EvalScore
 
 _spec = importlib.util.spec_from_file_location("every_key_runs", Path(__file__).with_name("every_key_runs.py"))
 assert _spec is not None

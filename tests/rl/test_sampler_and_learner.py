@@ -27,7 +27,7 @@ from whet.rl.learner.make import make_learner
 from whet.rl.learner.protocol import OptimParams
 from whet.rl.losses.config import LossConfig
 from whet.rl.run import run_training
-from whet.rl.storage.rollout_log import read_rollouts
+from whet.rollouts.token_rows import read_rollouts
 
 SIZES = {
     "vocab_size": 512,

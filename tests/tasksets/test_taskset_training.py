@@ -12,7 +12,7 @@ from whet.rl.data.curriculum import Task
 from whet.rl.loop.collector import Collector
 from whet.rl.loop.group import Group
 from whet.rl.run import run_training
-from whet.rl.storage.rollout_log import read_rollouts
+from whet.rollouts.token_rows import read_rollouts
 from whet.system.files import read_lines
 from whet.types import State
 

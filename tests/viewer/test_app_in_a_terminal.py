@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from whet.rl.monitors.protocol import EvalReport, EvalScore
+from whet.rl.monitors.protocol import EvalReport
 from whet.rl.storage.rollout_log import write_evaluation
 from whet.rollouts.results import RESULTS
+from whet.rollouts.totals import EvalScore
 
 Fixture = Callable[..., Any]
 LEFT = b"\x1b[?1049l"

@@ -18,11 +18,10 @@ from whet.clients.client import Client
 from whet.envs.env_group import held_out_rows, member_names, member_of
 from whet.envs.environment import Environment
 from whet.evals.seeds import rollout_seed
-from whet.rl.monitors.protocol import EvalScore
-from whet.rl.storage.rollout_log import rollout_row
 from whet.rollouts.groups import run_group
 from whet.rollouts.limits import gather, rollout_limit
-from whet.rollouts.totals import PassAtK
+from whet.rollouts.token_rows import rollout_row
+from whet.rollouts.totals import EvalScore, PassAtK
 from whet.types import RolloutInput, SamplingArgs, State
 
 AnyClient = Client[Any, Any, Any, Any]

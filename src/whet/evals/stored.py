@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from whet.errors import RunError
 from whet.evals.command import resume_command
@@ -13,7 +13,7 @@ from whet.evals.evaluate import sampling_name
 from whet.evals.streaming import find_results, stream_rows
 from whet.evals.summary import EvalSummary, summarize
 from whet.rollouts.results import METADATA, RESULTS, load_metadata
-from whet.rollouts.row_log import is_locked
+from whet.rollouts.row_log import EvaluationState, evaluation_state
 from whet.types import RolloutOutput
 
 DEFAULT_FOLDER = Path("outputs/evals")
@@ -52,9 +52,6 @@ class StoredEval:
         )
 
 
-State = Literal["finished", "running", "unfinished"]
-
-
 @dataclass(frozen=True, slots=True)
 class StoredHead:
     """A line of the list of evaluations: everything but the rows."""
@@ -63,7 +60,7 @@ class StoredHead:
     environment: str
     model: str
     date: str
-    state: State  # unfinished: nobody is at it any more
+    state: EvaluationState  # unfinished: nobody is at it any more
     reward: float | None  # of the rollouts that were there when its metadata was last written
     rollouts: int  # asked for
     done: int  # rollouts that are saved
@@ -96,7 +93,7 @@ def list_stored(folder: Path = DEFAULT_FOLDER) -> list[StoredHead]:
 def _head(directory: Path, metadata: dict[str, Any]) -> StoredHead:
     reward = metadata.get("avg_reward")
     rollouts = int(metadata.get("num_examples") or 0) * int(metadata.get("rollouts_per_example") or 1)
-    state = state_of(directory, metadata)
+    state = evaluation_state(directory, metadata)
     done = rollouts if state == "finished" else min(rollouts, _count_rows(directory / RESULTS))
     errors = metadata.get("num_errors")
     return StoredHead(
@@ -112,13 +109,6 @@ def _head(directory: Path, metadata: dict[str, Any]) -> StoredHead:
         varied=_varied(metadata),
         resume=resume_command(metadata, directory) if state == "unfinished" else None,
     )
-
-
-def state_of(directory: Path, metadata: Mapping[str, Any]) -> State:
-    """What became of it. One that was killed still says that it runs; the lock on its directory knows better."""
-    if metadata.get("state", "finished") == "finished":
-        return "finished"
-    return "running" if is_locked(directory) else "unfinished"
 
 
 def _count_rows(path: Path) -> int:

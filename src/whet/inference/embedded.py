@@ -4,9 +4,9 @@ Torch runs inline, between awaits: with one thread, the same requests in the sam
 logprobs, and new weights can only ever arrive between two decode steps. The driver task lives while there is work. It
 alternates one decode step with a few turns of the event loop, in which finished rollouts ask for their next turn.
 
-What is decided where: who runs in which slot in `scheduler.py`, how wide the cache is in `kv_width.py`, what is computed
-first in `prefill.py`, the arithmetic in `decoder.py`, drawing in `sampling.py`, who is told in `followers.py`, what new
-weights go through in `weight_loader.py`. Here they are put together, and nothing else.
+What is decided where: who runs in which slot in `scheduler.py`, how wide the cache is in `kv_width.py`, what is
+computed first in `prefill.py`, the arithmetic in `decoder.py`, drawing in `sampling.py`, listeners in `followers.py`,
+what new weights go through in `weight_loader.py`. Here they are put together, and nothing else.
 """
 
 from __future__ import annotations

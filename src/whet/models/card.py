@@ -17,7 +17,7 @@ from whet.errors import ModelLoadError
 
 if TYPE_CHECKING:
     from whet.envs.environment import Environment
-    from whet.rl.monitors.protocol import EvalScore
+    from whet.rollouts.totals import EvalScore
 
 CARD = "card.json"
 MAX_TOKENS = 64

@@ -13,16 +13,18 @@ import contextlib
 import fcntl
 import os
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from time import monotonic
-from typing import IO, BinaryIO
+from typing import IO, Any, BinaryIO, Literal
 
 from whet.errors import RunError
 from whet.rollouts.results import RESULTS, repair, what_is_kept
 from whet.system.files import sync_directory
 
 LOCK = ".lock"
+EvaluationState = Literal["finished", "running", "unfinished"]
+"""`unfinished`: it did not end, and no process works on it any more."""
 ROWS_AT_ONCE = 64
 SECONDS_AT_MOST = 0.5  # between a row and its fsync
 
@@ -44,6 +46,13 @@ class DirectoryLock:
 
     def release(self) -> None:
         self._file.close()
+
+
+def evaluation_state(directory: Path, metadata: Mapping[str, Any]) -> EvaluationState:
+    """The state of an evaluation. One that was killed still says `running`; the lock on its directory knows better."""
+    if metadata.get("state", "finished") == "finished":
+        return "finished"
+    return "running" if is_locked(directory) else "unfinished"
 
 
 def is_locked(directory: Path) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 from whet.types import RolloutOutput, TokenUsage
@@ -140,3 +141,19 @@ class PassAtK:
         at_k = {str(k): mean.value for k, mean in self.at_k.items() if mean.value is not None}
         all_k = {str(k): mean.value for k, mean in self.all_k.items() if mean.value is not None}
         return at_k, all_k
+
+
+@dataclass(frozen=True, slots=True)
+class EvalScore:
+    """One environment under one way of sampling, on held-out tasks."""
+
+    environment: str
+    sampling: str  # "temperature 1", "greedy"
+    reward: float
+    metrics: dict[str, float]  # means of the rubric's functions, `exact_match` among them where there is one
+    rollouts: int
+    errors: int = 0
+    rows: list[dict[str, Any]] = field(default_factory=list)  # rollout rows; empty once they are written down
+    pass_at_k: dict[str, float] = field(default_factory=dict)  # by k; empty where a task is attempted once
+    by_task: dict[str, float] = field(default_factory=dict)  # mean reward by example_id, of tasks that did not fail
+    members: list[EvalScore] = field(default_factory=list)  # of an EnvGroup: `environment` is `<group>/<member>`

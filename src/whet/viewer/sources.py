@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from whet.errors import RunError, WhetError
 from whet.rollouts.results import METADATA, RESULTS, load_metadata
-from whet.rollouts.row_log import is_locked
+from whet.rollouts.row_log import evaluation_state, is_locked
 from whet.system.files import read_lines
 from whet.viewer.layout import SUFFIX
 
@@ -116,20 +116,12 @@ def _evaluation(directory: Path, path: Path, rollouts: Path) -> Source:
         environment=_text(told.get("env_id")),
         model=_text(told.get("model")),
         date=_text(told.get("date")) or _modified(rollouts),
-        state="" if metadata is None else _state(directory, metadata),
+        state="" if metadata is None else evaluation_state(directory, metadata),
         count=count or None,
         reward=_number(told.get("avg_reward")),
         metadata=told,
         note=note,
     )
-
-
-def _state(directory: Path, metadata: Mapping[str, Any]) -> str:
-    if metadata.get("state") == "finished":
-        return "finished"
-    from whet.evals.stored import state_of  # brings what runs evaluations, which most of them do not need
-
-    return state_of(directory, metadata)
 
 
 def _run(directory: Path, path: Path, rollouts: Path) -> Source:

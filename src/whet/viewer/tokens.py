@@ -1,7 +1,7 @@
 """The tokens of a rollout for people to look at: what was sampled, how likely it was, by which weights. Pure.
 
-Rollouts of training hold their tokens (`rl/storage/rollout_log.py`); those of an evaluation do not, and say so. A turn shows
-what is new in it: the end of its prompt that the turns before did not hold, and what was sampled.
+Rollouts of training hold their tokens (`rl/storage/rollout_log.py`); those of an evaluation do not, and say so. A turn
+shows what is new in it: the end of its prompt that the turns before did not hold, and what was sampled.
 
     turn 1   "prompt_start": 0, prompt_ids [a b], completion_ids [c d]      a b c d
     turn 2   "prompt_start": 4, prompt_ids [e],   completion_ids [f]        e f

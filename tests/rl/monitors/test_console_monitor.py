@@ -15,8 +15,9 @@ from whet.evals.compare import paired_difference
 from whet.rl.monitors.console import ConsoleMonitor
 from whet.rl.monitors.jsonl import JsonlMonitor
 from whet.rl.monitors.progress import Progress, compare
-from whet.rl.monitors.protocol import EvalReport, EvalScore, Outcome, RunPlan, StepReport
+from whet.rl.monitors.protocol import EvalReport, Outcome, RunPlan, StepReport
 from whet.rl.monitors.views import live_view, plan_line
+from whet.rollouts.totals import EvalScore
 from whet.system.terminal import BLOCKS
 
 ENVIRONMENTS = ["reverse-text", "calculator"]

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from whet.rl.monitors.jsonl import JsonlMonitor, read_evaluations
-from whet.rl.monitors.protocol import EvalReport, EvalScore, StepReport
+from whet.rl.monitors.protocol import EvalReport, StepReport
+from whet.rollouts.totals import EvalScore
 
 
 def lines(path: Path) -> list[dict[str, object]]:

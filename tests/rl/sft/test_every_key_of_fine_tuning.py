@@ -30,12 +30,13 @@ from whet.models.tokenizer import build_tokenizer
 from whet.rl import preflight
 from whet.rl.learner.protocol import LossOutput, OptimOutput
 from whet.rl.loop.evaluation import Evaluation
-from whet.rl.monitors.protocol import EvalReport, EvalScore
+from whet.rl.monitors.protocol import EvalReport
 from whet.rl.sft.config import SftConfig, load_sft_config
 from whet.rl.sft.data import SftData, load_data
 from whet.rl.sft.loop import SftLoop
 from whet.rl.supervision.budgets import Budget
 from whet.rl.supervision.early_stop import reason_of_losses, reason_to_stop
+from whet.rollouts.totals import EvalScore
 
 EVALUATING = ("--eval.env", '[{ id = "reverse-text" }]')
 SCHEDULED = (*EVALUATING, "--sampling.temp_scheduler.start", "1", "--sampling.temp_scheduler.end", "0.5")

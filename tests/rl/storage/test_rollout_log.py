@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 from whet.clients.scripted import ScriptedClient
 from whet.envs.multiturn_env import MultiTurnEnv
 from whet.errors import RunError
-from whet.rl.monitors.protocol import EvalReport, EvalScore
-from whet.rl.storage.rollout_log import discard_after, read_rollouts, rollout_row, write_evaluation, write_step
+from whet.rl.monitors.protocol import EvalReport
+from whet.rl.storage.rollout_log import discard_after, write_evaluation, write_step
 from whet.rollouts.groups import run_group
+from whet.rollouts.token_rows import read_rollouts, rollout_row
+from whet.rollouts.totals import EvalScore
 from whet.rubrics.rubric import Rubric
 from whet.system.files import json_line
 from whet.types import Messages, Response, ResponseMessage, ResponseTokens, State, UserMessage

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from whet.evals.readiness import Verdict
-from whet.evals.stored import open_stored, state_of
+from whet.evals.stored import open_stored
 from whet.rl.doctor.finding import Change, Finding, Severity
 from whet.rollouts.results import METADATA, RESULTS
+from whet.rollouts.row_log import evaluation_state
 
 SEVERITY: dict[Verdict, Severity] = {
     "too easy": "error",
@@ -41,4 +42,4 @@ def readiness_of(path: Path) -> tuple[str, int, list[Finding]]:
         what = f"{summary.environment} is {found.verdict} for {summary.model}"
         changes = [Change(advice) for advice in found.advice]
         findings.append(Finding("readiness", SEVERITY[found.verdict], what, evidence, changes))
-    return state_of(stored.directory, stored.metadata), summary.rollouts, findings
+    return evaluation_state(stored.directory, stored.metadata), summary.rollouts, findings

@@ -1,7 +1,7 @@
 """The asynchronous source of batches: groups are in flight all the time, beside the learner.
 
-How far ahead, which finished groups make a batch and what is too old, `rollout_buffer.py` decides; here its decisions become
-asyncio tasks. A group that was turned away, or has become too old, is replaced by another task of its environment.
+How far ahead, which finished groups make a batch and what is too old, `rollout_buffer.py` decides; here its decisions
+become asyncio tasks. A group that was rejected or is too old is replaced by another task of its environment.
 
 A checkpoint holds the tasks that were drawn and not yet trained. A resumed run attempts them first, so that nothing
 drawn is lost, and nothing that was trained is drawn again.

@@ -14,7 +14,8 @@ from whet.clients.client import Client
 from whet.envs.environment import Environment
 from whet.evals.evaluate import evaluate_environment
 from whet.rl.config import EvalConfig, SamplingConfig
-from whet.rl.monitors.protocol import EvalReport, EvalScore, Monitor
+from whet.rl.monitors.protocol import EvalReport, Monitor
+from whet.rollouts.totals import EvalScore
 
 
 class Evaluated(Protocol):

@@ -6,7 +6,7 @@ One step, in which everything but the source is the same whether rollouts run be
         ─▶ learner.optim_step ─▶ learner.publish ─▶ engine.load_weights
 
     synchronous    sync_source.py: a batch is sampled by the weights that learn from it, then nothing is in flight
-    asynchronous   async_source.py: rollouts go on while the learner, in a process of its own, has those that are finished
+    asynchronous   async_source.py: rollouts continue while the learner, a process of its own, has the finished ones
 
 Nothing here computes on tensors or formats output: each line calls the room that does. The order of the writes at the
 end of a step is what makes a run safe to kill: rollouts, then metrics, then the ledger, then (every so often) a

@@ -8,7 +8,8 @@ eval/<env>/<member>/reward, ...     of each member of an EnvGroup
 
 from __future__ import annotations
 
-from whet.rl.monitors.protocol import EvalReport, EvalScore
+from whet.rl.monitors.protocol import EvalReport
+from whet.rollouts.totals import EvalScore
 
 GREEDY = "greedy"
 

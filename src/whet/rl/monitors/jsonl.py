@@ -17,7 +17,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-from whet.rl.monitors.protocol import EvalReport, EvalScore, Outcome, RunPlan, StepReport
+from whet.rl.monitors.protocol import EvalReport, Outcome, RunPlan, StepReport
+from whet.rollouts.totals import EvalScore
 from whet.system.files import LineFile, read_lines
 
 EVALS = "evals.jsonl"

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from whet.evals.compare import paired_difference
-from whet.rl.monitors.protocol import EvalReport, EvalScore, RunPlan, StepReport
+from whet.rl.monitors.protocol import EvalReport, RunPlan, StepReport
+from whet.rollouts.totals import EvalScore
 
 RECENT_STEPS = 20
 SAMPLE_SECONDS = 5.0

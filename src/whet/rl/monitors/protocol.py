@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from whet.rollouts.totals import EvalScore
+
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
@@ -37,22 +39,6 @@ class StepReport:
     step: int
     metrics: dict[str, float]
     sample: dict[str, Any] | None = None  # one rollout row of this step, as in rollouts/
-
-
-@dataclass(frozen=True, slots=True)
-class EvalScore:
-    """One environment under one way of sampling, on held-out tasks."""
-
-    environment: str
-    sampling: str  # "temperature 1", "greedy"
-    reward: float
-    metrics: dict[str, float]  # means of the rubric's functions, `exact_match` among them where there is one
-    rollouts: int
-    errors: int = 0
-    rows: list[dict[str, Any]] = field(default_factory=list)  # rollout rows; empty once they are written down
-    pass_at_k: dict[str, float] = field(default_factory=dict)  # by k; empty where a task is attempted once
-    by_task: dict[str, float] = field(default_factory=dict)  # mean reward by example_id, of tasks that did not fail
-    members: list[EvalScore] = field(default_factory=list)  # of an EnvGroup: `environment` is `<group>/<member>`
 
 
 @dataclass(frozen=True, slots=True)

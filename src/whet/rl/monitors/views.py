@@ -17,7 +17,8 @@ from rich.text import Text
 from whet.display.panel import sample_panel
 from whet.display.text import number
 from whet.rl.monitors.progress import LOSSES, Comparison, Difference, Progress, compare
-from whet.rl.monitors.protocol import EvalReport, EvalScore, Outcome, RunPlan
+from whet.rl.monitors.protocol import EvalReport, Outcome, RunPlan
+from whet.rollouts.totals import EvalScore
 from whet.system.terminal import duration, safe_text, sparkline
 
 SAMPLE_LINES = 8

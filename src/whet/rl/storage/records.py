@@ -21,8 +21,9 @@ from whet.rl.storage.archive import set_aside
 from whet.rl.storage.checkpoints import load_checkpoint, newest_checkpoint, save_checkpoint
 from whet.rl.storage.ledger import Ledger
 from whet.rl.storage.repair import complete_ledger, mend_lines, missing_steps, sweep_torn
-from whet.rl.storage.rollout_log import Turns, discard_after, rollout_row, write_evaluation, write_step
+from whet.rl.storage.rollout_log import discard_after, write_evaluation, write_step
 from whet.rl.storage.run_directory import RunDirectory
+from whet.rollouts.token_rows import Turns, rollout_row
 from whet.system.files import LineFile, read_lines
 
 CURRICULUM = "curriculum.json"

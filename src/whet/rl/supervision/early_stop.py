@@ -13,7 +13,8 @@ from pydantic import Field
 
 from whet.config import StrictModel
 from whet.errors import ConfigError
-from whet.rl.monitors.protocol import EvalReport, EvalScore
+from whet.rl.monitors.protocol import EvalReport
+from whet.rollouts.totals import EvalScore
 
 
 class EarlyStopConfig(StrictModel):

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from whet.rl.doctor.changes import calmer
 from whet.rl.doctor.finding import Change, Finding
 from whet.rl.doctor.record import RunRecord, Series
-from whet.rl.monitors.protocol import EvalReport, EvalScore
+from whet.rl.monitors.protocol import EvalReport
+from whet.rollouts.totals import EvalScore
 
 NAME = "overfitting"
 FALLS = "held-out-falls"
