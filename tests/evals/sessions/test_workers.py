@@ -79,13 +79,15 @@ def test_what_a_worker_had_when_it_died_is_run_again(room: Any, monkeypatch: pyt
 
     def end_the_order(seen: Any, text: str) -> None:
         note(seen, text)
-        room.order("die")
+        if "exited" in text:
+            room.order("die")
 
     monkeypatch.setattr(type(room.seen), "note", end_the_order)
     (summary,) = room.run(room.config(workers=2, max_concurrent=2))
     assert (summary.rollouts, summary.errors) == (6, 0)
-    assert len(room.seen.notes) in (1, 2)  # both workers may have had one of the task's rollouts
-    assert "exited with code 7; it is replaced, and 1 rollout is run again" in room.seen.notes[0]
+    deaths = [note for note in room.seen.notes if "exited with code 7" in note]
+    assert len(deaths) in (1, 2)  # both workers may have had one of the task's rollouts
+    assert "exited with code 7; it is replaced, and 1 rollout is run again" in deaths[0]
 
 
 def test_a_rollout_that_kills_every_worker_becomes_an_error_and_the_others_finish(room: Any) -> None:
@@ -105,7 +107,7 @@ def test_a_worker_that_does_not_get_ready_is_not_waited_for_for_ever(
     (room.folder / "hang_but_in").write_text(str(os.getpid()))
     with pytest.raises(RunError, match=r"do not get ready \(not ready after 1 s\)"):
         room.run(room.config(workers=2, max_concurrent=2))
-    assert room.metadata()["state"] == "interrupted"
+    assert list(room.folder.glob("out/*")) == []  # no row was saved, so nothing is left
 
 
 def test_a_rollout_that_blocks_its_worker_beyond_the_time_limit_becomes_an_error(
@@ -160,7 +162,6 @@ def test_a_model_that_cannot_be_loaded_ends_the_session_before_a_rollout_asks_fo
     from whet.evals.config import EvalConfig
     from whet.evals.observer import Unwatched
     from whet.evals.session import run_evals
-    from whet.rollouts.results import load_outputs
 
     (tmp_path / "torn").mkdir()
     config = EvalConfig(
@@ -169,6 +170,5 @@ def test_a_model_that_cannot_be_loaded_ends_the_session_before_a_rollout_asks_fo
     before = children()
     with pytest.raises(ModelLoadError, match=r"config\.json"):
         run_evals([config], Unwatched())
-    (results,) = tmp_path.glob("out/*/*/results.jsonl")
-    assert load_outputs(results.parent) == []
+    assert list(tmp_path.glob("out/*")) == []
     assert children() == before

@@ -159,7 +159,9 @@ class Watchdog:
         interval = min(5.0, self.config.report_seconds)
         arguments = [os.getpid(), int(SIGNAL), self.config.report_seconds, interval]
         listener = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", LISTENER, *map(str, arguments)], stdin=subprocess.PIPE
+            [sys.executable, "-I", "-S", "-c", LISTENER, *map(str, arguments)],
+            stdin=subprocess.PIPE,
+            process_group=0,  # Ctrl-C while it starts would print its traceback
         )
         assert listener.stdin is not None
         os.set_blocking(listener.stdin.fileno(), False)
