@@ -29,12 +29,12 @@ from whet.clients.client import Client
 from whet.clients.config import ClientConfig
 from whet.clients.make import make_client
 from whet.envs.loading import load_environment
-from whet.gepa.budget import Budget, CostCap
-from whet.gepa.call_log import CallLog
-from whet.gepa.calls import Calls
-from whet.gepa.execute import Rolled
+from whet.gepa.calls.budget import Budget, CostCap
+from whet.gepa.calls.call_log import CallLog
+from whet.gepa.calls.calls import Calls
+from whet.gepa.calls.execute import Rolled
+from whet.gepa.calls.outage import Outage
 from whet.gepa.observers import Several
-from whet.gepa.outage import Outage
 from whet.gepa.types import Example
 from whet.rollouts.pace import paced
 from whet.types import SystemMessage

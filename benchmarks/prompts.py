@@ -33,13 +33,11 @@ from gepa import EvaluationBatch
 from gepa.api import optimize
 
 from _prompt_tasks import SEED, Calls, Proposals, Settings, Task
-from whet.gepa.acceptance import Criterion, differences_of, gate, gate_chance
-from whet.gepa.budget import pairs_for
+from whet.gepa.calls.budget import pairs_for
 from whet.gepa.config import GepaConfig
-from whet.gepa.confirm import compare, confirm
-from whet.gepa.parents import LikelyBest
-from whet.gepa.rollout_records import make_records
-from whet.gepa.search import search
+from whet.gepa.reflection.rollout_records import make_records
+from whet.gepa.search.acceptance import Criterion, differences_of, gate, gate_chance
+from whet.gepa.search.search import LikelyBest, compare, confirm, search
 from whet.gepa.types import Call, CandidateRecord, Scored
 
 Result = dict[str, Any]

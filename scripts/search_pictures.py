@@ -17,10 +17,10 @@ from pictures import HEIGHT, ROOT, WIDTH, recorder, save, top_of_report, working
 from whet.gepa.live.progress import SearchFacts, SearchProgress
 from whet.gepa.live.views import footer, live_view
 from whet.gepa.options import load_config
+from whet.gepa.records.stored import open_search
 from whet.gepa.report.data import read_report
 from whet.gepa.report.page import page
 from whet.gepa.run import run_search
-from whet.gepa.stored import open_search
 from whet.gepa.types import Scored
 
 sys.path.append(str(ROOT / "tests" / "gepa"))

@@ -69,7 +69,7 @@ def test_the_smallest_differences_that_show_are_those_of_the_formula() -> None:
 
 def test_what_the_guide_says_of_defaults_is_so() -> None:
     from whet.gepa.config import GepaConfig
-    from whet.gepa.reflection import ReflectionConfig
+    from whet.gepa.reflection.reflection import ReflectionConfig
 
     fields = GepaConfig.model_fields
     for option, key in (("-n", "num_train"), ("-N", "num_val"), ("--minibatch-size", "minibatch_size")):

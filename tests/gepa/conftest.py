@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from whet.gepa.records import Records
+from whet.gepa.records.candidates import Records
 from whet.gepa.types import CandidateRecord, candidate_id
 
 sys.path.append(str(Path(__file__).parent))  # for `planted`, where loading it as an environment puts it too

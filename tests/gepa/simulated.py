@@ -18,10 +18,10 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from whet.gepa.budget import Budget, CostCap
-from whet.gepa.call_log import CALLS, CallLog
-from whet.gepa.calls import Attempt, Calls
-from whet.gepa.outage import Outage
+from whet.gepa.calls.budget import Budget, CostCap
+from whet.gepa.calls.call_log import CALLS, CallLog
+from whet.gepa.calls.calls import Attempt, Calls
+from whet.gepa.calls.outage import Outage
 from whet.gepa.types import BudgetSpent, Call, Candidate, Example, Phase, Scored
 from whet.rollouts.limits import Limit
 

@@ -10,7 +10,7 @@ import pytest
 
 from whet.errors import ConfigError, GepaError
 from whet.gepa.options import load_config, load_resumed
-from whet.gepa.run_directory import RunDirectory
+from whet.gepa.records.run_directory import RunDirectory
 
 Write = Callable[[str], str]
 

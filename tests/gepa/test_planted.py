@@ -16,8 +16,8 @@ from planted.server import Endpoint, Trouble
 from planted.world import SEED_PROMPT, SENTENCES, World, answer_of, sentences_in
 
 import whet
-from whet.gepa.reflection import make_records
-from whet.gepa.reflection_prompt import write_request
+from whet.gepa.reflection.prompt import write_request
+from whet.gepa.reflection.reflection import make_records
 from whet.gepa.types import Call, Scored
 
 pytest.importorskip("openai")

@@ -24,8 +24,8 @@ def list_searches(
       whet gepa list
       whet gepa list elsewhere/runs --json
     """
-    from whet.gepa.stored import find_searches
-    from whet.gepa.tables import head, print_heads
+    from whet.gepa.records.stored import find_searches
+    from whet.gepa.records.tables import head, print_heads
 
     found = find_searches(folder)
     if json_output:
@@ -48,8 +48,8 @@ def show(
       whet gepa show gepa-wordle
       whet gepa show runs/gepa-wordle --candidate 3
     """
-    from whet.gepa.stored import open_search
-    from whet.gepa.tables import head, print_search
+    from whet.gepa.records.stored import open_search
+    from whet.gepa.records.tables import head, print_search
 
     search = open_search(run)
     if json_output:
@@ -68,7 +68,7 @@ def report(run: Run, json_output: JsonOption = False) -> None:
     Examples:
       whet gepa report gepa-wordle
     """
+    from whet.gepa.records.stored import open_search
     from whet.gepa.report import write_report
-    from whet.gepa.stored import open_search
 
     print_result({"report": str(write_report(open_search(run).directory))}, json_output)

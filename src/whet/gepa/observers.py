@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from whet.gepa.types import CandidateRecord, Confirmation, Observer, Phase, Plan, Scored
@@ -88,3 +89,42 @@ class FromThread:
 
     def _pass_on(self, tell: Callable[..., None], *told: Any) -> None:
         self._loop.call_soon_threadsafe(tell, *told)
+
+
+@dataclass(slots=True)
+class Totals:
+    """An observer that counts: what the outcome and the metadata of a run say."""
+
+    spent: int = 0
+    proposals: int = 0
+    accepted: int = 0
+    seed: CandidateRecord | None = None
+    best: CandidateRecord | None = None
+    confirmation: Confirmation | None = None
+    cost: Callable[[], float | None] = field(default=lambda: None)
+
+    def planned(self, plan: Plan) -> None: ...
+
+    def phase(self, phase: Phase, detail: str, total: int) -> None: ...
+
+    def finished(self, scored: Scored, spent: int, cost: float | None, replayed: bool = False) -> None:
+        self.spent = spent
+
+    def decided(self, record: CandidateRecord) -> None:
+        if record.verdict == "seed":
+            self.seed = record
+        else:
+            self.proposals += 1
+            self.accepted += record.verdict == "accepted"
+        best = self.best.val_mean if self.best is not None else None
+        if record.verdict != "rejected" and record.val_mean is not None and (best is None or record.val_mean > best):
+            self.best = record
+
+    def proposed(self, number: int, parent: str, texts: Mapping[str, str], changed: Sequence[str]) -> None: ...
+
+    def note(self, line: str) -> None: ...
+
+    def confirmed(self, confirmation: Confirmation) -> None:
+        self.confirmation = confirmation
+
+    def close(self) -> None: ...

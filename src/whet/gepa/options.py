@@ -26,7 +26,7 @@ from whet.errors import ConfigError, GepaError
 from whet.evals.options import resolve_paths
 from whet.gepa.components import read_seed_prompt
 from whet.gepa.config import EnvSection, GepaConfig
-from whet.gepa.run_directory import CONFIG, RunDirectory
+from whet.gepa.records.run_directory import CONFIG, RunDirectory
 from whet.rollouts.results import load_metadata
 from whet.system.redaction import redacted_keys
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from whet.clients.config import Price
 from whet.errors import GepaError
-from whet.gepa.budget import least_calls, pairs_for
+from whet.gepa.calls.budget import least_calls, pairs_for
 from whet.gepa.config import GepaConfig
 from whet.gepa.splits import Splits
 from whet.gepa.types import Plan

@@ -10,7 +10,6 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,25 +23,24 @@ from whet.errors import ConfigError, DatasetError, RunError, WhetError
 from whet.evals.config import EvalConfig
 from whet.evals.model import Models, check_models, endpoint_of, find_models
 from whet.evals.offline import check_loopback, go_offline
-from whet.gepa.budget import Budget, CostCap
-from whet.gepa.call_log import CallLog
-from whet.gepa.calls import Calls
+from whet.gepa.calls.budget import Budget, CostCap
+from whet.gepa.calls.call_log import CallLog
+from whet.gepa.calls.calls import Calls
+from whet.gepa.calls.execute import Rolled
+from whet.gepa.calls.outage import Outage
 from whet.gepa.components import best_files, seed_candidate
 from whet.gepa.config import GepaConfig
-from whet.gepa.execute import Rolled
-from whet.gepa.identity import identity_of
-from whet.gepa.observers import FromThread, Several
-from whet.gepa.outage import Outage
+from whet.gepa.observers import FromThread, Several, Totals
 from whet.gepa.outcome import Outcome, evaluate_commands, resume_command
 from whet.gepa.plan import describe, held_out_wanted, make_plan
-from whet.gepa.records import Records
-from whet.gepa.reflection import Reflection, ReflectionConfig
-from whet.gepa.reflection_log import FILE as REFLECTIONS
-from whet.gepa.reflection_log import ReflectionLog
-from whet.gepa.rollout_records import JUDGED
-from whet.gepa.run_directory import RunDirectory
+from whet.gepa.records.candidates import Records
+from whet.gepa.records.run_directory import RunDirectory, identity_of
+from whet.gepa.reflection.log import FILE as REFLECTIONS
+from whet.gepa.reflection.log import ReflectionLog
+from whet.gepa.reflection.reflection import Reflection, ReflectionConfig
+from whet.gepa.reflection.rollout_records import JUDGED
 from whet.gepa.splits import Source, Splits, split_examples
-from whet.gepa.types import BudgetSpent, CandidateRecord, Confirmation, Observer, Phase, Plan, Scored, SearchResult
+from whet.gepa.types import BudgetSpent, Observer, SearchResult
 from whet.rollouts.pace import paced
 from whet.system import cancellation
 from whet.system.env_files import load_env_files
@@ -128,7 +126,7 @@ class _Search:
             )
         self.identity = identity_of(config, self.policy, self.reflector, self.seed, self.splits)
         self.observer = observer
-        self.told = _Told()
+        self.totals = Totals()
 
     def _split(self) -> Splits:
         sources = []
@@ -152,7 +150,7 @@ class _Search:
         """Search until the end, an interruption or a failure; in each case records and report are left whole."""
         self.directory = directory
         self.began = time.monotonic() - directory.seconds
-        self.observer = Several(self.observer, Records(directory.path), self.told)
+        self.observer = Several(self.observer, Records(directory.path), self.totals)
         directory.write(plan=self.plan, seed_candidate=self.seed, version_info={"whet": __version__})
         try:
             reason = cancellation.run(self._run())
@@ -195,7 +193,7 @@ class _Search:
             stack.callback(lambda: log.close(cost()))
             calls = self._calls(await models.client(0), log, cost)
             stack.push_async_callback(calls.close)
-            self.told.cost = cost
+            self.totals.cost = cost
             reflection = self._reflection(await models.client(1), reflections)
             # In a thread: the library calls, and waits for what the event loop does.
             return await asyncio.to_thread(self._search, calls, reflection, asyncio.get_running_loop())
@@ -237,7 +235,7 @@ class _Search:
 
     def _search(self, calls: Calls, reflection: Reflection, loop: asyncio.AbstractEventLoop) -> str:
         """The search and the final comparison, in a thread of their own; why the search ended."""
-        from whet.gepa.search import search
+        from whet.gepa.search.search import search
 
         observer = FromThread(self.observer, loop)
         result = search(self.config, self.seed, self.splits.train, self.splits.val, calls, reflection, observer)
@@ -245,6 +243,8 @@ class _Search:
         return result.ended
 
     def _confirm(self, result: SearchResult, calls: Calls, observer: Observer) -> None:
+        from whet.gepa.search.search import confirm
+
         best, held_out = result.best, self.splits.held_out
         if best.verdict == "seed" or not held_out:
             return
@@ -252,33 +252,31 @@ class _Search:
         if pairs < FEWEST_PAIRS:
             observer.note("no calls are left for the final comparison; raise -B and continue with --resume")
             return
-        from whet.gepa.confirm import confirm
-
         try:
             observer.confirmed(confirm(self.seed, best.texts, held_out[:pairs], calls))
         except BudgetSpent as error:
             observer.note(f"the final comparison is not finished: {error}; raise the budget and continue with --resume")
 
     def _ended(self, state: Literal["finished", "interrupted", "failed"], reason: str, exit_code: int = 0) -> Outcome:
-        told, directory = self.told, self.directory
+        totals, directory = self.totals, self.directory
         evaluate: list[str] = []
-        if told.best is not None:
-            directory.write_files(best_files(told.best.texts, self.environments))
+        if totals.best is not None:
+            directory.write_files(best_files(totals.best.texts, self.environments))
             if state == "finished":
-                evaluate = evaluate_commands(self.config, self.policy, self.environments, told.best.texts)
+                evaluate = evaluate_commands(self.config, self.policy, self.environments, totals.best.texts)
         directory.write(state=state, reason=reason, evaluate=evaluate, **self._so_far())
         return Outcome(
             state=state,
             message=reason,
             directory=directory.path,
-            spent=told.spent,
+            spent=totals.spent,
             max_calls=self.config.max_calls,
-            cost=told.cost(),
-            candidates=told.proposals,
-            accepted=told.accepted,
-            seed_mean=told.seed.val_mean if told.seed is not None else None,
-            best=told.best,
-            confirmation=told.confirmation,
+            cost=totals.cost(),
+            candidates=totals.proposals,
+            accepted=totals.accepted,
+            seed_mean=totals.seed.val_mean if totals.seed is not None else None,
+            best=totals.best,
+            confirmation=totals.confirmation,
             evaluate=evaluate,
             report=self._report(),
             resume=None if state == "finished" else resume_command(self.config),
@@ -286,16 +284,16 @@ class _Search:
         )
 
     def _so_far(self) -> dict[str, Any]:
-        told = self.told
-        best = told.best
+        totals = self.totals
+        best = totals.best
         return {
             "time": time.monotonic() - self.began,
-            "spent": told.spent,
-            "cost": told.cost(),
-            "proposals": told.proposals,
-            "accepted": told.accepted,
+            "spent": totals.spent,
+            "cost": totals.cost(),
+            "proposals": totals.proposals,
+            "accepted": totals.accepted,
             "best": None if best is None else {"id": best.id, "number": best.number, "val_mean": best.val_mean},
-            "confirmation": told.confirmation,
+            "confirmation": totals.confirmation,
         }
 
     def _report(self) -> Path | None:
@@ -307,45 +305,6 @@ class _Search:
         except (OSError, RunError) as error:
             self.observer.note(f"no report: {error}")
             return None
-
-
-@dataclass(slots=True)
-class _Told:
-    """An observer that keeps what the end of a run has to say."""
-
-    spent: int = 0
-    proposals: int = 0
-    accepted: int = 0
-    seed: CandidateRecord | None = None
-    best: CandidateRecord | None = None
-    confirmation: Confirmation | None = None
-    cost: Callable[[], float | None] = field(default=lambda: None)
-
-    def planned(self, plan: Plan) -> None: ...
-
-    def phase(self, phase: Phase, detail: str, total: int) -> None: ...
-
-    def finished(self, scored: Scored, spent: int, cost: float | None, replayed: bool = False) -> None:
-        self.spent = spent
-
-    def decided(self, record: CandidateRecord) -> None:
-        if record.verdict == "seed":
-            self.seed = record
-        else:
-            self.proposals += 1
-            self.accepted += record.verdict == "accepted"
-        best = self.best.val_mean if self.best is not None else None
-        if record.verdict != "rejected" and record.val_mean is not None and (best is None or record.val_mean > best):
-            self.best = record
-
-    def proposed(self, number: int, parent: str, texts: Mapping[str, str], changed: Any) -> None: ...
-
-    def note(self, line: str) -> None: ...
-
-    def confirmed(self, confirmation: Confirmation) -> None:
-        self.confirmation = confirmation
-
-    def close(self) -> None: ...
 
 
 class _Cost:

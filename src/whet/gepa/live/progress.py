@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from whet.gepa.records import by_id
+from whet.gepa.records.candidates import by_id
 from whet.gepa.types import Candidate, CandidateRecord, Confirmation, Phase, Plan, Scored, candidate_id
 
 RATE_CALLS = 60

@@ -18,8 +18,8 @@ from rich.panel import Panel
 from rich.text import Text
 
 from whet.display.text import number
-from whet.gepa.diffs import Line, Piece, difference, whole
 from whet.gepa.live.progress import PhaseFacts, Proposal, SearchFacts
+from whet.gepa.text_diff import Line, Piece, difference, whole
 from whet.gepa.types import Candidate, CandidateRecord, Confirmation
 from whet.system.terminal import duration, safe_lines, safe_text
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from whet.gepa.records.stored import REPORT, open_search
 from whet.gepa.report.data import read_report
 from whet.gepa.report.page import page
-from whet.gepa.stored import REPORT, open_search
 from whet.system.files import write_whole
 
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from whet.gepa.records import Frontier, frontier
-from whet.gepa.reflection import ReflectionConfig, why_unusable
-from whet.gepa.reflection_log import FILE as REFLECTIONS
-from whet.gepa.reflection_log import Reply
-from whet.gepa.stored import StoredSearch
+from whet.gepa.records.candidates import Frontier, frontier
+from whet.gepa.records.stored import StoredSearch
+from whet.gepa.reflection.log import FILE as REFLECTIONS
+from whet.gepa.reflection.log import Reply
+from whet.gepa.reflection.reflection import ReflectionConfig, why_unusable
 from whet.rollouts.results import RESULTS
 from whet.system.files import read_lines
 from whet.viewer.entries import question_of

@@ -15,7 +15,7 @@ from whet.display.chart import Axis, axis
 from whet.display.html import Html, join, tag
 from whet.display.svg import place_text, y_lines
 from whet.display.text import number
-from whet.gepa.records import by_id
+from whet.gepa.records.candidates import by_id
 from whet.gepa.types import CandidateRecord
 
 ACROSS, DOWN, RADIUS, MARGIN = 120, 74, 15, 34

@@ -10,11 +10,11 @@ from whet.display.conversation import cut
 from whet.display.document import SORT_SCRIPT, document
 from whet.display.html import Html, join, tag
 from whet.display.text import number
+from whet.gepa.records.stored import BEST_PROMPT
+from whet.gepa.records.summary_text import confirmation_words, headline, tested
 from whet.gepa.report.data import ReportData, Usage
 from whet.gepa.report.drawings import lineage_svg, scores_svg
 from whet.gepa.report.prompts import difference_html, prompts_html
-from whet.gepa.stored import BEST_PROMPT
-from whet.gepa.summary_text import confirmation_words, headline, tested
 from whet.gepa.types import CandidateRecord
 
 MOST_EXAMPLES = 1000

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from whet.display.conversation import cut
 from whet.display.html import Html, join, tag
-from whet.gepa.diffs import Line, differences
+from whet.gepa.text_diff import Line, differences
 
 MOST_LINES = 400
 """Lines of a difference that are shown."""

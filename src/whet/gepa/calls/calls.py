@@ -1,0 +1,305 @@
+"""`Calls`: where a search has its candidates called, each call within the budget and written down before it counts.
+
+score ──▶ keys ──▶ in the log? ──▶ answered, for nothing
+                      └──▶ room for all the others? ──▶ each: a place, written as begun, attempted, written as finished
+                                └──▶ BudgetSpent, and none is begun
+
+The search waits in its thread; everything here runs on the event loop. How one call is attempted is `Execute`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import CancelledError
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from whet.errors import GepaError, WhetError
+from whet.gepa.calls.budget import Budget, CostCap
+from whet.gepa.calls.call_log import CallLog, cost_of_row
+from whet.gepa.calls.outage import Outage
+from whet.gepa.types import BudgetSpent, Call, Candidate, Example, Observer, Phase, Scored, candidate_id
+from whet.rollouts.limits import Limit
+from whet.system.cancellation import cancel
+
+AHEAD = 4
+"""A call is written down ahead for so many that may be in flight: a kill loses these as well."""
+
+
+class Stopped(BaseException):
+    """Raised in the thread of a search that has to end: no `except Exception` on the way holds it up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """How one call went."""
+
+    row: Mapping[str, Any]  # a result row
+    failure: str | None = None  # what failed that was neither the model nor the task: the call has to be made again
+
+
+class Execute(Protocol):
+    """Attempts one call. What holds for every call is a `WhetError`."""
+
+    async def __call__(self, candidate: Candidate, example: Example, call: Call, limit: Limit) -> Attempt:
+        """The rollout itself happens inside `limit`, which is entered once; its scoring need not."""
+        ...
+
+
+class Calls:
+    """Implements `Rollouts`."""
+
+    def __init__(
+        self,
+        *,
+        execute: Execute,
+        budget: Budget,
+        cap: CostCap,
+        log: CallLog,
+        observer: Observer,
+        max_concurrent: int,
+        outage: Outage,
+        max_retries: int = 2,
+        cost: Callable[[], float | None] = lambda: None,
+    ) -> None:
+        """To be made on the event loop that is to run the calls. `cost` is what all of the run has cost by now."""
+        self._execute, self._budget, self._cap, self._log = execute, budget, cap, log
+        self._observer, self._cost = observer, cost
+        self._places = asyncio.Semaphore(max_concurrent)
+        # The next few are written down while they wait, so that no place waits for the disk; not where each may be the
+        # last that the dollars allow.
+        ahead = max(1, max_concurrent // AHEAD) if cap.most is None else 0
+        self._written = asyncio.Semaphore(max_concurrent + ahead)
+        self._outage, self._max_retries = outage, max_retries
+        self._loop = asyncio.get_running_loop()
+        self._asked: Counter[tuple[str, str]] = Counter()
+        self._rounds: set[asyncio.Task[Any]] = set()
+        self._in_flight = 0
+        self._ended = asyncio.Event()  # a call, since somebody last looked
+        self._failure: BaseException | None = None
+        self._closed = False
+        for cost_before in log.paid:
+            cap.learn(cost_before)
+
+    @property
+    def left(self) -> int:
+        return self._budget.left
+
+    def score(
+        self, candidate: Candidate, examples: Sequence[Example], phase: Phase, *, fresh: bool = True
+    ) -> list[Scored]:
+        """See `Rollouts`. Raises `GepaError` where calls keep failing for the endpoint's sake."""
+        if self._closed:
+            raise Stopped
+        try:
+            work = self._round(dict(candidate), list(examples), phase, fresh)
+            return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        except (CancelledError, asyncio.CancelledError):
+            raise Stopped from None
+
+    async def close(self) -> None:
+        """Cancel what is under way; from now on nothing is begun."""
+        self._closed = True
+        await cancel(self._rounds)
+
+    def affordable(self, candidates: Sequence[Candidate], examples: Sequence[Example]) -> int:
+        """How many of the examples, from the first on, the final comparison of `candidates` can still pay for."""
+        room, needed = self._budget.room("confirmation"), 0
+        for number, example in enumerate(examples):
+            keys = {Call(candidate_id(candidate), example.key, 0).key for candidate in candidates}
+            needed += sum(key not in self._log for key in keys)
+            if needed > room:
+                return number
+        return len(examples)
+
+    async def _round(
+        self, candidate: Candidate, examples: Sequence[Example], phase: Phase, fresh: bool
+    ) -> list[Scored]:
+        if self._closed:  # since the search asked
+            raise asyncio.CancelledError
+        task = asyncio.current_task()
+        assert task is not None
+        self._rounds.add(task)
+        try:
+            return await self._scored(candidate, examples, phase, fresh)
+        finally:
+            self._rounds.discard(task)
+
+    async def _scored(
+        self, candidate: Candidate, examples: Sequence[Example], phase: Phase, fresh: bool
+    ) -> list[Scored]:
+        if self._failure is not None:
+            raise self._failure
+        calls = self._calls_for(candidate_id(candidate), examples, fresh)
+        known = {call: self._log.answer(call) for call in calls if call.key in self._log}
+        missing = {call: example for call, example in zip(calls, examples, strict=True) if call not in known}
+        self._check_cost(len(missing), phase)
+        self._budget.promise(len(missing), phase)
+        new = [call for call in dict.fromkeys(calls) if call.sample >= self._asked[call.candidate, call.example]]
+        self._asked.update((call.candidate, call.example) for call in new)
+        self._budget.recall(call.key for call in new)
+        self._observer.phase(phase, candidate_id(candidate), len(new))
+        for call in new:
+            if call in known:
+                self._observer.finished(known[call], self._budget.spent, self._cost(), True)
+        if missing:
+            known |= await self._made(candidate, missing, phase)
+        return [known[call] for call in calls]
+
+    def _calls_for(self, candidate: str, examples: Sequence[Example], fresh: bool) -> list[Call]:
+        """The call of each example; nothing counts as asked for yet."""
+        asked: Counter[str] = Counter()
+        calls = []
+        for example in examples:
+            before = self._asked[candidate, example.key] + asked[example.key]
+            again = not fresh and before > 0
+            calls.append(Call(candidate, example.key, 0 if again else before))
+            asked[example.key] += not again
+        return calls
+
+    def _check_cost(self, calls: int, phase: Phase) -> None:
+        if not self._cap.affords(self._cost() or 0.0, calls, kept_back=self._kept_back(phase)):
+            raise BudgetSpent(f"{calls} calls would cost more than is left of ${self._cap.most:g}")
+
+    def _kept_back(self, phase: Phase) -> int:
+        return 0 if phase == "confirmation" else self._budget.reserved
+
+    async def _made(self, candidate: Candidate, calls: Mapping[Call, Example], phase: Phase) -> dict[Call, Scored]:
+        """The results of calls that no log holds; on the disk when this returns, as far as they finished."""
+        unbegun = _Unbegun(self._budget, len(calls))
+        tasks = [
+            asyncio.ensure_future(self._make(candidate, example, call, phase, unbegun))
+            for call, example in calls.items()
+        ]
+        try:
+            # Also where one fails: the others are paid for, so they are heard to their end.
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+        except asyncio.CancelledError:
+            await cancel(tasks)
+            raise
+        finally:
+            unbegun.release()
+        await self._log.flush()
+        failures = [result for result in results if isinstance(result, BaseException)]
+        if failures:
+            raise self._failure or failures[0]
+        return {result.call: result for result in results if isinstance(result, Scored)}
+
+    async def _make(
+        self, candidate: Candidate, example: Example, call: Call, phase: Phase, unbegun: _Unbegun
+    ) -> Scored:
+        tried = 0
+        while True:
+            place = _Place(self, call, phase, unbegun)
+            try:
+                attempt = await self._execute(candidate, example, call, place)
+            except WhetError as error:
+                self._outage.left(place.looks)
+                raise self._ends(error) from None
+            except BaseException:
+                self._outage.left(place.looks)
+                raise
+            if attempt.failure is None:
+                self._outage.succeeded(place.looks)
+                return self._finished(call, {**attempt.row, "phase": phase, "environment": example.environment})
+            tried += 1
+            is_news = place.looks or not self._outage.lasts  # others that were in flight fail for the same reason
+            if not self._outage.failed(place.looks) or tried > self._max_retries:
+                raise self._ends(
+                    GepaError(
+                        f"calls keep failing: {attempt.failure}. What has finished is kept; mend the cause, then "
+                        "--resume."
+                    )
+                )
+            if is_news:
+                self._observer.note(f"{call.example} failed and is called again: {attempt.failure}")
+            unbegun.one_more(phase)
+
+    def _ends(self, failure: BaseException) -> BaseException:
+        """What ends the run: the first that went wrong. Nothing is begun after it."""
+        self._failure = self._failure or failure
+        self._outage.give_up()
+        return self._failure
+
+    def _finished(self, call: Call, row: Mapping[str, Any]) -> Scored:
+        scored = self._log.finish(call, row)
+        cost = cost_of_row(row)
+        if cost is not None:
+            self._cap.learn(cost)
+        self._observer.finished(scored, self._budget.spent, self._cost(), False)
+        return scored
+
+    async def enter(self, call: Call, phase: Phase, unbegun: _Unbegun) -> bool:
+        """A place for a call, which is written down as begun; whether it looks if the endpoint is back."""
+        await self._written.acquire()
+        looks = counted = placed = False
+        try:
+            await self._wait_for_money(phase)
+            self._check()
+            unbegun.begin(phase)
+            self._in_flight += 1
+            counted = True
+            await self._log.begin(call.key, phase, self._cost())
+            await self._places.acquire()
+            placed = True
+            looks = await self._outage.enter()
+            self._check()
+            return looks
+        except BaseException:
+            self._outage.left(looks)
+            self.leave(counted=counted, placed=placed)
+            raise
+
+    def leave(self, *, counted: bool = True, placed: bool = True) -> None:
+        self._in_flight -= counted
+        self._ended.set()
+        self._ended = asyncio.Event()
+        self._written.release()
+        if placed:
+            self._places.release()
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    async def _wait_for_money(self, phase: Phase) -> None:
+        while not self._cap.allows(self._cost() or 0.0, self._in_flight, kept_back=self._kept_back(phase)):
+            if self._in_flight == 0:
+                raise BudgetSpent(f"the cost has reached what {self._cap.most:g} dollars allow")
+            await self._ended.wait()
+
+
+class _Unbegun:
+    """The calls of one round that were promised and are still to be begun."""
+
+    def __init__(self, budget: Budget, calls: int) -> None:
+        self._budget, self._calls = budget, calls
+
+    def begin(self, phase: Phase) -> None:
+        self._budget.begin(phase)
+        self._calls -= 1
+
+    def one_more(self, phase: Phase) -> None:
+        """A call has to be begun again, which counts once more. Raises `BudgetSpent` where nothing is left for it."""
+        self._budget.promise(1, phase)
+        self._calls += 1
+
+    def release(self) -> None:
+        self._budget.release(self._calls)
+        self._calls = 0
+
+
+class _Place:
+    """The `limit` of one attempt: held while it is in flight, and entered only by calls that count as begun."""
+
+    def __init__(self, calls: Calls, call: Call, phase: Phase, unbegun: _Unbegun) -> None:
+        self._calls, self._call, self._phase, self._unbegun = calls, call, phase, unbegun
+        self.looks = False
+
+    async def __aenter__(self) -> None:
+        self.looks = await self._calls.enter(self._call, self._phase, self._unbegun)
+
+    async def __aexit__(self, *_: object) -> None:
+        self._calls.leave()

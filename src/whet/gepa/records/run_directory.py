@@ -1,0 +1,168 @@
+"""The run directory of a search: its files, its lock, its metadata, and the identity that a resume checks.
+
+gepa.toml                                  the resolved config
+metadata.json                              what the run is, how far it is, how it ended
+calls.jsonl, rollouts/, reflections.jsonl  what was begun and what came of it: with these, a run is continued
+candidates.jsonl, pareto_frontier.jsonl, report.html, best_prompt.txt, best_components.json    for people
+
+One process at a time owns a run, by a lock that the kernel drops when the process dies.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, is_dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from whet.errors import GepaError, RunError
+from whet.evals.config import EvalConfig
+from whet.evals.identity import differences, digest_of_tasks, environment_source, model_files
+from whet.gepa.config import GepaConfig
+from whet.gepa.splits import Splits
+from whet.gepa.types import Candidate
+from whet.rollouts.results import METADATA, load_metadata
+from whet.rollouts.row_log import DirectoryLock
+from whet.system.files import json_line, sync_directory, write_whole
+from whet.system.redaction import redacted
+
+CONFIG = "gepa.toml"
+IDENTITY = "identity"
+MAX_CALLS = "max_calls"
+FREE_IN_SEARCH = {"held_out", "confirm_calls", "max_retries", "retry_delay", "max_unusable"}
+"""Fields of `[gepa]` that a resume may change."""
+
+
+class RunDirectory:
+    """`runs/<name>/`, locked by this process from `open` to `close`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock: DirectoryLock | None = None
+        self._metadata: dict[str, Any] = {}
+
+    def check(self, identity: Mapping[str, Any], max_calls: int, *, resume: bool) -> None:
+        """Whether `open` would be refused. Raises `GepaError` that names every key that is not as it was."""
+        if not resume:
+            self.check_new()
+            return
+        found = self._load()
+        lines = differences(found.get(IDENTITY) or {}, json.loads(json_line(identity)))
+        before = found.get(MAX_CALLS)
+        if isinstance(before, int) and max_calls < before:
+            lines.append(f"{MAX_CALLS}: was {before}, is {max_calls}, and may only grow")
+        if lines:
+            told = "\n".join(f"  {line}" for line in lines)
+            raise GepaError(
+                f"--resume: {self.path} is another search than is asked for now:\n{told}\n"
+                "Give the settings it had, or begin a new run without --resume."
+            )
+
+    def check_new(self) -> None:
+        """Raise `GepaError` where the directory of a new search exists."""
+        if self.path.exists():
+            raise GepaError(
+                f"{self.path} already exists. Continue it with --resume {self.path}, or choose another --name."
+            )
+
+    def open(self, config: GepaConfig, identity: Mapping[str, Any], *, resume: bool) -> None:
+        """Make the directory, or take an existing one to go on in, and lock it. Raises `GepaError`."""
+        self.check(identity, config.max_calls, resume=resume)
+        try:
+            self.path.mkdir(parents=True, exist_ok=resume)
+            self._lock = DirectoryLock(self.path)
+            if resume:
+                self._metadata = self._load()
+            write_whole(self.path / CONFIG, config.to_toml())
+            self.write(
+                state="running",
+                config=redacted(config.model_dump(mode="json", exclude={"env_file"})),
+                max_calls=config.max_calls,
+                identity=dict(identity),
+            )
+        except RunError as error:
+            raise GepaError(f"{self.path} is in use: another process is searching in it.") from error
+        except OSError as error:
+            raise GepaError(f"cannot make the run directory {self.path}: {error.strerror or error}.") from error
+
+    @property
+    def seconds(self) -> float:
+        """That earlier processes have searched, as far as they could still say so."""
+        return float(self._metadata.get("time") or 0.0)
+
+    def write(self, **fields: Any) -> None:
+        """Change what `metadata.json` says. What is not named stays."""
+        plain = {name: _plain(value) for name, value in fields.items()}
+        self._metadata |= {**plain, "date": datetime.now().isoformat(timespec="seconds")}
+        write_whole(self.path / METADATA, json.dumps(json.loads(json_line(self._metadata)), indent=2) + "\n")
+        sync_directory(self.path)
+
+    def write_files(self, files: Mapping[str, str]) -> None:
+        for name, text in files.items():
+            write_whole(self.path / name, text)
+
+    def close(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def _load(self) -> dict[str, Any]:
+        found = load_metadata(self.path)
+        if found is None:
+            raise GepaError(f"--resume {self.path}: this is no run of whet gepa; {METADATA} is missing in it.")
+        return found
+
+
+def _plain(value: Any) -> Any:
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+
+
+def identity_of(
+    config: GepaConfig, policy: EvalConfig, reflector: EvalConfig, seed: Candidate, splits: Splits
+) -> dict[str, Any]:
+    """What a resumed search has in common with the search before it, as JSON values.
+
+    Left out: the number of calls, their rate and concurrency, and the address of the model.
+    """
+    fields = {
+        "env": {
+            section.label: {
+                "environment": section.label,
+                **environment_source(section.id),
+                "args": section.loader_args(),
+                "weight": section.weight,
+            }
+            for section in config.env
+        },
+        "model": _model(config, policy),
+        "reflection_model": _model(config, reflector),
+        "sampling": config.sampling,
+        "reflection_sampling": config.reflection_sampling,
+        "seed": config.seed,
+        "num_train": config.num_train,
+        "num_val": config.num_val,
+        "minibatch_size": config.minibatch_size,
+        "perfect_score": config.perfect_score,
+        "state_columns": list(config.state_columns),
+        "components": list(config.components),
+        "timeout": config.timeout,
+        "gepa": config.gepa.model_dump(mode="json", exclude=FREE_IN_SEARCH),
+        "seed_candidate": dict(seed),
+        "tasks": {
+            "train": digest_of_tasks(example.row for example in splits.train),
+            "val": digest_of_tasks(example.row for example in splits.val),
+        },
+    }
+    plain: dict[str, Any] = redacted(json.loads(json.dumps(fields, default=str)))
+    return plain
+
+
+def _model(config: GepaConfig, model: EvalConfig) -> dict[str, Any]:
+    return {
+        "name": model.model,
+        "runs": "here" if model.local else "behind an endpoint",
+        "files": model_files(model.model) if model.local else None,
+        "dtype": config.dtype if model.local else None,
+    }

@@ -1,0 +1,246 @@
+"""`Reflection`: new texts for components, from a model that is shown the rollouts of the old ones.
+
+    records ──▶ a question ──▶ the log, else the model ──▶ the log ──▶ a text that can be tried, or why there is none
+
+An answer that cannot be used (nothing in it, the current text, too long, placeholders lost) is put to the model once
+more, with what was wrong; one that a content filter refused is not. Each is counted, and when too many come in a row
+the search ends. What the endpoint does wrong is not the model's answer: it ends the search at once, and `--resume` goes
+on from there.
+
+Called from the thread that searches; requests run on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from whet.clients.client import Client
+from whet.envs.texts import JUDGE, TOOL
+from whet.errors import (
+    ContentFilterError,
+    EmptyModelResponseError,
+    Error,
+    GepaError,
+    OverlongPromptError,
+    WhetError,
+)
+from whet.gepa.reflection.answer import Unusable, check, placeholders_of, text_of
+from whet.gepa.reflection.excerpts import excerpt
+from whet.gepa.reflection.log import ReflectionLog, Reply, Request
+from whet.gepa.reflection.prompt import write_correction, write_request
+from whet.gepa.reflection.rollout_records import make_records as make_records
+from whet.gepa.types import Candidate, Observer, candidate_id
+from whet.messages import content_text
+from whet.types import AssistantMessage, Messages, SamplingArgs, UserMessage
+
+ASKED = 2  # how often for one text: once, and once more with what was wrong
+MOST_CHARS = {TOOL: 1024, "": 8000}  # what OpenAI takes as the description of a tool; about 2,000 tokens
+SMALLEST_ROOM = 500
+"""Characters of rollouts in a question, below which it is not worth asking."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReflectionConfig:
+    """How the reflection model is asked."""
+
+    max_chars: Mapping[str, int] = field(default_factory=dict)  # a text may have, by component; for others `MOST_CHARS`
+    max_unusable: int = 5  # answers in a row that end the search
+    max_request_chars: int = 60_000  # of one question; rollouts are cut to fit
+    sampling: SamplingArgs = field(default_factory=dict)
+    seed: int | None = 0  # of the seeds of questions; None sends none
+
+    def most_chars(self, component: str) -> int:
+        """What a text for a component may have."""
+        default = next(most for start, most in MOST_CHARS.items() if component.startswith(start))
+        return self.max_chars.get(component, default)
+
+
+class Reflection:
+    """Proposes new texts. Blocking; called from the thread that searches, one call at a time."""
+
+    def __init__(
+        self,
+        client: Client[Any, Any, Any, Any],
+        model: str,
+        config: ReflectionConfig,
+        log: ReflectionLog,
+        observer: Observer,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        """`log` answers what it holds; `loop` runs, in another thread, and is where `observer` is told."""
+        self._client, self._model, self._config = client, model, config
+        self._log, self._observer, self._loop = log, observer, loop
+        self._asked: Counter[str] = Counter()  # by the key of the request
+        self._room = config.max_request_chars
+        self._in_a_row = 0
+        self._ended: Exception | None = None
+        self.answers = self.unusable = 0
+        """Answers so far, those of an earlier process included, and how many of them no text could be taken from."""
+
+    @property
+    def cost(self) -> float | None:
+        """Dollars so far, those of earlier processes included; None where no price is known."""
+        return self._log.cost
+
+    def __call__(
+        self, candidate: Candidate, records: Mapping[str, Sequence[Mapping[str, Any]]], components: Sequence[str]
+    ) -> dict[str, str]:
+        """New texts for (some of) `components`; {} where no answer was usable.
+
+        Raises `GepaError` where the endpoint fails, and once too many answers in a row were of no use; from then on
+        every call raises it again.
+        """
+        if self._ended is not None:
+            raise self._ended
+        try:
+            return asyncio.run_coroutine_threadsafe(self._propose(candidate, records, components), self._loop).result()
+        except WhetError as error:
+            self._ended = error
+            raise
+
+    async def _propose(
+        self, candidate: Candidate, records: Mapping[str, Sequence[Mapping[str, Any]]], components: Sequence[str]
+    ) -> dict[str, str]:
+        texts: dict[str, str] = {}
+        for component in components:
+            if records.get(component):
+                self._observer.phase("reflection", component, 0)
+                text = await self._text(candidate, component, records[component])
+                if text is not None:
+                    texts[component] = text
+        return texts
+
+    async def _text(self, candidate: Candidate, component: str, records: Sequence[Mapping[str, Any]]) -> str | None:
+        """A text that can be tried in the place of a component's; None where the model gave none."""
+        current, most = candidate[component], self._config.most_chars(component)
+        placeholders = _placeholders(component, current)
+        about = {"component": component, "candidate": candidate_id(candidate)}
+        first, reply = await self._first_reply(component, current, records, most, placeholders, about)
+        for asked in range(1, ASKED + 1):
+            try:
+                text = _read(reply)
+                check(text, current, most=most, placeholders=placeholders)
+            except Unusable as problem:
+                self._count_unusable(component, str(problem), reply)
+                if asked == ASKED or reply.answer is None:
+                    return None
+                reply = await self._reply(_conversation(first, reply.answer, str(problem), most), about)
+                continue
+            self._in_a_row = 0
+            return text
+        return None
+
+    async def _first_reply(
+        self,
+        component: str,
+        current: str,
+        records: Sequence[Mapping[str, Any]],
+        most: int,
+        placeholders: frozenset[str] | None,
+        about: Mapping[str, Any],
+    ) -> tuple[UserMessage, Reply]:
+        """The question and what came back; a model that it is too long for is asked with less of the rollouts."""
+        least = len(write_request(component, current, records, most=most, room=0, placeholders=placeholders))
+        while True:
+            text = write_request(component, current, records, most=most, room=self._room, placeholders=placeholders)
+            question = UserMessage(text)
+            reply = await self._reply([question], about)
+            if reply.failure != "too long":
+                return question, reply
+            self._room = len(text) // 2
+            if self._room < least + SMALLEST_ROOM:
+                raise GepaError(
+                    f"the context of the reflection model '{self._model}' is too small: {len(text):,} characters, "
+                    f"{least:,} of them before any rollout, do not fit ({reply.said}). "
+                    "Begin anew with another --reflection-model."
+                )
+            self._observer.note(
+                f"{len(text):,} characters are too many for {self._model}: it is shown less of the rollouts"
+            )
+
+    async def _reply(self, messages: Messages, about: Mapping[str, Any]) -> Reply:
+        """What the model says to this, which the log knows where an earlier process has asked."""
+        request = Request(self._model, messages, self._config.sampling)
+        key = request.key
+        number = self._asked[key]
+        reply = self._log.find(key, number)
+        if reply is None:
+            reply = await self._ask(request, number)
+            self._log.write(request, number, reply, about)
+        self._asked[key] += 1
+        self.answers += 1
+        return reply
+
+    async def _ask(self, request: Request, number: int) -> Reply:
+        sampling = dict(request.sampling)
+        if self._config.seed is not None:
+            sampling["seed"] = request_seed(self._config.seed, request.key, number)
+        try:
+            response = await self._client.get_response(request.messages, self._model, sampling)
+        except ContentFilterError as error:
+            return Reply(failure="refused", said=str(error))
+        except OverlongPromptError as error:
+            return Reply(failure="too long", said=str(error))
+        except EmptyModelResponseError as error:
+            return Reply(answer="", said=str(error))
+        except (Error, WhetError) as error:
+            raise GepaError(
+                f"the reflection model '{self._model}' cannot be asked: {error} "
+                "What was paid for is kept; once that is mended, continue with --resume."
+            ) from error
+        usage = dict(response["usage"]) if response.get("usage") is not None else None
+        message = response["message"]
+        return Reply(content_text(message.get("content")), finish_reason=message["finish_reason"], usage=usage)
+
+    def _count_unusable(self, component: str, problem: str, reply: Reply) -> None:
+        """Raises `GepaError` once there were too many in a row, not counting those of an earlier process."""
+        self.unusable += 1
+        if reply.replayed:
+            return
+        self._in_a_row += 1
+        most = self._config.max_unusable
+        self._observer.note(f"no new text for {component}: {problem} ({self._in_a_row} of {most} in a row)")
+        if self._in_a_row == most:
+            raise GepaError(
+                f"the reflection model '{self._model}' gave no usable text {most} times in a row; the last time, "
+                f"{problem}. See {self._log.path}; continue with --resume, or begin anew with another -M."
+            )
+
+
+def request_seed(seed: int, key: str, number: int) -> int:
+    """A seed in [0, 2**31) for the `number`th asking of a request."""
+    digest = hashlib.blake2b(f"reflection/{seed}/{key}/{number}".encode(), digest_size=4).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+def why_unusable(reply: Reply, component: str, current: str, most: int) -> str | None:
+    """What is wrong with a reply, for whoever reads the log; None where its text could be tried."""
+    try:
+        check(_read(reply), current, most=most, placeholders=_placeholders(component, current))
+    except Unusable as problem:
+        return str(problem)
+    return None
+
+
+def _placeholders(component: str, current: str) -> frozenset[str] | None:
+    """The names in braces that a component's text is filled in by; None where braces mean nothing in it."""
+    return placeholders_of(current) if component.startswith(JUDGE) else None
+
+
+def _conversation(first: UserMessage, answer: str, problem: str, most: int) -> Messages:
+    """The question, an answer that could not be used, and what was wrong; only the question where nothing was said."""
+    if not answer.strip():
+        return [first]
+    return [first, AssistantMessage(excerpt(answer, 2 * most)), UserMessage(write_correction(problem, most))]
+
+
+def _read(reply: Reply) -> str:
+    """The text that a reply proposes. Raises `Unusable`."""
+    if reply.answer is None:
+        raise Unusable(f"it was refused ({reply.said})" if reply.failure == "refused" else f"it is {reply.failure}")
+    return text_of(reply.answer, cut_off=reply.cut_off)

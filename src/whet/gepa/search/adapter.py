@@ -1,0 +1,103 @@
+"""`Adapter`: what the `gepa` library asks for, answered with calls of `Rollouts` and `Reflect`.
+
+The library reads scores from it and passes everything else through unseen: a `Scored` is its trajectory, its output is
+nothing. One thing it must not see is an error of the reflection model, which it would log and then reflect again; such
+errors are kept in `failure`, for the search to raise when it is next asked whether to stop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from gepa.core.adapter import EvaluationBatch
+
+from whet.gepa.search.history import History, rewards
+from whet.gepa.types import Candidate, Example, Phase, Reflect, Rollouts, Scored
+
+Evaluation = EvaluationBatch[Scored, None]
+Records = Mapping[str, Sequence[Mapping[str, Any]]]
+MakeRecords = Callable[[Sequence[Scored], str], Sequence[Mapping[str, Any]]]
+"""What the reflection model is shown of scored calls, for one component."""
+
+
+class Adapter:
+    """One search's side of the library.
+
+    Args:
+        pass_over_settled: whether nothing is spent on proposals that are settled; the library would score them again.
+    """
+
+    def __init__(
+        self,
+        history: History,
+        rollouts: Rollouts,
+        reflect: Reflect,
+        make_records: MakeRecords,
+        *,
+        pass_over_settled: bool,
+    ) -> None:
+        self.failure: Exception | None = None
+        self.nothing_new = 0
+        """How often in a row no text came back that was worth a call."""
+        self._history = history
+        self._rollouts = rollouts
+        self._reflect = reflect
+        self._make_records = make_records
+        self._pass_over_settled = pass_over_settled
+
+    def score(self, candidate: Candidate, examples: Sequence[Example], phase: Phase) -> list[Scored]:
+        """New calls, counted. Raises `BudgetSpent` where they do not all fit."""
+        scored = self._rollouts.score(candidate, examples, phase)
+        self._history.calls += len(examples)
+        return scored
+
+    def evaluate(self, batch: list[Example], candidate: dict[str, str], capture_traces: bool = False) -> Evaluation:
+        if batch[0].split == "train":
+            scored = self.score(candidate, batch, "minibatch")
+            return EvaluationBatch([None] * len(batch), [one.reward for one in scored], scored)
+        return EvaluationBatch([None] * len(batch), self._validate(candidate, batch))
+
+    def batch_evaluate(self, items: list[tuple[dict[str, str], list[Example]]]) -> list[Evaluation]:
+        return [self.evaluate(batch, candidate) for candidate, batch in items]
+
+    def make_reflective_dataset(
+        self, candidate: dict[str, str], eval_batch: Evaluation, components_to_update: list[str]
+    ) -> Records:
+        try:
+            scored = eval_batch.trajectories or []
+            return {component: self._make_records(scored, component) for component in components_to_update}
+        except Exception as error:
+            self.failure = error
+            raise
+
+    def propose_new_texts(
+        self, candidate: dict[str, str], reflective_dataset: Records, components_to_update: list[str]
+    ) -> dict[str, str]:
+        """New texts where there are any worth a call; the library makes none for {}."""
+        if self.failure is not None:
+            return {}
+        try:
+            proposed = self._reflect(candidate, reflective_dataset, components_to_update)
+        except Exception as error:
+            self.failure = error
+            return {}
+        texts = {**candidate, **{name: text for name, text in proposed.items() if name in candidate}}
+        changed = [name for name in texts if texts[name] != candidate[name]]
+        if not proposed or (self._pass_over_settled and (not changed or self._history.settled(texts))):
+            self.nothing_new += 1
+            return {}
+        self.nothing_new = 0
+        self._history.propose(self._history.accepted(candidate), texts, changed)
+        return {name: texts[name] for name in changed or components_to_update}
+
+    def _validate(self, candidate: Candidate, val: Sequence[Example]) -> list[float]:
+        """Rewards on all of val: asked for here where no race has: the seed's, and with the library's criterion."""
+        history = self._history
+        if not history.records:
+            history.begin(candidate, self.score(candidate, val, "baseline"))
+        elif history.open is not None:
+            history.open.val_rewards = rewards(self.score(candidate, val, "race"))
+            history.decide("accepted", "its minibatch was better than its parent's")
+        known = history.records[-1].val_rewards
+        return [known[example.key] for example in val]
