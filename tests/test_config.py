@@ -1,11 +1,25 @@
 """Strict configuration: every mistake is one line that names the file, the key and what to do."""
 
 from pathlib import Path
+from typing import Annotated, Any
 
 import pytest
 from pydantic import Field
 
-from whet.config import StrictModel, all_keys, apply_overrides, parse_overrides, read_toml, validate
+from whet.config import (
+    Option,
+    StrictModel,
+    aliases_of,
+    all_keys,
+    apply_overrides,
+    fields_with,
+    options_of,
+    parse_overrides,
+    part_of,
+    read_toml,
+    split_lists,
+    validate,
+)
 from whet.errors import ConfigError
 
 
@@ -109,3 +123,32 @@ def test_an_index_outside_a_list_is_refused() -> None:
 
 def test_all_keys_walks_sections_and_lists() -> None:
     assert all_keys(Outer) == ["name", "inner", "inner.max_tokens", "many", "many.max_tokens"]
+
+
+class Lights(StrictModel):
+    lamps: Annotated[tuple[str, ...], Option(aliases=("bulbs",))] = ()
+    plans: tuple[Path, ...] = ()
+    watts: Annotated[int | None, Option("-w")] = Field(None, ge=1, description="Power.")
+    total: Annotated[int, Option(aliases=("sum",), offered=False)] = 0
+
+
+def test_fields_and_spellings_that_users_write() -> None:
+    assert list(options_of(Lights, without=("plans",))) == ["lamps", "watts"]
+    assert aliases_of(Lights) == {"bulbs": "lamps"}
+    assert fields_with(Lights, Path) == ("plans",)
+    assert fields_with(Lights, int, float) == ("watts",)
+
+
+def test_a_text_becomes_a_list_and_a_path_stays_whole() -> None:
+    layer: dict[str, Any] = {"lamps": "desk, floor", "plans": "a,b.txt"}
+    split_lists(layer, Lights)
+    assert layer == {"lamps": ["desk", "floor"], "plans": ["a,b.txt"]}
+
+
+def test_a_part_of_a_config_keeps_its_limits_and_has_no_defaults() -> None:
+    part = part_of(Lights, "SomeLights", ("watts",))
+    assert validate(part, {}, "x").model_dump(exclude_none=True) == {}
+    with pytest.raises(ConfigError, match=r"x: 'watts': .*greater than or equal to 1"):
+        validate(part, {"watts": 0}, "x")
+    with pytest.raises(ConfigError, match="x: unknown key 'lamps'"):
+        validate(part, {"lamps": ["desk"]}, "x")

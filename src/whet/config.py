@@ -10,11 +10,13 @@ from __future__ import annotations
 import difflib
 import tomllib
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from pydantic.fields import FieldInfo
 
 from whet.errors import ConfigError
 
@@ -25,6 +27,21 @@ class StrictModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+@dataclass(frozen=True, slots=True)
+class Option:
+    """How a field is written by users, where its name and type do not say it: `model: Annotated[str, Option("-m")]`.
+
+    Every field of a config is a key of its files and an option of its command, with the description as help text.
+    """
+
+    short: str | None = None  # "-m"
+    metavar: str | None = None  # "URL"; in brackets, "[SEED]", where the value may be left out
+    long: str | None = None  # "--sampling-args", where it is not the field's name
+    aliases: tuple[str, ...] = ()  # other spellings of the key in a file
+    offered: bool = True  # False for a field that whet sets itself
+
+
+PLAIN_OPTION = Option()
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
@@ -210,3 +227,50 @@ def all_keys(model: type[BaseModel], prefix: str = "") -> list[str]:
         if (section := section_of(field.annotation)) is not None:
             keys += all_keys(section, f"{prefix}{name}.")
     return keys
+
+
+def option_of(field: FieldInfo) -> Option:
+    """How users write a field."""
+    return next((item for item in field.metadata if isinstance(item, Option)), PLAIN_OPTION)
+
+
+def options_of(model: type[BaseModel], without: Sequence[str] = ()) -> dict[str, FieldInfo]:
+    """The fields that users set, by name."""
+    fields = model.model_fields.items()
+    return {name: field for name, field in fields if name not in without and option_of(field).offered}
+
+
+def aliases_of(model: type[BaseModel]) -> dict[str, str]:
+    """The field that each other spelling of a key means."""
+    return {alias: name for name, field in options_of(model).items() for alias in option_of(field).aliases}
+
+
+def fields_with(model: type[BaseModel], *types: type) -> tuple[str, ...]:
+    """The fields whose values are, or hold, one of these types: `fields_with(model, Path)`."""
+    return tuple(name for name, field in options_of(model).items() if set(types) & set(_inner(field.annotation)))
+
+
+def split_lists(layer: dict[str, Any], model: type[BaseModel]) -> None:
+    """Texts in fields of several values become lists, in place: `"a, b"` is `["a", "b"]`; a path stays whole."""
+    for name, field in options_of(model).items():
+        text = layer.get(name)
+        if get_origin(field.annotation) is tuple and isinstance(text, str):
+            layer[name] = [text] if Path in _inner(field.annotation) else [part.strip() for part in text.split(",")]
+
+
+def part_of(model: type[BaseModel], name: str, fields: Sequence[str]) -> type[StrictModel]:
+    """A config with these fields of `model` alone, each of which may be left out."""
+    chosen = {field: model.model_fields[field] for field in fields}
+    parts: dict[str, Any] = {
+        field: (Annotated[(info.annotation, *info.metadata)] | None, None) for field, info in chosen.items()
+    }
+    return create_model(name, __base__=StrictModel, **parts)
+
+
+def _inner(annotation: Any) -> Iterator[Any]:
+    """The plain types of an annotation: int and None of `int | None`, Path of `tuple[Path, ...]`."""
+    if get_origin(annotation) in (Union, types.UnionType, tuple):
+        for part in get_args(annotation):
+            yield from _inner(part)
+    else:
+        yield annotation

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from typer.core import TyperGroup
+from typer.main import get_command
 
-from whet.cli.eval import NOT_OPTIONS
-from whet.cli.eval import run as run_command
+from whet.cli.eval import app
 from whet.cli.main import main
+from whet.config import options_of
 from whet.errors import EnvironmentLoadError
 from whet.evals.config import EvalConfig
 from whet.evals.observer import EvalObserver
@@ -142,12 +144,13 @@ def test_a_short_name_is_looked_up(room: Room, tmp_path: Path) -> None:
 
 
 def test_every_field_of_the_config_is_an_option_with_its_description() -> None:
-    parameters = run_command.__annotations__
-    assert set(EvalConfig.model_fields) - {"endpoint", "short_name", "varied", "environment"} == set(parameters) - {
-        "ctx",
-        "return",
-        *NOT_OPTIONS,
-    }
+    group = get_command(app)
+    assert isinstance(group, TyperGroup)
+    helps = {parameter.name: getattr(parameter, "help", None) for parameter in group.commands["run"].params}
+    fields = options_of(EvalConfig, without=("environment",))
+    assert set(EvalConfig.model_fields) - set(fields) == {"endpoint", "short_name", "varied", "environment"}
+    assert {name: helps[name] for name in fields} == {name: field.description for name, field in fields.items()}
+    assert set(helps) - set(fields) == {"environments", "verbose", "json_output"}
 
 
 def test_a_person_reads_the_summary_and_a_program_one_line_of_json(

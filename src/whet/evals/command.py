@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from whet.config import options_of
 from whet.evals.config import EvalConfig
 
-NOT_REPEATED = ("environment", "model", "base_url", "endpoint", "short_name", "varied", "resume", "save")
+REPEATED = options_of(EvalConfig, without=("environment", "model", "base_url", "resume", "save"))
 
 
 def resume_command(metadata: Mapping[str, Any], directory: Path) -> str | None:
@@ -19,9 +20,9 @@ def resume_command(metadata: Mapping[str, Any], directory: Path) -> str | None:
     if not isinstance(config, Mapping) or not isinstance(config.get("environment"), str):
         return None
     words = ["whet", "eval", "run", config["environment"], *_model(config)]
-    for name, field in EvalConfig.model_fields.items():
+    for name, field in REPEATED.items():
         value = config.get(name)
-        if name in NOT_REPEATED or value is None or value in ([], {}, False) or value == _plain(field.default):
+        if value is None or value in ([], {}, False) or value == _plain(field.default):
             continue
         option = f"--{name.replace('_', '-')}"
         if isinstance(value, bool):

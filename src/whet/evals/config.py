@@ -1,64 +1,121 @@
-"""What one evaluation run is asked to do. Each description is the option's `--help`."""
+"""The config of one evaluation. Its fields are the options of `whet eval run` and the keys of config files.
+
+The named types are fields that other configs with a model have too; each description is the help text everywhere.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
 from whet.clients.config import ClientConfig
 from whet.clients.endpoints import DEFAULT_FILE, find_endpoint
-from whet.config import StrictModel
+from whet.config import Option, StrictModel
+
+ModelName = Annotated[
+    str,
+    Option("-m", aliases=("endpoint_id",)),
+    Field(
+        min_length=1, description="whet/tiny, a local directory, an endpoint's model, or a short name of --endpoints."
+    ),
+]
+BaseUrl = Annotated[
+    str | None,
+    Option("-b", "URL", aliases=("api_base_url",)),
+    Field(description="OpenAI-compatible endpoint; without it the model is run here."),
+]
+ApiKeyVar = Annotated[
+    str, Option("-k", "NAME"), Field(description="Environment variable that holds the endpoint's key.")
+]
+EndpointsFile = Annotated[
+    Path,
+    Option("-e", aliases=("endpoints_path",)),
+    Field(description="File with short names for models behind endpoints."),
+]
+EnvFiles = Annotated[
+    tuple[Path, ...],
+    Option(metavar="FILE"),
+    Field(description="File of KEY=VALUE lines for keys and environments; never saved."),
+]
+MaxConcurrent = Annotated[int, Option("-c"), Field(ge=1, description="Rollouts in flight at once.")]
+Timeout = Annotated[float | None, Option(metavar="SECONDS"), Field(gt=0, description="Seconds a rollout may take.")]
+Offline = Annotated[bool, Field(description="Reach nothing outside this machine.")]
+Dtype = Annotated[Literal["float32", "bfloat16"], Field(description="Precision of a model run here.")]
+Threads = Annotated[
+    int | None, Field(ge=1, description="CPU threads of a model run here; torch's own choice if absent.")
+]
+Internal = Option(offered=False)
 
 
 class EvalConfig(StrictModel):
     """`whet eval run ENV`: a model on an environment's held-out tasks."""
 
-    environment: str = Field(min_length=1, description="Name of an installed environment, or a path to one.")
-    model: str = Field(
-        "whet/tiny",
-        min_length=1,
-        description="whet/tiny, a local directory, an endpoint's model, or a short name of --endpoints.",
+    environment: Annotated[str, Option(aliases=("id", "env_id"))] = Field(
+        min_length=1, description="Name of an installed environment, or a path to one."
     )
-    base_url: str | None = Field(None, description="OpenAI-compatible endpoint; without it the model is run here.")
-    endpoints: Path = Field(DEFAULT_FILE, description="File with short names for models behind endpoints.")
-    endpoint: ClientConfig | None = Field(None, exclude=True, description="What a short name stands for, looked up.")
-    short_name: str | None = Field(None, description="The short name that stood for the model and its endpoint.")
-    varied: dict[str, Any] = Field(
+    model: ModelName = "whet/tiny"
+    base_url: BaseUrl = None
+    api_key_var: ApiKeyVar = "OPENAI_API_KEY"
+    endpoints: EndpointsFile = DEFAULT_FILE
+    endpoint: Annotated[ClientConfig | None, Internal] = Field(
+        None, exclude=True, description="What a short name stands for, looked up."
+    )
+    short_name: Annotated[str | None, Internal] = Field(
+        None, description="The short name that stood for the model and its endpoint."
+    )
+    varied: Annotated[dict[str, Any], Internal] = Field(
         default_factory=dict, description="What a sweep set for this evaluation, by name; for labels."
     )
-    env_file: tuple[Path, ...] = Field(
-        (), description="File of KEY=VALUE lines for keys and environments; never saved."
+    env_file: EnvFiles = ()
+    num_examples: Annotated[int, Option("-n")] = Field(5, ge=-1, description="Held-out tasks; -1 takes all.")
+    rollouts_per_example: Annotated[int, Option("-r")] = Field(3, ge=1, description="Rollouts of each task.")
+    max_concurrent: MaxConcurrent = 32
+    max_tokens: Annotated[int | None, Option("-t")] = Field(None, ge=1, description="Most new tokens in one turn.")
+    temperature: Annotated[float | None, Option("-T")] = Field(
+        None, ge=0, description="Softmax temperature; 0 is greedy."
     )
-    api_key_var: str = Field("OPENAI_API_KEY", description="Environment variable that holds the endpoint's key.")
-    num_examples: int = Field(5, ge=-1, description="Held-out tasks; -1 takes all.")
-    rollouts_per_example: int = Field(3, ge=1, description="Rollouts of each task.")
-    max_concurrent: int = Field(32, ge=1, description="Rollouts in flight at once.")
-    max_tokens: int | None = Field(None, ge=1, description="Most new tokens in one turn.")
-    temperature: float | None = Field(None, ge=0, description="Softmax temperature; 0 is greedy.")
-    sampling_args: dict[str, Any] = Field(default_factory=dict, description="Further sampling arguments.")
-    env_args: dict[str, Any] = Field(default_factory=dict, description="Arguments of load_environment.")
-    extra_env_kwargs: dict[str, Any] = Field(
+    sampling_args: Annotated[dict[str, Any], Option("-S")] = Field(
+        default_factory=dict, description="Further sampling arguments."
+    )
+    env_args: Annotated[dict[str, Any], Option("-a")] = Field(
+        default_factory=dict, description="Arguments of load_environment."
+    )
+    extra_env_kwargs: Annotated[dict[str, Any], Option("-x")] = Field(
         default_factory=dict, description="Settings of the environment, whatever load_environment takes."
     )
-    shuffle: int | None = Field(None, ge=0, description="Seed of the order of tasks; absent, the dataset's own order.")
-    timeout: float | None = Field(None, gt=0, description="Seconds a rollout may take.")
-    max_retries: int = Field(0, ge=0, description="Attempts more for a rollout that failed for the model's sake.")
-    state_columns: tuple[str, ...] = Field((), description="Further values of the state to save with each rollout.")
-    independent_scoring: bool = Field(False, description="Score each rollout by itself, without its group.")
-    workers: int | None = Field(None, ge=1, description="Processes; absent, one for every 256 rollouts in flight.")
-    resume: Path | None = Field(None, description="Evaluation to continue: its directory.")
-    offline: bool = Field(False, description="Reach nothing outside this machine.")
+    shuffle: Annotated[int | None, Option(metavar="[SEED]")] = Field(
+        None, ge=0, description="Seed of the order of tasks; absent, the dataset's own order."
+    )
+    timeout: Timeout = None
+    max_retries: int = Field(
+        0, ge=0, description="Further attempts of a rollout that failed because of the model or its endpoint."
+    )
+    state_columns: Annotated[tuple[str, ...], Option("-C", "NAME,...")] = Field(
+        (), description="Further values of the state to save with each rollout."
+    )
+    independent_scoring: Annotated[bool, Option("-i")] = Field(
+        False, description="Score each rollout by itself, without its group."
+    )
+    workers: Annotated[int | None, Option("-w", aliases=("num_workers",))] = Field(
+        None, ge=1, description="Processes; absent, one for every 256 rollouts in flight."
+    )
     seed: int | None = Field(
         None, ge=0, description="Seed of the sampling; absent, 0 for models run here, and none is sent to endpoints."
     )
-    dtype: Literal["float32", "bfloat16"] = Field("float32", description="Precision of a model run here.")
-    threads: int | None = Field(
-        None, ge=1, description="CPU threads of a model run here; torch's own choice if absent."
+    dtype: Dtype = "float32"
+    threads: Threads = None
+    save: Annotated[bool, Option("-s", aliases=("save_results",))] = Field(
+        True, description="Keep every rollout, and the averages, in a directory of their own."
     )
-    save: bool = Field(True, description="Keep every rollout, and the averages, in a directory of their own.")
-    output_directory: Path = Field(Path("outputs/evals"), description="Where results are saved.")
+    output_directory: Annotated[Path, Option("-o", aliases=("output_dir",))] = Field(
+        Path("outputs/evals"), description="Where results are saved."
+    )
+    resume: Annotated[Path | None, Option("-R", "[PATH]", aliases=("resume_path",))] = Field(
+        None, description="Evaluation to continue: its directory."
+    )
+    offline: Offline = False
 
     @field_validator("num_examples")
     @classmethod

@@ -15,20 +15,15 @@ import re
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
-
-from whet.config import StrictModel, read_toml, validate
+from whet.config import part_of, read_toml, validate
 from whet.envs.loading import Location, locate
 from whet.errors import ConfigError
+from whet.evals.config import EvalConfig
 
-
-class EvalDefaults(StrictModel):
-    """`[tool.whet.eval]`: the author's choice of an evaluation; each key is an option of `whet eval run`."""
-
-    num_examples: int | None = Field(None, ge=-1, description="Held-out tasks; -1 takes all.")
-    rollouts_per_example: int | None = Field(None, ge=1, description="Rollouts of each task.")
-    max_tokens: int | None = Field(None, ge=1, description="Most new tokens in one turn.")
-    temperature: float | None = Field(None, ge=0, description="Softmax temperature; 0 is greedy.")
+EvalDefaults = part_of(
+    EvalConfig, "EvalDefaults", ("num_examples", "rollouts_per_example", "max_tokens", "temperature")
+)
+"""`[tool.whet.eval]`: the author's choice of an evaluation; each key is an option of `whet eval run`."""
 
 
 def eval_defaults(environment: str) -> dict[str, Any]:

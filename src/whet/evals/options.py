@@ -10,9 +10,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from whet.config import validate
+from whet.config import aliases_of, fields_with, options_of, split_lists, validate
 from whet.envs.sections import loader_arguments, with_files
 from whet.errors import ConfigError
 from whet.evals.config import EvalConfig
@@ -20,22 +20,9 @@ from whet.evals.config import EvalConfig
 Layer = dict[str, Any]
 
 TABLES = ("args", "taskset", "harness", "sampling")
-NOT_OPTIONS = {"endpoint", "short_name", "varied", "env_args", "sampling_args"}
-OPTIONS = (*(name for name in EvalConfig.model_fields if name not in NOT_OPTIONS), *TABLES)
-
-SPELLINGS = {
-    "id": "environment",
-    "env_id": "environment",
-    "env_args": "args",
-    "sampling_args": "sampling",
-    "endpoint_id": "model",
-    "api_base_url": "base_url",
-    "endpoints_path": "endpoints",
-    "num_workers": "workers",
-    "output_dir": "output_directory",
-    "save_results": "save",
-    "resume_path": "resume",
-}
+FIELDS_OF_TABLES = {"env_args": "args", "sampling_args": "sampling"}
+OPTIONS = (*options_of(EvalConfig, without=tuple(FIELDS_OF_TABLES)), *TABLES)
+SPELLINGS = {**aliases_of(EvalConfig), **FIELDS_OF_TABLES}
 _IN_ENDPOINTS = "it belongs to an endpoint: write it into configs/endpoints.toml and name the endpoint as the model"
 ELSEWHERE = {
     "provider": _IN_ENDPOINTS,
@@ -51,7 +38,7 @@ ELSEWHERE = {
     "save_to_hf_hub": "save the results, then `whet eval export`",
     "hf_hub_dataset_name": "save the results, then `whet eval export`",
 }
-PATHS = ("endpoints", "env_file", "output_directory", "resume")
+PATHS, NUMBERS = fields_with(EvalConfig, Path), fields_with(EvalConfig, int, float)
 PATHS_OR_NAMES = ("environment", "model")
 IN_SAMPLING = ("temperature", "max_tokens")
 """Sampling arguments that are options of their own."""
@@ -146,14 +133,9 @@ def _check_values(layer: Layer, source: str) -> None:
                 f"{source}: '{name}' should be one name; for several, sweep them: [[ablation]] with [ablation.sweep] "
                 f"{name} = {value!r}."
             )
-        field = EvalConfig.model_fields.get(name)
-        numeric = field is not None and {int, float} & {field.annotation, *get_args(field.annotation)}
-        if numeric and isinstance(value, bool):
+        if name in NUMBERS and isinstance(value, bool):
             raise ConfigError(f"{source}: '{name}': should be a number (got {str(value).lower()}).")
-    if isinstance(layer.get("state_columns"), str):
-        layer["state_columns"] = [name.strip() for name in layer["state_columns"].split(",")]
-    if isinstance(layer.get("env_file"), str):
-        layer["env_file"] = [layer["env_file"]]
+    split_lists(layer, EvalConfig)
     checked = {name: value for name, value in layer.items() if name in EvalConfig.model_fields}
     if isinstance(checked.get("resume"), bool):
         del checked["resume"]
