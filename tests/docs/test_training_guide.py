@@ -41,6 +41,6 @@ def test_what_the_doctor_says_in_the_guide_is_what_it_says(
 def test_the_guide_shows_two_diagnoses_and_names_every_finding() -> None:
     assert len(SHOWN) == 2
     sources = [path.read_text() for path in (ROOT / "src" / "whet" / "rl" / "doctor" / "rules").glob("*.py")]
-    names = {name for text in sources for name in re.findall(r'^(?:NAME|FALLS) = "([\w-]+)"', text, re.MULTILINE)}
+    names = {name for text in sources for name in re.findall(r'^[A-Z_]+ = "([\w-]+)"', text, re.MULTILINE)}
     assert names
     assert names | EXPLAINED_BY.keys() <= set(re.findall(r"`([\w-]+)`", PAGE))

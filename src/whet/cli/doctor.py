@@ -13,7 +13,7 @@ from whet.system.terminal import safe_text
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from whet.rl.doctor import Diagnosis, Finding
+    from whet.rl.doctor import Diagnosis, DoctorFinding
 
 STYLES = {"error": "red", "warning": "yellow", "info": "cyan"}
 FEW_STEPS = 5
@@ -66,7 +66,7 @@ def _print(diagnosis: Diagnosis) -> None:
         console.print(f"nothing is wrong{why}")
 
 
-def _lines(finding: Finding) -> list[Text]:
+def _lines(finding: DoctorFinding) -> list[Text]:
     from rich.text import Text
 
     head = Text(f"{finding.severity:<8} ", style=STYLES[finding.severity])

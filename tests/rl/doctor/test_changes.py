@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from whet.rl.doctor import Change, examine
+from whet.rl.doctor import Advice, examine
 from whet.rl.doctor.finding import toml_value
 
 Run = Callable[..., Path]
 
 
-def keys_of(changes: list[Change]) -> dict[str, Any]:
+def keys_of(changes: list[Advice]) -> dict[str, Any]:
     return {change.key: change.value for change in changes if change.key is not None}
 
 
@@ -85,7 +85,7 @@ def test_groups_of_one_are_no_fault_where_rollouts_are_compared_with_the_batch(r
 
 
 def test_a_change_reads_as_it_stands_in_the_file() -> None:
-    assert Change("why", "learning_rate", 3e-5, 3e-4).text == "learning_rate = 3e-05  (now 0.0003): why"
-    assert Change("why", "sampling.temperature", 1.0).text == "sampling.temperature = 1.0: why"
-    assert Change("mend the rubric").text == "mend the rubric"
+    assert Advice("why", "learning_rate", 3e-5, 3e-4).text == "learning_rate = 3e-05  (now 0.0003): why"
+    assert Advice("why", "sampling.temperature", 1.0).text == "sampling.temperature = 1.0: why"
+    assert Advice("mend the rubric").text == "mend the rubric"
     assert [toml_value(value) for value in (True, "float32", [1.0, 2.0], 7)] == ["true", '"float32"', "[1.0, 2.0]", "7"]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from whet.rl.doctor import Finding, examine
+from whet.rl.doctor import DoctorFinding, examine
 
 Run = Callable[..., Path]
 
@@ -80,7 +80,7 @@ def test_a_run_that_may_leave_long_rollouts_out_says_so_when_it_begins(run_of: R
     assert "a rollout that takes longer than 1 step of the learner is never trained" in log
 
 
-def found(run: Path, rule: str) -> Finding:
+def found(run: Path, rule: str) -> DoctorFinding:
     findings = {finding.rule: finding for finding in examine(run).findings}
     assert rule in findings, list(findings)
     return findings[rule]

@@ -1,10 +1,10 @@
 """The doctor: what is wrong with a run, what shows it, and the change to make.
 
-    examine(runs/my-run)   reads what a run wrote (reading.py), asks every rule (rules/), most urgent finding first
+    examine(runs/my-run)   reads what a run wrote (reading.py), applies every rule (rules/), most urgent finding first
     line(runs/my-run)      the most urgent one, on one line
 
-A run is looked at, never touched; it may be going on, have died, or be done. Rules are pure functions of a `RunRecord`.
-Of a saved evaluation its readiness is told in the same shape (evaluation.py).
+A run is looked at, never touched; it may be running, dead or finished. Rules are pure functions of a `RunRecord`.
+The readiness of a saved evaluation is reported in the same shape.
 """
 
 from __future__ import annotations
@@ -13,11 +13,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from whet.rl.doctor.finding import SEVERITIES, most_urgent_first
-from whet.rl.doctor.finding import Change as Change
-from whet.rl.doctor.finding import Finding as Finding
+from whet.evals.readiness import Verdict
+from whet.evals.stored import open_stored
+from whet.rl.doctor.finding import SEVERITIES, Severity, most_urgent_first
+from whet.rl.doctor.finding import Advice as Advice
+from whet.rl.doctor.finding import DoctorFinding as DoctorFinding
 from whet.rl.doctor.record import RunRecord
 from whet.rl.doctor.rules import EXPLAINED_BY, RULES
+from whet.rollouts.results import METADATA, RESULTS
+from whet.rollouts.row_log import evaluation_state
+
+READINESS_SEVERITY: dict[Verdict, Severity] = {
+    "too easy": "error",
+    "too hard": "error",
+    "unknown": "error",
+    "easy": "warning",
+    "hard": "warning",
+    "good": "info",
+}
+"""error where training would teach nothing; a good verdict is listed only where something is left to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +42,7 @@ class Diagnosis:
     path: Path
     state: str  # running, finished, failed, interrupted, died, ...
     step: int  # of a run; rollouts of an evaluation
-    findings: list[Finding]  # most urgent first; empty where nothing is wrong
+    findings: list[DoctorFinding]  # most urgent first; empty where nothing is wrong
 
     @property
     def ill(self) -> bool:
@@ -36,7 +50,7 @@ class Diagnosis:
         return any(finding.severity == "error" for finding in self.findings)
 
 
-def diagnose(run: RunRecord) -> list[Finding]:
+def diagnose(run: RunRecord) -> list[DoctorFinding]:
     """What is wrong with a run, most urgent first; empty where nothing is.
 
     What the live view says, which holds the first and the last steps alone, is found of a whole run too.
@@ -54,7 +68,7 @@ def diagnose(run: RunRecord) -> list[Finding]:
     return most_urgent_first([finding for finding in found if not _is_explained(finding, found)])
 
 
-def _is_explained(finding: Finding, found: Sequence[Finding]) -> bool:
+def _is_explained(finding: DoctorFinding, found: Sequence[DoctorFinding]) -> bool:
     """Whether it follows from another one, at least as severe: a warning never hides an error."""
     severity = SEVERITIES.index(finding.severity)
     explaining = EXPLAINED_BY.get(finding.rule, ())
@@ -66,11 +80,10 @@ def examine(path: Path) -> Diagnosis:
 
     Raises `RunError` for what is neither, or cannot be read.
     """
-    from whet.rl.doctor.evaluation import is_evaluation, readiness_of
     from whet.rl.doctor.reading import read_record
 
-    if is_evaluation(path):
-        return Diagnosis("evaluation", path, *readiness_of(path))
+    if _is_evaluation(path):
+        return Diagnosis("evaluation", path, *_readiness_of(path))
     run = read_record(path)
     return Diagnosis("run", run.data.directory, run.life.state, run.steps, diagnose(run))
 
@@ -79,3 +92,27 @@ def line(path: Path) -> str | None:
     """The most urgent finding on one line; None where there is none. Raises as `examine` does."""
     findings = examine(path).findings
     return findings[0].line if findings else None
+
+
+def _is_evaluation(path: Path) -> bool:
+    """Whether a path names results of an evaluation, rather than a run."""
+    return path.name in (RESULTS, METADATA) or (path / RESULTS).is_file()
+
+
+def _readiness_of(path: Path) -> tuple[str, int, list[DoctorFinding]]:
+    """Its state, its rollouts, and what its readiness says to change. Raises `RunError` where it cannot be read."""
+    stored = open_stored(path)
+    summary = stored.summary()
+    found = summary.readiness
+    evidence = [f"{summary.rollouts} rollouts of {summary.examples} tasks, {summary.errors} of them failed"]
+    if found.score is not None:
+        evidence.append(f"{found.measure} {found.score:.3f}: {found.verdict}")
+    if found.group_std is not None and found.zero_variance_frac is not None:
+        flat = f"{found.zero_variance_frac:.0%} of the groups have no variance"
+        evidence.append(f"rewards inside a group deviate by {found.group_std:.3f} on average; {flat}")
+    findings = []
+    if found.verdict != "good" or found.advice:
+        what = f"{summary.environment} is {found.verdict} for {summary.model}"
+        changes = [Advice(advice) for advice in found.advice]
+        findings.append(DoctorFinding("readiness", READINESS_SEVERITY[found.verdict], what, evidence, changes))
+    return evaluation_state(stored.directory, stored.metadata), summary.rollouts, findings

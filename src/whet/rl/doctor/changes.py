@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from whet.rl.doctor.finding import Change, rounded
+from whet.rl.doctor.finding import Advice, rounded
 from whet.rl.doctor.record import RunRecord
 
 LARGEST_RATE = 1e-3
@@ -12,7 +12,7 @@ GROUP_SIZE = 8
 """Smallest group proposed: the default of training."""
 
 
-def lower_rate(run: RunRecord, factor: float, why: str) -> Change:
+def lower_rate(run: RunRecord, factor: float, why: str) -> Advice:
     """The learning rate divided by `factor`, and at most the largest sensible one."""
     rate = float(run.setting("learning_rate", 1e-5)) / factor
     if run.setting("optimizer.type", "adamw") != "sgd":
@@ -20,7 +20,7 @@ def lower_rate(run: RunRecord, factor: float, why: str) -> Change:
     return run.change("learning_rate", rounded(rate), why)
 
 
-def larger_groups(run: RunRecord, why: str) -> list[Change]:
+def larger_groups(run: RunRecord, why: str) -> list[Advice]:
     """Twice the group size, and at least `GROUP_SIZE`; with a batch and a concurrency that hold such groups.
 
     Empty where a batch of several groups would become a single one, or rollouts could not run at once.
@@ -38,7 +38,7 @@ def larger_groups(run: RunRecord, why: str) -> list[Change]:
     return changes
 
 
-def calmer(run: RunRecord) -> list[Change]:
+def calmer(run: RunRecord) -> list[Advice]:
     """Smaller steps, and what else keeps a policy where it is."""
     changes = [lower_rate(run, 10, "smaller steps; resume from a checkpoint before the fall")]
     if not run.setting("optimizer.max_grad_norm", 1.0):

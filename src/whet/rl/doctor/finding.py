@@ -13,8 +13,8 @@ SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """Something to change: a key of the config with its new value, or (`key` None) what a config cannot say."""
+class Advice:
+    """A change to make: a key of the config with its new value, or (`key` None) what a config cannot say."""
 
     why: str
     key: str | None = None  # as on the command line: sampling.max_tokens, env.0.weight
@@ -31,14 +31,14 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class DoctorFinding:
     """One thing that is wrong."""
 
     rule: str
     severity: Severity
     what: str  # one sentence
     evidence: Sequence[str]  # sentences with numbers and the steps they are from
-    changes: Sequence[Change]  # most important first
+    changes: Sequence[Advice]  # most important first
 
     @property
     def line(self) -> str:
@@ -58,6 +58,6 @@ def toml_value(value: Any) -> str:
     return json.dumps(value)
 
 
-def most_urgent_first(findings: Sequence[Finding]) -> list[Finding]:
+def most_urgent_first(findings: Sequence[DoctorFinding]) -> list[DoctorFinding]:
     """By severity; of equal ones in the order of the rules."""
     return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from whet.rl.doctor.finding import Change
+from whet.rl.doctor.finding import Advice
 from whet.rl.report.data import RunData
 
 WINDOW = 10
@@ -20,14 +20,14 @@ WINDOW = 10
 OPENING = 5
 """Steps at the beginning that it is compared with: before much was learned."""
 MIN_STEPS = 5
-"""Steps below which nothing is said of a trend or a level."""
+"""Steps below which nothing is reported of a trend or a level."""
 KEPT_FIRST, KEPT_LAST = 5, 50
 """Steps that are held while a run goes on: what rules call the beginning, and as much as they look back."""
 Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class MetricSeries:
     """A metric over steps, without the steps that do not have it."""
 
     steps: Sequence[int]
@@ -45,18 +45,18 @@ class Series:
         """`steps 41 to 50`."""
         return f"step {self.steps[0]}" if len(self) == 1 else f"steps {self.steps[0]} to {self.steps[-1]}"
 
-    def last(self, count: int = WINDOW) -> Series:
-        return Series(self.steps[-count:], self.values[-count:])
+    def last(self, count: int = WINDOW) -> MetricSeries:
+        return MetricSeries(self.steps[-count:], self.values[-count:])
 
-    def first(self, count: int = OPENING) -> Series:
-        return Series(self.steps[:count], self.values[:count])
+    def first(self, count: int = OPENING) -> MetricSeries:
+        return MetricSeries(self.steps[:count], self.values[:count])
 
-    def means(self, width: int) -> Series:
+    def means(self, width: int) -> MetricSeries:
         """The mean of each `width` values in a row, at the last of their steps."""
-        places = range(width, len(self) + 1)
-        return Series(
-            [self.steps[end - 1] for end in places],
-            [math.fsum(self.values[end - width : end]) / width for end in places],
+        ends = range(width, len(self) + 1)
+        return MetricSeries(
+            [self.steps[end - 1] for end in ends],
+            [math.fsum(self.values[end - width : end]) / width for end in ends],
         )
 
 
@@ -69,7 +69,7 @@ class Life:
     last_error: str | None = None
     stalled: Sequence[str] = ()  # what it waits for longer than usual, since its last step
     faults: Sequence[str] = ()  # of checkpoints that cannot be trusted
-    checkpoints: Sequence[int] | None = None  # their steps; None where nobody looked
+    checkpoints: Sequence[int] | None = None  # their steps; None where it was not read
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +97,9 @@ class RunRecord:
     def steps(self) -> int:
         return self.data.steps
 
-    def series(self, metric: str) -> Series:
+    def series(self, metric: str) -> MetricSeries:
         found = [(int(row["step"]), float(row[metric])) for row in self.data.metrics if row.get(metric) is not None]
-        return Series([step for step, _ in found], [value for _, value in found])
+        return MetricSeries([step for step, _ in found], [value for _, value in found])
 
     def setting(self, key: str, default: Any = None) -> Any:
         """A value of the config by its path, such as `sampling.max_tokens`; `default` where it is not set."""
@@ -113,9 +113,9 @@ class RunRecord:
                 return default
         return found
 
-    def change(self, key: str, value: Any, why: str) -> Change:
+    def change(self, key: str, value: Any, why: str) -> Advice:
         """`key = value`, with what it is now."""
-        return Change(why, key, value, self.setting(key))
+        return Advice(why, key, value, self.setting(key))
 
     @property
     def noise(self) -> float:

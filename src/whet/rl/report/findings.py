@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from whet.display.html import Html, join, tag
-from whet.rl.doctor.finding import Finding
+from whet.rl.doctor.finding import DoctorFinding
 
 
-def findings_html(findings: Sequence[Finding]) -> Html:
+def findings_html(findings: Sequence[DoctorFinding]) -> Html:
     """What is wrong, what shows it, and what to change; nothing where nothing is wrong."""
     if not findings:
         return join()
     return join(tag("h2", "What the doctor found"), *map(_finding, findings))
 
 
-def _finding(finding: Finding) -> Html:
+def _finding(finding: DoctorFinding) -> Html:
     changes = [tag("li", tag("b", "Change: "), change.text) for change in finding.changes]
     evidence = [tag("li", line) for line in finding.evidence]
     return join(

@@ -12,7 +12,7 @@ from whet.display.document import document
 from whet.display.html import Html, join, tag
 from whet.display.svg import figure
 from whet.display.text import number
-from whet.rl.doctor.finding import Finding
+from whet.rl.doctor.finding import DoctorFinding
 from whet.rl.monitors.progress import Comparison, Difference, compare
 from whet.rl.report.data import RunData
 from whet.rl.report.findings import findings_html
@@ -22,7 +22,7 @@ from whet.system.terminal import duration
 PAIRED = "± is half the width of the 95 % interval of the change, paired over tasks."
 
 
-def page(run: RunData, findings: Sequence[Finding] = ()) -> str:
+def page(run: RunData, findings: Sequence[DoctorFinding] = ()) -> str:
     """The whole document."""
     body = [
         _head(run),
