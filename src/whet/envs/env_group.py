@@ -17,9 +17,9 @@ from typing import Any, cast, final
 from whet.calls import call_all
 from whet.clients.client import Client
 from whet.decorators import teardown
-from whet.envs.datasets import Row, RowDataset
+from whet.envs.config.texts import SYSTEM_PROMPT, Wording, joined, texts_for
+from whet.envs.data.datasets import Row, RowDataset
 from whet.envs.environment import Environment
-from whet.envs.texts import SYSTEM_PROMPT, Wording, joined, texts_for
 from whet.errors import ConfigError
 from whet.messages import copy_value
 from whet.rubrics.judge_rubric import JudgeRubric

@@ -6,19 +6,25 @@ recorded as the rollout's error (`EnvError`), which says where it was raised.
 
 from __future__ import annotations
 
+import asyncio
+import atexit
+import logging
+import weakref
 from abc import ABC
 from collections.abc import Callable, Mapping
 from typing import Any, final
 
 from whet.calls import CallSpec, call_all, describe, is_awaitable, resolve
 from whet.decorators import discover_decorated
-from whet.envs.exit import close_at_exit
 from whet.errors import EnvError, Error, SandboxFileError, WhetError
 from whet.rollouts.limits import to_the_end
 from whet.rubrics.rubric import Rubric
 from whet.types import State
 
 Handler = tuple[Callable[..., Any], CallSpec]
+logger = logging.getLogger(__name__)
+_open: weakref.WeakSet[Hooked] = weakref.WeakSet()
+"""Environments with `@teardown` handlers that are not closed yet: closed at exit."""
 
 
 class Hooked(ABC):
@@ -32,7 +38,10 @@ class Hooked(ABC):
         self._teardown_handlers = self._handlers("teardown")
         self._closed = False
         if self._teardown_handlers:
-            close_at_exit(self)
+            if not _open:
+                atexit.unregister(_close_open)
+                atexit.register(_close_open)
+            _open.add(self)
 
     @final
     async def is_completed(self, state: State, **kwargs: Any) -> bool:
@@ -92,3 +101,11 @@ class Hooked(ABC):
 
     async def _teardown(self) -> None:
         await self.close()
+
+
+def _close_open() -> None:
+    for env in list(_open):
+        try:
+            asyncio.run(env.close())
+        except Exception:  # the others are closed too
+            logger.exception("closing %s at exit", type(env).__name__)

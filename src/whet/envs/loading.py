@@ -22,10 +22,10 @@ from types import ModuleType
 from typing import Any
 
 from whet.compat.alias import advice_on, alias_where_needed
-from whet.envs.arguments import nearest
+from whet.envs.config.arguments import nearest
+from whet.envs.config.sections import COMPONENTS, SECTIONS, typed_config, with_files
+from whet.envs.config.texts import SYSTEM_PROMPT
 from whet.envs.environment import Environment
-from whet.envs.sections import COMPONENTS, SECTIONS, typed_config, with_files
-from whet.envs.texts import SYSTEM_PROMPT
 from whet.errors import EnvironmentLoadError, WhetError
 
 LOCAL_FOLDER = "environments"

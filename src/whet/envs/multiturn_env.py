@@ -17,10 +17,10 @@ from typing import Any, final
 from whet.calls import resolve
 from whet.clients.client import Client
 from whet.decorators import cleanup, stop
-from whet.envs.arguments import Check, check_values
+from whet.envs.config.arguments import Check, check_values
+from whet.envs.config.texts import wording_of
 from whet.envs.environment import Environment
 from whet.envs.steps import completion_messages, step_tokens
-from whet.envs.texts import wording_of
 from whet.errors import OverlongPromptError, WhetError
 from whet.messages import normalize_messages
 from whet.rollouts.limits import to_the_end

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from whet.clients.make import made_from_config, resolve_client
-from whet.envs.arguments import nearest
+from whet.envs.config.arguments import nearest
 from whet.envs.hooks import Hooked
 from whet.errors import ConfigError
 from whet.rollouts import scheduler
@@ -25,7 +25,7 @@ from whet.types import GenerateOutputs, RolloutInput, SamplingArgs, State
 
 if TYPE_CHECKING:
     from whet.clients.client import Client
-    from whet.envs.datasets import RowDataset
+    from whet.envs.data.datasets import RowDataset
 
 
 class Running(Hooked):

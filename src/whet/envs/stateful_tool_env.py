@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from whet.calls import name_of, resolve
-from whet.envs.arguments import nearest
+from whet.envs.config.arguments import nearest
 from whet.envs.tool_env import ToolEnv
 from whet.errors import ConfigError
 from whet.types import Messages, State

@@ -13,7 +13,7 @@ from typing import Any
 
 from whet.calls import name_of, resolve
 from whet.decorators import stop
-from whet.envs.arguments import Check, check_values
+from whet.envs.config.arguments import Check, check_values
 from whet.envs.multiturn_env import MultiTurnEnv
 from whet.envs.tool_schemas import call_spread, spread_signature, tool_from_function
 from whet.errors import ConfigError, InfraError, SandboxFileError, ToolCallError, ToolParseError, WhetError

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from whet.envs.arguments import nearest
+from whet.envs.config.arguments import nearest
 from whet.envs.env_group import EnvGroup
 from whet.envs.environment import Environment
 from whet.envs.loading import load_environment

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from whet.config import aliases_of, fields_with, options_of, split_lists, validate
-from whet.envs.sections import loader_arguments, with_files
+from whet.envs.config.sections import loader_arguments, with_files
 from whet.errors import ConfigError
 from whet.evals.config import EvalConfig
 

@@ -1,6 +1,6 @@
 """Which texts of environments are optimised: the candidate that a search begins from, and candidates put to use.
 
-A component is named as in `envs/texts.py`. Of several environments, what is the same in all that have it is one
+A component is named as in `envs/config/texts.py`. Of several environments, what is the same in all that have it is one
 component; what is not has the environment's label: `system_prompt@wordle`.
 """
 
@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from whet.envs.config.texts import JUDGE, SYSTEM_PROMPT, TOOL, joined, texts_for
 from whet.envs.environment import Environment
-from whet.envs.texts import JUDGE, SYSTEM_PROMPT, TOOL, joined, texts_for
 from whet.errors import ConfigError, GepaError
 from whet.gepa.config import Kind
 from whet.gepa.types import Candidate

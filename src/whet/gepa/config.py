@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from whet.clients.endpoints import DEFAULT_FILE
 from whet.config import StrictModel
-from whet.envs.table import EnvTable
+from whet.envs.config.env_table import EnvTable
 from whet.evals.config import EvalConfig
 from whet.system.redaction import redacted
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from whet.config import read_toml, validate
-from whet.envs.sections import with_files
+from whet.envs.config.sections import with_files
 from whet.errors import ConfigError, GepaError
 from whet.evals.options import resolve_paths
 from whet.gepa.components import read_seed_prompt

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from whet.envs.config.sections import COMPONENTS
+from whet.envs.config.texts import SYSTEM_PROMPT, texts_for
 from whet.envs.environment import Environment
 from whet.envs.loading import takes_system_prompt
-from whet.envs.sections import COMPONENTS
-from whet.envs.texts import SYSTEM_PROMPT, texts_for
 from whet.evals.config import EvalConfig
 from whet.gepa.components import BEST_COMPONENTS, BEST_PROMPT, of_environment
 from whet.gepa.config import EnvSection, GepaConfig

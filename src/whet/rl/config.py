@@ -14,8 +14,8 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from whet.config import StrictModel, all_keys, apply_overrides, parse_overrides, read_toml, validate
-from whet.envs.sections import with_files
-from whet.envs.table import EnvTable
+from whet.envs.config.env_table import EnvTable
+from whet.envs.config.sections import with_files
 from whet.errors import ConfigError
 from whet.inference.protocol import GREEDY_BELOW
 from whet.rl.data.buffer import BufferConfig

@@ -15,9 +15,9 @@ from whet.clients.client import Client
 from whet.clients.config import EndpointConfig
 from whet.clients.make import resolve_client
 from whet.decorators import cleanup, setup, stop
-from whet.envs.datasets import RowDataset
+from whet.envs.config.texts import opening, wording_of
+from whet.envs.data.datasets import RowDataset
 from whet.envs.multiturn_env import MultiTurnMonitorRubric
-from whet.envs.texts import opening, wording_of
 from whet.errors import ConfigError, DatasetError
 from whet.messages import normalize_messages
 from whet.rubrics.rubric import Rubric

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from whet.calls import describe
-from whet.envs.arguments import nearest
+from whet.envs.config.arguments import nearest
 from whet.errors import ConfigError
 
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from whet.calls import CallSpec, name_of
 from whet.config import validate
 from whet.decorators import discover_decorated
-from whet.envs.arguments import nearest
+from whet.envs.config.arguments import nearest
 from whet.errors import ConfigError
 from whet.rubrics.rubric import GROUP_PARAMETERS
 from whet.tasksets.config import SignalTuning, Stage

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn, Self
 
-from whet.envs.datasets import Row, RowDataset
+from whet.envs.data.datasets import Row, RowDataset
 from whet.errors import DatasetError
 from whet.messages import copy_value, normalize_messages
 from whet.types import SystemMessage, UserMessage

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from whet.envs.texts import JUDGE, TOOL
+from whet.envs.config.texts import JUDGE, TOOL
 from whet.gepa.reflection.answer import CLOSE, OPEN
 from whet.gepa.reflection.excerpts import excerpt, fit, shares
 from whet.messages import whole_characters

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from whet.clients.client import Client
-from whet.envs.texts import JUDGE, TOOL
+from whet.envs.config.texts import JUDGE, TOOL
 from whet.errors import (
     ContentFilterError,
     EmptyModelResponseError,

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from whet.envs.texts import JUDGE, TOOL
+from whet.envs.config.texts import JUDGE, TOOL
 from whet.gepa.types import Scored
 from whet.messages import as_tool_call, readable_text
 from whet.system.files import json_line

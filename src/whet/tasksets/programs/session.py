@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from whet.calls import CallSpec, describe, is_awaitable, name_of
+from whet.envs.config.arguments import normalize_tool_defs
 from whet.envs.steps import completion_messages
-from whet.envs.tool_defs import normalize_tool_defs
 from whet.errors import EnvError, Error, WhetError
 from whet.messages import normalize_messages
 from whet.tasksets.programs.opening import Opening, SessionGateway

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from whet.calls import CallSpec, resolve
-from whet.envs.arguments import nearest
+from whet.envs.config.arguments import nearest
 from whet.errors import ConfigError
 from whet.tasksets.refs import resolve_function
 

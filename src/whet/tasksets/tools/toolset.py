@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from whet.calls import CallSpec, name_of
-from whet.envs.arguments import nearest
+from whet.envs.config.arguments import nearest
 from whet.errors import ConfigError
 from whet.tasksets.config import MCPToolConfig, ToolsetConfig, given_fields
 from whet.tasksets.refs import resolve_function, resolve_ref

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from whet.calls import CallSpec, describe, resolve
-from whet.envs.arguments import nearest
+from whet.envs.config.arguments import nearest
 from whet.errors import ConfigError, EnvError, Error, WhetError
 from whet.messages import normalize_messages
 from whet.tasksets.config import UserConfig

@@ -1,16 +1,17 @@
-"""Arguments that make no sense: misspelt ones with the nearest name that would have been taken, and wrong values."""
+"""Constructor arguments checked: unknown names with the nearest known one, wrong values, and tools in any form."""
 
 from __future__ import annotations
 
 import difflib
 import inspect
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any, TypeAlias
 
 from whet.errors import ConfigError
 from whet.system.logs import warning_once
+from whet.types import Tool
 
 _log = logging.getLogger(__name__)
 NO_LONGER = {"oai_tools": "Give tool_defs=[{'name': ..., 'description': ..., 'parameters': {...}}] instead."}
@@ -65,6 +66,24 @@ def nearest(given: str, known: Iterable[str]) -> str:
     if near:
         return f" Did you mean '{near[0]}'?"
     return f" It takes: {', '.join(names)}." if names else " It takes none."
+
+
+def normalize_tool_defs(tool_defs: Sequence[Any] | None) -> list[Tool] | None:
+    """Tools as `Tool`, from dicts with name, description and parameters."""
+    if tool_defs is None:
+        return None
+    tools = []
+    for tool in tool_defs:
+        fields = tool if isinstance(tool, dict) else tool.model_dump(exclude_none=True)
+        if fields.get("type") == "function" and isinstance(fields.get("function"), dict):
+            raise ConfigError(
+                "tool_defs holds a tool in the OpenAI form; give {'name': ..., 'description': ..., 'parameters': ...}."
+            )
+        missing = [name for name in ("name", "description", "parameters") if name not in fields]
+        if missing:
+            raise ConfigError(f"a tool in tool_defs has no {' and no '.join(missing)}: {fields!r}.")
+        tools.append(tool if isinstance(tool, Tool) else Tool(**fields))
+    return tools
 
 
 def _constructor_arguments(cls: type) -> list[str]:

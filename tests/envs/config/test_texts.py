@@ -12,7 +12,7 @@ import pytest
 
 import whet
 from whet.clients.scripted import ScriptedClient
-from whet.envs.texts import joined, texts_for
+from whet.envs.config.texts import joined, texts_for
 from whet.errors import ConfigError, EnvironmentLoadError
 
 ROWS = [{"question": f"question {number}", "answer": str(number)} for number in range(3)]

@@ -10,7 +10,7 @@ from typing import Any, Self
 from pydantic import Field, model_validator
 
 from whet.config import StrictModel
-from whet.envs.sections import loader_arguments
+from whet.envs.config.sections import loader_arguments
 from whet.errors import ConfigError
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from whet.envs.arguments import nearest
+from whet.envs.config.arguments import nearest
 from whet.errors import ConfigError, DatasetError, MissingExtraError
 from whet.parsers.answers import extract_boxed_answer, extract_hash_answer
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import whet
-from whet.envs.sections import loader_arguments
+from whet.envs.config.sections import loader_arguments
 from whet.errors import ConfigError, EnvironmentLoadError
 from whet.rl.config import RunConfig, load_run_config
 

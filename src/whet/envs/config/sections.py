@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from whet.envs.texts import SYSTEM_PROMPT
+from whet.envs.config.texts import SYSTEM_PROMPT
 from whet.errors import ConfigError
 
 SECTIONS = ("taskset", "harness")

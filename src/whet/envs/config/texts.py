@@ -16,7 +16,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-from whet.envs.arguments import nearest
+from whet.envs.config.arguments import nearest
 from whet.errors import ConfigError
 from whet.messages import content_text
 from whet.rubrics.judge_rubric import JudgeRubric, judging_by

@@ -1,0 +1,1 @@
+"""What a caller gives an environment: arguments, sections of a config file, texts."""

@@ -1,0 +1,1 @@
+"""Dataset rows: of an environment, and of the named example datasets."""
