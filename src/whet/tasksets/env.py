@@ -6,6 +6,7 @@ with a program, it is the program that says what the model is shown. The rollout
 
 from __future__ import annotations
 
+import functools
 import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -136,10 +137,6 @@ class Env(Lifecycle):
         """Whether the attempts at a task share an object."""
         return self._plan.shares_in_groups
 
-    @property
-    def updates_groups(self) -> bool:
-        return bool(self._plan.group("update"))
-
     def add_rubric(self, rubric: Rubric) -> None:
         """Score by `rubric` too; rewards add up. What it calls `answer` is the task's."""
         use_reference_answers(rubric)
@@ -227,7 +224,9 @@ class Env(Lifecycle):
         state["tool_defs"] = state.tools_now.definitions
         state["tools"] = sorted(state.tools_now.shown)
         if self.program is not None:
-            state.session = Session(self.program, state, self._plan.user, self._gateway_of_programs)
+            state.session = Session(
+                self.program, state, functools.partial(self._ask_user, state), self._gateway_of_programs
+            )
         for function in self._functions("setup", state):
             await self._call(function, state)
 
@@ -251,8 +250,8 @@ class Env(Lifecycle):
             stopped_by = await self._stopped_by(state)
             if stopped_by is not None:
                 return self._end(state, stopped_by, added)
-        if not calls and self._plan.user is not None:
-            added = await self._plan.user.reply(state.tools_now, messages)
+        if not calls:
+            added = await self._ask_user(state, messages)
         if not added:
             return self._end(state, await self._stopped_by(state) or "no_tools", [])
         if self._turns_are_up(state):
@@ -313,6 +312,12 @@ class Env(Lifecycle):
             await state.session.close()
         if state.ended_by and state["error"] is None and not (state.get("timed_out") or state.get("prompt_too_long")):
             state["stop_condition"] = state.ended_by
+
+    async def _ask_user(self, state: TaskState, messages: Messages) -> Messages:
+        """What the user of taskset or harness says after `messages`; nothing where there is none."""
+        if self._plan.user is None or state.tools_now is None:
+            return []
+        return await self._plan.user.reply(state.tools_now, messages)
 
     async def _next_prompt(self, state: TaskState, session: Session) -> Messages:
         if session.asked is not None:

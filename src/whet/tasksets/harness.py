@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
+import whet
 from whet.envs.config.arguments import nearest
 from whet.errors import ConfigError
 from whet.tasksets.config import HarnessConfig
@@ -14,9 +15,6 @@ from whet.tasksets.refs import resolve_function, resolve_ref
 from whet.tasksets.state import NOT_HERE, TaskState
 from whet.tasksets.task import Task
 from whet.tasksets.taskset import Taskset
-
-if TYPE_CHECKING:
-    from whet.tasksets.env import Env
 
 PROGRAM_KINDS = ("base", "fn", "command")
 SANDBOX_OPTIONS = ("files", "dirs", "setup", "env", "artifacts", "args", "bindings")
@@ -93,7 +91,7 @@ class Harness(Part):
         usual = HarnessConfig.model_fields["max_turns"].default
         self.says_max_turns = max_turns is not None or "max_turns" in read.model_fields_set or self.max_turns != usual
         self.taskset: Taskset | None = None
-        self._alone: Env | None = None
+        self._alone: whet.Env | None = None
         self._read(
             read,
             system_prompt=system_prompt,
@@ -113,10 +111,8 @@ class Harness(Part):
 
         What fails inside is in `state["error"]`. Group functions do not run: there is no group.
         """
-        from whet.tasksets.env import Env
-
         if self._alone is None or self._alone.taskset is not self.taskset:
-            self._alone = Env(Taskset(source=[]) if self.taskset is None else self.taskset, self)
+            self._alone = whet.Env(Taskset(source=[]) if self.taskset is None else self.taskset, self)
         return await self._alone.run_task(task, state)
 
     async def teardown(self) -> None:

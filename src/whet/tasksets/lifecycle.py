@@ -15,7 +15,7 @@ from whet.envs.multiturn_env import MultiTurnEnv
 from whet.errors import EnvError, Error, WhetError
 from whet.rollouts.limits import to_the_end
 from whet.rubrics.rubric import mark_unscored
-from whet.tasksets.programs.opening import SessionGateway, make_gateway
+from whet.tasksets.programs.session import SessionGateway, make_gateway
 from whet.tasksets.resolve import Plan
 from whet.tasksets.signals import Function, Kind, in_order
 from whet.tasksets.start import GROUP
@@ -86,6 +86,10 @@ class Lifecycle(MultiTurnEnv):
         """Make a rollout errored that may have been scored already."""
         self._record_error(state, error, where)
         state["reward"] = state["advantage"] = None
+
+    @property
+    def updates_groups(self) -> bool:
+        return bool(self._plan.group("update"))
 
     async def update_group(self, states: Sequence[State]) -> None:
         await self._call_for_group("update", states)

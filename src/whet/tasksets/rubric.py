@@ -9,23 +9,21 @@ This is the order of 0.1.14, but for the advantage, which is computed once and l
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from whet.calls import resolve
 from whet.errors import ConfigError, RewardError, WhetError
 from whet.rubrics.rubric import Rubric, assign_advantages, mark_unscored, set_advantages, within_score_sem
 from whet.rubrics.rubric_group import RubricGroup
+from whet.tasksets.lifecycle import Lifecycle
 from whet.tasksets.signals import Function, in_order
 from whet.types import State
-
-if TYPE_CHECKING:
-    from whet.tasksets.env import Env
 
 
 class SignalRubric(Rubric):
     """The rewards and metrics of a taskset and a harness."""
 
-    def __init__(self, env: Env) -> None:
+    def __init__(self, env: Lifecycle) -> None:
         super().__init__()
         self.env = env
         self.of_groups: set[Any] = set()
@@ -79,7 +77,7 @@ class SignalRubric(Rubric):
 class EnvRubric(RubricGroup):
     """All that scores an environment of a taskset: its signals, and the rubrics added to it."""
 
-    def __init__(self, env: Env, others: Sequence[Rubric]) -> None:
+    def __init__(self, env: Lifecycle, others: Sequence[Rubric]) -> None:
         self.signals = SignalRubric(env)
         super().__init__([self.signals, *others])
         self.env = env

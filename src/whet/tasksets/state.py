@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from whet.errors import ConfigError, EnvError
 from whet.rollouts.states import new_state
+from whet.tasksets.programs.opening import endpoint_config
 from whet.types import State
 
 if TYPE_CHECKING:
@@ -124,6 +125,4 @@ class TaskState(State):
         """
         if self.session is None:
             raise EnvError("state.get_endpoint_config: only a program has an address of its model, while it runs")
-        from whet.tasksets.programs.opening import endpoint_config
-
         return endpoint_config(self.session.opening(), self.get_model(), api)

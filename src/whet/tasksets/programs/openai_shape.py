@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import importlib
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 from whet.errors import MissingExtraError
 from whet.types import Response, Tool
 
-if TYPE_CHECKING:
-    from whet.tasksets.programs.session import Session
-
 ADDRESS = "http://rollout.invalid/v1"  # a name that resolves nowhere; nothing is ever sent to it
 
 
-def openai_client(session: Session, *, sync: bool) -> Any:
+Respond = Callable[[Any, Any], Awaitable[Response]]
+"""One turn of the rollout: the response to messages, given tools."""
+
+
+def openai_client(respond: Respond, wait: Callable[[Awaitable[Any]], Any], *, sync: bool) -> Any:
+    """`openai.AsyncOpenAI` (or `OpenAI`) on `respond`; `wait` gives a thread the result of something async."""
     try:
         import openai
     except ImportError as error:
@@ -30,12 +33,12 @@ def openai_client(session: Session, *, sync: bool) -> Any:
 
     class AsyncTransport(http.AsyncBaseTransport):  # type: ignore[misc,name-defined]
         async def handle_async_request(self, request: Any) -> Any:
-            status, body = await answer(session, request.url.path, await request.aread())
+            status, body = await answer(respond, request.url.path, await request.aread())
             return http.Response(status, json=body)
 
     class Transport(http.BaseTransport):  # type: ignore[misc,name-defined]
         def handle_request(self, request: Any) -> Any:
-            status, body = session.wait(answer(session, request.url.path, request.read()))
+            status, body = wait(answer(respond, request.url.path, request.read()))
             return http.Response(status, json=body)
 
     settings: dict[str, Any] = {"api_key": "none", "base_url": ADDRESS, "max_retries": 0, "timeout": None}
@@ -44,7 +47,7 @@ def openai_client(session: Session, *, sync: bool) -> Any:
     return openai.AsyncOpenAI(**settings, http_client=http.AsyncClient(transport=AsyncTransport()))
 
 
-async def answer(session: Session, path: str, body: bytes) -> tuple[int, dict[str, Any]]:
+async def answer(respond: Respond, path: str, body: bytes) -> tuple[int, dict[str, Any]]:
     """Status and body of the response to one request."""
     if not path.endswith("/chat/completions"):
         return refusal(f"{path} is not there: a session speaks chat completions only")
@@ -55,7 +58,7 @@ async def answer(session: Session, path: str, body: bytes) -> tuple[int, dict[st
         return refusal(f"n = {request['n']}: a session gives one answer at a time")
     try:
         tools = [as_tool(tool) for tool in request.get("tools") or []]
-        response = await session.respond(request["messages"], tools)
+        response = await respond(request["messages"], tools)
     except (KeyError, TypeError, ValueError) as error:
         return refusal(f"the request is not a chat completion: {error}")
     return 200, completion(response)

@@ -15,24 +15,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import inspect
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from whet.calls import CallSpec, describe, is_awaitable, name_of
 from whet.envs.config.arguments import normalize_tool_defs
 from whet.envs.steps import completion_messages
-from whet.errors import EnvError, Error, WhetError
+from whet.errors import EnvError, Error, MissingExtraError, WhetError
 from whet.messages import normalize_messages
-from whet.tasksets.programs.opening import Opening, SessionGateway
-from whet.tasksets.state import TaskState
-from whet.tasksets.tools.user import User
-from whet.types import AssistantMessage, Messages, Response, Tool
+from whet.tasksets.programs.openai_shape import openai_client
+from whet.tasksets.programs.opening import Opening
+from whet.types import AssistantMessage, Messages, Response, State, Tool
 
 T = TypeVar("T")
+GATEWAY = ("whet.gateway.rollouts", "RolloutGateway")
 GRACE_S = 5.0
 """How long a program that is cancelled may take to clean up before the rollout goes on without it."""
 logger = logging.getLogger(__name__)
@@ -53,14 +54,14 @@ class Session:
     def __init__(
         self,
         program: Callable[..., Any],
-        state: TaskState,
-        user: User | None = None,
+        state: State,
+        ask_user: Callable[[Messages], Awaitable[Messages]] | None = None,
         gateway: Callable[[], SessionGateway] | None = None,
     ) -> None:
         self.state = state
         self._gateway = gateway
         self._opening: Opening | None = None
-        self._user = user
+        self._ask_user = ask_user
         self._program = program
         self._loop = asyncio.get_running_loop()
         self._requests: asyncio.Queue[Request] = asyncio.Queue()
@@ -93,9 +94,9 @@ class Session:
 
     async def ask_user(self, messages: Any) -> Messages:
         """What the user of taskset or harness says after `messages`; an empty list where there is none."""
-        if self._user is None or self.state.tools_now is None:
+        if self._ask_user is None:
             return []
-        return await self._user.reply(self.state.tools_now, normalize_messages(messages, field_name="messages"))
+        return await self._ask_user(normalize_messages(messages, field_name="messages"))
 
     def wait(self, work: Awaitable[T]) -> T:
         """For plain functions, which run in a thread of their own: the result of something async of this rollout.
@@ -114,9 +115,7 @@ class Session:
 
     def openai(self, *, sync: bool = False) -> Any:
         """An `openai.AsyncOpenAI` (or `OpenAI`) whose chat completions are turns of this rollout."""
-        from whet.tasksets.programs.openai_shape import openai_client
-
-        return openai_client(self, sync=sync)
+        return openai_client(self.respond, self.wait, sync=sync)
 
     def opening(self) -> Opening:
         """An address on loopback whose requests are turns of this rollout, until it is over."""
@@ -206,12 +205,43 @@ class Session:
         result = running.result()
         if result is None or result is self.state:
             return
-        if isinstance(result, TaskState) or not isinstance(result, Mapping):
+        if isinstance(result, type(self.state)) or not isinstance(result, Mapping):
             raise EnvError(
                 f"program '{name}' returned {type(result).__name__}; it should return nothing, the state it was given, "
                 "or fields for it"
             )
         self.state.update(result)
+
+
+class SessionGateway(Protocol):
+    """Gives the programs of one environment addresses of their models.
+
+    The server belongs to the gateway, a room above this one, which is imported when it is first needed.
+    """
+
+    def open(self, session: Session) -> Opening:
+        """From now on, requests at the opening are turns of this rollout. To be called on its event loop."""
+        ...
+
+    async def shut(self, opening: Opening) -> None:
+        """Requests there are refused from now on."""
+        ...
+
+    async def close(self) -> None:
+        """This environment needs no server any longer."""
+        ...
+
+
+def make_gateway(whose: str = "Harness(program={command = [...]})") -> SessionGateway:
+    """Raises `MissingExtraError` where the server's packages are not installed."""
+    module, name = GATEWAY
+    try:
+        made: SessionGateway = getattr(importlib.import_module(module), name)()
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == "whet":
+            raise
+        raise MissingExtraError(whose, "serve") from error
+    return made
 
 
 def _on_a_loop() -> bool:
