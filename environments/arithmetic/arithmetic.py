@@ -49,7 +49,7 @@ def load_environment(
         max_number: Largest number in a sum; more is harder.
     """
     if not 5 <= max_number <= 999:
-        raise ValueError(f"max_number must lie between 5 and 999, got {max_number}")
+        raise ValueError(f"max_number must be between 5 and 999, got {max_number}")
     rubric = whet.MathRubric()  # its parser takes what is in the box, and nothing where there is none
     rubric.add_metric(exact_match)
     return whet.SingleTurnEnv(

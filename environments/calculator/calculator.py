@@ -121,7 +121,7 @@ def load_environment(
         max_turns: Turns after which an attempt ends, tool calls included.
     """
     if max_number < 20 or max_number > 999:
-        raise ValueError(f"max_number must lie between 20 and 999, got {max_number}")
+        raise ValueError(f"max_number must be between 20 and 999, got {max_number}")
     unknown = sorted(set(operations) - set(OPERATIONS))
     if unknown or not operations:
         raise ValueError(f"operations must be some of {', '.join(OPERATIONS)}, got {', '.join(operations) or 'none'}")

@@ -111,7 +111,7 @@ def is_awaitable(value: Any) -> bool:
 def describe(error: BaseException, function: Callable[..., Any] | None = None) -> str:
     """`ValueError: text (file.py:12)`, with the innermost line of the traceback.
 
-    Where that is a library's and `function` is given, the innermost line beside that function comes before it.
+    Where that line is a library's and `function` is given, the innermost line in the file of `function` precedes it.
     """
     lines = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
     folder = os.path.dirname(_file_of(function)) if function is not None else ""

@@ -186,7 +186,7 @@ def _suggest(model: type[BaseModel], location: list[Any]) -> str:
     if near:
         return f" Did you mean '{'.'.join([*map(str, parents), near[0]])}'?"
     if parents and wrong in model.model_fields:
-        return f" Did you mean '{wrong}'? In a file it stands above the first [table], to which all below belongs."
+        return f" Did you mean '{wrong}'? In a file it goes above the first [table] header."
     everywhere = all_keys(model)
     near = difflib.get_close_matches(wrong, [key.rpartition(".")[2] for key in everywhere], n=1, cutoff=0.75)
     if near:

@@ -1,17 +1,16 @@
 """The error hierarchy.
 
-Two families, told apart by whose fault they are:
+Two families, by cause:
 
 * `WhetError`: a mistake in what the user gave (config, path, dataset, package). The command line prints
-  its message as it is and exits with 2; nobody ever sees a traceback for one. Each message says what was
-  wrong, where, and what to do.
+  its message without a traceback and exits with 2. Each message says what was wrong, where, and what to do.
 * `Error`: something failed *inside one rollout*. It is stored in `state["error"]`, the rollout counts as errored,
   and the run goes on. The names are those of the `verifiers` 0.1 contract, so environments can catch and raise them.
 """
 
 
 class WhetError(Exception):
-    """A mistake the user can mend: what was wrong, where, and what to do about it."""
+    """A mistake the user can fix: what was wrong, where, and what to do about it."""
 
 
 class ConfigError(WhetError, ValueError):  # a ValueError in the 0.1 contract, and caught as one
@@ -39,7 +38,7 @@ class MissingExtraError(WhetError):
 
 
 class MissingKeyError(WhetError, ValueError):  # a ValueError in the 0.1 contract, and caught as one
-    """Environment variables that an environment asked for with `ensure_keys` are not set: `missing`, or `keys`."""
+    """Environment variables that an environment requires with `ensure_keys` are not set: `missing`, or `keys`."""
 
     def __init__(self, missing: list[str]) -> None:
         names = ", ".join(missing)
@@ -54,15 +53,15 @@ class EndpointError(WhetError):
 
 
 class EndpointUnreachableError(EndpointError):
-    """At a model endpoint's address nobody was ever reached: it is wrong, or the server has not been started."""
+    """A model endpoint was never reachable: the address is wrong, or the server has not been started."""
 
 
 class SandboxUnavailableError(WhetError):
-    """A kind of sandbox cannot run on this machine; the message has the command that mends it."""
+    """A kind of sandbox cannot run on this machine; the message has the command that fixes it."""
 
 
 class RunError(WhetError):
-    """A run directory or a checkpoint cannot be used as asked."""
+    """A run directory or a checkpoint cannot be used in the requested way."""
 
 
 class TrainingError(WhetError):

@@ -135,7 +135,7 @@ def content_text(content: Any) -> str:
 
 
 def readable_text(content: Any) -> str:
-    """What a person is shown of a message's content: its text, and a mark where an image or a sound is."""
+    """The content of a message as shown to users: its text, and a mark where an image or a sound is."""
     if not isinstance(content, list):
         return content_text(content)
     return " ".join(filter(None, (_MARKS.get(_kind(part)) or content_text([part]) for part in content)))
@@ -149,7 +149,7 @@ def _kind(part: Any) -> str:
 def whole_characters(value: Any) -> Any:
     """JSON-shaped `value` with half characters replaced (lone surrogates, as in a file name that is no UTF-8).
 
-    Neither a server nor a tokenizer takes them. Messages keep them; only what is sent is mended.
+    Neither a server nor a tokenizer takes them. Messages keep them; only what is sent is repaired.
     """
     if isinstance(value, str):
         if not value.isascii():

@@ -1,4 +1,4 @@
-"""The words every room uses: messages, tools, responses, trajectory steps, states, results.
+"""The types that all rooms share: messages, tools, responses, trajectory steps, states, results.
 
 Messages are OpenAI-shaped. They are plain `dict` subclasses whose keys can also be read as attributes, so
 `m["content"]`, `m.get("content")` and `m.content` are the same thing, JSON needs no conversion, and a rollout
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from whet.clients.client import Client
 
 Info: TypeAlias = dict[str, Any]
-"""What a row carries for its environment and reward functions beside prompt and answer."""
+"""What a row carries for its environment and reward functions besides prompt and answer."""
 SamplingArgs: TypeAlias = dict[str, Any]
 """Arguments of sampling, as an OpenAI-compatible endpoint takes them."""
 RewardFunc: TypeAlias = Callable[..., float | Awaitable[float] | list[float] | Awaitable[list[float]]]
@@ -54,7 +54,7 @@ class SystemMessage(Record):
 
 
 class UserMessage(Record):
-    """What the environment says in the user's place."""
+    """A message of the environment in the role of the user."""
 
     def __init__(self, content: MessageContent = "", **extra: Any) -> None:
         super().__init__({**extra, "role": "user", "content": content_of(content)})
@@ -108,7 +108,7 @@ Messages: TypeAlias = list[Message]
 
 
 class Tool(Record):
-    """What a model is told of a tool; `parameters` is a JSON schema."""
+    """The definition of a tool for a model; `parameters` is a JSON schema."""
 
     _defaults: ClassVar[dict[str, Any]] = {"strict": None}
 
@@ -176,7 +176,7 @@ class ResponseMessage(AssistantMessage):
 
 
 class Response(Record):
-    """What every client gives back for one turn."""
+    """The result of one turn, the same for every client."""
 
     def __init__(
         self,
@@ -209,7 +209,7 @@ class TrajectoryStepTokens(TypedDict):
 
 
 class TrajectoryStep(TypedDict):
-    """One turn of a rollout: what the model was shown and what it answered."""
+    """One turn of a rollout: the model's prompt and its response."""
 
     prompt: Messages
     completion: Messages
@@ -291,7 +291,7 @@ class State(dict[str, Any]):
 
 
 class RolloutOutput(dict[str, Any]):
-    """A rollout as it stands in `results.jsonl`: JSON values only."""
+    """A rollout as stored in `results.jsonl`: JSON values only."""
 
 
 class GenerateMetadata(TypedDict):
@@ -321,7 +321,7 @@ class GenerateMetadata(TypedDict):
 
 
 class GenerateOutputs(TypedDict):
-    """What `generate` and `evaluate` give back."""
+    """The result of `generate` and `evaluate`."""
 
     outputs: list[RolloutOutput]
     metadata: GenerateMetadata

@@ -52,9 +52,9 @@ INTRUDERS: dict[str, tuple[dict[str, str], str]] = {
     "pth-data": ({"{data}/data/{site}/zz.pth": "import os\n"}, "zz.pth, which every Python"),
     "pth-platlib": ({"{data}/platlib/zz.PTH": "import os\n"}, "zz.PTH, which every Python"),
     "customize": ({"sitecustomize.py": "\n"}, "carries sitecustomize, which every Python"),
-    "ours": ({"whet/errors.py": "\n"}, "carries a package whet, which stands before whet's own"),
+    "ours": ({"whet/errors.py": "\n"}, "carries a package whet, which hides whet's own"),
     "alias": ({"verifiers/__init__.py": "\n"}, "carries a package verifiers"),
-    "added": ({"pydantic/__init__.py": "\n"}, "carries a package pydantic, which stands before "),
+    "added": ({"pydantic/__init__.py": "\n"}, "carries a package pydantic, which hides "),
     "helper": ({"helper_lib.py": "FACTOR = 3\n"}, "helper_lib.py, a file of helper-lib"),
     "command": ({"{info}/entry_points.txt": "[console_scripts]\npython = bad:main\n"}, "replace the command python"),
     "program": ({"{data}/scripts/python": "#!/bin/sh\n"}, "would replace "),
@@ -159,7 +159,7 @@ def test_what_pip_cannot_find_is_told_in_its_words(whet: Whet) -> None:
 def test_a_package_for_a_newer_verifiers_is_refused(whet: Whet) -> None:
     done = whet("-m", "whet.cli.main", "env", "install", "./new_env")
     assert done.returncode == 2
-    assert "requires verifiers>=0.2, and whet stands in for verifiers 0.1 alone" in done.stderr
+    assert "requires verifiers>=0.2, and whet replaces verifiers 0.1 only" in done.stderr
 
 
 def installed_files(whet: Whet) -> str:
@@ -231,5 +231,5 @@ def test_markers_and_extras_decide_what_is_installed() -> None:
 
 @pytest.mark.parametrize("requirement", ["verifiers>=0.2", "verifiers==0.0.9", "verifiers>=1"])
 def test_another_contract_is_refused(requirement: str) -> None:
-    with pytest.raises(ConfigError, match=r"stands in for verifiers 0\.1 alone"):
+    with pytest.raises(ConfigError, match=r"replaces verifiers 0\.1 only"):
         divide([requirement], "some-env")

@@ -83,9 +83,7 @@ def test_one_device_is_what_a_run_takes_anyway(load, key: str) -> None:
 
 def test_a_key_of_the_file_below_a_table_is_told_where_it_belongs(load) -> None:
     said = refused(load, MINIMAL, "--sampling.env_file", "keys.env")
-    assert (
-        "unknown key 'sampling.env_file'. Did you mean 'env_file'? In a file it stands above the first [table]" in said
-    )
+    assert "unknown key 'sampling.env_file'. Did you mean 'env_file'? In a file it goes above the first [table]" in said
 
 
 def test_what_only_asynchronous_training_heeds_is_refused_for_synchronous_training(load) -> None:

@@ -122,7 +122,7 @@ def load_environment(
     if unknown or not languages:
         raise ValueError(f"languages must be some of {', '.join(LANGUAGES)}, got {', '.join(languages) or 'none'}")
     if not 1 <= tests_per_task <= 50:
-        raise ValueError(f"tests_per_task must lie between 1 and 50, got {tests_per_task}")
+        raise ValueError(f"tests_per_task must be between 1 and 50, got {tests_per_task}")
     levels = LEVELS if difficulty == "mixed" else (difficulty,)
     rubric = whet.Rubric(funcs=[tests_passed])
     rubric.add_metric(all_tests_passed)

@@ -133,7 +133,7 @@ def load_environment(
     for split, size in sizes.items():
         most = QUESTIONS_PER_OFFICE * len(office_names(split))
         if not 0 < size <= most:
-            raise ValueError(f"num_{split} must lie between 1 and {most}, got {size}")
+            raise ValueError(f"num_{split} must be between 1 and {most}, got {size}")
     offices = {split: make_offices(split, size, seed, difficulty) for split, size in sizes.items()}
     parser = whet.XMLParser(fields=["answer"])
     rubric = whet.Rubric(funcs=[exact_answer], parser=parser)

@@ -182,7 +182,7 @@ def load_environment(
     if not isinstance(hops, list | tuple) or not hops or not set(hops) <= set(HOPS):
         raise ValueError(f"hops must be a list of some of 1, 2 and 3, got {hops!r}")
     if not MIN_ARTICLES <= articles <= MAX_ARTICLES:
-        raise ValueError(f"articles must lie between {MIN_ARTICLES} and {MAX_ARTICLES}, got {articles}")
+        raise ValueError(f"articles must be between {MIN_ARTICLES} and {MAX_ARTICLES}, got {articles}")
     if (corpus is None) != (questions is None):
         raise ValueError("corpus and questions must be given together: a corpus has no questions of its own")
     if len(corpus_columns) != 2 or len(question_columns) != 2:

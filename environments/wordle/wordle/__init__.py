@@ -129,7 +129,7 @@ def load_environment(
     if max_guesses < 1:
         raise ValueError(f"max_guesses must be at least 1, got {max_guesses}")
     if not 0 <= hints < word_length:
-        raise ValueError(f"hints must lie between 0 and {word_length - 1}, got {hints}")
+        raise ValueError(f"hints must be between 0 and {word_length - 1}, got {hints}")
     most = min(sum(split_of(word) == split for word in words_of(word_length)) for split in ("train", "eval"))
     if candidates != 0 and not 2 <= candidates <= most:
         raise ValueError(f"candidates must be 0, or lie between 2 and {most}, got {candidates}")

@@ -1,1 +1,1 @@
-"""What an environment's author needs beside the environment: a package to begin with, a review, an installation."""
+"""Tools for authors of environments: a package template, a review, an installation."""

@@ -1,7 +1,7 @@
 """`whet env install`: a package of an environment, into this Python, by pip.
 
 A package written for `verifiers` 0.1 runs on whet, so `verifiers` is not installed for it. pip works out what else
-there is to install while it is offered empty packages of that name, and then installs that list as it stands, without
+to install while it is offered empty packages of that name, and then installs that list without
 them. whet itself stays the one that runs: all wheels are made first, and one that has files of others installs nothing.
 """
 
@@ -40,7 +40,7 @@ class Installed:
     source: str  # a path, or a requirement that an index answered
     editable: bool
     dependencies: tuple[str, ...]  # installed with it
-    left_out: tuple[str, ...]  # what whet stands in for
+    left_out: tuple[str, ...]  # replaced by whet
 
 
 def install_environment(target: str, *, editable: bool = False) -> Installed:
@@ -106,7 +106,7 @@ def _source(target: str) -> str:
 
 
 def divide(lines: Sequence[str], package: str) -> tuple[list[str], list[str]]:
-    """A package's requirements on this machine: those to install, and those whet stands in for.
+    """A package's requirements on this machine: those to install, and those that whet replaces.
 
     Raises `ConfigError` where the package wants a `verifiers` of another contract.
     """
@@ -120,7 +120,7 @@ def divide(lines: Sequence[str], package: str) -> tuple[list[str], list[str]]:
             continue
         if not _may_be_of_the_contract(requirement):
             raise ConfigError(
-                f"{package} requires {requirement}, and whet stands in for {REPLACED} 0.1 alone. "
+                f"{package} requires {requirement}, and whet replaces {REPLACED} 0.1 only. "
                 "Ask for an older version of the package."
             )
         replaced.append(str(requirement))

@@ -36,7 +36,7 @@ def _local() -> dict[str, dict[str, str]]:
 
 
 def _installed() -> dict[str, dict[str, str]]:
-    """The installed packages that require whet, or what it stands in for."""
+    """The installed packages that require whet or the library that it replaces."""
     found = {}
     for distribution in importlib.metadata.distributions():
         name = canonicalize_name(distribution.metadata["Name"] or "")

@@ -1,4 +1,4 @@
-"""`whet env init`: write a package that runs at once, from the templates beside this file.
+"""`whet env init`: write a package that runs at once, from the templates in this folder.
 
 A template is a working environment by the name `my-env`; its copy differs in the name alone. The folder appears whole
 or not at all.

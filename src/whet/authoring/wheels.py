@@ -1,6 +1,6 @@
-"""Whether wheels keep to files of their own: asked before pip unpacks them.
+"""Whether wheels contain only files of their own: checked before pip unpacks them.
 
-pip itself writes over whatever lies in the way, and a file `NAME.pth` beside the packages is run by every Python that
+pip overwrites existing files, and a file `NAME.pth` in site-packages is run by every Python that
 starts there. Nothing is unpacked or imported here.
 """
 
@@ -20,7 +20,7 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from whet.errors import ConfigError
 
-OURS = ("verifiers", "whet")  # what the alias stands in for, and this library, wherever it is imported from
+OURS = ("verifiers", "whet")  # the library that the alias replaces, and this one, wherever it is imported from
 AT_START = ("sitecustomize", "usercustomize")
 SCHEMES = ("purelib", "platlib", "scripts", "data", "headers")
 
@@ -54,7 +54,7 @@ def _problems(archive: zipfile.ZipFile, name: str, claimed: dict[Path, tuple[str
     modules: set[str] = set()
     for file in _files(archive):
         if ".." in file.path.parts or not file.path.is_absolute():
-            yield f"has {file.inside}, which lies outside of it"
+            yield f"has {file.inside}, which is outside of it"
         if file.path.suffix.lower() == ".pth" and file.path.parent in sites:
             yield f"carries {file.inside}, which every Python that starts here would run"
         content = archive.read(file.inside)
@@ -68,10 +68,10 @@ def _problems(archive: zipfile.ZipFile, name: str, claimed: dict[Path, tuple[str
         if module in AT_START:
             yield f"carries {module}, which every Python that starts here would run"
         if module in OURS:
-            yield f"carries a package {module}, which stands before whet's own"
+            yield f"carries a package {module}, which hides whet's own"
         there = importlib.machinery.PathFinder.find_spec(module, foreign)
         if there is not None and there.origin is not None:
-            yield f"carries a package {module}, which stands before {there.origin}"
+            yield f"carries a package {module}, which hides {there.origin}"
     for script in _scripts(archive):
         path = _target("scripts") / script
         if os.path.lexists(path) and path not in own:

@@ -1,8 +1,8 @@
-"""`whet`: the command groups joined, and what every kind of failure looks like to the shell.
+"""`whet`: the command groups joined, and how each kind of failure is reported to the shell.
 
-Exit codes: 0 done, 1 something failed while running, 2 the person has to mend something, 130 interrupted. A mistake is
-one line on standard error and never a traceback; `--debug` or WHET_DEBUG=1 shows where it came from. An exception that
-nobody foresaw is a bug in whet and keeps its traceback.
+Exit codes: 0 success, 1 failure while running, 2 a mistake of the user, 130 interrupted. A mistake of the user is one
+line on standard error without a traceback; `--debug` or WHET_DEBUG=1 shows the traceback. An unexpected exception is a
+bug in whet and keeps its traceback.
 """
 
 from __future__ import annotations

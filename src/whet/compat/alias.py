@@ -280,7 +280,7 @@ class _StandIn(ModuleType):
                 if found is not _MISSING:
                     return found
         raise AttributeError(
-            f"whet stands in for {self.__name__} here, and has no '{name}' for it.{_advice(f'{self.__name__}.{name}')}"
+            f"whet replaces {self.__name__} here and has no '{name}'.{_advice(f'{self.__name__}.{name}')}"
         )
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -319,7 +319,7 @@ _MISSING = object()
 
 
 def _sources(module: str, name: str) -> list[str]:
-    """`module:attribute` for each place where a name of a stand-in may be."""
+    """`module:attribute` for each possible definition of a stand-in's name."""
     if (module, name) in _RENAMED:
         return [_RENAMED[module, name]]
     sources = []
@@ -348,7 +348,7 @@ class _Finder(MetaPathFinder, Loader):
             if not fullname.startswith("verifiers."):
                 return None
             raise ModuleNotFoundError(
-                f"whet stands in for verifiers here, and has no module {fullname}.{_advice(fullname)}", name=fullname
+                f"whet replaces verifiers here and has no module {fullname}.{_advice(fullname)}", name=fullname
             )
         package = fullname.partition(".")[0]
         if package == _HOSTED_SANDBOXES and PathFinder.find_spec(package) is not None:
@@ -357,7 +357,7 @@ class _Finder(MetaPathFinder, Loader):
         return ModuleSpec(fullname, self, origin="whet", is_package=is_package)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        return _StandIn(spec.name, f"whet, in the place of {spec.name}.")
+        return _StandIn(spec.name, f"whet, instead of {spec.name}.")
 
     def exec_module(self, module: ModuleType) -> None:
         name = module.__name__

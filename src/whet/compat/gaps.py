@@ -1,6 +1,6 @@
-"""What of `verifiers` 0.1.14 the alias has not, and what to do instead. docs/from-verifiers.md shows the same table.
+"""What the alias lacks of `verifiers` 0.1.14, and what to do instead. docs/from-verifiers.md shows the same table.
 
-What came along with `verifiers` and is an extra of whet stands here too.
+It includes what `verifiers` installs by default and whet has as an extra.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     env = whet.ReasoningGymEnv("chain_sum", num_train_examples=1000, num_eval_examples=100)
     env = whet.ReasoningGymEnv(["leg_counting", {"name": "chain_sum", "weight": 2.0, "config": {"max_terms": 3}}])
 
-Tasks are made when they are first asked for. Names and arguments are those of the `verifiers` 0.1 contract. A task is
+Tasks are generated on first use. Names and arguments are those of the `verifiers` 0.1 contract. A task is
 known by its number in one seeded series: training takes the first, evaluation those after. A generator with few
 possible questions may repeat one.
 """
@@ -42,7 +42,7 @@ class ReasoningGymEnv(SingleTurnEnv):
             gym: the name of a dataset in reasoning-gym, or a mixture: names, and dicts with name, weight and config.
             num_train_examples: how many tasks to train on.
             num_eval_examples: how many to evaluate on.
-            system_prompt: the default is that of reasoning-gym, which asks for `<answer>` tags.
+            system_prompt: the default is that of reasoning-gym, which requires `<answer>` tags.
             parser: reads the answer; an `XMLParser` of the field `answer` by default.
             seed: of the series of tasks.
             kwargs: arguments of `Environment`, other than datasets and rubric.

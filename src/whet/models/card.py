@@ -1,7 +1,6 @@
 """What is known of a model: its files described, and for whet/tiny a card with measured scores.
 
-`card.json` in a model's directory holds what was measured; `README.md` beside it is written from that file and never by
-hand.
+`card.json` in a model's directory holds the measurements; `README.md` in the same directory is generated from it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Demonstrations: rollouts of the real environments in which an expert stands where the model will.
+"""Demonstrations: rollouts of the real environments with a scripted expert in place of the model.
 
-The expert is an `Engine`: it is handed token ids and answers with token ids. Everything between it and the environment
+The expert is an `Engine`: it receives token ids and returns token ids. Everything between it and the environment
 (rendering, continuation from turn to turn, parsing, tools, merging turns into sequences) is what reinforcement learning
 uses, so demonstrations cannot drift away from what the model will be shown. Only training splits are ever read.
 """

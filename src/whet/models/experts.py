@@ -1,7 +1,7 @@
 """Scripted experts of chosen quality: what whet/tiny imitates before it learns by itself.
 
 An expert reads a conversation as text, exactly as a model would be shown it, and writes the next assistant message. It
-knows no solution that is not in the text: it reverses the letters it sees and halves the range it was told. With a
+knows no solution that is not in the text: it reverses the given letters and halves the given range. With a
 probability called its skill it is right, and otherwise wrong in one of many ways. So an imitator's likeliest answer is
 the right one, while sampling at temperature 1 succeeds only sometimes: the variance inside groups that reinforcement
 learning needs.
@@ -76,7 +76,7 @@ def sort_right(conversation: Conversation, rng: Random) -> str:
 
 
 def sort_wrong(conversation: Conversation, rng: Random) -> str:
-    """Mostly the new names at the end, where they do not belong; else any order, one name of all, or nobody's names.
+    """Mostly the new names at the end, where they do not belong; else any order, one name of all, or no names.
 
     The first is as likely as the right answer and easier to write, so greedy, too, falls for it: a habit to unlearn.
     """

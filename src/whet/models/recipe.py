@@ -1,9 +1,9 @@
-"""The recipe of whet/tiny: every number that goes into it, in one place.
+"""The recipe of whet/tiny: all of its hyperparameters.
 
 Bytes without merges so that characters can be moved; Muon on matrices because AdamW alone did not get there in the same
-time; and two stages. First the model imitates experts that are nearly always right, from whom it learns how a task is
-done; then the same experts err more often than not, from whom it learns to be right only part of the time. That leaves
-reinforcement learning something to do. Imitating erring experts from the start ends in the same place, much later.
+time; and two stages. First the model imitates experts that are nearly always right, and learns how a task is done.
+Then the same experts err more often than not, and the model learns to be right only part of the time. That leaves room
+for reinforcement learning. Imitating erring experts from the start gives the same result, but takes much longer.
 """
 
 from __future__ import annotations

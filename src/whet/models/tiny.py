@@ -1,4 +1,4 @@
-"""Where the files of whet/tiny are. Imports nothing heavy: base `whet`, without torch, may ask."""
+"""The path of the files of whet/tiny. Imports nothing heavy, so that base `whet` can use it without torch."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ _BOXED = "\\boxed{"
 
 
 def extract_boxed_answer(text: str, strict: bool = False) -> str:
-    r"""What stands in the last `\boxed{...}`, nested braces included.
+    r"""The content of the last `\boxed{...}`, nested braces included.
 
     Without a closed box the answer is the text itself, or "" where `strict` (so that only a boxed answer can be right).
     """
@@ -27,6 +27,6 @@ def extract_boxed_answer(text: str, strict: bool = False) -> str:
 
 
 def extract_hash_answer(text: str) -> str:
-    """What stands between the first `####` and the next one or the end; the text itself where there is none."""
+    """The text between the first `####` and the next one or the end; the whole text where there is none."""
     parts = text.split("####", 2)
     return parts[1].strip() if len(parts) > 1 else text

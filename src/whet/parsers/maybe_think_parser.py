@@ -1,4 +1,4 @@
-"""`MaybeThinkParser`: the answer is what stands after `</think>`, or the whole text where there is no such mark."""
+"""`MaybeThinkParser`: the answer is the text after `</think>`, or the whole text without that tag."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from whet.parsers.parser import Parser
 
 
 class MaybeThinkParser(Parser):
-    """The answer is what stands after `</think>`, or the whole text where there is no such mark."""
+    """The answer is the text after `</think>`, or the whole text without that tag."""
 
     def parse(self, text: str) -> Any:
         return self.extract_fn(text.rpartition("</think>")[2].strip())

@@ -1,4 +1,4 @@
-"""`ThinkParser`: the answer is what stands after `</think>`; without that mark there is no answer.
+"""`ThinkParser`: the answer is the text after `</think>`; without that tag there is no answer.
 
 For models that always write `<think>...</think>` in the text itself. A model whose server or chat template takes the
 thinking out (Qwen3, DeepSeek-R1) would never get an answer through; use `MaybeThinkParser` there.
@@ -14,7 +14,7 @@ from whet.types import Messages
 
 
 class ThinkParser(Parser):
-    """The answer is what stands after `</think>`; without that mark there is none."""
+    """The answer is the text after `</think>`; without that tag there is none."""
 
     def parse(self, text: str) -> Any:
         _, mark, answer = text.rpartition("</think>")

@@ -1,7 +1,7 @@
 """`XMLParser`: answers in XML-like tags, `<reasoning>...</reasoning><answer>...</answer>`.
 
 A field is a tag name, or a tuple of alternatives whose first name is the canonical one. Tags are found by pattern, not
-by an XML parser: what stands in them is a model's text, which may hold any character.
+by an XML parser: their content is a model's text, which may hold any character.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class XMLParser(Parser):
 
 
 def _inside(text: str, tag: str, last: bool) -> str | None:
-    """What stands between `<tag>` and the next `</tag>`. Found by searching onwards only: a model may write anything,
+    """The text between `<tag>` and the next `</tag>`. Found by searching onwards only: a model may write anything,
     and a pattern that goes back over it takes time that grows with the square of its length."""
     start, end, found = f"<{tag}>", f"</{tag}>", None
     position = text.find(start)

@@ -1,8 +1,8 @@
 """One group: the rollouts of one task, attempted concurrently and scored together.
 
-A place under `limit` is held by a rollout, not by its group: a rollout that has finished frees it while its siblings go
-on or are scored. On one event loop with a client that answers in this process, the order of everything is determined by
-the inputs alone: no threads, no clocks, no random identifiers where the caller gives them.
+A permit of `limit` is held by a rollout, not by its group: a rollout that has finished frees it while its siblings
+continue or are scored. On one event loop with a client that answers in this process, the inputs alone determine the
+order of everything: no threads, no clocks, no random identifiers where the caller gives them.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ async def run_group(
     Args:
         inputs: dataset rows that are ready to be attempted, usually the same one several times.
         sampling_args: for all rollouts, or one for each (each its own `seed`, say).
-        limit: places shared with other groups.
+        limit: permits shared with other groups.
         score: False leaves reward, metrics and advantage None.
         on_rollout: called (or awaited) with each state once it has finished, before it is scored.
         trajectory_ids: one for each rollout; otherwise random ones.
@@ -182,7 +182,7 @@ async def _attempt(
         task = asyncio.current_task()
         if task is None or task.cancelling():
             raise
-        # Nobody cancelled this rollout: the environment waited for something of its own that was cancelled.
+        # This rollout was not cancelled: the environment awaited something of its own that was cancelled.
         error: Exception = EnvError(f"{type(env).__name__}.rollout was left by a CancelledError of its own")
         error.__cause__ = cancelled
     except Error as raised:

@@ -13,14 +13,14 @@ from whet.system.cancellation import cancel
 
 T = TypeVar("T")
 Limit: TypeAlias = AbstractAsyncContextManager[Any, bool | None]
-"""Entered while a rollout holds a place: a semaphore, or `Places.up_to(n)`."""
+"""Entered while a rollout holds a permit: a semaphore, or `Places.up_to(n)`."""
 
 
 class Places:
-    """Places that several evaluations share, each up to a number of its own, first come, first served.
+    """Permits that several evaluations share, each up to its own limit, in order of arrival.
 
-    Whoever asks waits until fewer places are taken than it may fill, and until those who asked before have theirs: what
-    comes later fills up what comes earlier leaves free, and never overtakes it.
+    A request waits until fewer permits are taken than its limit, and until all earlier requests are served. So a later
+    evaluation uses the permits that an earlier one leaves free, and never overtakes it.
     """
 
     def __init__(self) -> None:
@@ -40,9 +40,9 @@ class Places:
             await place
         except asyncio.CancelledError:
             if place.done() and not place.cancelled():
-                self.give_back()  # it had been given the place before it was cancelled
+                self.give_back()  # the permit was granted before the cancellation
             else:
-                with contextlib.suppress(ValueError):  # out of the line already
+                with contextlib.suppress(ValueError):  # no longer in the queue
                     self._line.remove((number, place))
                 self._serve()
             raise
@@ -73,7 +73,7 @@ class _UpTo:
 
 
 def rollout_limit(max_concurrent: int | None) -> asyncio.Semaphore | None:
-    """One place per rollout; None where there is no limit (-1, 0 or None)."""
+    """One permit per rollout; None where there is no limit (-1, 0 or None)."""
     return asyncio.Semaphore(max_concurrent) if max_concurrent is not None and max_concurrent > 0 else None
 
 

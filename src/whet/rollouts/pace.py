@@ -1,11 +1,11 @@
-"""Many rollouts on one event loop, without any of them keeping the others from running for long.
+"""Cooperative scheduling of many rollouts on one event loop, so that none blocks the others for long.
 
-    ready ──slice not used up──▶ goes on at once
-      └─────slice used up──────▶ parked, first come, first served ──a few in each turn of the loop──▶ goes on
+    ready ──slice not used up──▶ continues at once
+      └─────slice used up──────▶ queued in order of arrival ──a few in each turn of the loop──▶ continues
 
-A rollout whose model answers goes on until it asks again. Where thousands are answered at the same moment, one turn of
-the event loop would serve them all before anything else runs: a pause of seconds in which no answer is received, no
-time-out fires and no progress is shown. Here a turn of the loop serves rollouts for `SLICE_S`; the rest wait in line.
+A rollout runs from a response to its next request. Where thousands of responses arrive at the same moment, one turn of
+the event loop would run all of their rollouts first: a pause of seconds in which no response is received, no timeout
+fires and no progress is shown. Here a turn of the loop runs rollouts for `SLICE_S`; the others wait in a queue.
 
 Only `generate` paces its rollouts. Training does not: there the order of rollouts must not depend on a clock.
 """
@@ -24,7 +24,7 @@ MOST_RELEASED = 32  # in one turn of the loop
 
 
 class Pace:
-    """Shares out the time of one event loop. A rollout asks `spent()` now and then, and if so awaits `turn()`."""
+    """Divides the time of one event loop. A rollout checks `spent()` regularly, and awaits `turn()` if it is true."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -50,7 +50,7 @@ class Pace:
         return False
 
     async def turn(self) -> None:
-        """Go on when those who came before have."""
+        """Wait until all earlier rollouts have continued."""
         place = self._loop.create_future()
         self._parked.append(place)
         if self._loop_has_turned:  # nothing is under way that would look at the line

@@ -154,7 +154,7 @@ def what_is_kept(path: Path) -> str:
 
 
 def row_line(output: RolloutOutput) -> str:
-    """A row as it stands in `results.jsonl`: valid JSON on one line, with its newline."""
+    """A row as stored in `results.jsonl`: valid JSON on one line, with its newline."""
     return json_line(output, _plain)
 
 
@@ -203,7 +203,7 @@ def load_metadata(directory: Path) -> dict[str, Any] | None:
 
 
 def repair(path: Path) -> None:
-    """Cut off a last line that was not written to its end, so that appending goes on with a line of its own."""
+    """Truncate an incomplete last line, so that appending starts a new line."""
     if not path.exists():
         return
     with open(path, "rb+") as file:

@@ -1,10 +1,10 @@
-"""`results.jsonl` while it grows: rows are handed over by the event loop, written and fsynced by a thread.
+"""Append rows to `results.jsonl`: the event loop queues them, a thread writes and fsyncs them.
 
     append ──▶ pending ──64 rows, `seconds`, or a flush──▶ written ──`synced_s`, or a flush──▶ fsynced: saved
 
-The event loop never waits for the disk; a row counts as `saved` once it would survive a loss of power. Who appends is
-told where each row begins, so that the file can be put in order at the end without holding any of it in memory. What
-is written survives a kill of the process.
+The event loop never waits for the disk; a row counts as `saved` once it would survive a power loss. The caller gets the
+offset of each row, so that the file can be sorted at the end without holding it in memory. What is written survives a
+kill of the process.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class RowLog:
             self._check()
 
     def close(self) -> None:
-        """Save what is pending and close the file; a failure has been told to whoever flushed."""
+        """Save what is pending and close the file; the caller of `flush` has already received a failure."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -204,7 +204,7 @@ def row_at(file: BinaryIO, offset: int) -> bytes:
 def put_in_order(path: Path, offsets: Sequence[int]) -> None:
     """Rewrite `path` as the lines that begin at `offsets`, in their order; whole or not at all.
 
-    Nothing is written where that is what stands there. Never holds more than a line in memory.
+    Nothing is written where the file is sorted already. Never holds more than a line in memory.
     """
     if _in_order(path, offsets):
         return

@@ -1,7 +1,7 @@
 """Run many groups: `generate` for `Environment.generate` and `evaluate`.
 
-Groups are started as places come free rather than all at once, and rows are written as groups finish. What a group does
-is in `groups.py`, what is written in `results.py`.
+Groups start as permits become free rather than all at once, and rows are written as groups finish. `groups.py` runs a
+group, `results.py` defines the rows.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ OnProgress = Callable[[list[RolloutOutput], list[RolloutOutput], GenerateMetadat
 OnLog = Callable[[str], Any]
 T = TypeVar("T")
 
-BEGUN_AT_ONCE = 16  # groups, between two looks at who else wants to run
+BEGUN_AT_ONCE = 16  # groups started before yielding to the event loop
 METADATA_SECONDS = 1.0  # between two writes of metadata.json while the run goes on
 
 
@@ -212,7 +212,7 @@ class _Run:
 async def _each(
     count: int, work: Callable[[int], Coroutine[Any, Any, None]], pace: Pace, limit: asyncio.Semaphore | None
 ) -> None:
-    """Run `work(0)` ... `work(count - 1)`, each begun when `limit` has a place free; the first failure ends all."""
+    """Run `work(0)` ... `work(count - 1)`, each begun when `limit` has a free permit; the first failure cancels all."""
     try:
         async with asyncio.TaskGroup() as tasks:
             for index in range(count):

@@ -1,4 +1,4 @@
-"""The state of a rollout at its start, and that of a rollout whose environment broke down before it had one."""
+"""The state of a rollout at its start, and that of a rollout whose environment failed before it had one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def watched_states() -> Iterator[list[State]]:
 
 
 def rollout_begins(state: State) -> None:
-    """To be told by whoever runs the turns of a rollout."""
+    """Called by the code that runs the turns of a rollout."""
     begun = _watched.get()
     if begun is not None:
         begun.append(state)

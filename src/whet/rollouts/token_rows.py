@@ -1,22 +1,21 @@
-"""One rollout as a row with its tokens: what training's `rollouts/` hold, and what evaluations during training score.
+"""One rollout as a row with its tokens: the format of a training run's `rollouts/`, and of evaluations during training.
 
     {"group": "17", "environment": "calculator", "example_id": 3, "prompt": [...], "completion": [...], "answer": "12",
      "reward": 1.0, "metrics": {...}, "advantage": 0.4, "stop_condition": "no_tools_called", "error": null,
      "is_truncated": false, "parse_failed": false, "turns": [...]}
 
-`parse_failed` is there where a parser looks for an answer, `judge_usage` where a judge was asked.
+`parse_failed` is present where a parser looks for an answer, `judge_usage` where a judge was called.
 
-Tokens are kept turn by turn. The prompt of a turn is mostly the turn before, so only its new end is kept:
+Tokens are stored per turn. The prompt of a turn mostly repeats the turn before, so only its new end is stored:
 
     turn 1   "prompt_start": 0, "prompt_ids": [a b],  "completion_ids": [c d]    prompt = a b
     turn 2   "prompt_start": 4, "prompt_ids": [e],    "completion_ids": [f]      prompt = (a b c d)[:4] + e
     turn 3   "prompt_start": 2, "prompt_ids": [x],    "completion_ids": [y]      prompt = (a b c d e f)[:2] + x
 
-What the learner made of the tokens (`token_details.py`) stands beside them, with `[learner] keep_token_details`.
-`sampling` says the turn's temperature, and what of top_p, top_k and min_p cut something off; `kept_mass` is then the
-probability that this left to draw from. `advantage` is there where the environment gave the turn one of its own.
-`completion_mask` is kept where it is not all ones.
-`read_rollouts` gives the turns back whole, as the trainer saw them.
+With `[learner] keep_token_details` a row also has the learner's values per token (`token_details.py`). `sampling` is
+the turn's temperature, and those of top_p, top_k and min_p that truncated the distribution; `kept_mass` is then the
+probability mass that remained. `advantage` is present where the environment set one for the turn. `completion_mask` is
+present where it is not all ones. `read_rollouts` returns complete turns, as the trainer saw them.
 """
 
 from __future__ import annotations

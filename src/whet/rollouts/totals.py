@@ -1,6 +1,6 @@
 """Running averages over result rows, and pass@k. Each row is added once; nothing is recomputed.
 
-Errored rollouts are left out of every average, numerator and denominator; their number and share are reported beside.
+Errored rollouts are left out of every average, numerator and denominator; their number and share are reported.
 Sums are exact, so the averages of the same rows are the same in whatever order they were added.
 """
 

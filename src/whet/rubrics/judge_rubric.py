@@ -1,4 +1,4 @@
-"""`JudgeRubric`: reward functions that ask another model.
+"""`JudgeRubric`: reward functions that call another model.
 
     async def correct(judge, prompt, completion, answer, state) -> float:
         verdict = await judge(prompt, completion, answer, state)
@@ -7,9 +7,9 @@
     rubric = whet.JudgeRubric(judge_client=client, judge_model="gpt-4.1-mini")
     rubric.add_reward_func(correct)
 
-What the judge answered is kept in `state["judge_response"]` by what it was asked, so a question is put once per
-rollout. A judge that does not answer is an error of that rollout and never a reward; one that refuses our key ends the
-run. The tokens it uses, and where its price is known their cost, are added to `state["judge_usage"]`.
+The judge's responses are cached in `state["judge_response"]` by prompt, so a prompt is sent once per rollout. A judge
+that does not respond is an error of that rollout and never a reward; one that refuses the key ends the run. Its tokens,
+and their cost where the price is known, are added to `state["judge_usage"]`.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class JudgeRubric(Rubric):
         return _prompts.get().get(self, self.judge_prompt)
 
     def set_judge_prompt(self, judge_prompt: str) -> None:
-        """Ask in these words from now on."""
+        """Set the prompt from now on."""
         self.judge_prompt = self.class_objects["judge_prompt"] = judge_prompt
 
     async def judge(
@@ -113,9 +113,9 @@ class JudgeRubric(Rubric):
         state: State | None = None,
         **kwargs: Any,
     ) -> str:
-        """What the judge says of a completion. Raises `RewardError` where it says nothing.
+        """The judge's response about a completion. Raises `RewardError` where it has none.
 
-        What else a reward function was given may be passed on (`kwargs`), and is not used.
+        Other arguments of a reward function (`kwargs`) are accepted and ignored.
         """
         response = self.parser.parse_answer(completion)
         try:
@@ -131,7 +131,7 @@ class JudgeRubric(Rubric):
             return known
         verdict = await self._ask(question)
         if state is not None:
-            # Looked up again: another reward function may have asked something else meanwhile.
+            # Looked up again: another reward function may have changed it meanwhile.
             kept = state.get("judge_response")
             state["judge_response"] = {**(kept if isinstance(kept, dict) else {}), question: verdict}
         return verdict
@@ -173,7 +173,7 @@ class JudgeRubric(Rubric):
         return verdict
 
     def _cost(self, native: Any) -> float | None:
-        """Dollars of an answer."""
+        """Cost of a response in dollars."""
         tokens = usage_of(native)
         if self._price is None or tokens is None:
             return None

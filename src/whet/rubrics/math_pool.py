@@ -1,4 +1,4 @@
-"""A pool of processes that compare mathematical answers, so that a pathological one holds up nobody else.
+"""A pool of processes that compare mathematical answers, so that a pathological one does not block the others.
 
 Processes start when there is work for them and end when their input closes, also when this process is killed. The event
 loop only ever waits for a line of text.
@@ -35,7 +35,7 @@ class MathPool:
     async def equal(self, answer: str, response: str, seconds: float) -> bool | None:
         """Whether the two are the same mathematically; None where that takes more than `seconds` of CPU time.
 
-        A worker that dies of something else is replaced and asked once more; `InfraError` when that one dies too.
+        A worker that dies for another reason is replaced and the request repeated once; then `InfraError`.
         """
         question = json.dumps([answer, response, seconds]).encode() + b"\n"
         async with self._places:

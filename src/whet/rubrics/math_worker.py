@@ -35,7 +35,7 @@ def main() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     limit = MEMORY_LIMIT if hard == resource.RLIM_INFINITY else min(hard, MEMORY_LIMIT)
     resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which closes our input
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and closes our input
     signal.signal(signal.SIGPROF, _out_of_time)
     if AGAIN not in sys.argv:
         os.nice(5)  # these take all cores there are; the process that waits for them and serves others goes first
@@ -64,7 +64,7 @@ def _resident() -> int:
 
 
 def _start_over() -> None:
-    """The same process with a fresh interpreter: what a pathological answer leaves behind is never given back. The next
+    """Exec a fresh interpreter in this process: memory of a pathological answer is never freed otherwise. The next
     question waits in the pipe meanwhile."""
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
     resource.setrlimit(resource.RLIMIT_CPU, (hard, hard))

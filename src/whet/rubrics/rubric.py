@@ -142,7 +142,7 @@ class Rubric:
             assign_advantages(states)
 
     async def dummy_score_rollout(self, state: State) -> None:
-        """What stands in for scores when scoring is turned off."""
+        """The placeholder for scores when scoring is turned off."""
         state["reward"] = None if state.get("error") is not None else 0.0
         state["metrics"] = {}
 
@@ -338,7 +338,7 @@ def _add_score(state: State, func: RewardFunc, name: str, value: Any, weight: fl
 
 
 async def _judge(state: State, value: Awaitable[Any]) -> Any:
-    """What a reward function answers later; models that it asks are charged to this rollout alone."""
+    """Awaits a reward function; the cost of models that it calls counts for this rollout only."""
     with judging([state]):
         return await value
 

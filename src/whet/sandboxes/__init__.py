@@ -1,1 +1,1 @@
-"""Run code that nobody trusts. What a sandbox is: `protocol`; which there are: `registry`."""
+"""Run untrusted code. The interface is in `protocol`, the backends in `registry`."""

@@ -79,7 +79,7 @@ class SandboxBase(ABC):
 
     @property
     def memory_kills(self) -> int:
-        """How often a process was refused memory so far: who talks to a process of `start` asks this at its end."""
+        """How often a process was refused memory so far; read when a process of `start` ends."""
         return self._counters()[0]
 
     async def start(self, command: Command, *, cwd: str | None = None, env: Mapping[str, str] | None = None) -> Process:

@@ -76,7 +76,7 @@ class BubblewrapBackend:
         try:
             await sandbox._attach(await asyncio.shield(spawning))
         except BaseException:
-            if sandbox._guest is None:  # cancelled while the thread was still at it
+            if sandbox._guest is None:  # cancelled while the thread was still running
                 spawning.add_done_callback(_discard)
             await sandbox.close()
             raise
@@ -99,8 +99,8 @@ class _Guest:
         return os.read(self.stderr, 4096).decode(errors="replace").strip() or "it said nothing"
 
     def kill(self) -> None:
-        """Process 1 takes every other process with it."""
-        if sys.platform != "linux":  # `host` has seen to it; said again for type checkers elsewhere
+        """Killing process 1 ends every other process."""
+        if sys.platform != "linux":  # `host` has checked it; repeated for type checkers on other systems
             raise AssertionError
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
@@ -152,7 +152,7 @@ class BubblewrapSandbox(SandboxBase):
         self._count(0)  # idle time begins now
 
     def _hear(self) -> None:
-        """What process 1 reports. It is outside the code's reach, and still only numbers are taken from it."""
+        """What process 1 reports. The code cannot reach it; still only numbers are accepted from it."""
         guest = self._guest
         assert guest is not None
         while True:
@@ -166,7 +166,7 @@ class BubblewrapSandbox(SandboxBase):
             if words == [b"listener"] and not self._ready.done() and self._proxy is None:
                 self._serve(socket.socket(fileno=descriptors.pop()))
                 continue
-            for descriptor in descriptors:  # nothing else is ever sent
+            for descriptor in descriptors:  # the only message
                 os.close(descriptor)
             if not words:
                 self._loop.remove_reader(guest.channel.fileno())

@@ -1,7 +1,7 @@
-"""What bubblewrap is told: the file system, namespaces and environment of a sandbox, as arguments. Pure.
+"""The arguments of bubblewrap: the file system, namespaces and environment of a sandbox. Pure.
 
-The order matters to bubblewrap: mounts are made one after the other. Everything the code can write to lies on a tmpfs
-of limited size; the root and /dev are read-only once they are furnished.
+The order matters: bubblewrap mounts one after the other. Everything the code can write to is on a tmpfs of limited
+size; the root and /dev are remounted read-only at the end.
 """
 
 from __future__ import annotations

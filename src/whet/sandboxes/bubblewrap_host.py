@@ -88,7 +88,7 @@ def host() -> Host:
 
 
 def _raise_open_files() -> None:
-    """The kernel hands over no descriptors while more than this are on their way, over all of a user's processes.
+    """The kernel passes no descriptors while more than this are in flight, over all of a user's processes.
 
     Code in a sandbox may have as many on their way as it may have open, so this process may have more.
     """
@@ -129,7 +129,7 @@ def _layout(way: Launcher, program: Program, execution: Start) -> Layout | str:
 
 
 def _tried(way: Launcher, program: Program, execution: Start, layout: Layout) -> str | None:
-    """None, or what bubblewrap said when it was asked to start this Python with the namespaces that we need."""
+    """None, or bubblewrap's error when starting this Python with the required namespaces."""
     args = ["--unshare-all", "--uid", "1000", "--gid", "1000", "--as-pid-1", "--clearenv", "--die-with-parent"]
     args += ["--unshare-user", "--disable-userns"] if program.disables_userns else []
     args += layout.arguments(with_pip=True)

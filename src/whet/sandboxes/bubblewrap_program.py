@@ -74,7 +74,7 @@ def start_of(program: Program, other_user: bool) -> Start:
     """How to execute it, as this process's own user or as another.
 
     In a folder that only its owner may enter, such as a home, another user finds neither the program nor its libraries.
-    They are handed over as sealed files in memory then.
+    They are passed as sealed files in memory then.
     """
     if not other_user or all(open_to_all(path) for path in (program.path, *program.libraries)):
         return Start((program.path,))
@@ -125,7 +125,7 @@ def open_to_all(path: str) -> bool:
 
 @functools.cache
 def _in_memory(path: str) -> int:
-    """A descriptor of a copy that nobody can change, open as long as this process."""
+    """A descriptor of an immutable copy, open as long as this process."""
     flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING  # type: ignore[attr-defined,unused-ignore]
     fd: int = os.memfd_create(Path(path).name, flags)  # type: ignore[attr-defined,unused-ignore]
     with open(fd, "wb", closefd=False) as file:

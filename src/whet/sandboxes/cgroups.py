@@ -1,10 +1,10 @@
 """Limits of a whole process tree through Linux control groups, versions 1 and 2, where this process may make them.
 
-Where it may not, `make` returns None and the rlimits of each process are what is left; nothing is asked of the user.
+Where it may not, `make` returns None and only the rlimits of each process hold; the user has to do nothing.
 
-In version 1 the groups of sandboxes lie below this process's own. In version 2 a group with processes in it, such as
-this process's own, cannot have groups with limits below it, so they lie below the nearest group above that this user
-may write to: as root everywhere, as another user in what systemd delegates (`systemd-run --user --scope`).
+In version 1 the groups of sandboxes are children of this process's own. In version 2 a group with processes in it, such
+as this process's own, cannot have children with limits, so they are children of the nearest ancestor that this user may
+write to: as root everywhere, as another user in what systemd delegates (`systemd-run --user --scope`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""From a host and port that code asked for to a connection that the allow-list covers.
+"""Connect to a host and port that the code requested, if the allow-list covers it.
 
-A name is resolved here, on the host; every address it leads to is judged, one bad one refuses the request, and the
-connection is made to an address that was judged, not to the name again: a name server that changes its answer
-(DNS rebinding) gains nothing. The proxy's own address inside stands for the sandbox's origin, where it has one.
+A name is resolved here, on the host. Every address it resolves to is checked, and one bad address refuses the request.
+The connection is made to a checked address and not to the name again, which prevents DNS rebinding. The proxy's own
+address inside represents the sandbox's origin, where it has one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from whet.sandboxes.proxy_http import CHUNK
 
 CONNECT_S = 15.0  # for a name to resolve, and for each address to answer
 _OWN = {(PROXY_HOST, PROXY_PORT), ("localhost", PROXY_PORT)}
-LOOKUPS = 2  # of a sandbox at once, on threads of its own: slow name servers hold up nobody else
+LOOKUPS = 2  # of a sandbox at once, on its own threads: slow name servers do not delay others
 
 
 class RefusedError(Exception):
@@ -61,7 +61,7 @@ class Dialer:
         return self._origin is not None
 
     def describe(self) -> str:
-        """What may be reached, for whoever was refused something else."""
+        """The allowed hosts, for the message of a refusal."""
         own = [] if self._origin is None else [f"http://{PROXY_HOST}:{PROXY_PORT}"]
         return ", ".join([*own, *(rule.text for rule in self._allowed.rules)])
 
@@ -69,7 +69,7 @@ class Dialer:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def connect(self, host: str, port: int) -> tuple[Rule, asyncio.StreamReader, asyncio.StreamWriter]:
-        """Raises RefusedError, OSError when there is no such name or nobody answers, TimeoutError."""
+        """Raises RefusedError, OSError when the name does not exist or the host does not respond, TimeoutError."""
         if self._origin is not None and (host, port) in _OWN:
             rule, port = self._origin
         elif (found := self._allowed.rule_for(host, port)) is not None:

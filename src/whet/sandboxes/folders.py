@@ -2,7 +2,7 @@
 
 What is unpacked was written by hostile code. Only folders and regular files are made, new ones, in a folder that was
 empty: where no link is ever made, a path without `..` cannot lead outside. (tarfile's `data` filter does make links,
-has had to be mended for them, and is not there in Python 3.11.0 to 3.11.3.) Bytes, entries and headers have caps.
+has had security fixes for them, and is not there in Python 3.11.0 to 3.11.3.) Bytes, entries and headers have caps.
 """
 
 from __future__ import annotations

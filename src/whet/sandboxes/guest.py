@@ -1,4 +1,4 @@
-"""Process 1 of a bubblewrap sandbox: starts commands on request, reaps, and kills what it is told to kill.
+"""Process 1 of a bubblewrap sandbox: starts commands on request, reaps processes, and kills commands on request.
 
 Runs *inside*, alone, on any Python 3.9 or newer: it imports nothing of whet and as little as it can of the standard
 library, because a sandbox starts in the time that this file takes to start. The code it runs shares its user but
@@ -142,7 +142,7 @@ def _run(fields: list[bytes], fds: list[int]) -> None:
 
 
 def _limit(kind: int, value: int, margin: int) -> None:
-    """The hard limit lies above the soft one for processor time, so that SIGXCPU comes first and names the limit."""
+    """The hard limit is above the soft one for processor time, so that SIGXCPU comes first and names the limit."""
     hard = resource.getrlimit(kind)[1]
     if hard != resource.RLIM_INFINITY:
         value, margin = min(value, hard), min(margin, max(0, hard - value))

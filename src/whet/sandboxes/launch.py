@@ -1,6 +1,6 @@
-"""What is run before bubblewrap, which becomes it: the sandbox's user, and what bubblewrap cannot mount by itself.
+"""The launcher that execs bubblewrap: sets the sandbox's user and mounts what bubblewrap cannot.
 
-A user namespace with mounts of its own is made (`unshare`), in which a tmpfs with a limited number of files lies at
+It creates a user and mount namespace (`unshare`), in which a tmpfs with a limited number of files is mounted at
 `DISK` and a devpts with a limited number of terminals at `TERMINALS`; bubblewrap shows both. Where sandboxes share this
 process's user id, the namespace gets a share of what the kernel counts per user.
 """

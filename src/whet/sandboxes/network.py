@@ -6,7 +6,7 @@ An entry names hosts, and never more than it says:
     *.example.com         every host below example.com, not example.com itself; ports 80 and 443
     example.com:8443      this host, this port only; also *.example.com:8443
     10.0.0.5:3128         this address and port; the only way to reach an address that is not public
-    mirror.test=10.0.0.5:3128   a name that the operator gives to this address and port; nobody else is asked
+    mirror.test=10.0.0.5:3128   a name that the operator gives to this address and port; no DNS lookup
 
 Apart from the list there may be an *origin*, one address and port that is reached at the proxy's own address inside,
 by programs that know nothing of proxies.
@@ -132,7 +132,7 @@ def split_port(text: str) -> tuple[str, int | None] | None:
 def address_problem(address: Address) -> str | None:
     """Why a name must not lead to this address, or None: only unicast addresses of the public internet are left.
 
-    An IPv6 address that stands for an IPv4 one (mapped, or translated by NAT64) is judged by that.
+    An IPv6 address that represents an IPv4 one (mapped, or translated by NAT64) is checked as that one.
     """
     if isinstance(address, ipaddress.IPv6Address):
         if address.ipv4_mapped is not None:
@@ -175,9 +175,9 @@ def _parse(entry: str) -> Rule:
     wild = text.startswith("*.")
     host = canonical_host(text.removeprefix("*."))
     if "*" in text and (not wild or host is None or "." not in host):
-        raise _mistake(entry, "'*' stands only in front of a name of two parts or more, as in '*.example.com'")
+        raise _mistake(entry, "'*' is allowed only in front of a name of two parts or more, as in '*.example.com'")
     if host is None:
-        hint = "it is no host name or address; an IPv6 address stands in brackets"
+        hint = "it is no host name or address; an IPv6 address goes in brackets"
         raise _mistake(entry, hint if text.isascii() else "a name outside ASCII is written in its xn-- form")
     address = _address(host)
     if pinned:
@@ -189,7 +189,7 @@ def _parse(entry: str) -> Rule:
         return Rule(entry, alias, ports, address)
     if wild:
         if address is not None:
-            raise _mistake(entry, "'*' stands only in front of a name")
+            raise _mistake(entry, "'*' is allowed only in front of a name")
         return Rule(entry, f".{host}", ports)
     if address is not None and port is None and (problem := address_problem(address)) is not None:
         spelled = f"[{host}]" if ":" in host else host

@@ -1,4 +1,4 @@
-"""How many sandboxes there may be at once, and who gets the next place: round robin over those who ask.
+"""How many sandboxes may run at once, and which owner gets the next slot: round robin over the owners that wait.
 
 `FairQueue` decides, without any I/O. `Places` is the cap: one object may serve several event loops on several threads,
 which is how all environments of a process share one (see `pool.shared_pool`).
@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-RECLAIM_S = 5.0  # how often who waits looks for places whose event loop has ended without giving them back
+RECLAIM_S = 5.0  # how often a waiter looks for slots whose event loop ended without releasing them
 
 T = TypeVar("T")
 
@@ -70,7 +70,7 @@ class _Ticket:
 
 
 class Places:
-    """At most `limit` places taken at once, over all threads and event loops of the process."""
+    """At most `limit` slots taken at once, over all threads and event loops of the process."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -92,13 +92,13 @@ class Places:
             return len(self._queue)
 
     def resize(self, limit: int) -> None:
-        """A larger limit lets waiters in at once; a smaller one ends nothing and holds from the next place on."""
+        """A larger limit admits waiters at once; a smaller one ends nothing and applies from the next slot on."""
         with self._lock:
             self._limit = limit
             self._grant()
 
     async def take(self, owner: Hashable = None) -> Place:
-        """A place, once it is this owner's turn. Cancelling gives the turn to the next."""
+        """A slot, once it is this owner's turn. Cancelling passes the turn to the next."""
         ticket = _Ticket(Place(asyncio.get_running_loop()))
         with self._lock:
             self._queue.push(owner, ticket)
@@ -115,13 +115,13 @@ class Places:
         return ticket.place
 
     def give_back(self, place: Place) -> None:
-        """Free a place; a second time does nothing."""
+        """Free a slot; idempotent."""
         with self._lock:
             self._taken.discard(place)
             self._grant()
 
     def _grant(self) -> None:
-        """With the lock held: hand free places to those whose turn it is."""
+        """With the lock held: assign free slots to the owners whose turn it is."""
         while len(self._taken) < self._limit:
             ticket = self._queue.pop()
             if ticket is None:
@@ -134,7 +134,7 @@ class Places:
             self._taken.add(ticket.place)
 
     def _reclaim(self) -> None:
-        """Take back what loops that have ended still hold: nobody is left to do it."""
+        """Reclaim slots of event loops that have ended and cannot release them."""
         with self._lock:
             lost = [place for place in self._taken if place.loop.is_closed()]
         for place in lost:

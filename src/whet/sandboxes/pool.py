@@ -1,13 +1,13 @@
 """Leases of sandboxes: never more than so many at once, owners taking turns, creation retried.
 
-    waiting ──a place is free──▶ creating ──retried when the host fails──▶ leased ──released or expired──▶ gone
+    waiting ──a slot is free──▶ creating ──retried when the host fails──▶ leased ──released or expired──▶ gone
 
-A sandbox is used by one lease and never handed on: what code left in it is nobody else's to find. A lease ends at its
-sandbox's absolute limit even when its holder forgets it, so that no place is lost for longer.
+A sandbox is used by one lease and never reused, so that no other code finds what was left in it. A lease ends at its
+sandbox's absolute limit even when its holder does not release it, so that no slot leaks.
 
 `shared_pool` is what environments use: all of a process share one cap, so ten environments in a group together have
-no more sandboxes than one. An environment passes itself as `owner`, and the next place goes to the owner whose turn it
-is; one that asks for a thousand does not hold up another that asks for one.
+no more sandboxes than one. An environment passes itself as `owner`, and the next slot goes to the owner whose turn it
+is; a request for a thousand does not delay another owner's request for one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 MAX_SANDBOXES = 64
 VARIABLE = "WHET_MAX_SANDBOXES"
 DELAY_S = 0.5  # before the second attempt to make a sandbox; doubles with each further one
-OVERTIME_S = 5.0  # after its absolute limit a sandbox has closed itself; then its place is taken back
+OVERTIME_S = 5.0  # after its absolute limit a sandbox has closed itself; then its slot is reclaimed
 
 
 @dataclass(slots=True)
@@ -75,7 +75,7 @@ class SandboxPool:
 
     @property
     def waiting(self) -> int:
-        """Requests to this pool that wait for a place."""
+        """Requests to this pool that wait for a slot."""
         return self._waiting
 
     @property
@@ -89,7 +89,7 @@ class SandboxPool:
         attempts: int | None = None,
         delay_s: float | None = None,
     ) -> Sandbox:
-        """A new sandbox once there is a place and it is the owner's turn.
+        """A new sandbox, once a slot is free and it is the owner's turn.
 
         `attempts` and `delay_s` replace the pool's own for this one. Raises SandboxError when its creation failed that
         often, and SandboxUnavailableError at once when the backend cannot run here at all.
@@ -112,7 +112,7 @@ class SandboxPool:
         return sandbox
 
     async def release(self, sandbox: Sandbox) -> None:
-        """Close a sandbox and let the next one be made. Its place is free even when closing fails."""
+        """Close a sandbox and free its slot, even when closing fails."""
         lease = self._leases.pop(sandbox.id, None)
         if lease is None:
             return
@@ -148,7 +148,7 @@ class SandboxPool:
 
     def _expire(self, sandbox: Sandbox) -> None:
         """Its holder has forgotten it; the sandbox has closed itself by now."""
-        _log.warning("sandbox %s was not released by the end of its lifetime; its place is taken back", sandbox.id)
+        _log.warning("sandbox %s was not released by the end of its lifetime; its slot is reclaimed", sandbox.id)
         ending = asyncio.ensure_future(self.release(sandbox))
         ending.add_done_callback(lambda done: done.cancelled() or done.exception())
 

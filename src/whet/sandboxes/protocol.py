@@ -1,8 +1,7 @@
-"""What a sandbox is: its limits, what can be asked of it, and what a command's result says.
+"""The interface of a sandbox: its limits, its operations, and the result of a command.
 
-A result tells whose fault a failure was. The code's own: `exit_code` or `signal`. A limit's: `limit` names it. The
-host's: no result at all but a `SandboxError`, so that a broken machine is never mistaken for a verdict about the
-code.
+A result names the cause of a failure. The code: `exit_code` or `signal`. A limit: `limit` names it. The host: no result
+but a `SandboxError`, so that a broken machine is never mistaken for a failure of the code.
 """
 
 from __future__ import annotations
@@ -107,7 +106,7 @@ class ExecResult:
         return None if self.exit_code == 0 else "code"
 
     def describe(self) -> str:
-        """One line for a person or a model."""
+        """One line for a user or a model."""
         if self.limit is not None:
             return f"stopped by the {self.limit.replace('_', ' ')} limit"
         if self.signal is not None:
@@ -135,11 +134,11 @@ class Process(Protocol):
         ...
 
     def kill(self) -> None:
-        """Ask for the end of the process and everything it started; `wait` returns once it is done."""
+        """Request the end of the process and everything it started; `wait` returns once it has ended."""
         ...
 
     def close(self) -> None:
-        """Let go of the streams. Does not end the process."""
+        """Close the streams. Does not end the process."""
         ...
 
 
@@ -155,7 +154,7 @@ class Job(Protocol):
 
 
 class Sandbox(Protocol):
-    """One isolated machine-like place with files and processes of its own."""
+    """One isolated system with its own files and processes."""
 
     id: str
     spec: SandboxSpec
@@ -225,12 +224,12 @@ class Sandbox(Protocol):
 
 
 class SandboxBackend(Protocol):
-    """A way to make sandboxes. Third parties register theirs in the entry point group `whet.sandboxes`."""
+    """A factory of sandboxes. Third parties register theirs in the entry point group `whet.sandboxes`."""
 
     name: str
 
     async def check(self) -> None:
-        """Raise SandboxUnavailableError, with the command that mends it, where this backend cannot run."""
+        """Raise SandboxUnavailableError, with the command that fixes it, where this backend cannot run."""
         ...
 
     async def create(self, spec: SandboxSpec) -> Sandbox:

@@ -1,11 +1,11 @@
-"""The way out of a sandbox that asked for a network: an HTTP proxy on the host that keeps to a list of hosts.
+"""Network access of a sandbox: an HTTP proxy on the host with an allow-list of hosts.
 
 The sandbox keeps its empty network namespace. Its process 1 opens a listening socket on the loopback address in there,
-before any code runs, and hands it to the host; connections that the code makes to it are accepted here. Nothing of
-the proxy is inside, and no other way leads out. Plain HTTP is parsed and written anew; a tunnel (CONNECT) has to begin
-with TLS for the very host it asked for, unless the operator named an address. Where the sandbox has an origin, a
-request that is not made to a proxy at all goes there. What was refused is kept in `NetworkUse`
-and logged. Bounds: connections at once, for the sandbox and for the process; bytes; time without a byte.
+before any code runs, and passes it to the host; connections that the code makes to it are accepted here. Nothing of
+the proxy runs inside, and there is no other route out. Plain HTTP is parsed and serialised again; a tunnel (CONNECT)
+has to begin with TLS for exactly the requested host, unless the operator named an address. Where the sandbox has an
+origin, a request that is not made to a proxy goes there. Refusals are kept in `NetworkUse` and logged.
+Limits: connections at once, for the sandbox and for the process; bytes; time without a byte.
 """
 
 from __future__ import annotations

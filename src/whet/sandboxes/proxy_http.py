@@ -1,7 +1,7 @@
-"""One HTTP request through the proxy: what it asks for, and what is passed on. Bytes are parsed and written by h11.
+"""One HTTP request through the proxy: its target, and what is forwarded. Bytes are parsed and written by h11.
 
-A message is never copied as it came. It is parsed, checked and written anew, so that the server sees exactly the
-request that was judged: the Host header is that of the address in the request line, framing is unambiguous, and
+A message is never copied verbatim. It is parsed, checked and serialised again, so that the server sees exactly the
+request that was checked: the Host header is that of the address in the request line, framing is unambiguous, and
 nothing behind the request is passed on. Each connection carries one request.
 """
 
@@ -56,7 +56,7 @@ class Target:
 
 
 class Side:
-    """One end of the conversation: a stream and the state of HTTP on it. `spend` is told of every byte, both ways."""
+    """One end of the connection: a stream and its HTTP state. `spend` is called with every byte count, both ways."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class Side:
 def target_of(request: h11.Request, has_origin: bool = False) -> Target:
     """Raises BadRequestError for a request that is not one to a proxy or that could be read in two ways.
 
-    With an origin, a request as to any server is one to the proxy's own address, which stands for it.
+    With an origin, a request in origin form is one to the proxy's own address, which represents it.
     """
     text = request.target.decode("ascii", "replace")
     if request.method == b"CONNECT":
@@ -119,7 +119,7 @@ def target_of(request: h11.Request, has_origin: bool = False) -> Target:
         return Target(PROXY_HOST, PROXY_PORT, text)
     match = _ABSOLUTE.match(text)
     if match is None:
-        raise BadRequestError("this is a proxy: ask for http://host/path, or CONNECT host:port")
+        raise BadRequestError("this is a proxy: request http://host/path, or CONNECT host:port")
     path = match["path"]
     return _target(match["authority"], 80, path if path.startswith("/") else f"/{path}")
 

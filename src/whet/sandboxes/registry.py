@@ -38,7 +38,7 @@ def backend_names() -> list[str]:
 
 
 def get_backend(name: str | None = None) -> SandboxBackend:
-    """The backend of that name, not yet asked whether it can run here: `await backend.check()` does that."""
+    """The backend of that name. `await backend.check()` then says whether it can run here."""
     name = name or default_backend()
     if name in _BUILT_IN:
         module, _, attribute = _BUILT_IN[name].partition(":")

@@ -79,7 +79,7 @@ _DENIED: dict[str, tuple[int | None, int | None]] = {
     "iopl": (172, None),
     "ioperm": (173, None),
 }
-# Programs try these first and fall back when they are told that there is no such call. clone3 hides its flags in
+# Programs try these first and fall back on ENOSYS. clone3 hides its flags in
 # memory, where a filter cannot look; io_uring does what the filter forbids on behalf of the caller.
 # Contexts of io_setup come out of a number that the whole machine shares.
 _ABSENT: dict[str, tuple[int | None, int | None]] = {
@@ -102,7 +102,7 @@ _ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 _NEW_NAMESPACES = 0x7E020000  # CLONE_NEW{NS,CGROUP,UTS,IPC,USER,PID,NET}
 _FAMILIES = (1, 2, 10)  # unix, inet, inet6; not vsock, which reaches past a network namespace, nor af_alg, packet, ...
 _NETLINK = 16
-_TTY_REQUESTS = (0x5412, 0x541C, 0x5423)  # TIOCSTI, TIOCLINUX, TIOCSETD: type into, or take over, somebody's terminal
+_TTY_REQUESTS = (0x5412, 0x541C, 0x5423)  # TIOCSTI, TIOCLINUX, TIOCSETD: type into, or take over, a user's terminal
 _PERSONALITIES = (0, 0x20000, 0xFFFFFFFF)  # the default, with UNAME26, and "which is it"
 
 _LOAD, _EQUAL, _GREATER, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x25, 0x35, 0x45, 0x06

@@ -2,7 +2,7 @@
 
 Not what Python packages are installed: code in a sandbox must not find the environment that scores it, or its solver.
 Of /usr and /usr/local the folders with standard names are shown. A Python prefix elsewhere (conda, pyenv) is shown as
-far as its interpreter needs it. `site-packages` and `dist-packages` are empty wherever they lie.
+far as its interpreter needs it. `site-packages` and `dist-packages` are empty everywhere.
 """
 
 from __future__ import annotations

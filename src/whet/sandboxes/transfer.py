@@ -76,7 +76,7 @@ async def download_folder(
 
 
 async def _while_running(sandbox: _Startable, process: Process, work: Callable[[], T], what: str) -> T:
-    """Run `work` on a thread beside a process inside. Raises SandboxFileError for the first that failed."""
+    """Run `work` on a thread, concurrently with a process inside. Raises SandboxFileError for the first that failed."""
     said = asyncio.ensure_future(_complaint(process))
     working = asyncio.ensure_future(asyncio.to_thread(work))
     try:

@@ -1,4 +1,4 @@
-"""Cancelling the code of others, which may catch its cancellation and go on: it is waited for briefly, then left.
+"""Cancel third-party code, which may catch its cancellation: it is awaited briefly, then abandoned.
 
 `asyncio.gather`, task groups and `asyncio.run` wait for what they have cancelled however long that takes, and Python
 waits at its end for every thread of an executor. Here each of these has a limit.
@@ -33,10 +33,10 @@ async def cancel(tasks: Iterable[asyncio.Future[Any]], *, within: float | None =
         _, going = await asyncio.wait(going, timeout=GRACE_S if within is None else within)
     for task in tasks - going:
         if not task.cancelled():
-            task.exception()  # seen, so that nobody warns of it: what failed first is told by the caller
+            task.exception()  # retrieved, so that asyncio does not warn: the caller reports the first failure
     for task in going:
         if isinstance(task, asyncio.Task):
-            _left.add(task)  # nobody else may hold it, and a pending task that is collected complains
+            _left.add(task)  # the only reference may be this one, and asyncio warns when a pending task is collected
             task.add_done_callback(_left.discard)
     return not going
 
@@ -60,7 +60,7 @@ async def cancellable(
 def run(work: Coroutine[Any, Any, T]) -> T:
     """`asyncio.run`, but what does not end when it is cancelled, and threads that do not, are left behind.
 
-    Ctrl-C is not turned into a cancellation: whoever calls this handles signals, or gets a `KeyboardInterrupt`.
+    Ctrl-C is not turned into a cancellation: the caller handles signals, or gets a `KeyboardInterrupt`.
     """
     loop = asyncio.new_event_loop()
     prefix = f"whet-{id(loop)}"

@@ -1,8 +1,7 @@
 """Files that survive a kill at any moment: whole or absent when replaced, repaired when appended to.
 
 JSON here is always valid JSON (a number that is not finite becomes null) and always ASCII, so that no text a model can
-produce (lone surrogates, line separators) breaks a line or a file. What the lines mean is the business of whoever
-writes them.
+produce (lone surrogates, line separators) breaks a line or a file. The caller defines what the lines mean.
 """
 
 from __future__ import annotations
@@ -144,7 +143,7 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def replace_directory(target: Path, write: Callable[[Path], None]) -> Path:
-    """Let `write` fill a directory aside and put it in the place of `target`; returns `target`."""
+    """Let `write` fill a temporary directory, then replace `target` with it; returns `target`."""
     aside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)

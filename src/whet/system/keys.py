@@ -1,4 +1,4 @@
-"""`ensure_keys`: an environment says which environment variables it needs before it starts."""
+"""`ensure_keys`: an environment declares the environment variables that it needs."""
 
 from __future__ import annotations
 

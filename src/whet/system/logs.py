@@ -71,7 +71,7 @@ def print_prompt_completions_sample(
     step: int,
     num_samples: int = 1,
 ) -> None:
-    """A table of the first rollouts of a step: what was asked, what was answered, the reward or the error."""
+    """A table of the first rollouts of a step: the prompt, the answer, the reward or the error."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

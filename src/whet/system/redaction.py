@@ -1,4 +1,4 @@
-"""Secrets in settings: what is written down or shown has a mark in their place.
+"""Secrets in settings: replaced by a mark in everything that is stored or shown.
 
 Secrets belong into environment variables, and still get into addresses (`https://user:password@host`, `?api_key=...`),
 headers and arguments of environments. Whatever writes settings passes them through `redacted` first. What is read back

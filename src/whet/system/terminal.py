@@ -1,6 +1,6 @@
 """Text for terminals: what a model or an environment wrote, made harmless, and small curves.
 
-Everything a model says is hostile here: escape sequences could retitle, recolour or reprogram a terminal, control
+Everything a model writes is hostile here: escape sequences could retitle, recolour or reprogram a terminal, control
 characters and text-direction marks could make one line pass for another. Nothing here prints.
 """
 

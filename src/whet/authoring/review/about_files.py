@@ -21,7 +21,7 @@ def review_package(package: Package) -> Iterator[Finding]:
         yield Finding.of(
             "no-package",
             str(package.path),
-            "there is no pyproject.toml beside the module, so it cannot be installed",
+            "there is no pyproject.toml next to the module, so it cannot be installed",
             "Begin with `whet env init` and move the module there.",
         )
         return
@@ -91,7 +91,7 @@ def review_imports(
 ) -> Iterator[Finding]:
     """Packages that are imported and not declared.
 
-    `owners` says which distributions a module may be of, and is asked only where names do not tell: that reads the
+    `owners` maps a module to its distributions. It is called only where names are not enough: it reads the
     records of all that is installed. `brought` names the distributions that the package's requirements bring. An import
     inside `try` is taken for an optional one.
     """

@@ -151,7 +151,7 @@ def _range(scored: Sequence[Rolled], settings: CheckSettings) -> Iterator[Findin
         yield Finding.of(
             "reward-range",
             worst.probe,
-            f"{len(outside)} of {len(scored)} rewards lie outside {low:g} to {high:g}, for instance {worst.reward:g}",
+            f"{len(outside)} of {len(scored)} rewards are outside {low:g} to {high:g}, for instance {worst.reward:g}",
             "Scale the rewards, or declare [tool.whet.check] reward_range in pyproject.toml.",
         )
 

@@ -117,11 +117,11 @@ def _remedy(ran: Ran) -> str:
 
 
 def _readable(folder: Path | None, location: Location) -> list[Path]:
-    """What the package may read of itself. Of a module that lies by itself, not the whole folder: it may be a home."""
+    """The package's own files that it may read. For a single module not its whole folder, which may be a home."""
     if folder is not None:
         return [folder]
-    beside = location.path.parent.glob("*.py") if location.path.suffix == ".py" and location.root is not None else []
-    return [location.path, *beside]
+    siblings = location.path.parent.glob("*.py") if location.path.suffix == ".py" and location.root is not None else []
+    return [location.path, *siblings]
 
 
 def _absolute(environment: str, location: Location) -> str:

@@ -63,7 +63,7 @@ CODES: dict[str, tuple[Severity, str]] = {
     "turns-vary": ("warning", "the environment answers the same messages differently in another process"),
     "endless": ("warning", "a rollout does not end as long as the model goes on"),
     "slow-rollout": ("warning", "the environment's own part of a rollout takes more than 1 s, or 10 s at worst"),
-    "blocks": ("warning", "the event loop stands still for more than 1 s"),
+    "blocks": ("warning", "the event loop is blocked for more than 1 s"),
     "teardown-fails": ("error", "closing the environment raises"),
     # The check itself
     "unfinished": ("error", "the check was ended by its time limit, or its process died"),
@@ -93,7 +93,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A review. `facts` is what was measured, for whoever wants to judge for themselves."""
+    """A review. `facts` are the raw measurements behind the findings."""
 
     environment: str
     path: str

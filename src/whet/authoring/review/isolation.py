@@ -1,4 +1,4 @@
-"""Run a review's process: in bubblewrap, unless told otherwise, within limits of time, output, memory and processes.
+"""Run a review's process, in bubblewrap by default, within limits of time, output, memory and processes.
 
 Inside there is no network, no home and no file of the host's but the system, this Python's packages and the package
 under review, all read-only. What can be written is a tmpfs that ends with the process. The process reports on a pipe;
@@ -53,7 +53,7 @@ def run(
         timeout_s: seconds after which it is killed, with everything that it started.
         hash_seed: PYTHONHASHSEED, so that two runs differ in the order of sets.
         sandbox: whether it runs in bubblewrap.
-        readable: files and folders of the host that it may read, beside Python's.
+        readable: files and folders of the host that it may read, besides Python's.
 
     Raises `SandboxUnavailableError` where bubblewrap is wanted and cannot run.
     """
@@ -100,7 +100,7 @@ def run(
 
 
 class _Drain(threading.Thread):
-    """Reads a stream of the process's to its end, so that nobody waits for a full pipe, and keeps what `keep` takes.
+    """Reads a stream of the process to its end, so that the process never blocks on a full pipe; `keep` filters it.
 
     What the process left behind may hold the stream open; the thread ends with this process then.
     """
@@ -196,7 +196,7 @@ def _bubblewrap(env: dict[str, str], readable: Sequence[Path]) -> Iterator[tuple
             f"the package's code would run in a sandbox, and there is none: {error} "
             "Or run it unprotected, with your rights: --no-sandbox."
         ) from error
-    env["PATH"] = f"{env['PATH']}:{PATH}" if "PATH" in env else PATH  # the host's may lie where nothing is shown
+    env["PATH"] = f"{env['PATH']}:{PATH}" if "PATH" in env else PATH  # the host's may not be mounted
     env["HF_HUB_OFFLINE"] = "1"  # an answer at once rather than a wait for a network that is not there
     env["WHET_SANDBOX_BACKEND"] = "subprocess"  # no sandbox can be made in a sandbox, and this one is the boundary
     args = [machine.program, "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
@@ -235,7 +235,7 @@ def _caches() -> dict[Path, str]:
 
 
 def _python_paths() -> list[Path]:
-    """Where this Python and what it can import lie. A home that Python was started from is not among them."""
+    """The folders of this Python and of its importable packages, without a home that Python was started from."""
     entries = {sys.prefix, sys.base_prefix, sys.exec_prefix, *(entry for entry in sys.path if entry)}
     return [Path(entry) for entry in entries if not Path.home().is_relative_to(Path(entry).absolute())]
 

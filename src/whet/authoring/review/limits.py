@@ -126,7 +126,7 @@ def _resident(pid: int) -> int:
 
 
 def _share(pid: int) -> int:
-    """The same with what several have divided among them; slower to ask for."""
+    """The same with shared memory divided among its users (PSS); slower to read."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:

@@ -1,7 +1,7 @@
 """What the processes that run a package's code report about it: events, a JSON line each.
 
-They come from a process in which code ran that nobody has read, so whoever reads them takes nothing for granted: a line
-that is no event ends the reading.
+They come from a process that ran untrusted code, so the reader validates every line and stops at the first line that
+is not an event.
 """
 
 from __future__ import annotations

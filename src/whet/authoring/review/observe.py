@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def observe_import(environment: str, emit: Emit) -> None:
-    """Import the module and report what that did beside defining names."""
+    """Import the module and report its side effects."""
     found = locate(environment)
     alias_where_needed()
     if found.root is not None:
@@ -121,7 +121,7 @@ async def _close(env: Environment) -> str | None:
 
 
 def _load(environment: str, args: dict[str, Any]) -> tuple[Environment | None, list[str], str | None]:
-    """The environment, the keys that it asked for in vain at first, and what it raised."""
+    """The environment, the environment variables that it lacked at first, and the exception that it raised."""
     missing: list[str] = []
     while True:
         try:

@@ -1,4 +1,4 @@
-"""A package as it lies on the disk: read without running any of it.
+"""A package on disk: read without running any of it.
 
 What is found is data for `about_files.py`. A package in a folder of its own is described by its pyproject.toml, an
 installed one by its metadata.
@@ -54,7 +54,7 @@ class CheckSettings(StrictModel):
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """What lies on the disk."""
+    """The files of a package on disk."""
 
     module: str
     path: Path  # of the module
@@ -110,7 +110,7 @@ def _paths(top: Path) -> Iterator[Path]:
 
 
 def project_folder(path: Path) -> Path | None:
-    """The folder of the package's pyproject.toml: beside the module, above it, or above `src`."""
+    """The folder of the package's pyproject.toml: the module's folder, its parent, or the parent of `src`."""
     above = path.parent
     for folder in (path, above, above.parent if above.name == "src" else above):
         if (folder / "pyproject.toml").is_file():
@@ -151,7 +151,7 @@ def _from_folder(location: Location, folder: Path) -> Package:
 
 
 def _table(data: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """A table of somebody's TOML; where something else has its name, an empty one."""
+    """A table of a TOML file; an empty one where the key is missing or holds another type."""
     value = data.get(key)
     return value if isinstance(value, dict) else {}
 

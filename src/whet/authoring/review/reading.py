@@ -19,7 +19,7 @@ from whet.authoring.review.package import Package, files_of, read_package
 from whet.config import StrictModel
 from whet.envs.loading import locate
 
-MOST = 1000  # findings that are told
+MOST = 1000  # findings that are reported
 TEXT = 1000  # characters of a finding or a reason
 
 

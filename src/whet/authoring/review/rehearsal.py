@@ -1,4 +1,4 @@
-"""Scripted models attempt some of an environment's tasks, through its real rollouts and rubric; each outcome is told.
+"""Scripted models attempt some of an environment's tasks, through its real rollouts and rubric.
 
 First the right answers in every form; the form that earns most is then the form of the answers without merit.
 """
@@ -31,7 +31,7 @@ HEARTBEAT_S = 0.02
 ANSWERS = 12  # of other tasks, to give all at once
 Row = Mapping[str, Any]
 Emit = Callable[[StrictModel], None]
-Planned = tuple[str, int, probes.Say]  # probe, place of its task, what the model says
+Planned = tuple[str, int, probes.Say]  # probe, index of its task, what the model says
 
 
 class EndlessRollout(ModelError):

@@ -1,7 +1,7 @@
 """Keys and passwords in a package's files, by the shapes that providers give them. Pure.
 
 Shapes are those in the providers' own documentation. What is found is never shown, only where. A file may be made to
-keep its reader busy: nothing without end stands before what a shape is known by, so that time grows with length alone.
+slow the search down: no pattern begins with an unbounded repeat, so that time grows linearly with length.
 """
 
 from __future__ import annotations

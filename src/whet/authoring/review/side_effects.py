@@ -1,6 +1,6 @@
 """What importing a module does to the world outside it, seen by Python's audit hook.
 
-Only the package's own doing is reported: an effect belongs to whoever has the innermost frame that is not of the
+Only the package's own effects are reported: an effect belongs to the innermost frame that is not of the
 standard library, so a library that looks for its cache when it is imported is not held against the package. An audit
 hook stays for the life of its process, so this is for a process of its own.
 """

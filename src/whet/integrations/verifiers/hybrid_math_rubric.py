@@ -67,7 +67,7 @@ class HybridMathRubric(JudgeRubric):
 
         Args:
             parser: reads the answer out of a completion, for both.
-            use_judge_fallback: ask a judge where math-verify finds the answer wrong.
+            use_judge_fallback: call a judge where math-verify finds the answer wrong.
             judge_client: as in `JudgeRubric`; not needed without the judge.
             judge_model: the judge's name, as the client knows it.
             judge_prompt: with `{question}`, `{answer}` and `{response}`; the judge answers A in a box for right.
@@ -104,7 +104,7 @@ class HybridMathRubric(JudgeRubric):
     async def judge_score(
         self, prompt: Messages, completion: Messages, answer: Any, state: State, **kwargs: Any
     ) -> float:
-        """The judge's verdict where it was asked, else that of math-verify."""
+        """The judge's verdict where it was called, else that of math-verify."""
         found = float(state.get("math_verify_score", 0.0))
         if found == 1 or not self.use_judge_fallback:
             return found
@@ -119,7 +119,7 @@ class HybridMathRubric(JudgeRubric):
 
 
 class _NoJudge:
-    """In place of a client, where no judge is asked."""
+    """Replaces the client where no judge is used."""
 
     def __repr__(self) -> str:
         return "no judge: use_judge_fallback is False"

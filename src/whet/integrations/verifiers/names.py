@@ -36,7 +36,7 @@ VALID_TOOL_CONTENT_PART_TYPES = frozenset({"text", "image_url"})
 
 
 class ErrorInfo(TypedDict):
-    """An error as it stands in a result row."""
+    """An error as stored in a result row."""
 
     error: str
     error_chain_repr: str
@@ -75,7 +75,7 @@ async def maybe_call_with_named_args(func: Callable[..., Any], **objects: Any) -
 
 
 async def maybe_semaphore(limit: int | None = None) -> AbstractAsyncContextManager[Any]:
-    """A semaphore of `limit` places, or one that never waits for None, 0 and -1."""
+    """A semaphore of `limit` permits, or one that never waits for None, 0 and -1."""
     return asyncio.Semaphore(limit) if limit is not None and limit > 0 else nullcontext()
 
 

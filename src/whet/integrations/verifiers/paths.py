@@ -58,7 +58,7 @@ def find_latest_incomplete_eval_results_path(
     env_dir_path: str = "./environments",
     output_dir: str | None = None,
 ) -> Path | None:
-    """The newest evaluation with these settings that has fewer rows than asked for; None where there is none."""
+    """The newest evaluation with these settings that has fewer rows than requested; None where there is none."""
     runs = get_eval_runs_dir(env_id, model, env_dir_path, output_dir)
     found = [path for path in runs.glob("*") if is_valid_eval_results_path(path)]
     expected = {"env_id": env_id, "model": model, "rollouts_per_example": rollouts_per_example}

@@ -59,7 +59,7 @@ class MyEnv(whet.MultiTurnEnv):
 
     @whet.stop
     async def found(self, state: whet.State) -> bool:
-        """Whether the game is over, asked after every turn of the model."""
+        """Whether the game is over; called after every turn of the model."""
         steps = state["trajectory"]
         return bool(steps) and guesses_of(steps[-1]["completion"]) == [int(state["answer"])]
 

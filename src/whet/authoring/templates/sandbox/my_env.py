@@ -84,7 +84,7 @@ def load_environment(
         with_shell: Whether the model has `bash` as well, for models that can use a shell.
     """
     if not 20 <= max_number <= 999:
-        raise ValueError(f"max_number must lie between 20 and 999, got {max_number}")
+        raise ValueError(f"max_number must be between 20 and 999, got {max_number}")
     rubric = whet.Rubric(funcs=[correct])
     rubric.add_metric(computed)
     return MyEnv(

@@ -46,7 +46,7 @@ def exact_match(completion: whet.Messages, answer: str, parser: whet.Parser) -> 
 
 
 def closeness(completion: whet.Messages, answer: str, parser: whet.Parser) -> float:
-    """1 for the right number, 0.5 for one beside it, less for each further away, so that wrong answers differ too."""
+    """1 for the right number, 0.5 for a neighbour, less for each further away, so that wrong answers differ too."""
     given = boxed(completion, parser)
     return 1 / (1 + abs(int(given) - int(answer))) if given.isdecimal() and len(given) < 10 else 0.0
 
@@ -62,7 +62,7 @@ def load_environment(
         max_number: Largest number in a sum, from 9 to 999; more is harder.
     """
     if not 9 <= max_number <= 999:
-        raise ValueError(f"max_number must lie between 9 and 999, got {max_number}")
+        raise ValueError(f"max_number must be between 9 and 999, got {max_number}")
     rubric = whet.Rubric(funcs=[exact_match, closeness], weights=[0.8, 0.2], parser=PARSER)
     return whet.SingleTurnEnv(
         dataset=lambda: make_tasks("train", num_train, seed, max_number),

@@ -29,7 +29,7 @@ def split_of(names: list[str]) -> Literal["train", "eval"]:
 
 
 class MyEnvConfig(whet.TasksetConfig):
-    """Settings of this taskset, beside those that every taskset has."""
+    """Settings of this taskset, in addition to those that every taskset has."""
 
     num_train: int = Field(1000, ge=1, description="Tasks to train on.")
     num_eval: int = Field(128, ge=1, description="Tasks to evaluate on.")

@@ -78,7 +78,7 @@ def load_environment(
         max_turns: Turns after which an attempt ends, tool calls included.
     """
     if not 20 <= max_number <= 999:
-        raise ValueError(f"max_number must lie between 20 and 999, got {max_number}")
+        raise ValueError(f"max_number must be between 20 and 999, got {max_number}")
     rubric = whet.Rubric(funcs=[correct])
     rubric.add_metric(tool_found_it)
     return whet.ToolEnv(
