@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import whet
-from whet.clients.openai_chat import OpenAIChatCompletionsClient
+from whet.clients.providers.openai_chat import OpenAIChatCompletionsClient
 from whet.messages import copy_value, normalize_messages
 from whet.rollouts.results import ResultsFile, load_outputs, output_messages
 from whet.types import AssistantMessage, ToolCall, ToolMessage, UserMessage

@@ -55,10 +55,10 @@ _EXPORTS = {
     "whet.decorators": ("stop", "cleanup", "teardown", "setup", "update", "metric", "reward", "advantage"),
     "whet.clients.client": ("Client",),
     "whet.clients.config": ("ClientConfig", "EndpointConfig"),
-    "whet.clients.openai_chat": ("OpenAIChatCompletionsClient",),
-    "whet.clients.openai_completions": ("OpenAICompletionsClient",),
-    "whet.clients.openai_responses": ("OpenAIResponsesClient",),
-    "whet.clients.anthropic_messages": ("AnthropicMessagesClient",),
+    "whet.clients.providers.openai_chat": ("OpenAIChatCompletionsClient",),
+    "whet.clients.providers.openai_completions": ("OpenAICompletionsClient",),
+    "whet.clients.providers.openai_responses": ("OpenAIResponsesClient",),
+    "whet.clients.providers.anthropic_messages": ("AnthropicMessagesClient",),
     "whet.clients.replicas": ("ReplicaClient",),
     "whet.clients.scripted": ("ScriptedClient",),
     "whet.compat.alias": ("install_verifiers_alias",),
@@ -131,13 +131,13 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
-    from whet.clients.anthropic_messages import AnthropicMessagesClient as AnthropicMessagesClient
     from whet.clients.client import Client as Client
     from whet.clients.config import ClientConfig as ClientConfig
     from whet.clients.config import EndpointConfig as EndpointConfig
-    from whet.clients.openai_chat import OpenAIChatCompletionsClient as OpenAIChatCompletionsClient
-    from whet.clients.openai_completions import OpenAICompletionsClient as OpenAICompletionsClient
-    from whet.clients.openai_responses import OpenAIResponsesClient as OpenAIResponsesClient
+    from whet.clients.providers.anthropic_messages import AnthropicMessagesClient as AnthropicMessagesClient
+    from whet.clients.providers.openai_chat import OpenAIChatCompletionsClient as OpenAIChatCompletionsClient
+    from whet.clients.providers.openai_completions import OpenAICompletionsClient as OpenAICompletionsClient
+    from whet.clients.providers.openai_responses import OpenAIResponsesClient as OpenAIResponsesClient
     from whet.clients.replicas import ReplicaClient as ReplicaClient
     from whet.clients.scripted import ScriptedClient as ScriptedClient
     from whet.compat.alias import install_verifiers_alias as install_verifiers_alias

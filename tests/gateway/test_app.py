@@ -8,7 +8,7 @@ import pytest
 from whet import ScriptedClient
 from whet.errors import ConfigError, EndpointDownError, EndpointError, ModelError, OverlongPromptError
 from whet.gateway.app import Gateway
-from whet.gateway.sessions import Session, SessionLimits
+from whet.gateway.sessions import RecordedSession, SessionLimits
 from whet.gateway.wire import RequestError, TurnRequest
 from whet.types import UserMessage
 
@@ -144,7 +144,7 @@ def turn(text="hi"):
 
 def test_a_session_ends_with_its_turns():
     async def run():
-        session = Session(ScriptedClient(["a", "b", "c"]), "m", limits=SessionLimits(max_turns=2))
+        session = RecordedSession(ScriptedClient(["a", "b", "c"]), "m", limits=SessionLimits(max_turns=2))
         for _ in range(2):
             await session.answer(turn())
         with pytest.raises(RequestError, match="its 2 turns") as caught:
@@ -156,7 +156,7 @@ def test_a_session_ends_with_its_turns():
 
 def test_a_session_that_was_closed_refuses_and_keeps_what_it_recorded():
     async def run():
-        session = Session(ScriptedClient(["a", "b"]), "m")
+        session = RecordedSession(ScriptedClient(["a", "b"]), "m")
         await session.answer(turn())
         state = await session.close()
         with pytest.raises(RequestError, match="has ended"):

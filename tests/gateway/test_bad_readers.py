@@ -13,7 +13,7 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from whet.gateway.app import Gateway
-from whet.gateway.sessions import Session
+from whet.gateway.sessions import RecordedSession
 from whet.inference.loading import load_policy
 from whet.models.tokenizer import build_tokenizer
 
@@ -145,7 +145,7 @@ def test_no_more_waits_for_a_slow_reader_than_there_is_room_for(address, policy,
 
 
 def test_a_turn_that_was_not_read_is_not_in_its_session(address, gateway, policy):
-    session = gateway.sessions.add(Session(policy.client, "endless"))
+    session = gateway.sessions.add(RecordedSession(policy.client, "endless"))
     path = f"/sessions/{session.id}/v1/chat/completions"
     with asking(address, path, key=session.secret) as leaving:
         assert b"200 OK" in leaving.recv(1000)
@@ -156,7 +156,7 @@ def test_a_turn_that_was_not_read_is_not_in_its_session(address, gateway, policy
 
 
 def test_a_streamed_turn_is_recorded_as_it_was_sampled(address, gateway, policy):
-    session = gateway.sessions.add(Session(policy.client, "endless"))
+    session = gateway.sessions.add(RecordedSession(policy.client, "endless"))
     with asking(address, f"/sessions/{session.id}/v1/chat/completions", key=session.secret, max_tokens=20) as asked:
         said = b""
         while b"[DONE]" not in said:

@@ -9,7 +9,7 @@ pytest.importorskip("torch")
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from whet.gateway.sessions import Session
+from whet.gateway.sessions import RecordedSession
 from whet.gateway.wire import TurnRequest
 from whet.inference.loading import load_policy
 from whet.models.tokenizer import build_tokenizer
@@ -35,7 +35,7 @@ def policy(tmp_path_factory):
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
 def test_a_turn_renders_and_computes_only_what_is_new(policy, monkeypatch, streamed):
-    session, engine = Session(policy.client, "m"), policy.engine
+    session, engine = RecordedSession(policy.client, "m"), policy.engine
     rendered, computed = [], []
     render, extend = policy.renderer.render, policy.renderer.extend
 

@@ -20,10 +20,10 @@ from whet.errors import EndpointDownError, ModelError, ModelLoadError, OverlongP
 from whet.gateway.engine_server import EngineServer
 from whet.inference.architecture import read_architecture
 from whet.inference.embedded import EmbeddedEngine
-from whet.inference.packed_file import write_packed
 from whet.inference.protocol import SampleRequest, SamplingParams, WeightUpdate
-from whet.inference.remote import RemoteEngine
-from whet.inference.weights import packed_tensors, read_checkpoint
+from whet.inference.remote.remote_engine import RemoteEngine
+from whet.inference.weights.model_weights import packed_tensors, read_checkpoint
+from whet.inference.weights.packed_file import write_packed
 
 PROMPT = [5, 17, 400, 23]
 LONG = SampleRequest(PROMPT, SamplingParams(max_tokens=400, seed=2))

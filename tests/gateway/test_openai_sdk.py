@@ -7,7 +7,7 @@ import pytest
 
 from whet.errors import ModelError
 from whet.gateway.app import Gateway
-from whet.gateway.sessions import Session
+from whet.gateway.sessions import RecordedSession
 from whet.inference.loading import load_policy
 
 TOOL = {
@@ -197,7 +197,7 @@ def test_several_completions_whole_and_streamed(of_tiny):
 
 def test_several_answers_in_a_session_are_turns_of_its_rollout(address, gateway, model):
     model.answers = ["one", "two", "three"]
-    session = gateway.sessions.add(Session(model, "policy"))
+    session = gateway.sessions.add(RecordedSession(model, "policy"))
     with openai.OpenAI(base_url=f"{address}/sessions/{session.id}/v1", api_key=session.secret, max_retries=0) as client:
         answer = chat(client, n=2)
     assert [choice.message.content for choice in answer.choices] == ["one", "two"]
@@ -232,7 +232,7 @@ def test_a_model_that_is_not_there(client):
 
 
 def test_a_session_records_what_a_program_does(address, gateway, model):
-    session = gateway.sessions.add(Session(model, "policy", sampling_args={"temperature": 1.0}))
+    session = gateway.sessions.add(RecordedSession(model, "policy", sampling_args={"temperature": 1.0}))
     base = f"{address}/sessions/{session.id}/v1"
     with openai.OpenAI(base_url=base, api_key=session.secret, max_retries=0) as client:
         client.chat.completions.create(
@@ -244,7 +244,7 @@ def test_a_session_records_what_a_program_does(address, gateway, model):
 
 
 def test_a_session_is_closed_to_who_does_not_know_its_secret(address, gateway, model):
-    session = gateway.sessions.add(Session(model, "policy"))
+    session = gateway.sessions.add(RecordedSession(model, "policy"))
     for session_id, key in ((session.id, "wrong"), ("other", session.secret)):
         with (
             openai.OpenAI(base_url=f"{address}/sessions/{session_id}/v1", api_key=key, max_retries=0) as client,

@@ -10,7 +10,7 @@ from whet.errors import ConfigError
 from whet.gateway.app import Gateway
 from whet.gateway.guard import is_loopback
 from whet.gateway.serve import UNREAD_MS, ServeConfig, listen, required_key
-from whet.gateway.sessions import Session
+from whet.gateway.sessions import RecordedSession
 from whet.gateway.wire import TurnRequest
 from whet.inference.loading import load_policy
 from whet.types import UserMessage
@@ -45,7 +45,7 @@ def test_an_address_that_others_reach_needs_a_key(monkeypatch):
 def test_a_session_with_the_tiny_model_goes_on_from_the_tokens_it_sampled():
     async def run():
         policy = load_policy("whet/tiny", threads=1)
-        session = Session(policy.client, "whet/tiny", sampling_args={"max_tokens": 8, "seed": 1})
+        session = RecordedSession(policy.client, "whet/tiny", sampling_args={"max_tokens": 8, "seed": 1})
         messages = [UserMessage("Reverse the text: abc")]
         for text in ("and again", "and again"):
             response = await session.answer(TurnRequest(model="any", messages=messages))

@@ -239,7 +239,7 @@ def test_an_endpoint_that_is_down_costs_little_of_the_budget(whet: Whet, config:
 def test_an_endpoint_that_was_never_there_ends_the_run_in_a_line_and_it_can_be_gone_on_with(
     whet: Whet, models: Endpoints, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("whet.clients.first_contact.GRACE_S", 0.0)
+    monkeypatch.setattr("whet.clients.providers.first_contact.GRACE_S", 0.0)
     away = Endpoint(models.policy.answer).start()
     away.close()
     config = models.write_config(tmp_path / "search.toml", name="search", base_url=away.url)

@@ -183,7 +183,7 @@ def test_what_is_reused_and_what_is_new_are_computed_together_in_a_narrow_cache(
 def test_a_long_prompt_is_computed_in_pieces_and_stays_exact(
     reference: Reference, checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("whet.inference.decoder._SCORES_PER_CHUNK", 20_000)
+    monkeypatch.setattr("whet.inference.decoding.decoder._SCORES_PER_CHUNK", 20_000)
     directory, model = checkpoints("llama3-rope")
     engine = engine_of(directory)
     rng = random.Random(3)

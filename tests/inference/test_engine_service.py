@@ -16,9 +16,9 @@ from whet.errors import ModelError, ModelLoadError, OverlongPromptError, Request
 from whet.inference.architecture import read_architecture
 from whet.inference.embedded import EmbeddedEngine
 from whet.inference.limits import EngineLimits
-from whet.inference.packed_file import take_unread, write_packed
 from whet.inference.protocol import Sample, SampleRequest, SamplingParams, VersionRun, WeightUpdate
-from whet.inference.weights import packed_tensors, read_safetensors
+from whet.inference.weights.model_weights import packed_tensors, read_safetensors
+from whet.inference.weights.packed_file import take_unread, write_packed
 
 Checkpoints = Callable[[str], tuple[Path, Any]]
 Reference = Callable[..., torch.Tensor]

@@ -3,7 +3,7 @@
 import pytest
 
 import whet
-from whet.inference.rendering import ChatRenderer
+from whet.inference.rendering.chat_renderer import ChatRenderer
 from whet.models.experts import EXPERTS
 from whet.models.tokenizer import build_tokenizer
 

@@ -23,7 +23,7 @@ import whet.rl.preflight
 import whet.rl.run
 from whet.config import all_keys
 from whet.errors import ConfigError
-from whet.inference.weights import read_checkpoint
+from whet.inference.weights.model_weights import read_checkpoint
 from whet.rl.config import INSTEAD, LATER, RunConfig, load_run_config
 from whet.rl.data.assembly import assemble
 from whet.rl.data.batch import PackedBatch

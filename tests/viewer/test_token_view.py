@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from whet.errors import ModelLoadError
 from whet.inference.loading import resolve_model
-from whet.inference.vocabulary import Vocabulary
+from whet.inference.rendering.vocabulary import Vocabulary
 from whet.viewer.tokens import NO_TOKENS, NO_TURNS, token_view
 
 

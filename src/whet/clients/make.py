@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 RETRIES_WITH_REPLICAS = 2  # of one request at one endpoint, where another can answer instead
 
 _KINDS: dict[ClientType, str] = {
-    "openai_chat_completions": "whet.clients.openai_chat:OpenAIChatCompletionsClient",
-    "openai_completions": "whet.clients.openai_completions:OpenAICompletionsClient",
-    "openai_responses": "whet.clients.openai_responses:OpenAIResponsesClient",
-    "anthropic_messages": "whet.clients.anthropic_messages:AnthropicMessagesClient",
+    "openai_chat_completions": "whet.clients.providers.openai_chat:OpenAIChatCompletionsClient",
+    "openai_completions": "whet.clients.providers.openai_completions:OpenAICompletionsClient",
+    "openai_responses": "whet.clients.providers.openai_responses:OpenAIResponsesClient",
+    "anthropic_messages": "whet.clients.providers.anthropic_messages:AnthropicMessagesClient",
 }
 _KIND_OF_PACKAGE: dict[str, ClientType] = {
     "AsyncOpenAI": "openai_chat_completions",

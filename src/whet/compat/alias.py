@@ -103,10 +103,10 @@ _MODULES: dict[str, tuple[str, ...]] = {
         "whet.clients.make:resolve_client",
     ),
     "verifiers.clients.client": ("whet.clients.client",),
-    "verifiers.clients.openai_chat_completions_client": ("whet.clients.openai_chat",),
-    "verifiers.clients.openai_completions_client": ("whet.clients.openai_completions",),
-    "verifiers.clients.openai_responses_client": ("whet.clients.openai_responses",),
-    "verifiers.clients.anthropic_messages_client": ("whet.clients.anthropic_messages",),
+    "verifiers.clients.openai_chat_completions_client": ("whet.clients.providers.openai_chat",),
+    "verifiers.clients.openai_completions_client": ("whet.clients.providers.openai_completions",),
+    "verifiers.clients.openai_responses_client": ("whet.clients.providers.openai_responses",),
+    "verifiers.clients.anthropic_messages_client": ("whet.clients.providers.anthropic_messages",),
     "verifiers.v1": (
         "whet:Env,EnvConfig,Harness,HarnessConfig,MCPTool,MCPToolConfig,SandboxConfig,Task,Taskset,TasksetConfig,Toolset,"
         "ToolsetConfig,User,UserConfig,advantage,cleanup,metric,reward,setup,stop,teardown,update",

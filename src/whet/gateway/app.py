@@ -28,15 +28,14 @@ from starlette.types import ASGIApp
 
 from whet.clients.client import Client
 from whet.clients.deltas import OnDelta
-from whet.gateway import anthropic_messages, openai_chat, openai_completions, openai_responses
 from whet.gateway.adapters import Adapters
 from whet.gateway.answers import Answer, answers_of
 from whet.gateway.bodies import Bodies
 from whet.gateway.guard import Guard, Hosts
-from whet.gateway.metrics import GatewayMetrics, Outcome
-from whet.gateway.presence import unless_gone
+from whet.gateway.interfaces import anthropic_messages, openai_chat, openai_completions, openai_responses
+from whet.gateway.metrics import GatewayMetrics, RequestOutcome
 from whet.gateway.sessions import Sessions
-from whet.gateway.streams import EventStream
+from whet.gateway.streams import EventStream, unless_gone
 from whet.gateway.wire import AnswerId, Interface, RequestError, TurnRequest
 from whet.rollouts.pace import Pace
 from whet.types import Response
@@ -104,7 +103,7 @@ class Gateway:
 
         return endpoint
 
-    def _ending(self, stream: EventStream, outcome: Outcome, closing: ExitStack) -> Callable[[], None]:
+    def _ending(self, stream: EventStream, outcome: RequestOutcome, closing: ExitStack) -> Callable[[], None]:
         """What is noted when a stream is over."""
 
         def end() -> None:

@@ -33,13 +33,13 @@ def raise_open_files() -> int:
     return _WANTED_FILES if soft == resource.RLIM_INFINITY else soft
 
 
-def limited_connections() -> type[Connection]:
+def limited_connections() -> type[LimitedConnection]:
     """For the servers of this process, which leave half of its files to everything else."""
-    Connection.most = max(16, min(MOST, raise_open_files() // 2))
-    return Connection
+    LimitedConnection.most = max(16, min(MOST, raise_open_files() // 2))
+    return LimitedConnection
 
 
-class Connection(HttpToolsProtocol):
+class LimitedConnection(HttpToolsProtocol):
     """uvicorn's, with limits on what has not become a request yet."""
 
     most = MOST
@@ -104,7 +104,7 @@ class Connection(HttpToolsProtocol):
             self.transport.close()
 
     def _close_longest_waiting(self) -> None:
-        others = [one for one in self.connections if isinstance(one, Connection) and one.waits_for_client]
+        others = [one for one in self.connections if isinstance(one, LimitedConnection) and one.waits_for_client]
         longest = min(others, key=lambda one: one._since, default=self)
         self.connections.discard(longest)
         longest.transport.abort()

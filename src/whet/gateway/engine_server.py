@@ -23,12 +23,12 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from whet.errors import Error, ModelError, WhetError
-from whet.gateway.presence import unless_gone
+from whet.gateway.streams import unless_gone
 from whet.inference.embedded import EmbeddedEngine
-from whet.inference.engine_wire import (
+from whet.inference.remote.engine_wire import (
     BODIES,
     KEY_HEADER,
-    CompletionBody,
+    EngineCompletionBody,
     Facts,
     answer_of,
     failure_of,
@@ -62,7 +62,7 @@ class EngineServer:
                 return await _send(send, 404, failure_of(ModelError(f"there is no {scope['method']} {path} here")))
             content = await _body(receive)
             body = BODIES[path].validate_json(content) if path in BODIES else None
-            if isinstance(body, CompletionBody) and body.stream:
+            if isinstance(body, EngineCompletionBody) and body.stream:
                 return await self._stream(body, receive, send)
             await _send(send, 200, await unless_gone(receive, answer(body)))
         except ClientDisconnect:
@@ -75,7 +75,7 @@ class EngineServer:
             logger.exception("a request failed")
             await _send(send, 500, failure_of(error))
 
-    async def _completion(self, body: CompletionBody) -> dict[str, Any]:
+    async def _completion(self, body: EngineCompletionBody) -> dict[str, Any]:
         return answer_of(await self._engine.sample(body.request()))
 
     async def _facts(self, _: None) -> dict[str, Any]:
@@ -88,7 +88,7 @@ class EngineServer:
             busy_seconds=stats.busy_seconds,
         ).model_dump()
 
-    async def _stream(self, body: CompletionBody, receive: Receive, send: Send) -> None:
+    async def _stream(self, body: EngineCompletionBody, receive: Receive, send: Send) -> None:
         """Ids as they are drawn, then the sample or what went wrong, to a reader that is this host's."""
         drawn: list[int] = []
         news = asyncio.Event()

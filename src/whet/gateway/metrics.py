@@ -11,7 +11,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, G
 from whet.types import Response
 
 
-class Outcome:
+class RequestOutcome:
     """How a request ended; a status of 500 until it is known."""
 
     status = 500
@@ -32,9 +32,9 @@ class GatewayMetrics:
         self._tokens = Counter("whet_tokens", "Tokens read and written", ["direction"], registry=self._registry)
 
     @contextmanager
-    def request(self, interface: str) -> Iterator[Outcome]:
+    def request(self, interface: str) -> Iterator[RequestOutcome]:
         """Count one request; the caller sets the outcome's status."""
-        outcome, start = Outcome(), time.perf_counter()
+        outcome, start = RequestOutcome(), time.perf_counter()
         self._in_flight.inc()
         try:
             yield outcome

@@ -23,9 +23,8 @@ from whet.clients.deltas import OnDelta, Told
 from whet.errors import EnvError
 from whet.gateway.app import Gateway
 from whet.gateway.connections import limited_connections
-from whet.gateway.echoes import with_reasoning
 from whet.gateway.serve import listen
-from whet.gateway.sessions import is_secret
+from whet.gateway.sessions import is_secret, with_reasoning
 from whet.gateway.wire import RequestError, TurnRequest
 from whet.tasksets.programs.opening import Opening
 from whet.tasksets.programs.session import Session

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import StreamingResponse
@@ -19,13 +20,13 @@ from starlette.types import Receive, Scope, Send
 
 from whet.clients.deltas import Delta, Told
 from whet.errors import ModelError
-from whet.gateway.presence import client_gone
 from whet.gateway.wire import EventWriter, RequestError
 from whet.types import Response
 
 WRITE_S = 30.0  # for a client to take what is written to it
 MOST_PENDING = 1 << 20  # characters
 
+T = TypeVar("T")
 
 Work = Callable[[Callable[[int, Delta], None]], Awaitable[Sequence[Response]]]
 """The answers of all choices, whose deltas it passes on by the number of the choice."""
@@ -128,3 +129,37 @@ class EventStream(StreamingResponse):
                 self._work.exception()  # seen: a client that left is not told of it
         finally:
             self.on_end()
+
+
+async def client_gone(receive: Receive) -> None:
+    """Once the client has gone away. The whole of its request has been received before."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def unless_gone(receive: Receive, work: Awaitable[T]) -> T:
+    """What `work` gives, unless the client goes away meanwhile: then `work` is cancelled.
+
+    Raises `ClientDisconnect` in that case. `work` is awaited in this very task, so that an answer
+    which is there at once is sent at once.
+    """
+    task, gone = asyncio.current_task(), False
+    assert task is not None
+
+    def leave(watching: asyncio.Future[None]) -> None:
+        nonlocal gone
+        if not watching.cancelled():
+            gone = True
+            task.cancel()
+
+    watching = asyncio.ensure_future(client_gone(receive))
+    watching.add_done_callback(leave)
+    try:
+        return await work
+    except asyncio.CancelledError:
+        if gone and not task.uncancel():
+            raise ClientDisconnect from None
+        raise
+    finally:
+        watching.remove_done_callback(leave)
+        watching.cancel()

@@ -4,9 +4,9 @@ Torch runs inline, between awaits: with one thread, the same requests in the sam
 logprobs, and new weights can only ever arrive between two decode steps. The driver task lives while there is work. It
 alternates one decode step with a few turns of the event loop, in which finished rollouts ask for their next turn.
 
-What is decided where: who runs in which slot in `scheduler.py`, how wide the cache is in `kv_width.py`, what is
-computed first in `prefill.py`, the arithmetic in `decoder.py`, drawing in `sampling.py`, listeners in `followers.py`,
-what new weights go through in `weight_loader.py`. Here they are put together, and nothing else.
+This file only joins the parts. In `decoding/`: the slots of rows (`scheduler.py`), the width of the cache
+(`kv_width.py`), prompts (`prefill.py`), the arithmetic (`decoder.py`), drawing (`sampling.py`), stop strings and
+listeners (`followers.py`). In `weights/`: loading new weights (`weight_loader.py`).
 """
 
 from __future__ import annotations
@@ -15,30 +15,28 @@ import asyncio
 import math
 import secrets
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
 from whet.errors import ModelError, ModelLoadError
-from whet.inference.adapter_rows import AdapterRows
-from whet.inference.adapters import PackedAdapter
 from whet.inference.architecture import Architecture, read_architecture
-from whet.inference.cache import KVCache
-from whet.inference.decoder import Decoder
-from whet.inference.followers import Followers
-from whet.inference.kv_width import columns_held, columns_read
+from whet.inference.decoding.adapter_rows import AdapterRows
+from whet.inference.decoding.cache import KVCache
+from whet.inference.decoding.decoder import Decoder
+from whet.inference.decoding.followers import Followers
+from whet.inference.decoding.kv_width import columns_read
+from whet.inference.decoding.prefill import Prefill, adapter_rows
+from whet.inference.decoding.rows import BatchRows
+from whet.inference.decoding.sampling import draw, note_kept
+from whet.inference.decoding.scheduler import LoadedAdapter, SampleJob, Scheduler
 from whet.inference.limits import EngineLimits, EngineStats, device_memory
-from whet.inference.prefill import fills_of, prefill_batches, waves
 from whet.inference.protocol import OnTokens, Sample, SampleRequest, WeightUpdate
 from whet.inference.requests import check_adapter, check_request
-from whet.inference.rows import Rows
-from whet.inference.sampling import draw, note_kept
-from whet.inference.scheduler import Admission, Job, LoadedAdapter, Scheduler
 from whet.inference.stops import StopWatcher, TextDecoder
 from whet.inference.token_sets import TokenSets
-from whet.inference.weight_loader import Arrivals
-from whet.inference.weights import NamedWeights, read_checkpoint
+from whet.inference.weights.model_weights import NamedWeights, read_checkpoint
+from whet.inference.weights.weight_loader import WeightLoader
 
 _TURNS_AFTER_FINISH = 4
 """Turns of the event loop a finished rollout has to come back with its next request before the next step."""
@@ -88,12 +86,13 @@ class EmbeddedEngine:
         self._records_experts = record_experts and arch.experts is not None
         self._records_kept = record_kept
         self._cache = KVCache(arch, dtype=dtype, device=self.device, record_experts=record_experts)
-        self._rows = Rows(self.device, arch.vocab_size)
-        self._arrivals = Arrivals(arch, named, dtype=dtype, device=self.device)
-        self._decoder = Decoder(arch, self._arrivals.pack(named), self._cache, max_context=self.max_context)
+        self._rows = BatchRows(self.device, arch.vocab_size)
+        self._weight_loader = WeightLoader(arch, named, dtype=dtype, device=self.device)
+        self._decoder = Decoder(arch, self._weight_loader.pack(named), self._cache, max_context=self.max_context)
+        self._prefill = Prefill(self._scheduler, self._rows, self._decoder, self.stats, token_budget=self._token_budget)
         self._followers = Followers()
         self._row_adapters: AdapterRows | None = None  # of the rows that run, as long as any has one
-        self._began: dict[Job, int] = {}  # decode step a running job was admitted at
+        self._began: dict[SampleJob, int] = {}  # decode step a running job was admitted at
         self._held_back = 0
         self._reach = 0  # columns in use at step n are n + reach
         self._driver: asyncio.Task[None] | None = None
@@ -134,7 +133,7 @@ class EmbeddedEngine:
             seed = self._seed
         waiter: asyncio.Future[Sample] = asyncio.get_running_loop().create_future()
         adapter = None if request.adapter is None else self._adapters[request.adapter]
-        job = Job(request=request, seed=seed, waiter=waiter, adapter=adapter)
+        job = SampleJob(request=request, seed=seed, waiter=waiter, adapter=adapter)
         self._scheduler.submit(job)
         if on_tokens is not None:
             self._followers.listen(job, on_tokens)
@@ -170,11 +169,11 @@ class EmbeddedEngine:
             raise ModelLoadError(f"the engine's weights cannot change under its adapters ({names}); unload them first")
         # While requests run they go on, and what was read is taken between two decode steps.
         busy = bool(self._scheduler.running)
-        arrivals, in_use = self._arrivals, self._decoder.weights
-        read = arrivals.read
+        loader, in_use = self._weight_loader, self._decoder.weights
+        read = loader.read
         base, weights = await asyncio.to_thread(read, update, in_use) if busy else read(update, in_use)
-        retired: list[object] = [arrivals.base, in_use]
-        arrivals.base, self._decoder.weights = base, weights
+        retired: list[object] = [loader.base, in_use]
+        loader.base, self._decoder.weights = base, weights
         del in_use
         self.version, self._merged = update.version, update.kind == "adapter"
         self._scheduler.set_version(update.version)
@@ -188,7 +187,7 @@ class EmbeddedEngine:
             raise ModelLoadError(
                 f"adapter {name!r} cannot stand beside weights that have an adapter merged into them; serve the base"
             )
-        packed = await asyncio.to_thread(self._arrivals.read_adapter, update.path)
+        packed = await asyncio.to_thread(self._weight_loader.read_adapter, update.path)
         known = self._adapters.get(name)
         if known is None:
             self._adapters[name] = LoadedAdapter(name, update.version, packed)
@@ -268,9 +267,7 @@ class EmbeddedEngine:
         afresh = scheduler.empty
         admissions = scheduler.admit()
         if admissions:
-            self._fit_tensors(max(len(admission.job.request.prompt_ids) for admission in admissions), afresh=afresh)
-            for wave in waves(admissions):
-                self._fill(wave)
+            self._prefill.admit(admissions, afresh=afresh)
             jobs = [admission.job for admission in admissions]
             self._rows.start(jobs)
             for job in jobs:
@@ -281,38 +278,6 @@ class EmbeddedEngine:
             self._rows_changed()
         self.stats.busy_seconds += time.perf_counter() - started
 
-    def _fit_tensors(self, longest: int, *, afresh: bool) -> None:
-        """Room for rows with prompts of up to `longest` tokens; where it begins `afresh`, nothing is to be kept."""
-        scheduler, rows, cache = self._scheduler, self._rows, self._cache
-        needed, columns, slots = len(scheduler.slots), scheduler.columns, rows.slots
-        if afresh and not scheduler.keep_columns:
-            slots, held = needed, 0  # so that nothing depends on what was asked before
-        else:
-            grown = 2 * slots if needed > slots else slots
-            slots, held = max(needed, min(grown, self._token_budget // columns)), min(cache.columns, columns)
-        if (slots, columns) != (rows.slots, rows.columns):
-            rows.resize(slots, columns)
-        held = max(held, self._columns_held(longest))
-        if (slots, held) != (cache.slots, cache.columns):
-            cache.resize(slots, held, kept=0 if afresh else needed)
-
-    def _columns_held(self, needed: int) -> int:
-        # One more than is needed, for a row that is done stands at the column after its last.
-        return columns_held(needed + 1, self._scheduler.columns, on_cpu=self.device.type == "cpu")
-
-    def _fill(self, wave: list[Admission]) -> None:
-        """Bring the prompts of one wave into the cache: first what can be copied, then what must be computed."""
-        copies = [(a.donor, a.slot, a.reused) for a in wave if a.donor is not None]
-        if copies:
-            donors, targets, lengths = zip(*copies, strict=True)
-            self._cache.copy_prefix(list(donors), list(targets), max(lengths))
-        fills = fills_of(wave)
-        for batch in prefill_batches(fills):
-            slots, starts, tokens, adapters = zip(*batch, strict=True)
-            self._decoder.prefill(list(slots), list(starts), list(tokens), self._adapter_rows(adapters))
-        self.stats.prefill_tokens += sum(len(fill.tokens) for fill in fills)
-        self.stats.reused_tokens += sum(admission.reused for admission in wave)
-
     @torch.inference_mode()
     def _step(self) -> bool:
         """One decode step of all running rows; True when some are done."""
@@ -321,7 +286,7 @@ class EmbeddedEngine:
         count = scheduler.rows
         needed = self.stats.decode_steps + self._reach
         if needed >= self._cache.columns:
-            self._cache.resize(self._cache.slots, self._columns_held(needed), kept=len(scheduler.slots))
+            self._cache.resize(self._cache.slots, self._prefill.columns_held(needed), kept=len(scheduler.slots))
         width = columns_read(needed, self._cache.columns, on_cpu=self.device.type == "cpu")
         places_B = rows.next_places(count)
         logits_BV = self._decoder.decode(
@@ -353,7 +318,7 @@ class EmbeddedEngine:
         self.stats.busy_seconds += time.perf_counter() - started
         return bool(done)
 
-    def _finish(self, job: Job, slot: int) -> None:
+    def _finish(self, job: SampleJob, slot: int) -> None:
         params, prompt = job.request.params, job.request.prompt_ids
         end = self._next_position(job)
         ids, logprobs, kept_mass = self._rows.drawn(slot, len(prompt), end)
@@ -375,7 +340,7 @@ class EmbeddedEngine:
             sample.kept_mass, sample.kept = kept_mass, TokenSets.of(job.kept) if self._records_kept else None
         job.waiter.set_result(sample)
 
-    def _next_position(self, job: Job) -> int:
+    def _next_position(self, job: SampleJob) -> int:
         """Where the next token that `job` draws will stand."""
         return len(job.request.prompt_ids) + self.stats.decode_steps - self._began[job]
 
@@ -399,16 +364,12 @@ class EmbeddedEngine:
             self._row_adapters = None
             return
         slots = self._scheduler.slots[: self._scheduler.rows]
-        rows = self._adapter_rows([slot.job.adapter if slot.job else any_adapter for slot in slots])
+        rows = adapter_rows([slot.job.adapter if slot.job else any_adapter for slot in slots], self.device)
         assert rows is not None
         self._row_adapters = rows.for_many_steps(self._row_adapters)
 
-    def _adapter_rows(self, adapters: Sequence[LoadedAdapter | None]) -> AdapterRows | None:
-        packed: list[PackedAdapter | None] = [None if adapter is None else adapter.packed for adapter in adapters]
-        return AdapterRows.of(packed, self.device)
-
     @torch.inference_mode()
-    def _drop(self, job: Job) -> None:
+    def _drop(self, job: SampleJob) -> None:
         """The caller gave up, or is not told any more: its place is free."""
         slot = job.slot
         self._scheduler.cancel(job)
@@ -417,7 +378,7 @@ class EmbeddedEngine:
             self._rows.stop([slot])
             self._rows_changed()
 
-    def _forget(self, job: Job) -> None:
+    def _forget(self, job: SampleJob) -> None:
         self._began.pop(job, None)
         self._followers.forget(job)
 

@@ -15,7 +15,7 @@ from whet.inference.architecture import Architecture, read_architecture
 if TYPE_CHECKING:
     from whet.inference.embedded import EmbeddedEngine
     from whet.inference.policy_client import PolicyClient
-    from whet.inference.rendering import ChatRenderer
+    from whet.inference.rendering.chat_renderer import ChatRenderer
 
 TINY = "whet/tiny"
 _ADAPTER = "adapter_config.json"
@@ -84,11 +84,11 @@ def load_policy(
     try:
         import torch
 
-        from whet.inference.adapters import merge_adapter
         from whet.inference.embedded import EmbeddedEngine
         from whet.inference.limits import EngineLimits
         from whet.inference.policy_client import PolicyClient
-        from whet.inference.weights import read_checkpoint
+        from whet.inference.weights.adapters import merge_adapter
+        from whet.inference.weights.model_weights import read_checkpoint
     except ModuleNotFoundError as error:
         raise _missing(error) from error
 
@@ -125,7 +125,7 @@ def read_model(model: str) -> ModelFiles:
     try:
         from transformers import AutoTokenizer
 
-        from whet.inference.rendering import ChatRenderer
+        from whet.inference.rendering.chat_renderer import ChatRenderer
     except ModuleNotFoundError as error:
         raise _missing(error) from error
 

@@ -17,10 +17,10 @@ from whet.clients.usage import charge
 from whet.errors import OverlongPromptError
 from whet.inference.graph import MessageGraph
 from whet.inference.protocol import Engine, Sample, SampleRequest
-from whet.inference.rendering import ChatRenderer, is_plain_text
+from whet.inference.rendering.chat_renderer import ChatRenderer, is_plain_text
+from whet.inference.rendering.streaming import AnswerReader, TextReader
 from whet.inference.sampling_args import read_sampling_args
 from whet.inference.stops import cut_at_stop
-from whet.inference.streaming import AnswerReader, TextReader
 from whet.types import (
     AssistantMessage,
     Messages,

@@ -1,7 +1,7 @@
 """The `Engine` protocol: token ids in, token ids with logprobs and policy version out.
 
 Embedded torch, vLLM and remote engines implement it; everything above knows only these few names. There is no text
-here: rendering and parsing live in `rendering.py`.
+here: rendering and parsing live in `rendering/`.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from whet.envs.environment import Environment
 from whet.errors import ModelError
 from whet.inference.policy_client import PolicyClient
 from whet.inference.protocol import OnTokens, Sample, SampleRequest, VersionRun, WeightUpdate
-from whet.inference.rendering import ChatRenderer
+from whet.inference.rendering.chat_renderer import ChatRenderer
 from whet.models.experts import TURN_END, Conversation, Expert
 from whet.rl.data.samples import TokenSequence, sequences_of
 from whet.types import RolloutInput, SamplingArgs

@@ -11,7 +11,7 @@ def load_decode(source: Source) -> Decode:
 
     Raises `ModelLoadError` where it is not on this machine or cannot be read, `MissingExtraError` without the library.
     """
-    from whet.inference.vocabulary import TOKENIZER, Vocabulary
+    from whet.inference.rendering.vocabulary import TOKENIZER, Vocabulary
 
     trained = source.rollouts.parent / "model"
     return Vocabulary(str(trained) if (trained / TOKENIZER).is_file() else source.model).texts

@@ -19,7 +19,7 @@ from typing import Any
 
 Decode = Callable[[Sequence[int]], Sequence[str]]
 """From token ids to the text of each, "" where a character ends in a later one: `Vocabulary(model).texts`, of
-`inference/vocabulary.py`."""
+`inference/rendering/vocabulary.py`."""
 
 NO_TOKENS = "no tokens are kept in an evaluation; a training run keeps those of its rollouts"
 NO_TURNS = "the tokens of this rollout are not known: its model's client does not report them"

@@ -9,7 +9,7 @@ from typing import Any
 from whet.envs.steps import completion_messages, step_tokens
 from whet.inference.policy_client import PolicyClient
 from whet.inference.protocol import OnTokens, Sample, SampleRequest, VersionRun, WeightUpdate
-from whet.inference.rendering import ChatRenderer
+from whet.inference.rendering.chat_renderer import ChatRenderer
 from whet.types import Messages, State, SystemMessage, Tool, ToolMessage, UserMessage
 
 TOOL = Tool("calculate", "Evaluate.", {"type": "object", "properties": {"expression": {"type": "string"}}})

@@ -19,7 +19,7 @@ from test_unknown_templates import CONTINUED
 from test_unknown_templates import renderer_of as unknown
 
 from whet.inference import graph
-from whet.inference.rendering import ChatRenderer
+from whet.inference.rendering.chat_renderer import ChatRenderer
 from whet.models.tokenizer import build_tokenizer
 from whet.types import Messages, ToolMessage, UserMessage
 

@@ -25,8 +25,8 @@ from test_unknown_templates import BRANCHED, CONTINUED, MARKERS, NO_END
 import whet
 from whet.errors import DatasetError, ModelError
 from whet.inference.loading import load_policy
-from whet.inference.rendering import ChatRenderer
-from whet.inference.writing import answer_ids
+from whet.inference.rendering.chat_renderer import ChatRenderer
+from whet.inference.rendering.writing import answer_ids
 from whet.models.tokenizer import build_tokenizer
 from whet.rl.data.samples import sequences_of
 from whet.rl.sft.conversation import Conversation, conversation_of

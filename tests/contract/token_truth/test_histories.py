@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from scripted_engine import TOOL, Rollout
 
-from whet.inference.rendering import ChatRenderer
+from whet.inference.rendering.chat_renderer import ChatRenderer
 from whet.models.tokenizer import build_tokenizer
 from whet.types import AssistantMessage, Messages, Tool, ToolCall, ToolMessage, UserMessage
 

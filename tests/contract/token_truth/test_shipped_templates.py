@@ -25,7 +25,7 @@ from scripted_engine import OPENING, SAID_NEXT, TOOL, Rollout
 from small_tokenizers import MODELS, split_to_bytes, tokenizer_for
 
 from whet.errors import ConfigError
-from whet.inference.rendering import ChatRenderer
+from whet.inference.rendering.chat_renderer import ChatRenderer
 from whet.types import AssistantMessage, Messages, ToolCall, ToolMessage, UserMessage
 
 NOT_COVERED = {

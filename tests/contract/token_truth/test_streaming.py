@@ -25,9 +25,9 @@ from test_unknown_templates import renderer_of as unknown
 
 from whet.clients.deltas import Delta, Told
 from whet.inference.policy_client import PolicyClient
-from whet.inference.rendering import ChatRenderer
+from whet.inference.rendering.chat_renderer import ChatRenderer
+from whet.inference.rendering.streaming import TextReader
 from whet.inference.stops import cut_at_stop
-from whet.inference.streaming import TextReader
 from whet.models.tokenizer import build_tokenizer
 from whet.types import AssistantMessage, Messages, TextMessage
 

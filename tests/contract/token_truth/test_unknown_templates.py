@@ -17,7 +17,7 @@ from scripted_engine import OPENING, TOOL, Rollout
 from small_tokenizers import byte_pairs, split_to_bytes
 
 from whet.errors import ModelError
-from whet.inference.rendering import ChatRenderer
+from whet.inference.rendering.chat_renderer import ChatRenderer
 from whet.types import AssistantMessage, Messages, ToolCall, ToolMessage, UserMessage
 
 MARKERS = ("<s>", "</s>", "<user>", "<bot>", "<tool>", "<tool_call>", "</tool_call>", "<think>", "</think>")

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_engine import TOOL, Rollout
 
-from whet.inference.rendering import ChatRenderer
+from whet.inference.rendering.chat_renderer import ChatRenderer
 from whet.models.tokenizer import build_tokenizer
 from whet.types import AssistantMessage, Messages, Tool, UserMessage
 

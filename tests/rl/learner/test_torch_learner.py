@@ -14,9 +14,9 @@ from transformers import AutoModelForCausalLM
 
 from whet.errors import ModelLoadError, RunError, TrainingError
 from whet.inference.architecture import read_architecture
-from whet.inference.packed_file import map_packed
 from whet.inference.token_sets import TokenSets
-from whet.inference.weights import pack as pack_weights
+from whet.inference.weights.model_weights import pack as pack_weights
+from whet.inference.weights.packed_file import map_packed
 from whet.rl.data.batch import pack
 from whet.rl.learner.config import OptimizerConfig
 from whet.rl.learner.forward import attention, decoder

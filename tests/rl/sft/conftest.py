@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from whet.inference.rendering import ChatRenderer
+from whet.inference.rendering.chat_renderer import ChatRenderer
 from whet.models.tokenizer import build_tokenizer
 
 

@@ -25,7 +25,7 @@ import whet.rl.sft.data
 import whet.rl.sft.run as module
 from whet.config import all_keys
 from whet.errors import ConfigError, DatasetError
-from whet.inference.rendering import ChatRenderer
+from whet.inference.rendering.chat_renderer import ChatRenderer
 from whet.models.tokenizer import build_tokenizer
 from whet.rl import preflight
 from whet.rl.learner.protocol import LossOutput, OptimOutput

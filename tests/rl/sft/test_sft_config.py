@@ -6,7 +6,7 @@ import pytest
 
 from whet.config import read_toml
 from whet.errors import ConfigError
-from whet.inference.rendering import ChatRenderer
+from whet.inference.rendering.chat_renderer import ChatRenderer
 from whet.rl.config import load_run_config
 from whet.rl.sft.config import load_sft_config
 from whet.rl.sft.data import load_data

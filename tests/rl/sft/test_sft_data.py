@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from whet.errors import DatasetError
-from whet.inference.rendering import ChatRenderer
+from whet.inference.rendering.chat_renderer import ChatRenderer
 from whet.rl.sft.config import SftConfig
 from whet.rl.sft.data import SftData, load_data
 from whet.rl.storage.rollout_log import write_step

@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 
 from whet.cli.main import main
 from whet.inference.loading import resolve_model
-from whet.inference.rendering import ChatRenderer
+from whet.inference.rendering.chat_renderer import ChatRenderer
 from whet.rl.estimate import lines
 from whet.rl.learner.make import make_learner
 from whet.rl.sft.config import SftConfig

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from whet.clients.config import ClientConfig
-from whet.clients.provider import connect, import_package
+from whet.clients.providers.provider_client import connect, import_package
 
 _log = logging.getLogger(__name__)
 

@@ -21,9 +21,9 @@ from transformers import PreTrainedModel
 
 from whet.errors import RunError
 from whet.inference.architecture import read_architecture
-from whet.inference.packed_file import take_unread, write_packed
 from whet.inference.protocol import WeightUpdate
-from whet.inference.weights import packed_tensors
+from whet.inference.weights.model_weights import packed_tensors
+from whet.inference.weights.packed_file import take_unread, write_packed
 from whet.rl.learner.forward.moe import as_checkpoint
 
 KEPT_PUBLICATIONS = 2

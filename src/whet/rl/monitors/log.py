@@ -1,7 +1,7 @@
 """`logs/run.log`: the plain lines of a run, and the warnings of everything in its processes, with the time of each.
 
     2026-11-21T17:40:02+0000 INFO step 12/100  reward 0.512  4,100 tokens/s  0.42 s a step  0:37 left
-    2026-11-21T17:40:03+0000 WARNING whet.clients.openai_chat: the endpoint is busy, trying again in 2 s
+    2026-11-21T17:40:03+0000 WARNING whet.clients.providers.openai_chat: the endpoint is busy, trying again in 2 s
     2026-11-21T17:40:04+0000 WARNING torch.distributed (learner): ...
 
 Warnings are what loggers are told from that level up, and Python's own (`py.warnings`). At 10 MB a new file is begun;

@@ -23,7 +23,7 @@ from whet.rl.sft.sources import Row, Source, read_dataset, read_path
 from whet.rl.sft.tokens import conversation_tokens, recorded_tokens, text_tokens
 
 if TYPE_CHECKING:
-    from whet.inference.rendering import ChatRenderer
+    from whet.inference.rendering.chat_renderer import ChatRenderer
 
 MOST_NAMED = 5
 

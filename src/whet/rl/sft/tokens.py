@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from whet.errors import DatasetError, ModelError
-from whet.inference.writing import answer_ids
+from whet.inference.rendering.writing import answer_ids
 from whet.messages import whole_characters
 from whet.rl.data.samples import TokenSequence, sequences_of
 from whet.rl.sft.conversation import Conversation
 from whet.types import AssistantMessage, TrajectoryStep
 
 if TYPE_CHECKING:
-    from whet.inference.rendering import ChatRenderer
+    from whet.inference.rendering.chat_renderer import ChatRenderer
 
 
 def conversation_tokens(

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from whet.errors import MissingExtraError, TrainingError, WhetError
-from whet.inference.remote import RemoteEngine
+from whet.inference.remote.remote_engine import RemoteEngine
 from whet.rl.supervision.child import follow_parent, process_context
 from whet.rl.supervision.child_log import ChildLog, tell_parent
 from whet.system.loading_time import rare_collections

@@ -9,8 +9,8 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, Qwen3MoeConfig
 
 from whet.inference.architecture import read_architecture
-from whet.inference.packed_file import map_packed
-from whet.inference.weights import pack as pack_weights
+from whet.inference.weights.model_weights import pack as pack_weights
+from whet.inference.weights.packed_file import map_packed
 from whet.rl.data.batch import pack
 from whet.rl.learner.config import LoraConfig, OptimizerConfig
 from whet.rl.learner.make import make_learner

@@ -1,0 +1,1 @@
+"""Clients over the providers' own packages (`openai`, `anthropic`), their connections and their errors."""

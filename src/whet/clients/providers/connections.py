@@ -1,0 +1,204 @@
+"""Connections for the HTTP library of provider packages, of which a free one is found at once.
+
+The library's own pool looks at each of its connections for every request and every response: with 256 at once that
+is more than half of a request's processor time. Here the one that came back last goes out first, and is all that is
+looked at. And a request goes onto the wire as a whole, where the library sends its headers and its body one after the
+other. What a connection is (TLS, time-outs, errors) stays the library's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import importlib
+import socket
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from time import monotonic
+from types import ModuleType
+from typing import Any
+from urllib.request import getproxies
+
+from whet.clients.providers.first_contact import FirstContact, GivenUp, may_give_up, reason
+
+IDLE_S = 5.0
+"""Seconds after which a connection that nobody used is closed, as the library does."""
+WRITTEN_AT_ONCE = 1 << 16
+"""Bytes of a request that wait for its end at most."""
+
+
+def transport(http: ModuleType, *, most: int, kept: int) -> Any:
+    """For a client of `http` (httpx, or httpx2): at most `most` connections at once, `kept` of them while idle.
+
+    None, for the library's own choice, where the environment names a proxy: it finds those for its own transports only.
+    """
+    if set(getproxies()) - {"no"}:
+        return None
+    core = importlib.import_module(http.__name__.replace("httpx", "httpcore"))  # what the library sends with
+    contact = FirstContact()
+    connection = functools.partial(
+        core.AsyncHTTPConnection,
+        ssl_context=http.create_ssl_context(),
+        keepalive_expiry=IDLE_S,
+        network_backend=_Network(core.AnyIOBackend(), core.WriteError, contact.made),
+        socket_options=_keep_alive(),
+    )
+    found = http.AsyncHTTPTransport(verify=False)
+    found._pool = Connections(connection, core, contact, most=most, kept=kept)  # the library takes no pool by name
+    return found
+
+
+class Connections:
+    """In place of the library's pool. `make` gives a connection to an origin. Of one event loop at a time."""
+
+    def __init__(
+        self, make: Callable[[Any], Any], core: ModuleType, contact: FirstContact, *, most: int, kept: int
+    ) -> None:
+        self._make, self._core, self._contact = make, core, contact
+        self._most, self._kept = most, kept
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._forget()
+
+    def _forget(self) -> None:
+        self._places = asyncio.Semaphore(self._most)
+        self._idle: deque[tuple[float, Any]] = deque()  # since when, the longest first
+        self._out: set[Any] = set()
+
+    async def handle_async_request(self, request: Any) -> Any:
+        if self._loop is not (loop := asyncio.get_running_loop()):
+            self._loop = loop
+            self._forget()  # connections end with the loop they were opened on
+        await self._place(request.extensions.get("timeout", {}).get("pool"))
+        try:
+            connection = await self._free(request.url.origin)
+        except BaseException:
+            self._places.release()
+            raise
+        self._out.add(connection)
+        try:
+            response = await connection.handle_async_request(request)
+        except BaseException as error:
+            await self._back(connection)
+            unreachable = isinstance(error, (self._core.ConnectError, self._core.ConnectTimeout))
+            if unreachable and self._contact.failed() and may_give_up():
+                raise GivenUp(reason(error)) from error
+            raise
+        response.stream = _Answer(response.stream, functools.partial(self._back, connection))
+        return response
+
+    async def _place(self, timeout: float | None) -> None:
+        if not self._places.locked():
+            await self._places.acquire()  # at once
+            return
+        try:
+            async with asyncio.timeout(timeout):
+                await self._places.acquire()
+        except TimeoutError:
+            raise self._core.PoolTimeout(f"no connection was free within {timeout:g} s") from None
+
+    async def _free(self, origin: Any) -> Any:
+        """The connection that was used last, if it is good for another request; else a new one."""
+        while self._idle:
+            _, connection = self._idle.pop()
+            if connection.can_handle_request(origin) and not connection.has_expired():
+                return connection
+            await connection.aclose()
+        return self._make(origin)
+
+    async def _back(self, connection: Any) -> None:
+        if connection not in self._out:  # closed meanwhile, or given back before
+            return
+        self._out.remove(connection)
+        self._places.release()
+        if connection.is_idle() and self._kept:
+            self._idle.append((monotonic(), connection))
+        else:
+            await connection.aclose()
+        if self._idle and (len(self._idle) > self._kept or self._idle[0][0] < monotonic() - IDLE_S):
+            _, oldest = self._idle.popleft()
+            await oldest.aclose()
+
+    async def aclose(self) -> None:
+        connections = [*self._out, *(connection for _, connection in self._idle)]
+        self._forget()
+        for connection in connections:
+            await connection.aclose()
+
+    async def __aenter__(self) -> Connections:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+
+class _Answer:
+    """The body of a response, whose connection is free again once it is closed."""
+
+    def __init__(self, body: Any, give_back: Callable[[], Any]) -> None:
+        self._body, self._give_back = body, give_back
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        parts: AsyncIterator[bytes] = self._body.__aiter__()
+        return parts
+
+    async def aclose(self) -> None:
+        try:
+            await self._body.aclose()
+        finally:
+            await self._give_back()
+
+
+class _Network:
+    """The library's way to reach servers, with streams as below."""
+
+    def __init__(self, network: Any, write_error: type[Exception], on_write: Callable[[], None]) -> None:
+        self._network, self._write_error, self._on_write = network, write_error, on_write
+
+    async def connect_tcp(self, *given: Any, **named: Any) -> _BatchedStream:
+        return _BatchedStream(await self._network.connect_tcp(*given, **named), self._write_error, self._on_write)
+
+
+class _BatchedStream:
+    """A stream of the library's whose writes wait for each other, until there are many or an answer is awaited."""
+
+    def __init__(self, stream: Any, write_error: type[Exception], on_write: Callable[[], None]) -> None:
+        self._stream, self._write_error, self._on_write = stream, write_error, on_write
+        self._unwritten: list[bytes] = []
+        self._bytes = 0
+        self._timeout: float | None = None
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        self._unwritten.append(buffer)
+        self._bytes += len(buffer)
+        self._timeout = timeout
+        if self._bytes > WRITTEN_AT_ONCE:
+            await self._flush()
+
+    async def _flush(self) -> None:
+        whole, self._unwritten, self._bytes = b"".join(self._unwritten), [], 0
+        self._on_write()
+        await self._stream.write(whole, self._timeout)
+
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        if self._unwritten:
+            with contextlib.suppress(self._write_error):  # as the library: a server may answer before it hangs up
+                await self._flush()
+        got: bytes = await self._stream.read(max_bytes, timeout)
+        return got
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    async def start_tls(self, *given: Any, **named: Any) -> _BatchedStream:
+        return _BatchedStream(await self._stream.start_tls(*given, **named), self._write_error, self._on_write)
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._stream.get_extra_info(info)
+
+
+def _keep_alive() -> list[tuple[int, int, int]]:
+    """An answer may take an hour; a connection on which nothing is said meanwhile is taken for dead on its way."""
+    seconds = [("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 60), ("TCP_KEEPCNT", 5)]
+    known = [(getattr(socket, name), value) for name, value in seconds if hasattr(socket, name)]
+    return [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1), *((socket.IPPROTO_TCP, name, value) for name, value in known)]

@@ -1,0 +1,96 @@
+"""`OpenAIPosts`: a request to one of OpenAI's interfaces in fewer steps than the package's method for it takes.
+
+That method looks through its arguments for fields to rename, and builds its answer field by field, each with a look at
+its type: together a quarter of a short request's processor time. Here the body is posted as it is, through the same
+client of the package (retries, time-outs, headers and errors stay its business), and the answer is read in one go.
+What does not fit the package's types, as of servers that are not quite OpenAI's, is built as the package would.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Mapping
+from operator import attrgetter
+from typing import Any, ClassVar, TypeVar, cast
+
+from whet.clients.providers.provider_client import ProviderClient, http_library, together
+from whet.errors import ContentFilterError, EmptyModelResponseError, InvalidModelResponseError
+from whet.types import FinishReason, SamplingArgs, Usage
+
+MessagesT = TypeVar("MessagesT")
+ResponseT = TypeVar("ResponseT")
+ToolT = TypeVar("ToolT")
+
+OPTIONS = {"extra_headers": "headers", "extra_query": "params", "extra_body": "extra_json", "timeout": "timeout"}
+"""Arguments of every method of the package that are not of the body, and what they are called in a post."""
+
+
+class OpenAIPosts(ProviderClient[Any, MessagesT, ResponseT, ToolT]):
+    """A client over the `openai` package. A subclass says what it asks for, and translates."""
+
+    package = "openai"
+    constructor = "AsyncOpenAI"
+    resource: ClassVar[str]  # of the package's client; its `create` posts to the path of the same name
+    answers: ClassVar[str]  # module and name of the package's type
+
+    async def post(self, sampling_args: SamplingArgs, **arguments: Any) -> Any:
+        """The server's answer, as the package's type. `arguments` go over those of the sampling; None is left out."""
+        if self._config is None:  # a client of the user's own may be anything, and is asked as the package's would be
+            return await self.call(attrgetter(self.resource)(self.client).create, sampling_args, **arguments)
+        body = together(sampling_args, arguments)
+        options = {OPTIONS[name]: body.pop(name) for name in OPTIONS.keys() & body.keys()}
+        path, answer = "/" + self.resource.replace(".", "/"), http_library(self._package).Response
+        return read(self._native, await self.send(self.client.post, path, cast_to=answer, body=body, options=options))
+
+    @functools.cached_property
+    def _native(self) -> Any:
+        module, _, name = self.answers.partition(":")
+        return getattr(importlib.import_module(module), name)
+
+
+def read(native: Any, response: Any) -> Any:
+    """What a response holds: as `native`, or text where it is no JSON and does not say it is."""
+    try:
+        return native.model_validate_json(response.content)
+    except ValueError:  # not of that type, or no JSON
+        pass
+    try:
+        data = response.json()
+    except ValueError:
+        if response.headers.get("content-type", "").partition(";")[0].endswith("json"):
+            raise
+        return response.text
+    return native.construct(**data) if isinstance(data, Mapping) else data
+
+
+def one_choice(response: Any) -> Any:
+    """The one choice of a response. Raises where there is none, there are several, or a filter stopped it."""
+    choices = getattr(response, "choices", None)
+    if choices is None:
+        raise EmptyModelResponseError("the model returned no choices")
+    if len(choices) != 1:
+        raise InvalidModelResponseError(f"the model returned {len(choices)} choices; expected 1")
+    if choices[0].finish_reason == "content_filter":
+        raise ContentFilterError("the provider's content filter stopped the answer")
+    return choices[0]
+
+
+def finish_reason_of(choice: Any) -> FinishReason:
+    reason = choice.finish_reason
+    return cast(FinishReason, reason) if reason in ("stop", "length", "tool_calls") else None
+
+
+def usage_of(response: Any) -> Usage | None:
+    """Tokens in the words of either generation of the interfaces: prompt and completion, or input and output."""
+    usage = response.usage
+    if usage is None:
+        return None
+    new = getattr(usage, "input_tokens", None) is not None
+    details = getattr(usage, "output_tokens_details" if new else "completion_tokens_details", None)
+    return Usage(
+        prompt_tokens=(usage.input_tokens if new else usage.prompt_tokens) or 0,
+        completion_tokens=(usage.output_tokens if new else usage.completion_tokens) or 0,
+        reasoning_tokens=getattr(details, "reasoning_tokens", None) or 0,
+        total_tokens=usage.total_tokens,
+    )

@@ -1,0 +1,117 @@
+"""`/v1/completions`, as OpenAI's API reference describes it: plain text goes on, one prompt a request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import Field
+
+from whet.clients.deltas import Delta
+from whet.gateway.interfaces.openai_chat import write_error as write_error
+from whet.gateway.interfaces.openai_sampling import SamplingBody, usage_of
+from whet.gateway.wire import AnswerId, RequestError, TurnRequest, event, read_body
+from whet.types import Response, TextMessage
+
+
+class CompletionBody(SamplingBody):
+    prompt: str | list[Any]
+    best_of: int | None = None
+    echo: bool | None = None
+    suffix: str | None = None
+    logprobs: int | None = Field(None, ge=0)
+
+
+def read_request(body: Any) -> TurnRequest:
+    asked = read_body(CompletionBody, body)
+    if asked.best_of not in (None, asked.n or 1):
+        raise RequestError(
+            "best_of: as many answers as n are possible here; choose among them yourself", param="best_of"
+        )
+    for name in ("echo", "suffix"):
+        if getattr(asked, name):
+            raise RequestError(f"{name} is not possible here", param=name)
+    prompt = asked.prompt
+    if isinstance(prompt, list):
+        if len(prompt) != 1 or not isinstance(prompt[0], str):
+            raise RequestError("prompt: one text a request is possible here", param="prompt")
+        prompt = prompt[0]
+    if not prompt:
+        raise RequestError("prompt should not be empty", param="prompt")
+    return TurnRequest(
+        model=asked.model,
+        messages=[TextMessage(prompt)],
+        sampling_args=asked.sampling_args(asked.max_tokens or 16),  # the interface's own default
+        stream=bool(asked.stream),
+        stream_usage=asked.wants_usage,
+        token_ids=bool(asked.return_token_ids),
+        logprobs=asked.logprobs is not None,
+        choices=asked.n or 1,
+    )
+
+
+def write_answer(request: TurnRequest, responses: Sequence[Response]) -> dict[str, Any]:
+    head = _head(request, AnswerId(responses[0].id, responses[0].created))
+    choices = [
+        {
+            **_choice(index, response.message.content or "", response.message.finish_reason or "stop"),
+            **_tokens(request, response),
+        }
+        for index, response in enumerate(responses)
+    ]
+    return {**head, "choices": choices, "usage": usage_of(responses)}
+
+
+def write_stream(request: TurnRequest, answer: AnswerId) -> _Pieces:
+    return _Pieces(request, answer)
+
+
+class _Pieces:
+    """A completion in pieces. Token ids and logprobs, where they are asked for, come with the last one."""
+
+    def __init__(self, request: TurnRequest, answer: AnswerId) -> None:
+        self._request, self._head = request, _head(request, answer)
+        if request.stream_usage:
+            self._head["usage"] = None
+
+    def begin(self, prompt_tokens: int | None) -> str:
+        return ""
+
+    def add(self, delta: Delta, choice: int = 0) -> str:
+        return event({**self._head, "choices": [_choice(choice, delta.content, None)]}) if delta.content else ""
+
+    def finish(self, responses: Sequence[Response]) -> str:
+        last = ""
+        for index, response in enumerate(responses):
+            choice = _choice(index, "", response.message.finish_reason or "stop")
+            last += event({**self._head, "choices": [{**choice, **_tokens(self._request, response)}]})
+        if self._request.stream_usage:
+            last += event({**self._head, "choices": [], "usage": usage_of(responses)})
+        return last + event("[DONE]")
+
+    def fail(self, error: RequestError) -> str:
+        return event(write_error(error))
+
+
+def _head(request: TurnRequest, answer: AnswerId) -> dict[str, Any]:
+    created = answer.created
+    return {"id": f"cmpl-{answer.id}", "object": "text_completion", "created": created, "model": request.model}
+
+
+def _choice(index: int, text: str, finish_reason: str | None) -> dict[str, Any]:
+    return {"index": index, "text": text, "logprobs": None, "finish_reason": finish_reason}
+
+
+def _tokens(request: TurnRequest, response: Response) -> dict[str, Any]:
+    """What a choice says of the sampled tokens, as far as it is asked for."""
+    tokens, said = response.message.tokens, dict[str, Any]()
+    if tokens is not None and request.logprobs:
+        said["logprobs"] = {
+            "tokens": [f"token_id:{token}" for token in tokens.completion_ids],
+            "token_logprobs": tokens.completion_logprobs,
+            "top_logprobs": None,
+            "text_offset": [],
+        }
+    if tokens is not None and request.token_ids:
+        said |= {"prompt_token_ids": tokens.prompt_ids, "token_ids": tokens.completion_ids}
+    return said

@@ -1,0 +1,1 @@
+"""The embedded engine's parts: scheduling, KV cache, forward pass, sampling."""

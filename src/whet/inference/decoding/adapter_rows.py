@@ -1,0 +1,145 @@
+"""Rows of different adapters in one batch: which row belongs to which, and what that adds to a projection.
+
+All rows go through the base weights together. What the adapters add is computed in the way that suits the batch: where
+all rows are of one adapter, by its two thin products; in decode steps whose rows are spread evenly over several, by
+products over all of them at once (`Stack`); otherwise each adapter's rows are brought side by side and take
+their two products, one adapter after the other. Rows of the base get nothing, and nothing passes from row to row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from whet.inference.weights.adapters import Factors, PackedAdapter
+
+
+class AdapterRows:
+    """The adapters of a batch of B rows, M of which have one."""
+
+    def __init__(
+        self, adapters: list[PackedAdapter], rows_N: list[list[int]], batch: int, device: torch.device
+    ) -> None:
+        """`rows_N` are the rows of each adapter, at least one; `batch` is B."""
+        order = [row for rows in rows_N for row in rows]
+        back = [len(order)] * batch
+        for place, row in enumerate(order):
+            back[row] = place
+        self._adapters, self._rows_N, self._batch = adapters, rows_N, batch
+        self._counts = [len(rows) for rows in rows_N]
+        self._everywhere = adapters[0] if self._counts == [batch] else None
+        self._order_M = torch.tensor(order, device=device)  # adapter by adapter
+        self._back_B = torch.tensor(back, device=device)  # a row's place in that; M where it has none
+        self._stacked: StackedRows | None = None
+
+    @classmethod
+    def of(cls, adapters_B: Sequence[PackedAdapter | None], device: torch.device) -> AdapterRows | None:
+        """From each row's adapter; None where no row has one."""
+        rows: dict[int, tuple[PackedAdapter, list[int]]] = {}
+        for row, adapter in enumerate(adapters_B):
+            if adapter is not None:
+                rows.setdefault(id(adapter), (adapter, []))[1].append(row)
+        if not rows:
+            return None
+        return cls([each for each, _ in rows.values()], [own for _, own in rows.values()], len(adapters_B), device)
+
+    def over(self, length: int) -> AdapterRows:
+        """The same for rows of `length` tokens each, `[B * length]`, a row's tokens one after the other."""
+        spread = [[row * length + i for row in rows for i in range(length)] for rows in self._rows_N]
+        return AdapterRows(self._adapters, spread, self._batch * length, self._back_B.device)
+
+    def for_many_steps(self, earlier: AdapterRows | None) -> AdapterRows:
+        """The same, stacked where that pays; with the stack of `earlier` rows where it is of the same adapters."""
+        longest, adapters = max(self._counts), self._adapters
+        if len(adapters) > 1 and len(adapters) * longest <= 2 * sum(self._counts):
+            stack = None if earlier is None or earlier._stacked is None else earlier._stacked.stack
+            if stack is None or {*map(id, stack.adapters)} != {*map(id, adapters)}:
+                stack = Stack.of(adapters)
+            rows = {id(adapter): rows for adapter, rows in zip(adapters, self._rows_N, strict=True)}
+            of_stack = [rows[id(adapter)] for adapter in stack.adapters]
+            self._stacked = StackedRows(stack, of_stack, self._batch, self._back_B.device)
+        return self
+
+    def add(self, y: Tensor, x: Tensor, layer: int, place: int) -> None:
+        """Add what the adapters make of `x` to `y`, its projection by the base weights at `place` of a layer."""
+        if self._everywhere is not None:
+            factors = self._everywhere.layers[layer][place]
+            if factors is not None:
+                y.addmm_(torch.mm(x, factors.down), factors.up)
+        elif self._stacked is not None:
+            self._stacked.add(y, x, layer, place)
+        elif any(adapter.layers[layer][place] is not None for adapter in self._adapters):
+            self._add_one_by_one(y, x, layer, place)
+
+    def _add_one_by_one(self, y: Tensor, x: Tensor, layer: int, place: int) -> None:
+        added = []
+        own_x = x.index_select(0, self._order_M).split(self._counts)
+        for adapter, x_own in zip(self._adapters, own_x, strict=True):
+            factors = adapter.layers[layer][place]
+            if factors is None:
+                added.append(y.new_zeros(len(x_own), y.shape[1]))
+            else:
+                added.append(torch.mm(torch.mm(x_own, factors.down), factors.up))
+        added.append(y.new_zeros(1, y.shape[1]))  # what rows without an adapter get
+        y.add_(torch.cat(added).index_select(0, self._back_B))
+
+
+class Stack(NamedTuple):
+    """N adapters; `factors` by layer and place are `[N, in, R]` and `[N, R, out]`, thinner ones filled with zeros."""
+
+    adapters: list[PackedAdapter]
+    factors: list[list[Factors | None]]
+
+    @classmethod
+    def of(cls, adapters: list[PackedAdapter]) -> Stack:
+        layers = zip(*(adapter.layers for adapter in adapters), strict=True)
+        return cls(adapters, [[_stacked(parts) for parts in zip(*layer, strict=True)] for layer in layers])
+
+
+class StackedRows:
+    """The rows of a batch as groups of equal length L, one for each adapter of a stack."""
+
+    def __init__(self, stack: Stack, rows_N: list[list[int]], batch: int, device: torch.device) -> None:
+        """`rows_N` are each adapter's rows, at least one; `batch` is how many rows there are with those without."""
+        longest = max(map(len, rows_N))
+        lacking = [True] * batch
+        place = [0] * batch
+        for number, rows in enumerate(rows_N):
+            for i, row in enumerate(rows):
+                place[row], lacking[row] = number * longest + i, False
+        # Shorter groups are filled up with a row of their own, whose result is then not looked at.
+        padded = [row for rows in rows_N for row in rows + rows[:1] * (longest - len(rows))]
+        self.stack = stack
+        self._padded_NL = torch.tensor(padded, device=device)
+        self._place_B = torch.tensor(place, device=device)
+        self._lacking_B1 = torch.tensor(lacking, device=device).unsqueeze(1) if any(lacking) else None
+
+    def add(self, y: Tensor, x: Tensor, layer: int, place: int) -> None:
+        """See `AdapterRows.add`."""
+        factors = self.stack.factors[layer][place]
+        if factors is None:
+            return
+        x_NL = x.index_select(0, self._padded_NL).view(len(factors.down), -1, x.shape[1])
+        added = torch.bmm(torch.bmm(x_NL, factors.down), factors.up).view(-1, y.shape[1])
+        own_B = added.index_select(0, self._place_B)
+        if self._lacking_B1 is not None:
+            own_B.masked_fill_(self._lacking_B1, 0.0)
+        y.add_(own_B)
+
+
+def _stacked(parts: tuple[Factors | None, ...]) -> Factors | None:
+    held = [factors for factors in parts if factors is not None]
+    if not held:
+        return None
+    (source, _), target = held[0].down.shape, held[0].up.shape[1]
+    rank = max(factors.up.shape[0] for factors in held)
+    stacked = Factors(held[0].down.new_zeros(len(parts), source, rank), held[0].up.new_zeros(len(parts), rank, target))
+    for number, factors in enumerate(parts):
+        if factors is not None:
+            own = factors.up.shape[0]
+            stacked.down[number, :, :own] = factors.down
+            stacked.up[number, :own] = factors.up
+    return stacked

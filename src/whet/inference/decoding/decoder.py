@@ -1,0 +1,185 @@
+"""The forward pass of the embedded engine: `prefill` fills the KV cache, `decode` gives the logits of one token a row.
+
+It is written for many short operations on small matrices: few operations per layer, no branches per row, nothing
+computed twice in a step. Float32 results agree with a plain `transformers` forward to about 1e-6. There is no
+sampling, no gradient and no scheduling here.
+
+Prefill covers every prompt token but the last; the last one is the first token a row feeds to `decode`. So logits are
+only ever computed where a token is drawn, and rows that share a prompt differ only from their first decode step on.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from whet.inference.architecture import Architecture
+from whet.inference.decoding.adapter_rows import AdapterRows
+from whet.inference.decoding.cache import KVCache
+from whet.inference.decoding.moe import mix_experts, route
+from whet.inference.weights.adapters import DOWN, GATE_UP, OUTPUT, QKV
+from whet.inference.weights.model_weights import LayerWeights, PackedWeights
+
+_SCORES_PER_CHUNK = 1 << 24
+"""Largest number of attention scores a prefill holds at a time (64 MiB in float32)."""
+
+
+class Decoder:
+    """Packed weights, a KV cache and the rotary tables, with the two passes over them."""
+
+    def __init__(self, arch: Architecture, weights: PackedWeights, cache: KVCache, *, max_context: int) -> None:
+        self.arch, self.weights, self.cache = arch, weights, cache
+        device = weights.embedding.device
+        frequencies = torch.tensor(arch.inverse_frequencies(), dtype=torch.float32)
+        angles = torch.outer(torch.arange(max_context, dtype=torch.float32), frequencies)
+        # Rotating by halves is x * cos + roll(x, D/2) * sin with the sign of the first half's sine turned.
+        self._cos = torch.cat((angles.cos(), angles.cos()), dim=-1).to(device)
+        self._sin = torch.cat((-angles.sin(), angles.sin()), dim=-1).to(device)
+        self._kv_heads = torch.arange(arch.num_kv_heads, device=device)
+
+    def decode(self, ids_B: Tensor, positions_B: Tensor, width: int, adapters: AdapterRows | None = None) -> Tensor:
+        """Logits `[B, V]` (float32) of the tokens that follow `ids_B`, one per cache slot 0..B-1.
+
+        `positions_B` says where each token stands; its keys and values are written there, and it sees the columns up
+        to and including it. `width` is at least the largest position + 1. `adapters` are those of the rows, if any.
+        """
+        arch, cache = self.arch, self.cache
+        rows = ids_B.shape[0]
+        heads, kv_heads, dim = arch.num_heads, arch.num_kv_heads, arch.head_dim
+        cos = self._cos.index_select(0, positions_B).unsqueeze(1)
+        sin = self._sin.index_select(0, positions_B).unsqueeze(1)
+        visible = cache.index[:width] <= positions_B.unsqueeze(1)
+        bias = torch.where(visible, 0.0, float("-inf")).to(cache.keys.dtype).unsqueeze(1)
+        slots = cache.index[:rows]
+        places_BH = (slots.unsqueeze(1) * kv_heads + self._kv_heads) * cache.columns + positions_B.unsqueeze(1)
+        places = places_BH.view(-1)  # of the new keys and values among all of a layer
+        x = self.weights.embedding.index_select(0, ids_B)
+        for i, layer in enumerate(self.weights.layers):
+            normal = _normalise(x, arch.norm_eps)
+            qkv = _project(normal, layer.qkv, layer.qkv_bias, adapters, (i, QKV)).view(rows, heads + 2 * kv_heads, dim)
+            qk = self._rotate(qkv[:, : heads + kv_heads], layer, cos, sin)
+            keys, values = cache.keys[i], cache.values[i]
+            keys.view(-1, dim).index_copy_(0, places, qk[:, heads:].reshape(-1, dim))
+            values.view(-1, dim).index_copy_(0, places, qkv[:, heads + kv_heads :].reshape(-1, dim))
+            q = qk[:, :heads].reshape(rows * kv_heads, heads // kv_heads, dim)
+            scores = torch.bmm(q, keys[:rows].view(rows * kv_heads, -1, dim)[:, :width].mT)
+            scores.view(rows, heads, width).add_(bias)
+            attended = torch.bmm(scores.softmax(-1), values[:rows].view(rows * kv_heads, -1, dim)[:, :width])
+            attended = attended.view(rows, heads * dim)
+            x = _project(attended, layer.output, layer.output_bias, adapters, (i, OUTPUT), residual=x)
+            x = self._feed_forward(x, i, adapters, slots, positions_B)
+        return self._logits(x)
+
+    def prefill(
+        self, slots: list[int], starts: list[int], tokens: list[list[int]], adapters: AdapterRows | None = None
+    ) -> None:
+        """Write keys and values of `tokens[i]` into slot `slots[i]` from position `starts[i]` on.
+
+        Columns before `starts[i]` must hold that sequence already. Rows are padded to the longest; what padding
+        writes lies beyond a row's tokens and is overwritten before it can be seen.
+        """
+        longest = max(map(len, tokens))
+        width = min(max(starts) + longest, self.cache.columns)
+        step = max(1, _SCORES_PER_CHUNK // (len(slots) * self.arch.num_heads * width))
+        device = self.weights.embedding.device
+        padded = torch.tensor([row + [0] * (longest - len(row)) for row in tokens], device=device)
+        slots_P = torch.tensor(slots, device=device)
+        starts_P = torch.tensor(starts, device=device)
+        for offset in range(0, longest, step):
+            chunk = padded[:, offset : offset + step]
+            within = None if adapters is None else adapters.over(chunk.shape[1])
+            self._prefill_chunk(slots_P, starts_P + offset, chunk, min(width, max(starts) + offset + step), within)
+
+    def _prefill_chunk(
+        self, slots_P: Tensor, starts_P: Tensor, ids_PT: Tensor, width: int, adapters: AdapterRows | None
+    ) -> None:
+        arch, cache = self.arch, self.cache
+        rows, length = ids_PT.shape
+        heads, kv_heads, dim = arch.num_heads, arch.num_kv_heads, arch.head_dim
+        # Padding may reach past the last column; clamped, it lands where no prompt token but the last can stand.
+        positions = (starts_P.unsqueeze(1) + cache.index[:length]).clamp_max_(cache.columns - 1)
+        flat = positions.reshape(-1)
+        cos = self._cos.index_select(0, flat).unsqueeze(1)
+        sin = self._sin.index_select(0, flat).unsqueeze(1)
+        visible = cache.index[:width] <= positions.unsqueeze(-1)
+        bias = torch.where(visible, 0.0, float("-inf")).to(cache.keys.dtype).view(rows, 1, 1, length, width)
+        slot_PT = slots_P.repeat_interleave(length)
+        x = self.weights.embedding.index_select(0, ids_PT.reshape(-1))
+        last = len(self.weights.layers) - 1
+        for i, layer in enumerate(self.weights.layers):
+            normal = _normalise(x, arch.norm_eps)
+            qkv = _project(normal, layer.qkv, layer.qkv_bias, adapters, (i, QKV)).view(-1, heads + 2 * kv_heads, dim)
+            qk = self._rotate(qkv[:, : heads + kv_heads], layer, cos, sin)
+            cache.keys[i][slot_PT, :, flat] = qk[:, heads:]
+            cache.values[i][slot_PT, :, flat] = qkv[:, heads + kv_heads :]
+            if i == last:
+                cache.record(i, slot_PT, flat, -1)
+                return
+            keys = cache.keys[i][:, :, :width].index_select(0, slots_P)
+            values = cache.values[i][:, :, :width].index_select(0, slots_P)
+            q = qk[:, :heads].view(rows, length, kv_heads, heads // kv_heads, dim).permute(0, 2, 3, 1, 4)
+            scores = torch.matmul(q.reshape(rows, kv_heads, -1, dim), keys.mT).view(rows, kv_heads, -1, length, width)
+            weights = scores.add_(bias).softmax(-1).view(rows, kv_heads, -1, width)
+            attended = torch.matmul(weights, values).view(rows, heads, length, dim).transpose(1, 2)
+            attended = attended.reshape(-1, heads * dim)
+            x = _project(attended, layer.output, layer.output_bias, adapters, (i, OUTPUT), residual=x)
+            x = self._feed_forward(x, i, adapters, slot_PT, flat)
+
+    def _rotate(self, qk: Tensor, layer: LayerWeights, cos: Tensor, sin: Tensor) -> Tensor:
+        """Query-key norm and rotary embedding of `[N, heads + kv_heads, D]`, in float32."""
+        qk = qk.float()
+        if layer.qk_gain is not None:
+            qk = (qk * _inverse_length(qk, self.arch.norm_eps)).mul_(layer.qk_gain)
+        return qk.roll(self.arch.head_dim // 2, -1).mul_(sin).addcmul_(qk, cos).to(self.cache.keys.dtype)
+
+    def _feed_forward(
+        self, x: Tensor, i: int, adapters: AdapterRows | None, slots: Tensor, positions: Tensor
+    ) -> Tensor:
+        """`slots` and `positions` say which tokens these are, for the record of their experts."""
+        layer, normal = self.weights.layers[i], _normalise(x, self.arch.norm_eps)
+        if layer.router is not None:
+            experts = self.arch.experts
+            assert experts is not None
+            chosen, weights = route(torch.mm(normal, layer.router), experts.per_token, normalise=experts.normalised)
+            self.cache.record(i, slots, positions, chosen)
+            return x.add_(mix_experts(normal, chosen, weights, layer.gate_up, layer.down))
+        gate, up = _project(normal, layer.gate_up, layer.gate_up_bias, adapters, (i, GATE_UP)).chunk(2, dim=-1)
+        inner = F.silu(gate).mul_(up)
+        return _project(inner, layer.down, layer.down_bias, adapters, (i, DOWN), residual=x)
+
+    def _logits(self, x: Tensor) -> Tensor:
+        gained = (x * _inverse_length(x, self.arch.norm_eps)).mul_(self.weights.final_gain)
+        return torch.mm(gained.to(x.dtype), self.weights.unembedding).float()
+
+
+def _inverse_length(x: Tensor, eps: float) -> Tensor:
+    """1 / sqrt(sum(x^2) + n eps) over the last dimension, in float32: RMS norm without the constant sqrt(n)."""
+    length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
+    return length.mul_(length).add_(eps * x.shape[-1]).rsqrt_()
+
+
+def _normalise(x: Tensor, eps: float) -> Tensor:
+    """RMS norm without its gain and sqrt(n), which are folded into the matrix that comes next."""
+    return (x * _inverse_length(x, eps)).to(x.dtype)
+
+
+def _project(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    adapters: AdapterRows | None,
+    place: tuple[int, int],
+    *,
+    residual: Tensor | None = None,
+) -> Tensor:
+    """x @ weight + bias and what adapters add at `place`, added in place to `residual` where one is given."""
+    if residual is not None:
+        y = residual.addmm_(x, weight)
+        if bias is not None:
+            y.add_(bias)
+    else:
+        y = torch.mm(x, weight) if bias is None else torch.addmm(bias, x, weight)
+    if adapters is not None:
+        adapters.add(y, x, *place)
+    return y

@@ -1,0 +1,65 @@
+"""Who follows a row token by token: stop strings, and callers that are told of an answer while it is sampled.
+
+Rows that nobody follows cost nothing here: their tokens stay in tensors until they are done.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from whet.inference.decoding.scheduler import SampleJob
+from whet.inference.protocol import OnTokens
+from whet.inference.stops import StopWatcher
+
+
+class Followers:
+    def __init__(self) -> None:
+        self._watchers: dict[SampleJob, StopWatcher] = {}
+        self._listeners: dict[SampleJob, OnTokens] = {}
+
+    def __len__(self) -> int:
+        return len(self._watchers.keys() | self._listeners.keys())
+
+    def watch(self, job: SampleJob, watcher: StopWatcher) -> None:
+        """`job` is running, and ends where `watcher` says so."""
+        self._watchers[job] = watcher
+
+    def listen(self, job: SampleJob, on_tokens: OnTokens) -> None:
+        """`job`, which may have to wait, is told of to `on_tokens`."""
+        self._listeners[job] = on_tokens
+
+    def forget(self, job: SampleJob) -> None:
+        self._watchers.pop(job, None)
+        self._listeners.pop(job, None)
+
+    def stopped(self, job: SampleJob) -> bool:
+        """Whether a stop string ended it."""
+        return job in self._watchers and self._watchers[job].stopped
+
+    def push(self, tokens_B: Tensor) -> set[int]:
+        """One token more of every row. The slots of those that a stop string ends."""
+        if not self._watchers and not self._listeners:
+            return set()
+        tokens, done = tokens_B.tolist(), set[int]()
+        for slot, job in self._running(self._watchers):
+            try:
+                if self._watchers[job].push(tokens[slot]):
+                    done.add(slot)
+            except Exception as error:
+                self._fail(job, error)
+        for slot, job in self._running(self._listeners):
+            try:
+                self._listeners[job]([tokens[slot]])
+            except Exception as error:
+                self._fail(job, error)
+        return done
+
+    def _fail(self, job: SampleJob, error: Exception) -> None:
+        """What follows one row fails for that row alone: its caller is told, and then gives the row up."""
+        self.forget(job)
+        if not job.waiter.done():
+            job.waiter.set_exception(error)
+
+    @staticmethod
+    def _running(followed: dict[SampleJob, StopWatcher] | dict[SampleJob, OnTokens]) -> list[tuple[int, SampleJob]]:
+        return [(job.slot, job) for job in followed if job.slot is not None]

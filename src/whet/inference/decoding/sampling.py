@@ -1,0 +1,122 @@
+"""Drawing tokens: logits and one uniform number a row in, token and logprob out.
+
+A token is the first whose cumulative probability exceeds the row's uniform (inverse CDF). The uniforms come from a
+counter-based generator: a pure function of (request seed, position in the sequence), so a request draws the same
+numbers whatever else is in the batch, and none have to be made while decoding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from whet.inference.decoding.scheduler import SampleJob
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+
+
+def uniforms(seeds_B: Sequence[int], starts_B: Sequence[int], count: int) -> npt.NDArray[np.float32]:
+    """`[B, count]` numbers in (0, 1): entry (b, i) depends on `seeds_B[b]` and `starts_B[b] + i` alone.
+
+    Two rounds of SplitMix64's finaliser (Steele, Lea, Flood 2014) over seed and counter. Values are odd multiples of
+    2^-24, drawn a hair towards zero, so that even after float32 rounding none reaches a row's total probability.
+    """
+    seed = np.array([value & 0xFFFFFFFFFFFFFFFF for value in seeds_B], dtype=np.uint64)[:, None]
+    position: Any = (np.array(starts_B, dtype=np.uint64)[:, None] + np.arange(count, dtype=np.uint64)) * _GOLDEN
+    bits = _mix(_mix(seed + _GOLDEN) ^ position)
+    fractions = ((bits >> np.uint64(41)).astype(np.float64) + 0.5) * 2.0**-23
+    return np.asarray(fractions * (1 - 2.0**-22), dtype=np.float32)
+
+
+def _mix(value: Any) -> Any:
+    value = (value ^ (value >> np.uint64(30))) * _MIX_1
+    value = (value ^ (value >> np.uint64(27))) * _MIX_2
+    return value ^ (value >> np.uint64(31))
+
+
+@dataclass(slots=True)
+class Cuts:
+    """What a batch's rows keep of their distributions. Rows that cut nothing have top_k = V, top_p = 1, min_p = 0."""
+
+    top_k_B: Tensor
+    top_p_B: Tensor
+    min_p_B: Tensor
+
+
+@dataclass(slots=True)
+class Drawn:
+    """What B rows drew."""
+
+    tokens_B: Tensor
+    logprobs_B: Tensor  # before any cut
+    mass_B: Tensor | None  # probability of what cuts left to draw from, 1 in a row without; None where no row cuts
+    kept_BV: Tensor | None  # probabilities, 0 where cuts took them (greedy rows: all); None where no row cuts
+
+
+def draw(
+    logits_BV: Tensor,
+    uniform_B: Tensor,
+    *,
+    inverse_temperature_B: Tensor | None = None,
+    greedy_B: Tensor | None = None,
+    cuts: Cuts | None = None,
+) -> Drawn:
+    """Draw a token a row; `None` stands for temperature 1, no greedy row, no cut."""
+    if inverse_temperature_B is not None:
+        logits_BV = logits_BV * inverse_temperature_B.unsqueeze(1)
+    probs_BV = logits_BV.softmax(-1)
+    kept_BV = probs_BV if cuts is None else _cut(probs_BV, cuts)
+    cumulative_BV = kept_BV.cumsum(-1)
+    threshold_B1 = (uniform_B * cumulative_BV[:, -1]).unsqueeze(1)
+    token_B1 = torch.searchsorted(cumulative_BV, threshold_B1, right=True)
+    if greedy_B is not None:
+        token_B1 = torch.where(greedy_B.unsqueeze(1), probs_BV.argmax(-1, keepdim=True), token_B1)
+    # The most probable token of a finite row always has a cumulative above the threshold; only a row of NaN does not.
+    token_B1.clamp_max_(logits_BV.shape[1] - 1)
+    prob_B = probs_BV.gather(1, token_B1).squeeze(1)
+    mass_B = None
+    if cuts is not None:
+        mass_B = cumulative_BV[:, -1] / probs_BV.sum(-1)
+    if greedy_B is not None:
+        mass_B = torch.where(greedy_B, prob_B, torch.ones_like(prob_B) if mass_B is None else mass_B)
+    return Drawn(token_B1.squeeze(1), prob_B.log(), mass_B, None if cuts is None else kept_BV)
+
+
+def note_kept(jobs_B: Sequence[SampleJob | None], drawn: Drawn) -> None:
+    """For each job whose request cuts, which tokens were left to draw this one from."""
+    rows = [(row, job) for row, job in enumerate(jobs_B) if job is not None and job.request.params.cuts]
+    cut = [(row, job) for row, job in rows if not job.request.params.greedy]
+    if cut:
+        assert drawn.kept_BV is not None, "the row of a request that cuts was drawn from without its cuts"
+        kept_RV = drawn.kept_BV[[row for row, _ in cut]] > 0
+        ids = kept_RV.nonzero()[:, 1].int().cpu().numpy()
+        ends = kept_RV.sum(1).cumsum(0).tolist()
+        for (_, job), kept in zip(cut, np.split(ids, ends[:-1]), strict=True):
+            job.kept.append(kept)
+    greedy = [(row, job) for row, job in rows if job.request.params.greedy]
+    if greedy:
+        tokens_R = drawn.tokens_B[[row for row, _ in greedy]].int().cpu().numpy()
+        for (_, job), token in zip(greedy, tokens_R, strict=True):
+            job.kept.append(token.reshape(1))
+
+
+def _cut(probs_BV: Tensor, cuts: Cuts) -> Tensor:
+    """Zero what top-k, then top-p of the rest, or min-p exclude. The most probable token always stays."""
+    ordered_BV, order_BV = probs_BV.sort(dim=-1, descending=True, stable=True)
+    rank_V = torch.arange(probs_BV.shape[1], device=probs_BV.device)
+    kept_BV = ordered_BV * (rank_V < cuts.top_k_B.unsqueeze(1))
+    mass_BV = kept_BV.cumsum(-1)
+    before_BV = mass_BV - kept_BV
+    inside_BV = before_BV < cuts.top_p_B.unsqueeze(1) * mass_BV[:, -1:]
+    likely_BV = ordered_BV >= cuts.min_p_B.unsqueeze(1) * ordered_BV[:, :1]
+    keep_BV = inside_BV & likely_BV
+    keep_BV[:, 0] = True
+    return torch.zeros_like(probs_BV).scatter_(1, order_BV, kept_BV * keep_BV)

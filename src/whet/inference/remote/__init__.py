@@ -1,0 +1,1 @@
+"""An engine in another process: client, connection and wire format."""

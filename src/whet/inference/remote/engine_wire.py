@@ -1,0 +1,190 @@
+"""How an engine is spoken to over HTTP: what requests and answers look like as JSON, on both sides.
+
+`/v1/completions` is vLLM's where it takes a prompt as token ids and returns token ids. Beyond it a request may name its
+group and its rollout, and a choice says which policy version sampled its tokens, in runs of `[version, count]`. What
+only the owner of an engine asks (`/weights`, `/release`, `/adapters/unload`, `/facts`) is whet's own. Numbers survive
+bit by bit: JSON as Python writes it holds a float exactly.
+"""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, TypeAdapter
+
+from whet.config import StrictModel
+from whet.errors import Error, ModelError, ModelLoadError, OverlongPromptError, RequestRefusedError, WhetError
+from whet.inference.protocol import Sample, SampleRequest, SamplingParams, VersionRun, WeightUpdate
+from whet.inference.token_sets import TokenSets
+
+KEY_HEADER = "x-whet-key"
+_TOLD: dict[str, type[Exception]] = {
+    error.__name__: error for error in (ModelError, OverlongPromptError, RequestRefusedError, ModelLoadError)
+}
+"""Errors that arrive as what they are. Others of a request arrive as `ModelError`."""
+
+
+class EngineCompletionBody(StrictModel):
+    """The body of `/v1/completions`; see `SampleRequest` and `SamplingParams`."""
+
+    prompt: list[int]
+    max_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    seed: int | None = None
+    group_key: str | None = None
+    rollout_key: str | None = None
+    model: str | None = Field(None, description="Name of an adapter; absent, the engine's own weights.")
+    stream: bool = False
+
+    def request(self) -> SampleRequest:
+        params = SamplingParams(
+            max_tokens=self.max_tokens,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            min_p=self.min_p,
+            stop=self.stop,
+            stop_token_ids=self.stop_token_ids,
+            seed=self.seed,
+        )
+        return SampleRequest(self.prompt, params, self.group_key, self.rollout_key, self.model)
+
+
+class WeightsBody(StrictModel):
+    """The body of `/weights`; see `WeightUpdate`. The path is one of the engine's own host."""
+
+    version: int
+    path: Path
+    kind: Literal["model", "adapter", "packed"]
+    adapter: str | None = None
+    metadata: dict[str, str] = Field(default_factory=dict)
+
+    def update(self) -> WeightUpdate:
+        return WeightUpdate(self.version, self.path, self.kind, self.adapter, self.metadata)
+
+
+class ReleaseBody(StrictModel):
+    """The body of `/release`."""
+
+    rollout_key: str
+
+
+class EngineUnloadBody(StrictModel):
+    """The body of `/adapters/unload`."""
+
+    adapter: str
+
+
+class Facts(StrictModel):
+    """The answer of `/facts`."""
+
+    version: int
+    max_context: int
+    generated_tokens: int
+    decode_steps: int
+    busy_seconds: float
+
+
+def completion_of(request: SampleRequest, *, stream: bool) -> dict[str, Any]:
+    """The body that asks for `request`; what is as `EngineCompletionBody` has it is left out."""
+    params = request.params
+    body: dict[str, Any] = {"prompt": request.prompt_ids, "max_tokens": params.max_tokens}
+    given = {
+        "temperature": params.temperature,
+        "top_p": params.top_p,
+        "top_k": params.top_k,
+        "min_p": params.min_p,
+        "stop": params.stop,
+        "stop_token_ids": params.stop_token_ids,
+        "seed": params.seed,
+        "group_key": request.group_key,
+        "rollout_key": request.rollout_key,
+        "model": request.adapter,
+        "stream": stream,
+    }
+    fields = EngineCompletionBody.model_fields
+    return body | {name: value for name, value in given.items() if value != fields[name].default}
+
+
+def weights_of(update: WeightUpdate) -> dict[str, Any]:
+    return {
+        "version": update.version,
+        "path": str(update.path),
+        "kind": update.kind,
+        "adapter": update.adapter,
+        "metadata": update.metadata,
+    }
+
+
+def answer_of(sample: Sample) -> dict[str, Any]:
+    choice: dict[str, Any] = {
+        "index": 0,
+        "token_ids": sample.ids,
+        "logprobs": {"token_logprobs": sample.logprobs},
+        "finish_reason": sample.finish_reason,
+        "policy_versions": sample.versions,
+    }
+    if sample.experts is not None:
+        choice["routed_experts"] = {"shape": sample.experts.shape, "data": _encoded(sample.experts, "<i2")}
+    if sample.kept_mass is not None:
+        choice["kept_mass"] = sample.kept_mass
+    if sample.kept is not None:
+        choice["kept"] = {"counts": sample.kept.counts.tolist(), "data": _encoded(sample.kept.ids, "<i4")}
+    return {"object": "text_completion", "choices": [choice]}
+
+
+def sample_in(answer: dict[str, Any]) -> Sample:
+    (choice,) = answer["choices"]
+    experts, kept = choice.get("routed_experts"), choice.get("kept")
+    return Sample(
+        ids=choice["token_ids"],
+        logprobs=choice["logprobs"]["token_logprobs"],
+        versions=[VersionRun(*run) for run in choice["policy_versions"]],
+        finish_reason=choice["finish_reason"],
+        experts=None if experts is None else _decoded(experts["data"], "<i2").reshape(experts["shape"]),
+        kept_mass=choice.get("kept_mass"),
+        kept=None if kept is None else TokenSets(np.array(kept["counts"], np.int32), _decoded(kept["data"], "<i4")),
+    )
+
+
+def _encoded(values: NDArray[Any], dtype: str) -> str:
+    return base64.b64encode(np.ascontiguousarray(values, dtype=dtype).tobytes()).decode()
+
+
+def _decoded(data: str, dtype: str) -> NDArray[Any]:
+    return np.frombuffer(base64.b64decode(data), dtype=dtype).copy()
+
+
+def failure_of(error: Exception) -> dict[str, Any]:
+    """The answer to a request that failed with an error which its sender can be told."""
+    return {"error": {"type": type(error).__name__, "message": str(error)}}
+
+
+def error_in(answer: Any) -> Error | WhetError:
+    """The error that `failure_of` wrote."""
+    try:
+        said = answer["error"]
+        kind, message = _TOLD.get(said["type"], ModelError), str(said["message"])
+    except (KeyError, TypeError):
+        return ModelError(f"the engine answered what is no answer: {str(answer)[:200]}")
+    error = kind(message)
+    assert isinstance(error, Error | WhetError)
+    return error
+
+
+BODIES: dict[str, TypeAdapter[Any]] = {
+    "/v1/completions": TypeAdapter(EngineCompletionBody),
+    "/weights": TypeAdapter(WeightsBody),
+    "/release": TypeAdapter(ReleaseBody),
+    "/adapters/unload": TypeAdapter(EngineUnloadBody),
+}
+"""What each path of an engine server takes."""

@@ -1,0 +1,112 @@
+"""`RemoteEngine`: an `Engine` that runs in another process of this host, asked over HTTP on a Unix socket.
+
+The server is `whet.gateway.engine_server`, the words of both are in `engine_wire.py`. A request that is cancelled
+closes its connection, and its row in the engine is free. Weights travel as a path: the file lies in memory that both
+share. How long an answer may take depends on the model; whoever asks sets a limit (a run's is its watchdog).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from whet.errors import EndpointDownError, MissingExtraError, ModelError
+from whet.inference.protocol import OnTokens, Sample, SampleRequest, WeightUpdate
+from whet.inference.remote.engine_wire import KEY_HEADER, Facts, completion_of, error_in, sample_in, weights_of
+
+
+class RemoteEngine:
+    """See `whet.inference.protocol.Engine`."""
+
+    def __init__(
+        self,
+        socket: Path,
+        key: str,
+        *,
+        version: int = 0,
+        gone: Callable[[str], Exception] = EndpointDownError,
+    ) -> None:
+        """Connects when it is first asked something.
+
+        Args:
+            socket: the Unix socket that the engine's server listens on.
+            key: the secret that the server was started with.
+            version: policy version of the weights the engine has now.
+            gone: makes, of a reason in words, the error for an engine that has ended.
+        """
+        try:
+            from whet.inference.remote.http_connection import HttpPool
+        except ModuleNotFoundError as error:
+            raise MissingExtraError("an engine in a process of its own", "train") from error
+        self.version = version
+        self._pool = HttpPool(socket, {KEY_HEADER: key})
+        self._gone = gone
+
+    async def sample(self, request: SampleRequest, *, on_tokens: OnTokens | None = None) -> Sample:
+        body = json.dumps(completion_of(request, stream=on_tokens is not None)).encode()
+        if on_tokens is None:
+            return sample_in(await self._ask("/v1/completions", body))
+        stream = _TokenStream(on_tokens)
+        await self._ask("/v1/completions", body, stream.feed)
+        return stream.sample()
+
+    async def load_weights(self, update: WeightUpdate) -> None:
+        await self._ask("/weights", json.dumps(weights_of(update)).encode())
+        if update.adapter is None:
+            self.version = update.version
+
+    async def unload_adapter(self, name: str) -> None:
+        await self._ask("/adapters/unload", json.dumps({"adapter": name}).encode())
+
+    async def release(self, rollout_key: str) -> None:
+        await self._ask("/release", json.dumps({"rollout_key": rollout_key}).encode())
+
+    async def facts(self) -> Facts:
+        """What the engine is and has done so far."""
+        return Facts.model_validate(await self._ask("/facts"))
+
+    async def close(self) -> None:
+        """Give up what is asked. The engine itself belongs to whoever started it."""
+        self._pool.close()
+
+    async def _ask(self, path: str, body: bytes = b"", on_body: Callable[[bytes], None] | None = None) -> Any:
+        try:
+            answer = await self._pool.ask("POST", path, body, on_body)
+        except ConnectionError as error:
+            raise self._gone(str(error)) from None
+        if answer.status == 200 and on_body is not None:
+            return None
+        try:
+            content = json.loads(answer.body)
+        except ValueError:
+            raise ModelError(f"the engine answered with status {answer.status} and no JSON") from None
+        if answer.status != 200:
+            raise error_in(content)
+        return content
+
+
+class _TokenStream:
+    """Server-sent events of one completion: ids as they are drawn, and in the end the sample."""
+
+    def __init__(self, on_tokens: OnTokens) -> None:
+        self._on_tokens = on_tokens
+        self._rest = b""
+        self._last: Any = None
+
+    def feed(self, data: bytes) -> None:
+        *events, self._rest = (self._rest + data).split(b"\n\n")
+        for event in events:
+            said = json.loads(event.removeprefix(b"data: "))
+            if "token_ids" in said:
+                self._on_tokens(said["token_ids"])
+            else:
+                self._last = said
+
+    def sample(self) -> Sample:
+        if self._last is None:
+            raise ModelError("the engine's answer ended before its sample was there")
+        if "error" in self._last:
+            raise error_in(self._last)
+        return sample_in(self._last)

@@ -1,0 +1,1 @@
+"""Weights of the embedded engine: read, fused, mapped, with adapters."""

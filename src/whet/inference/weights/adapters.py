@@ -1,0 +1,239 @@
+"""LoRA adapters: read from the directories that PEFT writes, merged onto a model, or packed to stand beside it.
+
+Supported is what `peft` calls plain LoRA on linear layers: any rank and alpha, also by module (`rank_pattern`,
+`alpha_pattern`), and rank-stabilised scaling; dropout is for training and ignored. An adapter that is more than that is
+refused by name, because it would be computed wrongly. Which rows of a batch use which adapter: `adapter_rows.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+from whet.errors import ModelLoadError
+from whet.inference.architecture import Architecture
+from whet.inference.weights.model_weights import NamedWeights, read_safetensors
+
+CONFIG_NAME, WEIGHTS_NAME = "adapter_config.json", "adapter_model.safetensors"
+_PREFIX = "base_model.model."
+_UNSUPPORTED = (
+    "use_dora",
+    "modules_to_save",
+    "fan_in_fan_out",
+    "trainable_token_indices",
+    "target_parameters",
+    "layer_replication",
+    "lora_bias",
+    "alora_invocation_tokens",
+    "use_qalora",
+    "use_bdlora",
+    "velora_config",
+    "monteclora_config",
+    "arrow_config",
+    "kasa_config",
+)
+_BASE_KEEPING = (None, True, False, "gaussian", "eva", "orthogonal", "mica")
+"""Initialisations that leave the base weights as they are; after others (PiSSA, OLoRA, CorDA, ...) the adapter belongs
+to a changed base."""
+
+
+class LowRank(NamedTuple):
+    """What an adapter adds to one linear layer: scaling * up @ down, in float32."""
+
+    down: Tensor  # [r, in]
+    up: Tensor  # [out, r]
+    scaling: float
+
+
+Adapter: TypeAlias = dict[str, LowRank]
+"""By the name of the layer in the base model, such as `model.layers.0.self_attn.q_proj`."""
+
+
+def read_adapter(directory: Path) -> Adapter:
+    """The matrices of a PEFT adapter directory. Raises `ModelLoadError` for what is missing, torn or not plain LoRA."""
+    path = directory / CONFIG_NAME
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        raise ModelLoadError(f"{directory} is not an adapter directory: it has no {CONFIG_NAME}") from None
+    except ValueError as error:
+        raise ModelLoadError(f"{path} is torn ({error}); export the adapter again") from None
+    if not isinstance(config, dict):
+        raise ModelLoadError(f"{path} does not hold a JSON object; export the adapter again")
+    _refuse_unsupported(config, path)
+    tensors = read_safetensors([directory / WEIGHTS_NAME])
+    adapter: Adapter = {}
+    for name, down in tensors.items():
+        if name.endswith(".lora_B.weight"):
+            continue
+        if not name.endswith(".lora_A.weight"):
+            raise ModelLoadError(f"{directory}: {name!r} is not a LoRA matrix of a linear layer; {_ONLY_PLAIN}")
+        module = name.removeprefix(_PREFIX).removesuffix(".lora_A.weight")
+        up = tensors.get(name.replace(".lora_A.", ".lora_B."))
+        if up is None:
+            raise ModelLoadError(f"{directory}: {module!r} has a lora_A matrix and no lora_B; export the adapter again")
+        if down.dim() != 2 or up.dim() != 2 or up.shape[1] != down.shape[0]:
+            raise ModelLoadError(f"{directory}: the two matrices of {module!r} do not fit together")
+        down, up = down.to(torch.float32), up.to(torch.float32)
+        if not (down.isfinite().all() and up.isfinite().all()):
+            raise ModelLoadError(f"{directory}: the matrices of {module!r} have values that are not finite")
+        adapter[module] = LowRank(down, up, _scaling(config, path, module, down.shape[0]))
+    if not adapter:
+        raise ModelLoadError(f"{directory} holds no LoRA matrices; export the adapter again")
+    return adapter
+
+
+_ONLY_PLAIN = "the embedded engine runs plain LoRA adapters"
+
+
+def _refuse_unsupported(config: Mapping[str, Any], path: Path) -> None:
+    kind, start = config.get("peft_type", "LORA"), config.get("init_lora_weights")
+    reasons = [str(kind)] if kind != "LORA" else [key for key in _UNSUPPORTED if config.get(key)]
+    if config.get("bias", "none") != "none":
+        reasons.append("bias")
+    if start not in _BASE_KEEPING:
+        reasons.append(f"init_lora_weights = {start!r}, which changes the base model")
+    if reasons:
+        raise ModelLoadError(f"{path}: {_ONLY_PLAIN}; this one has {', '.join(reasons)}")
+
+
+def _scaling(config: Mapping[str, Any], path: Path, module: str, rank: int) -> float:
+    """alpha / r, or alpha / sqrt(r); an alpha of the module's own is found as `peft` does, by the first match."""
+    alphas = config.get("alpha_pattern") or {}
+    try:
+        own = next((alphas[key] for key in alphas if re.match(rf"(.*\.)?({key})$", module)), None)
+        alpha = float(config["lora_alpha"] if own is None else own)
+    except (KeyError, TypeError, ValueError, re.error) as error:
+        raise ModelLoadError(f"{path}: the alpha of {module!r} cannot be read ({error})") from None
+    return alpha / (rank**0.5 if config.get("use_rslora") else rank)
+
+
+def merge_adapter(named: Mapping[str, Tensor], directory: Path) -> NamedWeights:
+    """The named weights with an adapter added, W + (alpha / r) B A; the given ones stay as they are."""
+    merged = dict(named)
+    for module, low in read_adapter(directory).items():
+        base = named.get(f"{module}.weight")
+        if base is None:
+            raise ModelLoadError(f"{directory}: the base model has no layer {module!r} to merge it onto")
+        _check_shape(directory, module, low, tuple(base.shape))
+        merged[f"{module}.weight"] = base.to(torch.float32) + low.scaling * (low.up @ low.down)
+    return merged
+
+
+QKV, OUTPUT, GATE_UP, DOWN = range(4)
+"""The four matrices of a decoder layer, as `model_weights.py` fuses them."""
+
+
+class Factors(NamedTuple):
+    """An adapter at one fused matrix, both parts input-major; R adds up the ranks of the layers fused there."""
+
+    down: Tensor  # [in, R], the norm before it folded in
+    up: Tensor  # [R, out], block-diagonal over the fused layers; the scaling and the attention scale folded in
+
+
+@dataclass(frozen=True, slots=True)
+class PackedAdapter:
+    """What `adapter_rows.py` computes with: for each decoder layer the factors at QKV, OUTPUT, GATE_UP and DOWN."""
+
+    layers: list[tuple[Factors | None, ...]]
+
+    @property
+    def bytes(self) -> int:
+        held = [factors for layer in self.layers for factors in layer if factors is not None]
+        return sum(part.numel() * part.element_size() for factors in held for part in factors)
+
+
+class _Part(NamedTuple):
+    """A linear layer in a fused matrix: its name within the decoder layer, its outputs, and what they are scaled by."""
+
+    name: str
+    size: int
+    scale: float = 1.0
+
+
+class _Fusion(NamedTuple):
+    source: int  # inputs
+    norm: str | None  # whose gain is folded in
+    parts: tuple[_Part, ...]
+
+
+def pack_adapter(
+    directory: Path, named: Mapping[str, Tensor], arch: Architecture, *, dtype: torch.dtype, device: torch.device
+) -> PackedAdapter:
+    """An adapter to stand beside the packed weights of `named`. Raises `ModelLoadError` where it cannot.
+
+    Constants are folded in as `weights.pack` folds them into the base, in float32 and rounded once.
+    """
+    adapter = read_adapter(directory)
+    layers = []
+    for i in range(arch.num_layers):
+        at, places = f"model.layers.{i}.", list[Factors | None]()
+        for fusion in _fusions(arch, i):
+            found = [(part, adapter.pop(at + part.name, None)) for part in fusion.parts]
+            for part, low in found:
+                if low is not None:
+                    _check_shape(directory, at + part.name, low, (part.size, fusion.source))
+            gain = None
+            if fusion.norm is not None:
+                gain = named[f"{at}{fusion.norm}.weight"].to("cpu", torch.float32) * fusion.source**0.5
+            places.append(_fused(found, gain, dtype, device))
+        layers.append(tuple(places))
+    if adapter:
+        raise ModelLoadError(
+            f"{directory}: the engine has adapters at the dense projections of its {arch.num_layers} decoder "
+            f"layers; this one has {next(iter(adapter))!r}"
+        )
+    return PackedAdapter(layers)
+
+
+def _fusions(arch: Architecture, layer: int) -> tuple[_Fusion, ...]:
+    """What `weights.pack` makes one matrix of, in the order of QKV, OUTPUT, GATE_UP and DOWN; nothing of experts."""
+    hidden, inner = arch.hidden_size, arch.intermediate_size
+    queries, keys = arch.num_heads * arch.head_dim, arch.num_kv_heads * arch.head_dim
+    scale = 1.0 if arch.qk_norm else arch.head_dim**-0.5
+    attention = (
+        _Part("self_attn.q_proj", queries, scale),
+        _Part("self_attn.k_proj", keys),
+        _Part("self_attn.v_proj", keys),
+    )
+    of_experts = arch.experts is not None and layer in arch.experts.layers
+    gate_up = () if of_experts else (_Part("mlp.gate_proj", inner), _Part("mlp.up_proj", inner))
+    return (
+        _Fusion(hidden, "input_layernorm", attention),
+        _Fusion(queries, None, (_Part("self_attn.o_proj", hidden),)),
+        _Fusion(hidden, "post_attention_layernorm", gate_up),
+        _Fusion(inner, None, () if of_experts else (_Part("mlp.down_proj", hidden),)),
+    )
+
+
+def _fused(
+    found: list[tuple[_Part, LowRank | None]], gain: Tensor | None, dtype: torch.dtype, device: torch.device
+) -> Factors | None:
+    """Layers that are fused in the base, side by side; each has its own columns of `down` and rows of `up`."""
+    held = [low.down for _, low in found if low is not None]
+    if not held:
+        return None
+    down = torch.cat(held)
+    up = torch.zeros(down.shape[0], sum(part.size for part, _ in found))
+    row = column = 0
+    for part, low in found:
+        if low is not None:
+            rank = low.down.shape[0]
+            up[row : row + rank, column : column + part.size] = low.up.t() * (low.scaling * part.scale)
+            row += rank
+        column += part.size
+    if gain is not None:
+        down = down * gain
+    return Factors(down.t().contiguous().to(device, dtype), up.to(device, dtype))
+
+
+def _check_shape(directory: Path, module: str, low: LowRank, shape: tuple[int, ...]) -> None:
+    if (low.up.shape[0], low.down.shape[1]) != shape:
+        raise ModelLoadError(f"{directory}: {module!r} was trained for a layer of another shape than {shape}")

@@ -1,0 +1,64 @@
+"""The rectangle of keys and values keeps what it is told to, and is finite everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from whet.inference.architecture import read_architecture
+from whet.inference.decoding.cache import KVCache
+
+
+@pytest.fixture
+def cache(checkpoints: Callable[[str], tuple[Path, Any]]) -> KVCache:
+    """Four slots of eight columns, each number different."""
+    made = KVCache(
+        read_architecture(checkpoints("qwen3-moe")[0]),
+        dtype=torch.float32,
+        device=torch.device("cpu"),
+        record_experts=True,
+    )
+    made.resize(4, 8, kept=0)
+    for tensor in (made.keys, made.values, made.experts):
+        tensor.copy_(torch.arange(tensor.numel()).view_as(tensor))
+    return made
+
+
+def slots_of(cache: KVCache, columns: int) -> list[torch.Tensor]:
+    """Everything in the first columns, slots first."""
+    keys_values = [tensor[:, :, :, :columns].transpose(0, 1) for tensor in (cache.keys, cache.values)]
+    return [tensor.clone() for tensor in (*keys_values, cache.experts[:, :, :columns].transpose(0, 1))]
+
+
+@pytest.mark.parametrize(("slots", "columns"), [(6, 12), (4, 12), (3, 8), (3, 5)])
+def test_another_size_keeps_what_lies_in_both(cache: KVCache, slots: int, columns: int) -> None:
+    both = min(columns, 8)
+    before = slots_of(cache, both)
+    cache.resize(slots, columns, kept=3)
+    for was, now in zip(before, slots_of(cache, both), strict=True):
+        assert torch.equal(now[:3], was[:3])
+    for tensor in (cache.keys, cache.values):
+        assert not tensor[:, 3:].any()
+        assert not tensor[:, :, :, both:].any()
+
+
+def test_a_prefix_is_copied_to_several_slots(cache: KVCache) -> None:
+    before = slots_of(cache, 8)
+    cache.copy_prefix([1, 1], [0, 3], 5)
+    for was, now in zip(before, slots_of(cache, 8), strict=True):
+        axis = now.dim() - 2
+        ends = [part.narrow(axis, 5, 3) for part in (now, was)]
+        assert torch.equal(*ends)
+        for slot, source in enumerate((1, 1, 2, 1)):
+            assert torch.equal(now[slot].narrow(axis - 1, 0, 5), was[source].narrow(axis - 1, 0, 5))
+
+
+def test_slots_change_places(cache: KVCache) -> None:
+    before = slots_of(cache, 8)
+    cache.swap([3, 2], [0, 1], 8)
+    for was, now in zip(before, slots_of(cache, 8), strict=True):
+        assert torch.equal(now, was.flip(0))
