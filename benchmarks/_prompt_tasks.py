@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from whet.gepa.types import BudgetSpent, Call, Candidate, Example, Phase, Scored, Split, candidate_id
+from whet.gepa.types import BudgetSpent, Candidate, Phase, RolloutCall, Scored, SearchExample, Split, candidate_id
 
 SEED = {"system_prompt": "Answer the question."}
 
@@ -61,8 +61,8 @@ class Task:
         self.settings, self.seed = settings, seed
         self._needs: dict[str, tuple[frozenset[int], float]] = {}
 
-    def examples(self, split: Split, count: int) -> list[Example]:
-        return [Example("task", split, number, number, {}) for number in range(count)]
+    def examples(self, split: Split, count: int) -> list[SearchExample]:
+        return [SearchExample("task", split, number, number, {}) for number in range(count)]
 
     def chance(self, texts: Candidate, example: str) -> float:
         """Of a reward for one call."""
@@ -78,7 +78,7 @@ class Task:
         has, harmful, tempted = read(texts)
         return len(has) == self.settings.instructions and not harmful and not tempted
 
-    def call(self, texts: Candidate, call: Call) -> Scored:
+    def call(self, texts: Candidate, call: RolloutCall) -> Scored:
         luck = random.Random(f"{self.seed}/{call.key}")
         chance = self.chance(texts, call.example)
         if self.settings.continuous:
@@ -149,7 +149,7 @@ class Calls:
         return self._most - self.begun
 
     def score(
-        self, candidate: Candidate, examples: Sequence[Example], phase: Phase, *, fresh: bool = True
+        self, candidate: Candidate, examples: Sequence[SearchExample], phase: Phase, *, fresh: bool = True
     ) -> list[Scored]:
         name = candidate_id(candidate)
         keys = [(name, example.key) for example in examples]
@@ -158,7 +158,7 @@ class Calls:
             raise BudgetSpent(f"{sum(new)} calls do not fit into the {self.left} that are left")
         for key, asked in zip(keys, new, strict=True):
             if asked:
-                self._last[key] = self._task.call(candidate, Call(*key, self._samples[key]))
+                self._last[key] = self._task.call(candidate, RolloutCall(*key, self._samples[key]))
                 self._samples[key] += 1
                 self.begun += 1
         return [self._last[key] for key in keys]

@@ -29,13 +29,13 @@ from whet.clients.client import Client
 from whet.clients.config import ClientConfig
 from whet.clients.make import make_client
 from whet.envs.loading import load_environment
-from whet.gepa.calls.budget import Budget, CostCap
+from whet.gepa.calls.budget import CallBudget, CostCap
 from whet.gepa.calls.call_log import CallLog
 from whet.gepa.calls.calls import Calls
-from whet.gepa.calls.execute import Rolled
+from whet.gepa.calls.execute import RolloutExecutor
 from whet.gepa.calls.outage import Outage
 from whet.gepa.observers import Several
-from whet.gepa.types import Example
+from whet.gepa.types import SearchExample
 from whet.rollouts.pace import paced
 from whet.types import SystemMessage
 
@@ -46,12 +46,12 @@ ROUNDS = 8
 def seconds_of_rounds(url: str, examples: int, concurrency: int) -> tuple[list[float], list[float], list[float]]:
     """Of each round of one search, of the requests of each by the client alone, and processor time of these."""
     env = load_environment(str(TESTS / "planted"))
-    val = [Example("planted", "val", n, n, row) for n, row in enumerate(env.get_dataset(examples))]
+    val = [SearchExample("planted", "val", n, n, row) for n, row in enumerate(env.get_dataset(examples))]
 
     async def alone(client: Client[Any, Any, Any, Any], prompt: str) -> float:
         places = asyncio.Semaphore(concurrency)
 
-        async def ask(example: Example) -> None:
+        async def ask(example: SearchExample) -> None:
             messages = [SystemMessage(prompt), *example.row["prompt"][1:]]
             async with places:
                 await client.get_response(messages, "policy", {})
@@ -66,8 +66,8 @@ def seconds_of_rounds(url: str, examples: int, concurrency: int) -> tuple[list[f
         try:
             with paced():
                 calls = Calls(
-                    execute=Rolled({"planted": env}, client, "policy", {"planted": {}}, seed=None),
-                    budget=Budget(ROUNDS * examples),
+                    execute=RolloutExecutor({"planted": env}, client, "policy", {"planted": {}}, seed=None),
+                    budget=CallBudget(ROUNDS * examples),
                     cap=CostCap(None),
                     log=log,
                     observer=Several(),

@@ -38,7 +38,7 @@ from whet.gepa.config import GepaConfig
 from whet.gepa.reflection.rollout_records import make_records
 from whet.gepa.search.acceptance import Criterion, differences_of, gate, gate_chance
 from whet.gepa.search.search import LikelyBest, compare, confirm, search
-from whet.gepa.types import Call, CandidateRecord, Scored
+from whet.gepa.types import CandidateRecord, RolloutCall, Scored
 
 Result = dict[str, Any]
 Reward = Callable[[random.Random, float], float]
@@ -305,7 +305,7 @@ def measure_confirmation(comparisons: int, seed: int) -> Result:
 
 
 def _scored(number: int, reward: float) -> Scored:
-    return Scored(Call("", str(number), 0), reward, None, {})
+    return Scored(RolloutCall("", str(number), 0), reward, None, {})
 
 
 def report_acceptance(result: Result) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from whet.gepa.records.candidates import Records
+from whet.gepa.records.candidates import CandidateWriter
 from whet.gepa.types import CandidateRecord, candidate_id
 
 sys.path.append(str(Path(__file__).parent))  # for `planted`, where loading it as an environment puts it too
@@ -95,7 +95,7 @@ def searched(tmp_path: Path, candidate: Callable[..., CandidateRecord]) -> Calla
             better = candidate(2, parent=seed, rewards=[1.0, 1.0, 0.0, 0.0], text="Reverse every letter of the text.")
             best = candidate(3, parent=better, rewards=[1.0, 1.0, 1.0, 0.0], text="Reverse every letter, slowly.")
             candidates = [seed, worse, better, best]
-        records = Records(directory)
+        records = CandidateWriter(directory)
         for record in candidates:
             records.decided(record)
         known: dict[str, Any] = {

@@ -12,15 +12,25 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from whet.gepa.config import GepaConfig
-from whet.gepa.types import BudgetSpent, Call, Candidate, CandidateRecord, Example, Phase, Scored, Split, candidate_id
+from whet.gepa.types import (
+    BudgetSpent,
+    Candidate,
+    CandidateRecord,
+    Phase,
+    RolloutCall,
+    Scored,
+    SearchExample,
+    Split,
+    candidate_id,
+)
 
 WANTED = ("one", "two", "three")
 SEED = {"system_prompt": "Answer."}
 Chance = Callable[[Candidate], float]
 
 
-def examples(split: Split, count: int) -> list[Example]:
-    return [Example("task", split, number, number, {}) for number in range(count)]
+def examples(split: Split, count: int) -> list[SearchExample]:
+    return [SearchExample("task", split, number, number, {}) for number in range(count)]
 
 
 def config(acceptance: str = "paired", **fields: Any) -> GepaConfig:
@@ -34,12 +44,12 @@ def by_words(candidate: Candidate) -> float:
     return min(max(0.2 + 0.25 * len({*words} & {*WANTED}) - 0.2 * words.count("harm"), 0.0), 1.0)
 
 
-class Rolled:
+class RolloutExecutor:
     """`Rollouts` that remembers what it was asked for."""
 
     def __init__(self, seed: int = 0, most: int = 400, chance: Chance = by_words, noisy: bool = True) -> None:
         self.seed, self.most, self.chance, self.noisy = seed, most, chance, noisy
-        self.asked: list[tuple[Phase, Call]] = []
+        self.asked: list[tuple[Phase, RolloutCall]] = []
         self._samples: Counter[tuple[str, str]] = Counter()
 
     @property
@@ -47,7 +57,7 @@ class Rolled:
         return self.most - len(self.asked)
 
     def score(
-        self, candidate: Candidate, examples: Sequence[Example], phase: Phase, *, fresh: bool = True
+        self, candidate: Candidate, examples: Sequence[SearchExample], phase: Phase, *, fresh: bool = True
     ) -> list[Scored]:
         assert fresh
         if len(examples) > self.left:
@@ -55,7 +65,7 @@ class Rolled:
         scored = []
         for example in examples:
             key = candidate_id(candidate), example.key
-            call = Call(*key, self._samples[key])
+            call = RolloutCall(*key, self._samples[key])
             self._samples[key] += 1
             self.asked.append((phase, call))
             scored.append(Scored(call, self._reward(candidate, call), None, {"answer": example.number}))
@@ -64,7 +74,7 @@ class Rolled:
     def phases(self) -> Counter[str]:
         return Counter(phase for phase, _ in self.asked)
 
-    def _reward(self, candidate: Candidate, call: Call) -> float:
+    def _reward(self, candidate: Candidate, call: RolloutCall) -> float:
         chance = self.chance(candidate)
         draw = random.Random(f"{self.seed}/{call.key if self.noisy else call.example}").random()
         return float(draw < chance)

@@ -18,11 +18,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from whet.gepa.calls.budget import Budget, CostCap
+from whet.gepa.calls.budget import CallBudget, CostCap
 from whet.gepa.calls.call_log import CALLS, CallLog
 from whet.gepa.calls.calls import Attempt, Calls
 from whet.gepa.calls.outage import Outage
-from whet.gepa.types import BudgetSpent, Call, Candidate, Example, Phase, Scored
+from whet.gepa.types import BudgetSpent, Candidate, Phase, RolloutCall, Scored, SearchExample
 from whet.rollouts.limits import Limit
 
 
@@ -30,8 +30,8 @@ class Killed(BaseException):
     """The process is gone."""
 
 
-def examples(split: Any, number: int) -> list[Example]:
-    return [Example("sim", split, place, place, {}) for place in range(number)]
+def examples(split: Any, number: int) -> list[SearchExample]:
+    return [SearchExample("sim", split, place, place, {}) for place in range(number)]
 
 
 @dataclass
@@ -51,7 +51,7 @@ class World:
     most_in_flight: int = 0
     cost: float = 0.0
 
-    def reward(self, call: Call) -> float:
+    def reward(self, call: RolloutCall) -> float:
         return float(hashlib.blake2b(f"{self.seed}/{call.key}".encode(), digest_size=1).digest()[0] % 2)
 
 
@@ -69,7 +69,7 @@ class Life:
         if self.end is not None and self.events >= self.end:
             raise Killed
 
-    async def execute(self, candidate: Candidate, example: Example, call: Call, limit: Limit) -> Attempt:
+    async def execute(self, candidate: Candidate, example: SearchExample, call: RolloutCall, limit: Limit) -> Attempt:
         world = self.world
         async with limit:
             self.event()
@@ -103,7 +103,7 @@ class MortalLog(CallLog):
         await super().begin(key, phase, cost)
         self._life.event()
 
-    def finish(self, call: Call, row: Any) -> Scored:
+    def finish(self, call: RolloutCall, row: Any) -> Scored:
         self._life.event()
         scored = super().finish(call, row)
         self._life.event()
@@ -125,7 +125,7 @@ class Search:
     calls: Calls
     told: list[Any] = field(default_factory=list)  # phase, candidate and rewards, in order
 
-    def score(self, candidate: Candidate, asked: Sequence[Example], phase: Phase, *, fresh: bool = True) -> float:
+    def score(self, candidate: Candidate, asked: Sequence[SearchExample], phase: Phase, *, fresh: bool = True) -> float:
         scored = self.calls.score(candidate, asked, phase, fresh=fresh)
         self.world.heard.update(one.call.key for one in scored)
         self.told.append((phase, candidate["system_prompt"], [one.reward for one in scored]))
@@ -170,7 +170,7 @@ def live(world: World, directory: Path, random: Random, end: int | None) -> list
         log = MortalLog(directory, life)
         calls = Calls(
             execute=life.execute,
-            budget=Budget(world.max_calls, world.reserved, log.begun, log.confirming),
+            budget=CallBudget(world.max_calls, world.reserved, log.begun, log.confirming),
             cap=CostCap(None),
             log=log,
             observer=Deaf(),

@@ -10,7 +10,7 @@ import pytest
 
 from whet.errors import ConfigError, GepaError
 from whet.gepa.options import load_config, load_resumed
-from whet.gepa.records.run_directory import RunDirectory
+from whet.gepa.records.run_directory import SearchDirectory
 
 Write = Callable[[str], str]
 
@@ -148,7 +148,7 @@ def test_a_run_is_gone_on_with_as_it_was_but_for_what_is_given_now(write: Write)
 def test_a_run_is_saved_without_secrets_and_asks_for_them_when_it_is_resumed(write: Write) -> None:
     url, args = "http://me:hunter2@h/v1", {"judge_api_key": "hunter3"}
     config: Any = load_config("wordle", {"name": "gepa-mine", "model": "m", "base_url": url, "env_args": args})
-    run = RunDirectory(Path("runs/gepa-mine"))
+    run = SearchDirectory(Path("runs/gepa-mine"))
     run.open(config, {}, resume=False)
     run.close()
     written = [file.read_text() for file in run.path.iterdir()]

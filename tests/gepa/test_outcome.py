@@ -12,7 +12,7 @@ import pytest
 
 import whet
 from whet.gepa.config import EnvSection, GepaConfig
-from whet.gepa.outcome import Outcome, evaluate_commands, lines
+from whet.gepa.outcome import SearchOutcome, evaluate_commands, lines
 from whet.gepa.types import CandidateRecord, Confirmation
 
 CONFIRMED = Confirmation(50, 0.4, 0.6, 0.2, 0.05, 0.35, True)
@@ -45,7 +45,7 @@ def arguments_of(words: list[str]) -> Any:
 
 def test_a_better_prompt_is_told_with_what_speaks_for_it(candidate: Record) -> None:
     best = candidate(3, parent=candidate(0), rewards=[1.0, 0.5])
-    outcome = Outcome(
+    outcome = SearchOutcome(
         "finished",
         "the budget is spent",
         Path("runs/x"),
@@ -70,7 +70,9 @@ def test_a_better_prompt_is_told_with_what_speaks_for_it(candidate: Record) -> N
 
 def test_a_difference_that_may_be_none_is_not_called_one(candidate: Record) -> None:
     doubtful = Confirmation(50, 0.4, 0.45, 0.05, -0.1, 0.2, False)
-    said = list(lines(Outcome("finished", "", Path("x"), best=candidate(0), confirmation=doubtful, seed_mean=0.5)))
+    said = list(
+        lines(SearchOutcome("finished", "", Path("x"), best=candidate(0), confirmation=doubtful, seed_mean=0.5))
+    )
     assert said[-1].startswith("not confirmed: 0.450 against 0.400")
     assert said[-1].endswith("so it may be no better at all")
 

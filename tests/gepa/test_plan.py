@@ -11,7 +11,7 @@ from whet.errors import GepaError
 from whet.gepa.config import EnvSection, GepaConfig
 from whet.gepa.plan import describe, held_out_wanted, make_plan
 from whet.gepa.splits import Splits
-from whet.gepa.types import Example
+from whet.gepa.types import SearchExample
 
 
 def config(**fields: Any) -> GepaConfig:
@@ -21,7 +21,7 @@ def config(**fields: Any) -> GepaConfig:
 def splits(val: int, held_out: int, text: str = "x" * 400) -> Splits:
     row = {"prompt": [{"role": "user", "content": text}]}
     parts = {"train": 10, "val": val, "held_out": held_out}
-    made = {split: [Example("env", split, n, n, row) for n in range(size)] for split, size in parts.items()}  # type: ignore[arg-type]
+    made = {split: [SearchExample("env", split, n, n, row) for n in range(size)] for split, size in parts.items()}  # type: ignore[arg-type]
     return Splits(**made, notes=[])
 
 

@@ -18,7 +18,7 @@ from planted.world import SEED_PROMPT, SENTENCES, World, answer_of, sentences_in
 import whet
 from whet.gepa.reflection.prompt import write_request
 from whet.gepa.reflection.reflection import make_records
-from whet.gepa.types import Call, Scored
+from whet.gepa.types import RolloutCall, Scored
 
 pytest.importorskip("openai")
 
@@ -64,7 +64,7 @@ def test_the_policy_says_the_same_to_the_same_request_and_seed() -> None:
 
 def request(current: str) -> str:
     row = {"prompt": [{"role": "user", "content": one["question"]} for one in WORLD.rows("train", 3)], "completion": []}
-    scored = [Scored(Call("c", "train/planted/0", 0), 0.0, None, row)]
+    scored = [Scored(RolloutCall("c", "train/planted/0", 0), 0.0, None, row)]
     records = make_records(scored, "system_prompt", ())
     return write_request("system_prompt", current, records, most=200, room=8000)
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from whet.errors import GepaError
-from whet.gepa.splits import FEWEST_HELD_OUT, Source, shared, split_examples
+from whet.gepa.splits import FEWEST_HELD_OUT, EnvRows, shared, split_examples
 
 SIZES: dict[str, Any] = {"num_train": 6, "num_val": 4, "held_out": 8, "exact": False, "seed": 0}
 
@@ -30,7 +30,7 @@ def questions(examples: Any) -> list[str]:
 
 
 def test_train_and_val_are_from_the_training_rows_and_held_out_from_the_others() -> None:
-    found = split_examples([Source("env", rows(0, 20), rows(100, 20))], **SIZES)
+    found = split_examples([EnvRows("env", rows(0, 20), rows(100, 20))], **SIZES)
     assert [len(part) for part in (found.train, found.val, found.held_out)] == [6, 4, 8]
     assert not set(questions(found.train)) & set(questions(found.val))
     assert all(int(answer) < 100 for answer in questions([*found.train, *found.val]))
@@ -39,25 +39,25 @@ def test_train_and_val_are_from_the_training_rows_and_held_out_from_the_others()
 
 
 def test_held_out_is_a_third_part_where_there_are_no_rows_for_evaluation() -> None:
-    found = split_examples([Source("env", rows(0, 20), None)], **SIZES)
+    found = split_examples([EnvRows("env", rows(0, 20), None)], **SIZES)
     everything = questions([*found.train, *found.val, *found.held_out])
     assert len(everything) == len(set(everything)) == 18
 
 
 def test_rows_that_ask_the_same_are_one_whatever_their_number() -> None:
     twice = [*rows(0, 18), *({**row, "example_id": 50 + row["example_id"]} for row in rows(0, 18))]
-    found = split_examples([Source("env", twice, rows(0, 30))], **SIZES)
+    found = split_examples([EnvRows("env", twice, rows(0, 30))], **SIZES)
     everything = questions([*found.train, *found.val, *found.held_out])
     assert len(everything) == len(set(everything)) == 18
 
 
 def test_rows_with_one_question_and_other_worlds_behind_it_are_different() -> None:
     games = [{"prompt": [{"role": "user", "content": "Guess."}], "answer": "", "info": {"seed": n}} for n in range(30)]
-    assert len(split_examples([Source("env", games, None)], **SIZES).held_out) == 8
+    assert len(split_examples([EnvRows("env", games, None)], **SIZES).held_out) == 8
 
 
 def test_the_seed_alone_decides_and_more_to_hold_out_begins_with_what_less_had() -> None:
-    source = [Source("env", rows(0, 30), rows(100, 30))]
+    source = [EnvRows("env", rows(0, 30), rows(100, 30))]
     first, again = split_examples(source, **SIZES), split_examples(source, **SIZES)
     assert questions(first.train) == questions(again.train)
     more = split_examples(source, **{**SIZES, "held_out": 20})
@@ -68,22 +68,22 @@ def test_the_seed_alone_decides_and_more_to_hold_out_begins_with_what_less_had()
 
 def test_too_few_rows_are_a_line_with_numbers_that_would_do() -> None:
     with pytest.raises(GepaError, match=r"has 5 different tasks .* Give -n 3 -N 2, or fewer\."):
-        split_examples([Source("env", rows(0, 5), None)], **SIZES)
+        split_examples([EnvRows("env", rows(0, 5), None)], **SIZES)
 
 
 def test_fewer_are_held_out_where_there_are_no_more_unless_so_many_were_asked_for() -> None:
-    source = [Source("env", rows(0, 10), rows(100, 20))]
+    source = [EnvRows("env", rows(0, 10), rows(100, 20))]
     found = split_examples(source, **{**SIZES, "held_out": 50})
     assert len(found.held_out) == 20
     assert found.notes == ["env: the final comparison is on the 20 tasks that can be held out"]
     with pytest.raises(GepaError, match="20 tasks left to hold out for the final comparison, and 50 are wanted"):
         split_examples(source, **{**SIZES, "held_out": 50, "exact": True})
     with pytest.raises(GepaError, match=f"has {FEWEST_HELD_OUT - 1} tasks left to hold out"):
-        split_examples([Source("env", rows(0, 10), rows(100, FEWEST_HELD_OUT - 1))], **{**SIZES, "held_out": 50})
+        split_examples([EnvRows("env", rows(0, 10), rows(100, FEWEST_HELD_OUT - 1))], **{**SIZES, "held_out": 50})
 
 
 def test_environments_share_the_examples_by_weight() -> None:
-    sources = [Source("one", rows(0, 30), None, weight=2.0), Source("two", rows(0, 30), None)]
+    sources = [EnvRows("one", rows(0, 30), None, weight=2.0), EnvRows("two", rows(0, 30), None)]
     found = split_examples(sources, **SIZES)
     assert [example.environment for example in found.train] == ["one"] * 4 + ["two"] * 2
     assert len({example.key for example in found.train}) == 6

@@ -5,12 +5,12 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whet.gepa.text_diff import MOST_WORDS, Line, difference, differences, whole
+from whet.gepa.text_diff import MOST_WORDS, DiffLine, difference, differences, whole
 
 TEXT = st.lists(st.sampled_from(["Think first.", "Answer.", "Be brief.", "", "Think last.", "\r"])).map("\n".join)
 
 
-def shown(lines: list[Line]) -> list[str]:
+def shown(lines: list[DiffLine]) -> list[str]:
     """`-` and `+` before lines that went and came, the words that differ in brackets."""
     marks = {"same": " ", "gone": "-", "new": "+", "hidden": "…"}
     return [

@@ -13,7 +13,7 @@ from whet.cli.output import JsonOption, console, extra, json_object, print_json
 from whet.gepa.config import EnvSection, GepaConfig
 
 if TYPE_CHECKING:
-    from whet.gepa.outcome import Outcome
+    from whet.gepa.outcome import SearchOutcome
 
 app = typer.Typer(rich_markup_mode=None)
 app.command("list")(gepa_stored.list_searches)
@@ -156,7 +156,9 @@ def run(
         raise typer.Exit(outcome.exit_code)
 
 
-def _search(target: str | None, given: dict[str, Any], resume: Path | None, dry_run: bool, plain: bool) -> Outcome:
+def _search(
+    target: str | None, given: dict[str, Any], resume: Path | None, dry_run: bool, plain: bool
+) -> SearchOutcome:
     from whet.gepa.options import load_config, load_resumed
 
     config = load_config(target, given) if resume is None else load_resumed(resume, target, given)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from whet.gepa.types import CandidateRecord, Confirmation, Observer, Phase, Plan, Scored
+from whet.gepa.types import CandidateRecord, Confirmation, Observer, Phase, Scored, SearchPlan
 
 
 class Several:
@@ -17,7 +17,7 @@ class Several:
     def __init__(self, *observers: Observer) -> None:
         self._observers = observers
 
-    def planned(self, plan: Plan) -> None:
+    def planned(self, plan: SearchPlan) -> None:
         for one in self._observers:
             one.planned(plan)
 
@@ -62,7 +62,7 @@ class FromThread:
     def __init__(self, observer: Observer, loop: asyncio.AbstractEventLoop) -> None:
         self._observer, self._loop = observer, loop
 
-    def planned(self, plan: Plan) -> None:
+    def planned(self, plan: SearchPlan) -> None:
         self._pass_on(self._observer.planned, plan)
 
     def phase(self, phase: Phase, detail: str, total: int) -> None:
@@ -92,7 +92,7 @@ class FromThread:
 
 
 @dataclass(slots=True)
-class Totals:
+class SearchTotals:
     """An observer that counts: what the outcome and the metadata of a run say."""
 
     spent: int = 0
@@ -103,7 +103,7 @@ class Totals:
     confirmation: Confirmation | None = None
     cost: Callable[[], float | None] = field(default=lambda: None)
 
-    def planned(self, plan: Plan) -> None: ...
+    def planned(self, plan: SearchPlan) -> None: ...
 
     def phase(self, phase: Phase, detail: str, total: int) -> None: ...
 

@@ -26,7 +26,7 @@ from whet.errors import ConfigError, GepaError
 from whet.evals.options import resolve_paths
 from whet.gepa.components import read_seed_prompt
 from whet.gepa.config import EnvSection, GepaConfig
-from whet.gepa.records.run_directory import CONFIG, RunDirectory
+from whet.gepa.records.run_directory import CONFIG, SearchDirectory
 from whet.rollouts.results import load_metadata
 from whet.system.redaction import redacted_keys
 
@@ -197,6 +197,6 @@ def _name(data: Mapping[str, Any], stem: str | None) -> str:
     label = "gepa-" + (re.sub(r"[^A-Za-z0-9._-]+", "-", label).strip("-.") or "run")
     runs = Path(str(data.get("runs_directory", GepaConfig.model_fields["runs_directory"].default)))
     number = 1
-    while RunDirectory(runs / (name := label if number == 1 else f"{label}-{number}")).path.exists():
+    while SearchDirectory(runs / (name := label if number == 1 else f"{label}-{number}")).path.exists():
         number += 1
     return name

@@ -21,7 +21,7 @@ from whet.system.redaction import redacted
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SearchOutcome:
     """What a person is told in the end."""
 
     state: Literal["finished", "interrupted", "failed", "planned"]
@@ -42,7 +42,7 @@ class Outcome:
     plan: list[str] = field(default_factory=list)  # of a dry run, in words
 
 
-def lines(outcome: Outcome) -> Iterator[str]:
+def lines(outcome: SearchOutcome) -> Iterator[str]:
     """The outcome in words."""
     cost = "" if outcome.cost is None else f", ${outcome.cost:.4g}"
     yield from outcome.plan
@@ -74,7 +74,7 @@ def in_words(found: Confirmation) -> str:
     return f"confirmed: {share}" if found.real else f"not confirmed: {share}, so it may be no better at all"
 
 
-def _best(outcome: Outcome, best: CandidateRecord) -> str:
+def _best(outcome: SearchOutcome, best: CandidateRecord) -> str:
     prompt = outcome.directory / BEST_COMPONENTS if SYSTEM_PROMPT not in best.texts else outcome.directory / BEST_PROMPT
     if best.verdict == "seed":
         return f"best: the prompt it began with, {best.val_mean:.3f} on validation"

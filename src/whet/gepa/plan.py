@@ -9,7 +9,7 @@ from whet.errors import GepaError
 from whet.gepa.calls.budget import least_calls, pairs_for
 from whet.gepa.config import GepaConfig
 from whet.gepa.splits import Splits
-from whet.gepa.types import Plan
+from whet.gepa.types import SearchPlan
 
 CHARS_OF_A_TOKEN = 4
 TOKENS_OF_AN_ANSWER = 500
@@ -31,7 +31,7 @@ def held_out_wanted(config: GepaConfig) -> int:
     return asked
 
 
-def make_plan(config: GepaConfig, splits: Splits, price: Price | None = None) -> Plan:
+def make_plan(config: GepaConfig, splits: Splits, price: Price | None = None) -> SearchPlan:
     """The plan of a search. Raises `GepaError` where the budget is too small for one whole round."""
     num_val, held_out = len(splits.val), len(splits.held_out)
     rejected = 2 * config.minibatch_size
@@ -39,7 +39,7 @@ def make_plan(config: GepaConfig, splits: Splits, price: Price | None = None) ->
     reserved = 2 * held_out
     _check_budget(config, num_val, held_out)
     for_proposals = config.max_calls - reserved - num_val
-    return Plan(
+    return SearchPlan(
         max_calls=config.max_calls,
         reserved=reserved,
         baseline=num_val,
@@ -55,7 +55,7 @@ def make_plan(config: GepaConfig, splits: Splits, price: Price | None = None) ->
     )
 
 
-def describe(plan: Plan) -> list[str]:
+def describe(plan: SearchPlan) -> list[str]:
     """The plan in words, a line each."""
     lines = [
         f"{plan.max_calls} calls: {plan.baseline} for the first prompt on {plan.num_val} validation examples, "

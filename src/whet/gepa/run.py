@@ -1,7 +1,7 @@
 """From a config to a finished search: loads, plans, opens the directory, searches in a thread, compares in the end.
 
 Everything that can be wrong with a config is found before the directory is made, and nothing is paid for before the
-plan has been told. What ends it, whatever that is, becomes an `Outcome`, and what had finished is kept.
+plan has been told. What ends it, whatever that is, becomes an `SearchOutcome`, and what had finished is kept.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from whet.errors import ConfigError, DatasetError, RunError, WhetError
 from whet.evals.config import EvalConfig
 from whet.evals.model import Models, check_models, endpoint_of, find_models
 from whet.evals.offline import check_loopback, go_offline
-from whet.gepa.calls.budget import Budget, CostCap
+from whet.gepa.calls.budget import CallBudget, CostCap
 from whet.gepa.calls.call_log import CallLog
 from whet.gepa.calls.calls import Calls
-from whet.gepa.calls.execute import Rolled
+from whet.gepa.calls.execute import RolloutExecutor
 from whet.gepa.calls.outage import Outage
 from whet.gepa.components import best_files, seed_candidate
 from whet.gepa.config import GepaConfig
-from whet.gepa.observers import FromThread, Several, Totals
-from whet.gepa.outcome import Outcome, evaluate_commands, resume_command
+from whet.gepa.observers import FromThread, SearchTotals, Several
+from whet.gepa.outcome import SearchOutcome, evaluate_commands, resume_command
 from whet.gepa.plan import describe, held_out_wanted, make_plan
-from whet.gepa.records.candidates import Records
-from whet.gepa.records.run_directory import RunDirectory, identity_of
+from whet.gepa.records.candidates import CandidateWriter
+from whet.gepa.records.run_directory import SearchDirectory, identity_of
 from whet.gepa.reflection.log import FILE as REFLECTIONS
 from whet.gepa.reflection.log import ReflectionLog
 from whet.gepa.reflection.reflection import Reflection, ReflectionConfig
 from whet.gepa.reflection.rollout_records import JUDGED
-from whet.gepa.splits import Source, Splits, split_examples
+from whet.gepa.splits import EnvRows, Splits, split_examples
 from whet.gepa.types import BudgetSpent, Observer, SearchResult
 from whet.rollouts.pace import paced
 from whet.system import cancellation
@@ -58,7 +58,7 @@ class Interrupted(Exception):
         self.signal_number = signal_number
 
 
-def run_search(config: GepaConfig, observer: Observer, *, resume: bool = False, dry_run: bool = False) -> Outcome:
+def run_search(config: GepaConfig, observer: Observer, *, resume: bool = False, dry_run: bool = False) -> SearchOutcome:
     """Search, from the start or (resumed) with a log that answers. `observer` is closed in the end.
 
     With `dry_run` only the plan is told. Raises `WhetError` for a mistake that was found before the search began.
@@ -66,7 +66,7 @@ def run_search(config: GepaConfig, observer: Observer, *, resume: bool = False, 
     environments: dict[str, Environment] = {}
     try:
         _prepare(config)
-        directory = RunDirectory(config.directory)
+        directory = SearchDirectory(config.directory)
         if not resume:
             directory.check_new()
         models = [config.policy(), config.reflector()]
@@ -82,7 +82,7 @@ def run_search(config: GepaConfig, observer: Observer, *, resume: bool = False, 
             find_models(models)
         plan = describe(search.plan)
         if dry_run:
-            return Outcome("planned", "nothing was run; without --dry-run it begins", config.directory, plan=plan)
+            return SearchOutcome("planned", "nothing was run; without --dry-run it begins", config.directory, plan=plan)
         for line in plan:
             observer.note(line)
         for name in sorted(name for name, text in search.seed.items() if not text):
@@ -126,7 +126,7 @@ class _Search:
             )
         self.identity = identity_of(config, self.policy, self.reflector, self.seed, self.splits)
         self.observer = observer
-        self.totals = Totals()
+        self.totals = SearchTotals()
 
     def _split(self) -> Splits:
         sources = []
@@ -136,7 +136,7 @@ class _Search:
             rows = train if train is not None else held_out
             if rows is None or not len(rows):
                 raise DatasetError(f"environment {section.id}: there is no task to learn from")
-            sources.append(Source(section.label, rows, held_out if train is not None else None, section.weight))
+            sources.append(EnvRows(section.label, rows, held_out if train is not None else None, section.weight))
         return split_examples(
             sources,
             num_train=self.config.num_train,
@@ -146,11 +146,11 @@ class _Search:
             seed=self.config.search_seed,
         )
 
-    def execute(self, directory: RunDirectory) -> Outcome:
+    def execute(self, directory: SearchDirectory) -> SearchOutcome:
         """Search until the end, an interruption or a failure; in each case records and report are left whole."""
         self.directory = directory
         self.began = time.monotonic() - directory.seconds
-        self.observer = Several(self.observer, Records(directory.path), self.totals)
+        self.observer = Several(self.observer, CandidateWriter(directory.path), self.totals)
         directory.write(plan=self.plan, seed_candidate=self.seed, version_info={"whet": __version__})
         try:
             reason = cancellation.run(self._run())
@@ -202,7 +202,7 @@ class _Search:
         config = self.config
         judged = (JUDGED,) if "judge" in config.components else ()
         sampling = {label: self.policy.resolved_sampling(env.sampling_args) for label, env in self.environments.items()}
-        execute = Rolled(
+        execute = RolloutExecutor(
             self.environments,
             client,
             self.policy.model,
@@ -213,7 +213,7 @@ class _Search:
         )
         return Calls(
             execute=execute,
-            budget=Budget(config.max_calls, self.plan.reserved, log.begun, log.confirming),
+            budget=CallBudget(config.max_calls, self.plan.reserved, log.begun, log.confirming),
             cap=CostCap(config.max_cost),
             log=log,
             observer=self.observer,
@@ -257,7 +257,9 @@ class _Search:
         except BudgetSpent as error:
             observer.note(f"the final comparison is not finished: {error}; raise the budget and continue with --resume")
 
-    def _ended(self, state: Literal["finished", "interrupted", "failed"], reason: str, exit_code: int = 0) -> Outcome:
+    def _ended(
+        self, state: Literal["finished", "interrupted", "failed"], reason: str, exit_code: int = 0
+    ) -> SearchOutcome:
         totals, directory = self.totals, self.directory
         evaluate: list[str] = []
         if totals.best is not None:
@@ -265,7 +267,7 @@ class _Search:
             if state == "finished":
                 evaluate = evaluate_commands(self.config, self.policy, self.environments, totals.best.texts)
         directory.write(state=state, reason=reason, evaluate=evaluate, **self._so_far())
-        return Outcome(
+        return SearchOutcome(
             state=state,
             message=reason,
             directory=directory.path,

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from whet.errors import GepaError
-from whet.gepa.types import Example, Split
+from whet.gepa.types import SearchExample, Split
 
 FEWEST_HELD_OUT = 8
 """Held-out examples below which a comparison says next to nothing."""
@@ -25,7 +25,7 @@ Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class EnvRows:
     """The rows of one environment."""
 
     label: str
@@ -36,14 +36,14 @@ class Source:
 
 @dataclass(slots=True)
 class Splits:
-    train: list[Example] = field(default_factory=list)
-    val: list[Example] = field(default_factory=list)
-    held_out: list[Example] = field(default_factory=list)
+    train: list[SearchExample] = field(default_factory=list)
+    val: list[SearchExample] = field(default_factory=list)
+    held_out: list[SearchExample] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
 def split_examples(
-    sources: Sequence[Source], *, num_train: int, num_val: int, held_out: int, exact: bool, seed: int
+    sources: Sequence[EnvRows], *, num_train: int, num_val: int, held_out: int, exact: bool, seed: int
 ) -> Splits:
     """Examples of every environment, shared out by weight.
 
@@ -87,7 +87,7 @@ def shared(total: int, weights: Sequence[float]) -> list[int]:
     return parts
 
 
-def _too_few(source: Source, there: int, wanted: int, exact: bool, found: Splits) -> None:
+def _too_few(source: EnvRows, there: int, wanted: int, exact: bool, found: Splits) -> None:
     if exact or there < min(wanted, FEWEST_HELD_OUT):
         raise GepaError(
             f"environment {source.label} has {there} tasks left to hold out for the final comparison, and {wanted} are "
@@ -108,8 +108,8 @@ def _shuffled(rows: Iterable[Row], seed: str) -> list[Row]:
     return different
 
 
-def _examples(label: str, split: Split, rows: Sequence[Row]) -> list[Example]:
-    return [Example(label, split, number, row.get("example_id"), row) for number, row in enumerate(rows)]
+def _examples(label: str, split: Split, rows: Sequence[Row]) -> list[SearchExample]:
+    return [SearchExample(label, split, number, row.get("example_id"), row) for number, row in enumerate(rows)]
 
 
 def _asks(row: Row) -> bytes:

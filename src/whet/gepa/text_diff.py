@@ -28,7 +28,7 @@ Piece = tuple[str, bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class DiffLine:
     """A line of a difference. `hidden` stands for lines that are the same in both; its text says how many."""
 
     kind: Kind
@@ -39,12 +39,12 @@ class Line:
         return "".join(text for text, _ in self.pieces)
 
 
-def difference(before: str, after: str, context: int = CONTEXT) -> list[Line]:
+def difference(before: str, after: str, context: int = CONTEXT) -> list[DiffLine]:
     """The lines of a difference; none where both are equal."""
     if before == after:
         return []
     old, new = before.split("\n"), after.split("\n")
-    lines: list[Line] = []
+    lines: list[DiffLine] = []
     steps = SequenceMatcher(None, old, new).get_opcodes()
     for place, (tag, old_from, old_to, new_from, new_to) in enumerate(steps):
         if tag == "equal":
@@ -55,36 +55,36 @@ def difference(before: str, after: str, context: int = CONTEXT) -> list[Line]:
     return lines
 
 
-def differences(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, list[Line]]:
+def differences(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, list[DiffLine]]:
     """The difference of each component that differs, by its name."""
     names = dict.fromkeys((*before, *after))
     found = {name: difference(before.get(name, ""), after.get(name, "")) for name in names}
     return {name: lines for name, lines in found.items() if lines}
 
 
-def whole(text: str) -> list[Line]:
+def whole(text: str) -> list[DiffLine]:
     """A text that is compared with nothing."""
-    return [Line("same", ((line, False),)) for line in text.split("\n")]
+    return [DiffLine("same", ((line, False),)) for line in text.split("\n")]
 
 
-def _shortened(lines: Sequence[str], head: int, tail: int) -> Iterator[Line]:
+def _shortened(lines: Sequence[str], head: int, tail: int) -> Iterator[DiffLine]:
     """The first and the last of lines that did not change; one line that is hidden is shown instead."""
     hidden = len(lines) - head - tail
     if hidden <= 1:
-        yield from (Line("same", ((line, False),)) for line in lines)
+        yield from (DiffLine("same", ((line, False),)) for line in lines)
         return
-    yield from (Line("same", ((line, False),)) for line in lines[:head])
-    yield Line("hidden", ((f"{hidden} lines are the same", False),))
-    yield from (Line("same", ((line, False),)) for line in lines[len(lines) - tail :])
+    yield from (DiffLine("same", ((line, False),)) for line in lines[:head])
+    yield DiffLine("hidden", ((f"{hidden} lines are the same", False),))
+    yield from (DiffLine("same", ((line, False),)) for line in lines[len(lines) - tail :])
 
 
-def _changed(old: Sequence[str], new: Sequence[str]) -> Iterator[Line]:
+def _changed(old: Sequence[str], new: Sequence[str]) -> Iterator[DiffLine]:
     """Lines that went before lines that came, each told what differs where it has a counterpart."""
     gone, came = [_all(line) for line in old], [_all(line) for line in new]
     for here, there in _counterparts(old, new):
         gone[here], came[there] = _compare(old[here], new[there])
-    yield from (Line("gone", pieces) for pieces in gone)
-    yield from (Line("new", pieces) for pieces in came)
+    yield from (DiffLine("gone", pieces) for pieces in gone)
+    yield from (DiffLine("new", pieces) for pieces in came)
 
 
 def _counterparts(old: Sequence[str], new: Sequence[str]) -> list[tuple[int, int]]:

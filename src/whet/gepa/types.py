@@ -26,7 +26,7 @@ def candidate_id(candidate: Candidate) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Example:
+class SearchExample:
     """A row by its place. `environment` is the label of its `[[env]]`, `number` the place in the split."""
 
     environment: str
@@ -42,7 +42,7 @@ class Example:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class RolloutCall:
     """A rollout by what it was asked for. Calls with equal keys are the same call, which is never paid for twice."""
 
     candidate: str  # candidate_id
@@ -58,7 +58,7 @@ class Call:
 class Scored:
     """A finished call. An errored rollout has `error` set and counts as reward 0."""
 
-    call: Call
+    call: RolloutCall
     reward: float
     error: str | None
     row: Mapping[str, Any]  # a result row: prompt, completion, metrics, tool calls, state columns, usage, cost
@@ -72,7 +72,7 @@ class Rollouts(Protocol):
     """Where calls are made. Blocking; called from the thread that searches."""
 
     def score(
-        self, candidate: Candidate, examples: Sequence[Example], phase: Phase, *, fresh: bool = True
+        self, candidate: Candidate, examples: Sequence[SearchExample], phase: Phase, *, fresh: bool = True
     ) -> list[Scored]:
         """One call of `candidate` on each example, all at once as far as concurrency allows; in the examples' order.
 
@@ -125,7 +125,7 @@ class CandidateRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SearchPlan:
     """What the budget affords; printed before anything is paid for."""
 
     max_calls: int
@@ -167,7 +167,7 @@ class SearchResult:
 class Observer(Protocol):
     """Is told what happens, as it happens. Calls come from the event loop's thread only."""
 
-    def planned(self, plan: Plan) -> None: ...
+    def planned(self, plan: SearchPlan) -> None: ...
     def phase(self, phase: Phase, detail: str, total: int) -> None:
         """A phase begins; `total` calls are asked for in it (0 for reflection)."""
 

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whet.gepa.calls.budget import Budget, CostCap, least_calls, pairs_for
+from whet.gepa.calls.budget import CallBudget, CostCap, least_calls, pairs_for
 from whet.gepa.types import BudgetSpent
 
 
 def test_calls_that_do_not_all_fit_are_refused_as_a_whole() -> None:
-    budget = Budget(10)
+    budget = CallBudget(10)
     budget.promise(7, "baseline")
     with pytest.raises(BudgetSpent, match="4 calls do not fit into the 3 that are left"):
         budget.promise(4, "minibatch")
@@ -19,7 +19,7 @@ def test_calls_that_do_not_all_fit_are_refused_as_a_whole() -> None:
 
 
 def test_what_is_kept_back_is_left_for_the_final_comparison_alone() -> None:
-    budget = Budget(10, reserved=4)
+    budget = CallBudget(10, reserved=4)
     assert budget.left == 6
     with pytest.raises(BudgetSpent):
         budget.promise(7, "race")
@@ -28,7 +28,7 @@ def test_what_is_kept_back_is_left_for_the_final_comparison_alone() -> None:
 
 
 def test_promised_calls_that_are_not_begun_are_free_again() -> None:
-    budget = Budget(5)
+    budget = CallBudget(5)
     budget.promise(5, "baseline")
     budget.begin("baseline")
     budget.release(4)
@@ -37,13 +37,13 @@ def test_promised_calls_that_are_not_begun_are_free_again() -> None:
 
 
 def test_a_repeated_search_is_told_the_same_is_left_as_the_first_time() -> None:
-    first = Budget(10)
+    first = CallBudget(10)
     first.promise(2, "baseline")
     first.begin("baseline")
     first.begin("baseline")
     told = first.left
 
-    second = Budget(10, begun={"a": 1, "b": 1, "lost": 1})
+    second = CallBudget(10, begun={"a": 1, "b": 1, "lost": 1})
     assert second.left == 10, "nothing was asked for yet"
     second.recall(["a", "b"])
     assert second.left == told
@@ -51,14 +51,14 @@ def test_a_repeated_search_is_told_the_same_is_left_as_the_first_time() -> None:
 
 
 def test_a_call_that_is_asked_for_twice_counts_once() -> None:
-    budget = Budget(10, begun={"a": 2})
+    budget = CallBudget(10, begun={"a": 2})
     budget.recall(["a"])
     budget.recall(["a"])
     assert budget.spent == 2
 
 
 def test_a_search_that_goes_on_after_a_comparison_has_that_ones_calls_kept_back_already() -> None:
-    budget = Budget(30, reserved=10, begun={f"{n}": 1 for n in range(18)}, confirming=8)
+    budget = CallBudget(30, reserved=10, begun={f"{n}": 1 for n in range(18)}, confirming=8)
     assert budget.room("race") == 10
     assert budget.room("confirmation") == 12
 
@@ -71,7 +71,7 @@ def test_a_search_that_goes_on_after_a_comparison_has_that_ones_calls_kept_back_
 def test_whatever_is_asked_for_no_more_is_begun_than_was_allowed(
     most: int, reserved: int, rounds: list[tuple[int, str, int]]
 ) -> None:
-    budget = Budget(most, min(reserved, most))
+    budget = CallBudget(most, min(reserved, most))
     searched = 0
     for asked, phase, begun in rounds:
         try:

@@ -13,11 +13,11 @@ import pytest
 
 from whet.errors import GepaError, RunError
 from whet.gepa.calls.call_log import CALLS, CallLog, cost_of_row, scored
-from whet.gepa.types import Call, Scored
+from whet.gepa.types import RolloutCall, Scored
 from whet.rollouts.results import load_outputs
 
 T = TypeVar("T")
-CALL = Call("abc", "val/sim/0", 0)
+CALL = RolloutCall("abc", "val/sim/0", 0)
 ROW = {"reward": 0.5, "error": None, "metrics": {"exact": 0.5}, "example_id": 17}
 
 
@@ -107,7 +107,7 @@ def test_a_row_without_its_line_in_the_other_file_counts_as_begun(tmp_path: Path
 def test_rows_are_those_of_evaluations_with_the_call_beside(tmp_path: Path) -> None:
     async def twice(log: CallLog) -> None:
         log.finish(CALL, ROW)
-        log.finish(Call("def", CALL.example, 0), ROW)
+        log.finish(RolloutCall("def", CALL.example, 0), ROW)
 
     using(tmp_path, twice)
     using(tmp_path, begin_and_finish)

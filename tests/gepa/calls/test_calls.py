@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from whet.errors import EndpointError, GepaError
-from whet.gepa.calls.budget import Budget, CostCap
+from whet.gepa.calls.budget import CallBudget, CostCap
 from whet.gepa.calls.call_log import CallLog
-from whet.gepa.calls.calls import Attempt, Calls, Stopped
+from whet.gepa.calls.calls import Attempt, Calls, SearchStopped
 from whet.gepa.calls.outage import Outage
-from whet.gepa.types import BudgetSpent, Call, Candidate, Example, Scored
+from whet.gepa.types import BudgetSpent, Candidate, RolloutCall, Scored, SearchExample
 from whet.rollouts.limits import Limit
 
 SEED = {"system_prompt": "seed"}
@@ -25,8 +25,8 @@ OTHER = {"system_prompt": "other"}
 DOWN = Attempt({}, "EndpointDownError: nobody is there")
 
 
-def examples(number: int) -> list[Example]:
-    return [Example("sim", "val", place, place, {}) for place in range(number)]
+def examples(number: int) -> list[SearchExample]:
+    return [SearchExample("sim", "val", place, place, {}) for place in range(number)]
 
 
 @dataclass
@@ -57,7 +57,7 @@ class Room:
     max_concurrent: int = 4
     max_cost: float | None = None
     price: float | None = None
-    outcome: Callable[[Call], Attempt | Exception | None] = lambda call: None  # None: as it should go
+    outcome: Callable[[RolloutCall], Attempt | Exception | None] = lambda call: None  # None: as it should go
     made: Counter[str] = field(default_factory=Counter)
     in_flight: int = 0
     most_in_flight: int = 0
@@ -66,7 +66,7 @@ class Room:
     rest: float = 0.0  # seconds, before a look whether the endpoint is back
     hold: threading.Event | None = None  # calls do not end; it is told when one has begun
 
-    async def execute(self, candidate: Candidate, example: Example, call: Call, limit: Limit) -> Attempt:
+    async def execute(self, candidate: Candidate, example: SearchExample, call: RolloutCall, limit: Limit) -> Attempt:
         async with limit:
             self.made[call.key] += 1
             self.in_flight += 1
@@ -90,7 +90,7 @@ class Room:
             log = CallLog(self.directory)
             calls = Calls(
                 execute=self.execute,
-                budget=Budget(self.max_calls, self.reserved, log.begun, log.confirming),
+                budget=CallBudget(self.max_calls, self.reserved, log.begun, log.confirming),
                 cap=CostCap(self.max_cost),
                 log=log,
                 observer=self.watcher,  # type: ignore[arg-type]
@@ -274,10 +274,10 @@ def test_a_search_that_is_stopped_keeps_what_has_finished(room: Room) -> None:
         calls.score(SEED, examples(3), "baseline")
         try:
             calls.score(OTHER, examples(3), "race")
-        except Stopped:
+        except SearchStopped:
             try:
                 calls.score(OTHER, examples(1), "race")
-            except Stopped:
+            except SearchStopped:
                 return "stopped, and it stays so"
         return "it was not stopped"
 

@@ -10,10 +10,10 @@ import whet
 from whet.clients.scripted import ScriptedClient
 from whet.errors import EndpointDownError
 from whet.gepa.calls.calls import Attempt
-from whet.gepa.calls.execute import Rolled, call_seed
-from whet.gepa.types import Call, Candidate, Example
+from whet.gepa.calls.execute import RolloutExecutor, call_seed
+from whet.gepa.types import Candidate, RolloutCall, SearchExample
 
-CALL = Call("abc", "val/env/0", 0)
+CALL = RolloutCall("abc", "val/env/0", 0)
 
 
 def is_right(completion: whet.Messages, answer: str) -> float:
@@ -30,16 +30,18 @@ def attempt(
     *,
     rubric: whet.Rubric | None = None,
     seed: int | None = None,
-    call: Call = CALL,
+    call: RolloutCall = CALL,
     **settings: Any,
 ) -> Attempt:
     env = whet.SingleTurnEnv(
         dataset=[{"question": "?", "answer": "!"}], system_prompt="Be.", rubric=rubric or whet.Rubric([is_right])
     )
-    example = Example("env", "val", 0, 0, env.get_dataset()[0])
+    example = SearchExample("env", "val", 0, 0, env.get_dataset()[0])
 
     async def run() -> Attempt:
-        execute = Rolled({"env": env}, ScriptedClient(says), "scripted", {"env": {"top_p": 0.5}}, seed=seed, **settings)
+        execute = RolloutExecutor(
+            {"env": env}, ScriptedClient(says), "scripted", {"env": {"top_p": 0.5}}, seed=seed, **settings
+        )
         return await execute(candidate or {"system_prompt": "Be right."}, example, call, asyncio.Semaphore(1))
 
     return asyncio.run(run())
@@ -62,7 +64,7 @@ def test_every_call_has_a_seed_of_its_own_where_seeds_are_sent() -> None:
         return "!"
 
     attempt(says, seed=3)
-    attempt(says, seed=3, call=Call("abc", "val/env/0", 1))
+    attempt(says, seed=3, call=RolloutCall("abc", "val/env/0", 1))
     attempt(says)
     assert seen == [
         {"top_p": 0.5, "seed": call_seed(3, CALL.key)},

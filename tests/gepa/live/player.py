@@ -19,20 +19,20 @@ from typing import Any, Literal, cast
 
 from whet.gepa.live import make_observer
 from whet.gepa.types import (
-    Call,
     CandidateRecord,
     Confirmation,
     Observer,
     Phase,
-    Plan,
+    RolloutCall,
     Scored,
+    SearchPlan,
     candidate_id,
 )
 
 SEED = "You reverse texts.\nAnswer with the text reversed."
 
 
-def plan(max_calls: int = 100, **more: Any) -> Plan:
+def plan(max_calls: int = 100, **more: Any) -> SearchPlan:
     known: dict[str, Any] = {
         "max_calls": max_calls,
         "reserved": 20,
@@ -46,7 +46,7 @@ def plan(max_calls: int = 100, **more: Any) -> Plan:
         "num_val": 10,
         "num_held_out": 10,
     }
-    return Plan(**{**known, **more})
+    return SearchPlan(**{**known, **more})
 
 
 class Told:
@@ -61,7 +61,7 @@ class Told:
     def call(self, candidate: int, example: int, outcome: float | str, *, replayed: bool = False) -> None:
         self.spent += 1
         failed = isinstance(outcome, str)
-        call = Call(candidate_id(self.texts[candidate]), f"val/reverse-text/{example}", 0)
+        call = RolloutCall(candidate_id(self.texts[candidate]), f"val/reverse-text/{example}", 0)
         scored = Scored(call, 0.0 if failed else cast(float, outcome), cast(str, outcome) if failed else None, {})
         self.observer.finished(scored, self.spent, None, replayed)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from whet.gepa.live.lines import PlainLines
+from whet.gepa.live.lines import SearchPlainLines
 from whet.gepa.types import Confirmation
 
 
@@ -18,17 +18,17 @@ def printed() -> io.StringIO:
 
 
 @pytest.fixture
-def lines(printed: io.StringIO, clock: Any) -> PlainLines:
-    return PlainLines("reverse-text with whet/tiny", Console(file=printed, width=40, highlight=False), clock)
+def lines(printed: io.StringIO, clock: Any) -> SearchPlainLines:
+    return SearchPlainLines("reverse-text with whet/tiny", Console(file=printed, width=40, highlight=False), clock)
 
 
 @pytest.fixture
-def told(lines: PlainLines, player: Any) -> Any:
+def told(lines: SearchPlainLines, player: Any) -> Any:
     return player.Told(lines)
 
 
 def test_there_is_a_line_at_the_start_one_for_each_tenth_and_one_for_each_decision(
-    lines: PlainLines, told: Any, printed: io.StringIO, player: Any
+    lines: SearchPlainLines, told: Any, printed: io.StringIO, player: Any
 ) -> None:
     lines.planned(player.plan(100))
     lines.phase("baseline", "", 10)
@@ -52,7 +52,7 @@ def test_there_is_a_line_at_the_start_one_for_each_tenth_and_one_for_each_decisi
 
 
 def test_slow_calls_are_told_of_once_a_minute(
-    lines: PlainLines, told: Any, printed: io.StringIO, player: Any, clock: Any
+    lines: SearchPlainLines, told: Any, printed: io.StringIO, player: Any, clock: Any
 ) -> None:
     lines.planned(player.plan(1000))
     for _ in range(9):
@@ -62,7 +62,7 @@ def test_slow_calls_are_told_of_once_a_minute(
 
 
 def test_what_the_log_of_an_earlier_process_answers_is_one_line(
-    lines: PlainLines, told: Any, printed: io.StringIO, player: Any
+    lines: SearchPlainLines, told: Any, printed: io.StringIO, player: Any
 ) -> None:
     lines.planned(player.plan(100))
     for example in range(30):
@@ -82,7 +82,7 @@ def test_what_the_log_of_an_earlier_process_answers_is_one_line(
 
 
 def test_notes_are_told_at_once_and_nothing_hostile_gets_through(
-    lines: PlainLines, told: Any, printed: io.StringIO, player: Any
+    lines: SearchPlainLines, told: Any, printed: io.StringIO, player: Any
 ) -> None:
     lines.planned(player.plan(100))
     lines.note("the endpoint rests\x1b]0;owned\x07\nanother [bold]line")

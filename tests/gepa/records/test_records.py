@@ -11,7 +11,15 @@ from typing import Any
 import pytest
 
 from whet.errors import RunError
-from whet.gepa.records.candidates import CANDIDATES, FRONTIER, Records, by_id, frontier, read_candidates, read_frontier
+from whet.gepa.records.candidates import (
+    CANDIDATES,
+    FRONTIER,
+    CandidateWriter,
+    by_id,
+    frontier,
+    read_candidates,
+    read_frontier,
+)
 from whet.gepa.types import CandidateRecord
 
 Make = Callable[..., CandidateRecord]
@@ -24,7 +32,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 def test_every_candidate_has_a_line_with_its_parents_from_the_moment_it_is_decided_on(
     tmp_path: Path, candidate: Make
 ) -> None:
-    records = Records(tmp_path)
+    records = CandidateWriter(tmp_path)
     seed = candidate(0)
     records.decided(seed)
     assert [row["number"] for row in lines(tmp_path / CANDIDATES)] == [0]
@@ -68,7 +76,7 @@ def test_of_texts_that_were_proposed_again_the_accepted_one_is_found_else_the_la
 
 
 def test_the_frontier_on_disk_is_that_of_the_candidates(tmp_path: Path, candidate: Make) -> None:
-    records = Records(tmp_path)
+    records = CandidateWriter(tmp_path)
     seed = candidate(0, rewards=[1.0, 0.0])
     for record in (seed, candidate(1, parent=seed, rewards=[0.5, 0.5])):
         records.decided(record)
@@ -81,11 +89,11 @@ def test_a_search_that_is_told_again_doubles_nothing_and_takes_nothing_away_mean
 ) -> None:
     seed = candidate(0)
     told = [seed, *(candidate(number, parent=seed) for number in range(1, 4))]
-    first = Records(tmp_path)
+    first = CandidateWriter(tmp_path)
     for record in told:
         first.decided(record)
     before = (tmp_path / CANDIDATES).read_text(), (tmp_path / FRONTIER).read_text()
-    again = Records(tmp_path)
+    again = CandidateWriter(tmp_path)
     for record in told:
         again.decided(record)
         assert ((tmp_path / CANDIDATES).read_text(), (tmp_path / FRONTIER).read_text()) == before
@@ -97,10 +105,10 @@ def test_a_search_that_takes_another_way_leaves_nothing_of_the_old_one_after_the
     tmp_path: Path, candidate: Make
 ) -> None:
     seed = candidate(0)
-    first = Records(tmp_path)
+    first = CandidateWriter(tmp_path)
     for record in (seed, *(candidate(number, parent=seed) for number in range(1, 4))):
         first.decided(record)
-    again = Records(tmp_path)
+    again = CandidateWriter(tmp_path)
     again.decided(seed)
     other = replace(candidate(1, parent=seed), reason="another reason")
     again.decided(other)
@@ -109,10 +117,10 @@ def test_a_search_that_takes_another_way_leaves_nothing_of_the_old_one_after_the
 
 def test_a_kill_between_the_two_files_is_mended(tmp_path: Path, candidate: Make) -> None:
     seed = candidate(0)
-    Records(tmp_path).decided(seed)
+    CandidateWriter(tmp_path).decided(seed)
     whole = (tmp_path / FRONTIER).read_text()
     (tmp_path / FRONTIER).unlink()
-    Records(tmp_path).decided(seed)
+    CandidateWriter(tmp_path).decided(seed)
     assert (tmp_path / FRONTIER).read_text() == whole
 
 
@@ -121,7 +129,7 @@ def test_what_cannot_be_written_ends_no_search_and_is_written_later(
 ) -> None:
     in_the_way = tmp_path / CANDIDATES
     in_the_way.mkdir()
-    records = Records(tmp_path)
+    records = CandidateWriter(tmp_path)
     seed = candidate(0)
     told = [seed, candidate(1, parent=seed), candidate(2, parent=seed)]
     for record in told[:2]:
@@ -134,7 +142,7 @@ def test_what_cannot_be_written_ends_no_search_and_is_written_later(
 
 
 def test_a_record_that_is_changed_after_it_was_told_is_told_anew(tmp_path: Path, candidate: Make) -> None:
-    records = Records(tmp_path)
+    records = CandidateWriter(tmp_path)
     record = candidate(0)
     records.decided(record)
     record.val_mean = 0.25
@@ -145,7 +153,7 @@ def test_a_record_that_is_changed_after_it_was_told_is_told_anew(tmp_path: Path,
 def test_texts_of_any_kind_come_back_as_they_were(tmp_path: Path, candidate: Make, hostile: tuple[str, str]) -> None:
     said, _ = hostile
     record = candidate(0, text=f"{said}\n\u2028\r")
-    Records(tmp_path).decided(record)
+    CandidateWriter(tmp_path).decided(record)
     assert read_candidates(tmp_path) == [record]
     assert len((tmp_path / CANDIDATES).read_bytes().splitlines()) == 1
 
@@ -169,12 +177,12 @@ def test_a_damaged_line_is_named_and_a_search_that_is_resumed_mends_it(
     tmp_path: Path, candidate: Make, line: str, message: str
 ) -> None:
     seed = candidate(0)
-    Records(tmp_path).decided(seed)
+    CandidateWriter(tmp_path).decided(seed)
     path = tmp_path / CANDIDATES
     whole = path.read_text()
     damaged = {"twice": whole.strip(), "verdict": whole.strip().replace('"seed"', '"good"')}.get(line, line)
     path.write_text(whole + damaged + "\n")
     with pytest.raises(RunError, match=message):
         read_candidates(tmp_path)
-    Records(tmp_path).decided(seed)
+    CandidateWriter(tmp_path).decided(seed)
     assert path.read_text() == whole

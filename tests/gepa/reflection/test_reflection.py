@@ -19,7 +19,7 @@ from whet.clients.make import make_client
 from whet.errors import GepaError
 from whet.gepa.reflection.log import ReflectionLog
 from whet.gepa.reflection.reflection import Reflection, ReflectionConfig, make_records, request_seed
-from whet.gepa.types import Call, Phase, Scored
+from whet.gepa.types import Phase, RolloutCall, Scored
 
 pytest.importorskip("openai")
 
@@ -29,7 +29,7 @@ ROW = {"prompt": [{"role": "user", "content": "3 times 4?"}], "completion": [{"r
 
 def records(component: str = "system_prompt", *, text: str = "7", number: int = 3) -> dict[str, Any]:
     row = {**ROW, "completion": [{"role": "assistant", "content": text}]}
-    scored = [Scored(Call("c0ffee", f"train/sums/{place}", 0), 0.0, None, row) for place in range(number)]
+    scored = [Scored(RolloutCall("c0ffee", f"train/sums/{place}", 0), 0.0, None, row) for place in range(number)]
     return {component: make_records(scored, component, ())}
 
 

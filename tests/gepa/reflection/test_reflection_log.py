@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from whet.errors import RunError
-from whet.gepa.reflection.log import ReflectionLog, Reply, Request
+from whet.gepa.reflection.log import ReflectionLog, ReflectionReply, ReflectionRequest
 from whet.types import UserMessage
 
 
-def request(text: str = "better?", **sampling: Any) -> Request:
-    return Request("model", [UserMessage(text)], sampling)
+def request(text: str = "better?", **sampling: Any) -> ReflectionRequest:
+    return ReflectionRequest("model", [UserMessage(text)], sampling)
 
 
 @pytest.fixture
@@ -23,36 +23,41 @@ def path(tmp_path: Path) -> Path:
 
 def test_a_reply_is_found_by_what_was_asked_and_how_often_also_by_a_later_process(path: Path) -> None:
     log = ReflectionLog(path)
-    log.write(request(), 0, Reply("first", usage={"prompt_tokens": 7}), {})
-    log.write(request(), 1, Reply(failure="refused", said="no"), {})
+    log.write(request(), 0, ReflectionReply("first", usage={"prompt_tokens": 7}), {})
+    log.write(request(), 1, ReflectionReply(failure="refused", said="no"), {})
     later = ReflectionLog(path)
-    assert later.find(request().key, 0) == Reply("first", usage={"prompt_tokens": 7}, replayed=True)
-    assert later.find(request().key, 1) == Reply(failure="refused", said="no", replayed=True)
+    assert later.find(request().key, 0) == ReflectionReply("first", usage={"prompt_tokens": 7}, replayed=True)
+    assert later.find(request().key, 1) == ReflectionReply(failure="refused", said="no", replayed=True)
     assert later.find(request().key, 2) is None
     assert later.find(request("other?").key, 0) is None
 
 
 def test_another_model_text_or_sampling_is_another_request() -> None:
-    keys = {request().key, request("other?").key, request(temperature=1).key, Request("m", [UserMessage("")], {}).key}
+    keys = {
+        request().key,
+        request("other?").key,
+        request(temperature=1).key,
+        ReflectionRequest("m", [UserMessage("")], {}).key,
+    }
     assert len(keys) == 4
 
 
 def test_a_torn_last_line_is_cut_off_and_what_was_before_it_kept(path: Path) -> None:
     log = ReflectionLog(path)
-    log.write(request(), 0, Reply("first"), {})
+    log.write(request(), 0, ReflectionReply("first"), {})
     whole = path.read_bytes()
-    log.write(request(), 1, Reply("second"), {})
+    log.write(request(), 1, ReflectionReply("second"), {})
     for end in range(len(whole) + 1, path.stat().st_size, 7):
         path.write_bytes((whole + path.read_bytes()[len(whole) :])[:end])
         assert len(ReflectionLog(path)) == 1
         assert path.read_bytes() == whole
-        ReflectionLog(path).write(request(), 1, Reply("again"), {})
+        ReflectionLog(path).write(request(), 1, ReflectionReply("again"), {})
         assert len(ReflectionLog(path)) == 2
 
 
 def test_a_line_inside_that_is_not_json_is_named(path: Path) -> None:
     log = ReflectionLog(path)
-    log.write(request(), 0, Reply("first"), {})
+    log.write(request(), 0, ReflectionReply("first"), {})
     path.write_bytes(b"{torn\n" + path.read_bytes())
     with pytest.raises(RunError, match=r"reflections.jsonl, line 1"):
         ReflectionLog(path)
@@ -60,16 +65,20 @@ def test_a_line_inside_that_is_not_json_is_named(path: Path) -> None:
 
 def test_costs_of_all_processes_are_added_up_and_unknown_prices_are_no_cost(path: Path) -> None:
     log = ReflectionLog(path)
-    log.write(request(), 0, Reply("free", usage={"prompt_tokens": 5, "completion_tokens": 2}), {})
+    log.write(request(), 0, ReflectionReply("free", usage={"prompt_tokens": 5, "completion_tokens": 2}), {})
     assert (log.cost, log.input_tokens, log.output_tokens) == (None, 5, 2)
-    log.write(request(), 1, Reply("paid", usage={"prompt_tokens": 5, "completion_tokens": 2, "cost": 0.25}), {})
+    log.write(
+        request(), 1, ReflectionReply("paid", usage={"prompt_tokens": 5, "completion_tokens": 2, "cost": 0.25}), {}
+    )
     later = ReflectionLog(path)
-    later.write(request(), 2, Reply("paid", usage={"prompt_tokens": 5, "completion_tokens": 2, "cost": 0.5}), {})
+    later.write(
+        request(), 2, ReflectionReply("paid", usage={"prompt_tokens": 5, "completion_tokens": 2, "cost": 0.5}), {}
+    )
     assert (later.cost, later.input_tokens, later.output_tokens) == (0.75, 15, 6)
 
 
 def test_what_was_asked_can_be_read_by_people(path: Path) -> None:
-    ReflectionLog(path).write(request("better?"), 0, Reply("yes"), {"component": "system_prompt"})
+    ReflectionLog(path).write(request("better?"), 0, ReflectionReply("yes"), {"component": "system_prompt"})
     line = path.read_text()
     assert '"component": "system_prompt"' in line
     assert '"content": "better?"' in line

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from whet.gepa.reflection.rollout_records import make_records
-from whet.gepa.types import Call, Scored
+from whet.gepa.types import RolloutCall, Scored
 from whet.system.files import json_line
 
 ROW: dict[str, Any] = {
@@ -36,7 +36,7 @@ ROW: dict[str, Any] = {
 
 def record(component: str = "system_prompt", columns: tuple[str, ...] = (), **fields: Any) -> dict[str, Any]:
     row = {**ROW, **fields}
-    scored = Scored(Call("c0ffee", "train/sums/3", 0), row["reward"], row.get("error"), row)
+    scored = Scored(RolloutCall("c0ffee", "train/sums/3", 0), row["reward"], row.get("error"), row)
     return make_records([scored], component, columns)[0]
 
 
@@ -79,8 +79,8 @@ def test_for_the_description_of_a_tool_its_parameters_are_told_and_for_others_no
 
 
 def test_a_text_of_one_environment_is_told_of_its_rollouts_only() -> None:
-    own = Scored(Call("c0ffee", "train/sums/3", 0), 1.0, None, ROW)
-    other = Scored(Call("c0ffee", "train/words/3", 0), 0.0, None, {**ROW, "tool_defs": []})
+    own = Scored(RolloutCall("c0ffee", "train/sums/3", 0), 1.0, None, ROW)
+    other = Scored(RolloutCall("c0ffee", "train/words/3", 0), 0.0, None, {**ROW, "tool_defs": []})
     assert [one["environment"] for one in make_records([own, other], "system_prompt", ())] == ["sums", "words"]
     assert [one["environment"] for one in make_records([own, other], "system_prompt@words", ())] == ["words"]
     assert [one["environment"] for one in make_records([own, other], "tool:times", ())] == ["sums"]

@@ -8,7 +8,7 @@ import pytest
 from in_process import SEED, Rolled, examples
 
 from whet.gepa.search.search import compare, confirm
-from whet.gepa.types import BudgetSpent, Call, Scored
+from whet.gepa.types import BudgetSpent, RolloutCall, Scored
 
 BEST = {"system_prompt": "Answer. one two"}
 
@@ -16,7 +16,7 @@ BEST = {"system_prompt": "Answer. one two"}
 def scored(*rewards):
     """Calls on examples 0, 1, ..., each with its rewards."""
     return [
-        Scored(Call("c", f"held_out/task/{number}", sample), reward, None, {})
+        Scored(RolloutCall("c", f"held_out/task/{number}", sample), reward, None, {})
         for number, of in enumerate(rewards)
         for sample, reward in enumerate(of if isinstance(of, tuple) else (of,))
     ]

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from whet.gepa.types import BudgetSpent, Phase
 
 
-class Budget:
+class CallBudget:
     """Calls. Those of the final comparison are kept back from the search."""
 
     def __init__(

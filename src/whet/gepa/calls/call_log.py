@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from whet.errors import GepaError, RunError
-from whet.gepa.types import Call, Phase, Scored
+from whet.gepa.types import Phase, RolloutCall, Scored
 from whet.rollouts.results import RESULTS, row_line
 from whet.rollouts.row_log import SECONDS_AT_MOST, RowLog, read_rows, row_at
 from whet.system.files import LineFile, read_lines
@@ -31,7 +31,7 @@ ROLLOUTS = "rollouts"
 
 
 class CallLog:
-    """Both files of a run. One process at a time has them open; see `RunDirectory`."""
+    """Both files of a run. One process at a time has them open; see `SearchDirectory`."""
 
     def __init__(self, directory: Path) -> None:
         """Open the logs in `directory`, and read what earlier processes left there.
@@ -66,7 +66,7 @@ class CallLog:
     def __len__(self) -> int:
         return len(self._finished)
 
-    def answer(self, call: Call) -> Scored:
+    def answer(self, call: RolloutCall) -> Scored:
         """What came of a finished call."""
         with self._rows.path.open("rb") as file:
             row = json.loads(row_at(file, self._finished[call.key]))
@@ -90,7 +90,7 @@ class CallLog:
         finally:
             self._commit = None
 
-    def finish(self, call: Call, row: Mapping[str, Any]) -> Scored:
+    def finish(self, call: RolloutCall, row: Mapping[str, Any]) -> Scored:
         """Hand over the row of a call that has finished. It counts once `flush` has returned.
 
         What is given back is what the next process would read, so that no search depends on which of the two it was.
@@ -128,7 +128,7 @@ class CallLog:
         for offset, line in read_rows(path):
             try:
                 row = json.loads(line)
-                call = Call(str(row["candidate"]), str(row["example"]), int(row["sample"]))
+                call = RolloutCall(str(row["candidate"]), str(row["example"]), int(row["sample"]))
             except (ValueError, KeyError, TypeError) as error:
                 raise RunError(
                     f"{path}: the line at byte {offset} is no call of this search ({error!r}). Remove it, and resume."
@@ -141,7 +141,7 @@ class CallLog:
                 self.paid.append(cost)
 
 
-def scored(call: Call, row: Mapping[str, Any]) -> Scored:
+def scored(call: RolloutCall, row: Mapping[str, Any]) -> Scored:
     """A finished call by its row. What failed counts as 0."""
     error = row.get("error")
     reward = row.get("reward")

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from whet.errors import GepaError, WhetError
-from whet.gepa.calls.budget import Budget, CostCap
+from whet.gepa.calls.budget import CallBudget, CostCap
 from whet.gepa.calls.call_log import CallLog, cost_of_row
 from whet.gepa.calls.outage import Outage
-from whet.gepa.types import BudgetSpent, Call, Candidate, Example, Observer, Phase, Scored, candidate_id
+from whet.gepa.types import BudgetSpent, Candidate, Observer, Phase, RolloutCall, Scored, SearchExample, candidate_id
 from whet.rollouts.limits import Limit
 from whet.system.cancellation import cancel
 
@@ -28,7 +28,7 @@ AHEAD = 4
 """A call is written down ahead for so many that may be in flight: a kill loses these as well."""
 
 
-class Stopped(BaseException):
+class SearchStopped(BaseException):
     """Raised in the thread of a search that has to end: no `except Exception` on the way holds it up."""
 
 
@@ -43,7 +43,7 @@ class Attempt:
 class Execute(Protocol):
     """Attempts one call. What holds for every call is a `WhetError`."""
 
-    async def __call__(self, candidate: Candidate, example: Example, call: Call, limit: Limit) -> Attempt:
+    async def __call__(self, candidate: Candidate, example: SearchExample, call: RolloutCall, limit: Limit) -> Attempt:
         """The rollout itself happens inside `limit`, which is entered once; its scoring need not."""
         ...
 
@@ -55,7 +55,7 @@ class Calls:
         self,
         *,
         execute: Execute,
-        budget: Budget,
+        budget: CallBudget,
         cap: CostCap,
         log: CallLog,
         observer: Observer,
@@ -88,34 +88,34 @@ class Calls:
         return self._budget.left
 
     def score(
-        self, candidate: Candidate, examples: Sequence[Example], phase: Phase, *, fresh: bool = True
+        self, candidate: Candidate, examples: Sequence[SearchExample], phase: Phase, *, fresh: bool = True
     ) -> list[Scored]:
         """See `Rollouts`. Raises `GepaError` where calls keep failing for the endpoint's sake."""
         if self._closed:
-            raise Stopped
+            raise SearchStopped
         try:
             work = self._round(dict(candidate), list(examples), phase, fresh)
             return asyncio.run_coroutine_threadsafe(work, self._loop).result()
         except (CancelledError, asyncio.CancelledError):
-            raise Stopped from None
+            raise SearchStopped from None
 
     async def close(self) -> None:
         """Cancel what is under way; from now on nothing is begun."""
         self._closed = True
         await cancel(self._rounds)
 
-    def affordable(self, candidates: Sequence[Candidate], examples: Sequence[Example]) -> int:
+    def affordable(self, candidates: Sequence[Candidate], examples: Sequence[SearchExample]) -> int:
         """How many of the examples, from the first on, the final comparison of `candidates` can still pay for."""
         room, needed = self._budget.room("confirmation"), 0
         for number, example in enumerate(examples):
-            keys = {Call(candidate_id(candidate), example.key, 0).key for candidate in candidates}
+            keys = {RolloutCall(candidate_id(candidate), example.key, 0).key for candidate in candidates}
             needed += sum(key not in self._log for key in keys)
             if needed > room:
                 return number
         return len(examples)
 
     async def _round(
-        self, candidate: Candidate, examples: Sequence[Example], phase: Phase, fresh: bool
+        self, candidate: Candidate, examples: Sequence[SearchExample], phase: Phase, fresh: bool
     ) -> list[Scored]:
         if self._closed:  # since the search asked
             raise asyncio.CancelledError
@@ -128,7 +128,7 @@ class Calls:
             self._rounds.discard(task)
 
     async def _scored(
-        self, candidate: Candidate, examples: Sequence[Example], phase: Phase, fresh: bool
+        self, candidate: Candidate, examples: Sequence[SearchExample], phase: Phase, fresh: bool
     ) -> list[Scored]:
         if self._failure is not None:
             raise self._failure
@@ -148,14 +148,14 @@ class Calls:
             known |= await self._made(candidate, missing, phase)
         return [known[call] for call in calls]
 
-    def _calls_for(self, candidate: str, examples: Sequence[Example], fresh: bool) -> list[Call]:
+    def _calls_for(self, candidate: str, examples: Sequence[SearchExample], fresh: bool) -> list[RolloutCall]:
         """The call of each example; nothing counts as asked for yet."""
         asked: Counter[str] = Counter()
         calls = []
         for example in examples:
             before = self._asked[candidate, example.key] + asked[example.key]
             again = not fresh and before > 0
-            calls.append(Call(candidate, example.key, 0 if again else before))
+            calls.append(RolloutCall(candidate, example.key, 0 if again else before))
             asked[example.key] += not again
         return calls
 
@@ -166,7 +166,9 @@ class Calls:
     def _kept_back(self, phase: Phase) -> int:
         return 0 if phase == "confirmation" else self._budget.reserved
 
-    async def _made(self, candidate: Candidate, calls: Mapping[Call, Example], phase: Phase) -> dict[Call, Scored]:
+    async def _made(
+        self, candidate: Candidate, calls: Mapping[RolloutCall, SearchExample], phase: Phase
+    ) -> dict[RolloutCall, Scored]:
         """The results of calls that no log holds; on the disk when this returns, as far as they finished."""
         unbegun = _Unbegun(self._budget, len(calls))
         tasks = [
@@ -188,7 +190,7 @@ class Calls:
         return {result.call: result for result in results if isinstance(result, Scored)}
 
     async def _make(
-        self, candidate: Candidate, example: Example, call: Call, phase: Phase, unbegun: _Unbegun
+        self, candidate: Candidate, example: SearchExample, call: RolloutCall, phase: Phase, unbegun: _Unbegun
     ) -> Scored:
         tried = 0
         while True:
@@ -223,7 +225,7 @@ class Calls:
         self._outage.give_up()
         return self._failure
 
-    def _finished(self, call: Call, row: Mapping[str, Any]) -> Scored:
+    def _finished(self, call: RolloutCall, row: Mapping[str, Any]) -> Scored:
         scored = self._log.finish(call, row)
         cost = cost_of_row(row)
         if cost is not None:
@@ -231,7 +233,7 @@ class Calls:
         self._observer.finished(scored, self._budget.spent, self._cost(), False)
         return scored
 
-    async def enter(self, call: Call, phase: Phase, unbegun: _Unbegun) -> bool:
+    async def enter(self, call: RolloutCall, phase: Phase, unbegun: _Unbegun) -> bool:
         """A place for a call, which is written down as begun; whether it looks if the endpoint is back."""
         await self._written.acquire()
         looks = counted = placed = False
@@ -274,7 +276,7 @@ class Calls:
 class _Unbegun:
     """The calls of one round that were promised and are still to be begun."""
 
-    def __init__(self, budget: Budget, calls: int) -> None:
+    def __init__(self, budget: CallBudget, calls: int) -> None:
         self._budget, self._calls = budget, calls
 
     def begin(self, phase: Phase) -> None:
@@ -294,7 +296,7 @@ class _Unbegun:
 class _Place:
     """The `limit` of one attempt: held while it is in flight, and entered only by calls that count as begun."""
 
-    def __init__(self, calls: Calls, call: Call, phase: Phase, unbegun: _Unbegun) -> None:
+    def __init__(self, calls: Calls, call: RolloutCall, phase: Phase, unbegun: _Unbegun) -> None:
         self._calls, self._call, self._phase, self._unbegun = calls, call, phase, unbegun
         self.looks = False
 

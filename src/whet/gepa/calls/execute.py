@@ -1,4 +1,4 @@
-"""`Rolled`: a call as a rollout of an environment, with the candidate's texts in force."""
+"""`RolloutExecutor`: a call as a rollout of an environment, with the candidate's texts in force."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from whet.evals.parsing import parse_failed
 from whet.gepa.calls.calls import Attempt
 from whet.gepa.calls.outage import endpoint_failure
 from whet.gepa.components import with_components
-from whet.gepa.types import Call, Candidate, Example
+from whet.gepa.types import Candidate, RolloutCall, SearchExample
 from whet.rollouts.groups import run_group
 from whet.rollouts.limits import Limit
 from whet.rollouts.results import state_to_output
@@ -26,7 +26,7 @@ def call_seed(seed: int, key: str) -> int:
     return int.from_bytes(digest, "little") >> 1
 
 
-class Rolled:
+class RolloutExecutor:
     """Implements `Execute`."""
 
     def __init__(
@@ -46,7 +46,7 @@ class Rolled:
         self._timeout, self._state_columns = timeout, list(state_columns)
         self._together = {label: needs_groups(env) for label, env in environments.items()}
 
-    async def __call__(self, candidate: Candidate, example: Example, call: Call, limit: Limit) -> Attempt:
+    async def __call__(self, candidate: Candidate, example: SearchExample, call: RolloutCall, limit: Limit) -> Attempt:
         env = self._environments[example.environment]
         sampling = self._sampling[example.environment]
         if self._seed is not None:

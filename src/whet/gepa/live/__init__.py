@@ -18,9 +18,9 @@ def make_observer(plain: bool = False, *, title: str = "") -> Observer:
     console = None if plain else live_console()
     if console is not None:
         from whet.display.live.keyboard import find_keyboard
-        from whet.gepa.live.view import LiveView
+        from whet.gepa.live.view import SearchLiveView
 
-        return LiveView(title, console, find_keyboard())
-    from whet.gepa.live.lines import PlainLines
+        return SearchLiveView(title, console, find_keyboard())
+    from whet.gepa.live.lines import SearchPlainLines
 
-    return PlainLines(title, plain_console())
+    return SearchPlainLines(title, plain_console())

@@ -15,13 +15,13 @@ from rich.text import Text
 from whet.display.text import number
 from whet.gepa.live.progress import SearchFacts, SearchProgress
 from whet.gepa.live.views import best_line, candidate_reason, confirmation_line, phase_line
-from whet.gepa.types import CandidateRecord, Confirmation, Phase, Plan, Scored
+from whet.gepa.types import CandidateRecord, Confirmation, Phase, Scored, SearchPlan
 from whet.system.terminal import duration, safe_text
 
 SECONDS_BETWEEN = 60.0
 
 
-class PlainLines:
+class SearchPlainLines:
     """An observer that prints to `console`; `clock` is in seconds and only ever compared with itself."""
 
     def __init__(self, title: str, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
@@ -33,7 +33,7 @@ class PlainLines:
         self._unsaid: list[str] = []  # what was decided on by what the log answered
         self._replayed = 0
 
-    def planned(self, plan: Plan) -> None:
+    def planned(self, plan: SearchPlan) -> None:
         self._progress.planned(plan)
         self._print(f"{safe_text(self._title)}: at most {plan.max_calls} calls")
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from whet.gepa.records.candidates import by_id
-from whet.gepa.types import Candidate, CandidateRecord, Confirmation, Phase, Plan, Scored, candidate_id
+from whet.gepa.types import Candidate, CandidateRecord, Confirmation, Phase, Scored, SearchPlan, candidate_id
 
 RATE_CALLS = 60
 """How many of the latest calls the speed is of."""
@@ -24,15 +24,15 @@ MOST_REASON = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class CallTally:
     """Calls, and what they earned."""
 
     calls: int = 0
     reward: float = 0.0  # sum
     errors: int = 0
 
-    def plus(self, scored: Scored) -> Tally:
-        return Tally(self.calls + 1, self.reward + scored.reward, self.errors + (scored.error is not None))
+    def plus(self, scored: Scored) -> CallTally:
+        return CallTally(self.calls + 1, self.reward + scored.reward, self.errors + (scored.error is not None))
 
     @property
     def mean(self) -> float | None:
@@ -46,7 +46,7 @@ class PhaseFacts:
     name: Phase
     detail: str
     total: int  # calls that are asked for in it; 0 for reflection
-    tallies: Mapping[str, Tally]  # by candidate id: its calls since the phase began
+    tallies: Mapping[str, CallTally]  # by candidate id: its calls since the phase began
 
     @property
     def done(self) -> int:
@@ -62,7 +62,7 @@ class Proposal:
     parent: str  # id
     texts: Candidate
     changed: tuple[str, ...]
-    tally: Tally = Tally()
+    tally: CallTally = CallTally()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class SearchFacts:
     """A search at one moment."""
 
     title: str
-    plan: Plan | None
+    plan: SearchPlan | None
     spent: int
     replayed: int  # of the calls, those that the log of an earlier process had
     errors: int
@@ -109,12 +109,12 @@ class SearchProgress:
     def __init__(self, title: str = "", clock: Callable[[], float] = time.monotonic) -> None:
         self._title, self._clock = title, clock
         self._started = clock()
-        self._plan: Plan | None = None
+        self._plan: SearchPlan | None = None
         self._spent = self._replayed = self._errors = self._notes = 0
         self._cost: float | None = None
         self._recent: deque[float] = deque(maxlen=RATE_CALLS)
         self._phase: PhaseFacts | None = None
-        self._tallies: dict[str, Tally] = {}
+        self._tallies: dict[str, CallTally] = {}
         self._records: dict[int, CandidateRecord] = {}
         self._proposal: Proposal | None = None
         self._confirmation: Confirmation | None = None
@@ -131,7 +131,7 @@ class SearchProgress:
         """Whether everything so far came from the log."""
         return self._replayed > 0 and not self._fresh
 
-    def planned(self, plan: Plan) -> None:
+    def planned(self, plan: SearchPlan) -> None:
         self._plan = plan
 
     def phase(self, phase: Phase, detail: str, total: int) -> None:
@@ -146,7 +146,7 @@ class SearchProgress:
         self._cost = self._cost if cost is None else cost
         self._errors += scored.error is not None
         who = scored.call.candidate
-        self._tallies[who] = self._tallies.get(who, Tally()).plus(scored)
+        self._tallies[who] = self._tallies.get(who, CallTally()).plus(scored)
         if self._proposal is not None and who == self._proposal.id:
             self._proposal = replace(self._proposal, tally=self._proposal.tally.plus(scored))
         if replayed:

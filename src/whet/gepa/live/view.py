@@ -13,14 +13,14 @@ from whet.display.live.keyboard import Keyboard
 from whet.display.live.painter import Painter
 from whet.gepa.live.progress import SearchProgress
 from whet.gepa.live.views import COMPARISONS, footer, last_view, live_view, moved
-from whet.gepa.types import CandidateRecord, Confirmation, Phase, Plan, Scored
+from whet.gepa.types import CandidateRecord, Confirmation, Phase, Scored, SearchPlan
 from whet.system.terminal import safe_text
 
 NEXT, PREVIOUS = {"right", "down", "n", "\t"}, {"left", "up", "p"}
 SCROLL_LINES = 5
 
 
-class LiveView:
+class SearchLiveView:
     """An observer that draws on `console` from the plan on; `clock` is in seconds and only compared with itself."""
 
     transient = False  # the last picture stays, above what is said in the end
@@ -37,7 +37,7 @@ class LiveView:
         self._comparison = 0
         self._scrolled = 0
 
-    def planned(self, plan: Plan) -> None:
+    def planned(self, plan: SearchPlan) -> None:
         with self._telling:
             self._progress.planned(plan)
         if not self._started:

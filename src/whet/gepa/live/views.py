@@ -19,7 +19,7 @@ from rich.text import Text
 
 from whet.display.text import number
 from whet.gepa.live.progress import PhaseFacts, Proposal, SearchFacts
-from whet.gepa.text_diff import Line, Piece, difference, whole
+from whet.gepa.text_diff import DiffLine, Piece, difference, whole
 from whet.gepa.types import Candidate, CandidateRecord, Confirmation
 from whet.system.terminal import duration, safe_lines, safe_text
 
@@ -329,11 +329,11 @@ def _compared(before: Candidate | None, after: Candidate, width: int) -> list[Te
 
 
 @lru_cache(maxsize=64)
-def _difference(before: str | None, after: str) -> tuple[Line, ...]:
+def _difference(before: str | None, after: str) -> tuple[DiffLine, ...]:
     return tuple(whole(after) if before is None else difference(before, after))
 
 
-def _diff_lines(line: Line, width: int) -> list[Text]:
+def _diff_lines(line: DiffLine, width: int) -> list[Text]:
     """A line of a difference, folded; the words that differ stand out in it."""
     if line.kind == "hidden":
         return [_line(Text(f"  ... {line.text}", style="dim"))]

@@ -21,7 +21,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from whet.errors import RunError
-from whet.gepa.types import CandidateRecord, Confirmation, Phase, Plan, Scored
+from whet.gepa.types import CandidateRecord, Confirmation, Phase, Scored, SearchPlan
 from whet.system.files import LineFile, json_line, read_lines, write_whole
 
 logger = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class Frontier:
     numbers: list[int]  # ... and their numbers
 
 
-class Records:
+class CandidateWriter:
     """An observer that writes both files into a run's directory.
 
     A file that cannot be read is not missed: a search that is resumed tells everything again. One that cannot be
@@ -93,7 +93,7 @@ class Records:
         else:
             self._failed, self._on_disk = False, True
 
-    def planned(self, plan: Plan) -> None: ...
+    def planned(self, plan: SearchPlan) -> None: ...
 
     def phase(self, phase: Phase, detail: str, total: int) -> None: ...
 

@@ -35,7 +35,7 @@ FREE_IN_SEARCH = {"held_out", "confirm_calls", "max_retries", "retry_delay", "ma
 """Fields of `[gepa]` that a resume may change."""
 
 
-class RunDirectory:
+class SearchDirectory:
     """`runs/<name>/`, locked by this process from `open` to `close`."""
 
     def __init__(self, path: Path) -> None:

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 from whet.errors import RunError, WhetError
 from whet.gepa.records.candidates import CANDIDATES, by_id, read_candidates
 from whet.gepa.records.run_directory import CONFIG
-from whet.gepa.types import CandidateRecord, Confirmation, Plan
+from whet.gepa.types import CandidateRecord, Confirmation, SearchPlan
 from whet.rollouts.results import METADATA, load_metadata
 from whet.rollouts.row_log import is_locked
 
@@ -36,7 +36,7 @@ class StoredSearch:
     metadata: Mapping[str, Any] = field(repr=False)
     state: str  # running, finished, interrupted, failed; died where it says running and nobody is at it
     candidates: Sequence[CandidateRecord] = field(repr=False)
-    plan: Plan | None = None
+    plan: SearchPlan | None = None
     confirmation: Confirmation | None = None
     fault: str | None = None  # why something of it cannot be read, where it is listed nevertheless
 
@@ -164,7 +164,7 @@ def _read(directory: Path, candidates: Sequence[CandidateRecord] | None = None) 
         metadata=metadata,
         state=_state(directory, metadata),
         candidates=read_candidates(directory) if candidates is None else candidates,
-        plan=_part(Plan, metadata, "plan", directory),
+        plan=_part(SearchPlan, metadata, "plan", directory),
         confirmation=_part(Confirmation, metadata, "confirmation", directory),
     )
 

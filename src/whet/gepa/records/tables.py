@@ -14,7 +14,7 @@ from whet.display.text import number
 from whet.errors import RunError
 from whet.gepa.records.stored import BEST_PROMPT, REPORT, StoredSearch
 from whet.gepa.records.summary_text import confirmation_words, headline, tested
-from whet.gepa.text_diff import Line, differences, whole
+from whet.gepa.text_diff import DiffLine, differences, whole
 from whet.gepa.types import CandidateRecord
 from whet.system.terminal import safe_lines, safe_text
 
@@ -135,7 +135,7 @@ def print_candidate(search: StoredSearch, one: CandidateRecord, console: Console
             console.print(_line(line), soft_wrap=True)
 
 
-def _line(line: Line) -> Text:
+def _line(line: DiffLine) -> Text:
     sign, style = SIGNS[line.kind]
     text = Text(sign, style)
     for piece, changed in line.pieces:

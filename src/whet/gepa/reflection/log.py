@@ -24,7 +24,7 @@ Failure = Literal["refused", "too long"]
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ReflectionRequest:
     """One question to a reflection model."""
 
     model: str
@@ -40,7 +40,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ReflectionReply:
     """What came back. Either there is an answer, or a failure that asking again would not change."""
 
     answer: str | None = None
@@ -61,7 +61,7 @@ class ReflectionLog:
     def __init__(self, path: Path) -> None:
         """Open it, mending a torn last line. Raises `RunError` for a line inside that is not JSON."""
         self.path = path
-        self._replies: dict[tuple[str, int], Reply] = {}
+        self._replies: dict[tuple[str, int], ReflectionReply] = {}
         self.cost: float | None = None
         """Dollars that every answer in the file has cost; None where no price is known."""
         self.input_tokens = self.output_tokens = 0
@@ -71,16 +71,16 @@ class ReflectionLog:
             raise self._cannot_write(error) from error
         if path.exists():
             for row in read_lines(path):
-                self._keep(row["key"], row["number"], replace(Reply(**row["reply"]), replayed=True))
+                self._keep(row["key"], row["number"], replace(ReflectionReply(**row["reply"]), replayed=True))
 
     def __len__(self) -> int:
         return len(self._replies)
 
-    def find(self, key: str, number: int) -> Reply | None:
+    def find(self, key: str, number: int) -> ReflectionReply | None:
         """What the `number`th asking (from 0) of this request brought."""
         return self._replies.get((key, number))
 
-    def write(self, request: Request, number: int, reply: Reply, about: Mapping[str, Any]) -> None:
+    def write(self, request: ReflectionRequest, number: int, reply: ReflectionReply, about: Mapping[str, Any]) -> None:
         """Keep a reply; when this returns it survives a loss of power. `about` is for people who read the file."""
         key = request.key
         row = {
@@ -98,7 +98,7 @@ class ReflectionLog:
             raise self._cannot_write(error) from error
         self._keep(key, number, reply)
 
-    def _keep(self, key: str, number: int, reply: Reply) -> None:
+    def _keep(self, key: str, number: int, reply: ReflectionReply) -> None:
         self._replies[key, number] = reply
         usage = reply.usage or {}
         self.input_tokens += usage.get("prompt_tokens") or 0

@@ -31,7 +31,7 @@ from whet.errors import (
 )
 from whet.gepa.reflection.answer import Unusable, check, placeholders_of, text_of
 from whet.gepa.reflection.excerpts import excerpt
-from whet.gepa.reflection.log import ReflectionLog, Reply, Request
+from whet.gepa.reflection.log import ReflectionLog, ReflectionReply, ReflectionRequest
 from whet.gepa.reflection.prompt import write_correction, write_request
 from whet.gepa.reflection.rollout_records import make_records as make_records
 from whet.gepa.types import Candidate, Observer, candidate_id
@@ -143,7 +143,7 @@ class Reflection:
         most: int,
         placeholders: frozenset[str] | None,
         about: Mapping[str, Any],
-    ) -> tuple[UserMessage, Reply]:
+    ) -> tuple[UserMessage, ReflectionReply]:
         """The question and what came back; a model that it is too long for is asked with less of the rollouts."""
         least = len(write_request(component, current, records, most=most, room=0, placeholders=placeholders))
         while True:
@@ -163,9 +163,9 @@ class Reflection:
                 f"{len(text):,} characters are too many for {self._model}: it is shown less of the rollouts"
             )
 
-    async def _reply(self, messages: Messages, about: Mapping[str, Any]) -> Reply:
+    async def _reply(self, messages: Messages, about: Mapping[str, Any]) -> ReflectionReply:
         """What the model says to this, which the log knows where an earlier process has asked."""
-        request = Request(self._model, messages, self._config.sampling)
+        request = ReflectionRequest(self._model, messages, self._config.sampling)
         key = request.key
         number = self._asked[key]
         reply = self._log.find(key, number)
@@ -176,18 +176,18 @@ class Reflection:
         self.answers += 1
         return reply
 
-    async def _ask(self, request: Request, number: int) -> Reply:
+    async def _ask(self, request: ReflectionRequest, number: int) -> ReflectionReply:
         sampling = dict(request.sampling)
         if self._config.seed is not None:
             sampling["seed"] = request_seed(self._config.seed, request.key, number)
         try:
             response = await self._client.get_response(request.messages, self._model, sampling)
         except ContentFilterError as error:
-            return Reply(failure="refused", said=str(error))
+            return ReflectionReply(failure="refused", said=str(error))
         except OverlongPromptError as error:
-            return Reply(failure="too long", said=str(error))
+            return ReflectionReply(failure="too long", said=str(error))
         except EmptyModelResponseError as error:
-            return Reply(answer="", said=str(error))
+            return ReflectionReply(answer="", said=str(error))
         except (Error, WhetError) as error:
             raise GepaError(
                 f"the reflection model '{self._model}' cannot be asked: {error} "
@@ -195,9 +195,11 @@ class Reflection:
             ) from error
         usage = dict(response["usage"]) if response.get("usage") is not None else None
         message = response["message"]
-        return Reply(content_text(message.get("content")), finish_reason=message["finish_reason"], usage=usage)
+        return ReflectionReply(
+            content_text(message.get("content")), finish_reason=message["finish_reason"], usage=usage
+        )
 
-    def _count_unusable(self, component: str, problem: str, reply: Reply) -> None:
+    def _count_unusable(self, component: str, problem: str, reply: ReflectionReply) -> None:
         """Raises `GepaError` once there were too many in a row, not counting those of an earlier process."""
         self.unusable += 1
         if reply.replayed:
@@ -218,7 +220,7 @@ def request_seed(seed: int, key: str, number: int) -> int:
     return int.from_bytes(digest, "little") >> 1
 
 
-def why_unusable(reply: Reply, component: str, current: str, most: int) -> str | None:
+def why_unusable(reply: ReflectionReply, component: str, current: str, most: int) -> str | None:
     """What is wrong with a reply, for whoever reads the log; None where its text could be tried."""
     try:
         check(_read(reply), current, most=most, placeholders=_placeholders(component, current))
@@ -239,7 +241,7 @@ def _conversation(first: UserMessage, answer: str, problem: str, most: int) -> M
     return [first, AssistantMessage(excerpt(answer, 2 * most)), UserMessage(write_correction(problem, most))]
 
 
-def _read(reply: Reply) -> str:
+def _read(reply: ReflectionReply) -> str:
     """The text that a reply proposes. Raises `Unusable`."""
     if reply.answer is None:
         raise Unusable(f"it was refused ({reply.said})" if reply.failure == "refused" else f"it is {reply.failure}")

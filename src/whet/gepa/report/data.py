@@ -11,7 +11,7 @@ from typing import Any
 from whet.gepa.records.candidates import Frontier, frontier
 from whet.gepa.records.stored import StoredSearch
 from whet.gepa.reflection.log import FILE as REFLECTIONS
-from whet.gepa.reflection.log import Reply
+from whet.gepa.reflection.log import ReflectionReply
 from whet.gepa.reflection.reflection import ReflectionConfig, why_unusable
 from whet.rollouts.results import RESULTS
 from whet.system.files import read_lines
@@ -26,7 +26,7 @@ KINDS = 20
 
 
 @dataclass(slots=True)
-class Usage:
+class ModelUsage:
     """What some calls of a model took."""
 
     calls: int = 0
@@ -45,7 +45,7 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
-class Unusable:
+class UnusableReply:
     """An answer of the reflection model that no text could be taken from."""
 
     component: str
@@ -55,31 +55,31 @@ class Unusable:
 
 
 @dataclass(slots=True)
-class ReportData:
+class SearchReportData:
     """A search, as its directory tells it."""
 
     search: StoredSearch
     frontier: list[Frontier]
     questions: dict[str, str] = field(default_factory=dict)  # by example key
-    rollouts: Usage = field(default_factory=Usage)
-    reflection: Usage = field(default_factory=Usage)
+    rollouts: ModelUsage = field(default_factory=ModelUsage)
+    reflection: ModelUsage = field(default_factory=ModelUsage)
     errors: Counter[str] = field(default_factory=Counter)  # rollouts that failed, by kind
-    unusable: list[Unusable] = field(default_factory=list)
+    unusable: list[UnusableReply] = field(default_factory=list)
 
     @property
     def directory(self) -> Path:
         return self.search.directory
 
 
-def read_report(search: StoredSearch) -> ReportData:
+def read_report(search: StoredSearch) -> SearchReportData:
     """Everything the page shows. Raises `RunError` for a line of a file that is damaged."""
-    data = ReportData(search, frontier(search.candidates))
+    data = SearchReportData(search, frontier(search.candidates))
     _read_rollouts(search.directory / "rollouts" / RESULTS, data)
     _read_reflections(search.directory / REFLECTIONS, data)
     return data
 
 
-def _read_rollouts(path: Path, data: ReportData) -> None:
+def _read_rollouts(path: Path, data: SearchReportData) -> None:
     if not path.is_file():
         return
     for row in read_lines(path):
@@ -93,7 +93,7 @@ def _read_rollouts(path: Path, data: ReportData) -> None:
             data.errors[kind if kind in data.errors or len(data.errors) < KINDS else "others"] += 1
 
 
-def _read_reflections(path: Path, data: ReportData) -> None:
+def _read_reflections(path: Path, data: SearchReportData) -> None:
     if not path.is_file():
         return
     limits = data.search.config.get("gepa")
@@ -110,16 +110,18 @@ def _read_reflections(path: Path, data: ReportData) -> None:
         why = why_unusable(reply, component, current, config.most_chars(component))
         if why is not None:
             number = parent.number if parent is not None else None
-            data.unusable.append(Unusable(component, number, why, (reply.answer or reply.said)[:ANSWER]))
+            data.unusable.append(UnusableReply(component, number, why, (reply.answer or reply.said)[:ANSWER]))
 
 
-def _reply(value: Any) -> Reply:
+def _reply(value: Any) -> ReflectionReply:
     """What a line says of an answer, whatever it is."""
     told = value if isinstance(value, Mapping) else {}
     texts = {name: told.get(name) for name in ("answer", "failure", "finish_reason")}
     known: dict[str, Any] = {name: text if isinstance(text, str) else None for name, text in texts.items()}
     usage = told.get("usage")
-    return Reply(**known, said=str(told.get("said") or ""), usage=usage if isinstance(usage, Mapping) else None)
+    return ReflectionReply(
+        **known, said=str(told.get("said") or ""), usage=usage if isinstance(usage, Mapping) else None
+    )
 
 
 def _number(value: Any) -> float | None:

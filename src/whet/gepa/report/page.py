@@ -12,7 +12,7 @@ from whet.display.html import Html, join, tag
 from whet.display.text import number
 from whet.gepa.records.stored import BEST_PROMPT
 from whet.gepa.records.summary_text import confirmation_words, headline, tested
-from whet.gepa.report.data import ReportData, Usage
+from whet.gepa.report.data import ModelUsage, SearchReportData
 from whet.gepa.report.drawings import lineage_svg, scores_svg
 from whet.gepa.report.prompts import difference_html, prompts_html
 from whet.gepa.types import CandidateRecord
@@ -25,7 +25,7 @@ COLOURS = {"good": "c2", "unsure": "c4", "bad": "c1"}
 STYLE = Path(__file__).with_name("report.css").read_text(encoding="utf-8")
 
 
-def page(data: ReportData) -> str:
+def page(data: SearchReportData) -> str:
     """The whole document."""
     body = [
         _head(data),
@@ -49,7 +49,7 @@ def page(data: ReportData) -> str:
     return document(search.title, body, style=STYLE, script=SORT_SCRIPT)
 
 
-def _head(data: ReportData) -> Html:
+def _head(data: SearchReportData) -> Html:
     search = data.search
     plan = search.plan
     facts = [
@@ -74,7 +74,7 @@ def _head(data: ReportData) -> Html:
     )
 
 
-def _tiles(data: ReportData) -> Iterator[tuple[str, str]]:
+def _tiles(data: SearchReportData) -> Iterator[tuple[str, str]]:
     search = data.search
     best, seed = search.best, search.seed
     if best is not None:
@@ -91,7 +91,7 @@ def _tiles(data: ReportData) -> Iterator[tuple[str, str]]:
         yield "for all calls and reflections", f"${search.cost:.4f}"
 
 
-def _verdict(data: ReportData) -> Html:
+def _verdict(data: SearchReportData) -> Html:
     title, words, sureness = headline(data.search)
     lines = [tag("li", line) for line in confirmation_words(data.search)]
     return tag(
@@ -99,7 +99,7 @@ def _verdict(data: ReportData) -> Html:
     )
 
 
-def _next(data: ReportData) -> Html:
+def _next(data: SearchReportData) -> Html:
     """The command that evaluates the best prompt, to be copied: one for each environment."""
     if not data.search.evaluate:
         return join()
@@ -110,7 +110,7 @@ def _next(data: ReportData) -> Html:
     )
 
 
-def _best(data: ReportData) -> Html:
+def _best(data: SearchReportData) -> Html:
     best, seed = data.search.best, data.search.seed
     if best is None or seed is None:
         return tag("p", "No candidate has been validated yet.", class_="note")
@@ -124,7 +124,7 @@ def _best(data: ReportData) -> Html:
     )
 
 
-def _lineage(data: ReportData) -> Html:
+def _lineage(data: SearchReportData) -> Html:
     search = data.search
     tree, scores = lineage_svg(search.candidates, search.best), scores_svg(search.candidates, search.max_calls)
     if not tree:
@@ -141,7 +141,7 @@ def _lineage(data: ReportData) -> Html:
     )
 
 
-def _accepted(data: ReportData) -> Html:
+def _accepted(data: SearchReportData) -> Html:
     found = [one for one in data.search.candidates if one.verdict == "accepted"]
     if not found:
         return join()
@@ -152,7 +152,7 @@ def _accepted(data: ReportData) -> Html:
     )
 
 
-def _rejected(data: ReportData) -> Html:
+def _rejected(data: SearchReportData) -> Html:
     found = [one for one in data.search.candidates if one.verdict == "rejected"]
     if not found:
         return join()
@@ -169,7 +169,7 @@ def _left_out(count: int) -> Html:
     return tag("p", note, class_="note") if count > 0 else join()
 
 
-def _candidate(data: ReportData, one: CandidateRecord, opened: bool = False) -> Html:
+def _candidate(data: SearchReportData, one: CandidateRecord, opened: bool = False) -> Html:
     """One candidate: how it came about, what was measured, what it changed."""
     known = data.search.by_id
     parents = [known[id] for id in one.parents if id in known]
@@ -185,7 +185,7 @@ def _candidate(data: ReportData, one: CandidateRecord, opened: bool = False) -> 
     )
 
 
-def _frontier(data: ReportData) -> Html:
+def _frontier(data: SearchReportData) -> Html:
     if not data.frontier:
         return join()
     best, seed = data.search.best, data.search.seed
@@ -221,7 +221,7 @@ def _cell(value: float | None) -> Html:
     return tag("td", number(value), data_value="" if value is None else f"{value:.9g}")
 
 
-def _unusable(data: ReportData) -> Html:
+def _unusable(data: SearchReportData) -> Html:
     if not data.unusable:
         return join()
     rows = [
@@ -238,7 +238,7 @@ def _unusable(data: ReportData) -> Html:
     )
 
 
-def _effort(data: ReportData) -> Html:
+def _effort(data: SearchReportData) -> Html:
     rows = [
         (name, [f"{usage.calls:,}", f"{usage.input_tokens:,.0f}", f"{usage.output_tokens:,.0f}", _dollars(usage)])
         for name, usage in ((data.search.model, data.rollouts), (data.search.reflection_model, data.reflection))
@@ -254,7 +254,7 @@ def _effort(data: ReportData) -> Html:
     return join(*parts)
 
 
-def _dollars(usage: Usage) -> str:
+def _dollars(usage: ModelUsage) -> str:
     return "-" if usage.cost is None else f"${usage.cost:.4f}"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from whet.display.conversation import cut
 from whet.display.html import Html, join, tag
-from whet.gepa.text_diff import Line, differences
+from whet.gepa.text_diff import DiffLine, differences
 
 MOST_LINES = 400
 """Lines of a difference that are shown."""
@@ -40,14 +40,14 @@ def difference_html(before: Mapping[str, str], after: Mapping[str, str]) -> Html
     )
 
 
-def _lines_html(lines: list[Line]) -> Html:
+def _lines_html(lines: list[DiffLine]) -> Html:
     shown = [tag("div", SIGNS[line.kind], *_pieces(line), class_=line.kind) for line in lines[:MOST_LINES]]
     if len(lines) > MOST_LINES:
         shown.append(tag("div", f"… {len(lines) - MOST_LINES:,} more lines …", class_="hidden"))
     return tag("div", *shown, class_="diff")
 
 
-def _pieces(line: Line) -> Iterator[Html]:
+def _pieces(line: DiffLine) -> Iterator[Html]:
     mark = {"gone": "del", "new": "ins"}.get(line.kind)
     for text, changed in _at_most(line.pieces, LONGEST_LINE):
         yield tag(mark, text) if mark and changed and len(line.pieces) > 1 else join(text)

@@ -13,10 +13,10 @@ from typing import Any
 from gepa.core.adapter import EvaluationBatch
 
 from whet.gepa.search.history import History, rewards
-from whet.gepa.types import Candidate, Example, Phase, Reflect, Rollouts, Scored
+from whet.gepa.types import Candidate, Phase, Reflect, Rollouts, Scored, SearchExample
 
 Evaluation = EvaluationBatch[Scored, None]
-Records = Mapping[str, Sequence[Mapping[str, Any]]]
+CandidateWriter = Mapping[str, Sequence[Mapping[str, Any]]]
 MakeRecords = Callable[[Sequence[Scored], str], Sequence[Mapping[str, Any]]]
 """What the reflection model is shown of scored calls, for one component."""
 
@@ -46,24 +46,26 @@ class Adapter:
         self._make_records = make_records
         self._pass_over_settled = pass_over_settled
 
-    def score(self, candidate: Candidate, examples: Sequence[Example], phase: Phase) -> list[Scored]:
+    def score(self, candidate: Candidate, examples: Sequence[SearchExample], phase: Phase) -> list[Scored]:
         """New calls, counted. Raises `BudgetSpent` where they do not all fit."""
         scored = self._rollouts.score(candidate, examples, phase)
         self._history.calls += len(examples)
         return scored
 
-    def evaluate(self, batch: list[Example], candidate: dict[str, str], capture_traces: bool = False) -> Evaluation:
+    def evaluate(
+        self, batch: list[SearchExample], candidate: dict[str, str], capture_traces: bool = False
+    ) -> Evaluation:
         if batch[0].split == "train":
             scored = self.score(candidate, batch, "minibatch")
             return EvaluationBatch([None] * len(batch), [one.reward for one in scored], scored)
         return EvaluationBatch([None] * len(batch), self._validate(candidate, batch))
 
-    def batch_evaluate(self, items: list[tuple[dict[str, str], list[Example]]]) -> list[Evaluation]:
+    def batch_evaluate(self, items: list[tuple[dict[str, str], list[SearchExample]]]) -> list[Evaluation]:
         return [self.evaluate(batch, candidate) for candidate, batch in items]
 
     def make_reflective_dataset(
         self, candidate: dict[str, str], eval_batch: Evaluation, components_to_update: list[str]
-    ) -> Records:
+    ) -> CandidateWriter:
         try:
             scored = eval_batch.trajectories or []
             return {component: self._make_records(scored, component) for component in components_to_update}
@@ -72,7 +74,7 @@ class Adapter:
             raise
 
     def propose_new_texts(
-        self, candidate: dict[str, str], reflective_dataset: Records, components_to_update: list[str]
+        self, candidate: dict[str, str], reflective_dataset: CandidateWriter, components_to_update: list[str]
     ) -> dict[str, str]:
         """New texts where there are any worth a call; the library makes none for {}."""
         if self.failure is not None:
@@ -91,7 +93,7 @@ class Adapter:
         self._history.propose(self._history.accepted(candidate), texts, changed)
         return {name: texts[name] for name in changed or components_to_update}
 
-    def _validate(self, candidate: Candidate, val: Sequence[Example]) -> list[float]:
+    def _validate(self, candidate: Candidate, val: Sequence[SearchExample]) -> list[float]:
         """Rewards on all of val: asked for here where no race has: the seed's, and with the library's criterion."""
         history = self._history
         if not history.records:

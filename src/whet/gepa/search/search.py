@@ -27,11 +27,11 @@ from whet.gepa.types import (
     BudgetSpent,
     Candidate,
     Confirmation,
-    Example,
     Observer,
     Reflect,
     Rollouts,
     Scored,
+    SearchExample,
     SearchResult,
     candidate_id,
 )
@@ -49,8 +49,8 @@ logger = logging.getLogger(__name__)
 def search(
     config: GepaConfig,
     seed: Candidate,
-    train: Sequence[Example],
-    val: Sequence[Example],
+    train: Sequence[SearchExample],
+    val: Sequence[SearchExample],
     rollouts: Rollouts,
     reflect: Reflect,
     observer: Observer,
@@ -77,7 +77,7 @@ def search(
         pass_over_settled=paired,
     )
     judge = Paired(config, val, history, adapter) if paired else Library(StrictImprovementAcceptance(), history)
-    ending = Ending(config, len(val), history, rollouts, adapter)
+    ending = StopCondition(config, len(val), history, rollouts, adapter)
     try:
         optimize(
             seed_candidate=dict(seed),
@@ -111,7 +111,7 @@ NOTHING_NEW = 10
 """Reflections in a row without a text worth a call, after which no more is expected."""
 
 
-class Ending:
+class StopCondition:
     """When the search is over, and why. Also told of each iteration as it begins."""
 
     def __init__(
@@ -173,7 +173,7 @@ class LikelyBest:
 class Paired:
     """Our criterion: the gate, then the race on val against the parent's rewards there, then the test."""
 
-    def __init__(self, config: GepaConfig, val: Sequence[Example], history: History, adapter: Adapter) -> None:
+    def __init__(self, config: GepaConfig, val: Sequence[SearchExample], history: History, adapter: Adapter) -> None:
         self._criterion = Criterion()
         self._config = config
         self._val = val
@@ -247,7 +247,7 @@ def not_better(parent: Sequence[float], candidate: Sequence[float]) -> str:
 
 
 def confirm(
-    seed: Candidate, best: Candidate, held_out: Sequence[Example], rollouts: Rollouts, *, samples: int = 1
+    seed: Candidate, best: Candidate, held_out: Sequence[SearchExample], rollouts: Rollouts, *, samples: int = 1
 ) -> Confirmation:
     """Compare the winner with the seed on examples that no part of the search has seen.
 
