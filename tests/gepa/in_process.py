@@ -44,7 +44,7 @@ def by_words(candidate: Candidate) -> float:
     return min(max(0.2 + 0.25 * len({*words} & {*WANTED}) - 0.2 * words.count("harm"), 0.0), 1.0)
 
 
-class RolloutExecutor:
+class Rolled:
     """`Rollouts` that remembers what it was asked for."""
 
     def __init__(self, seed: int = 0, most: int = 400, chance: Chance = by_words, noisy: bool = True) -> None:

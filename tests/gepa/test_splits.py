@@ -90,7 +90,7 @@ def test_environments_share_the_examples_by_weight() -> None:
 
 
 @given(st.integers(0, 500), st.lists(st.floats(0.01, 100), min_size=1, max_size=8))
-def test_shares_add_up_and_leave_nobody_out_while_there_are_enough(total: int, weights: list[float]) -> None:
+def test_shares_add_up_and_are_at_least_one_while_there_are_enough(total: int, weights: list[float]) -> None:
     parts = shared(total, weights)
     assert sum(parts) == total
     assert min(parts) >= (1 if total >= len(weights) else 0)

@@ -1,4 +1,4 @@
-"""`GepaConfig`: what one search for better prompts is asked to do. Each description is the option's `--help`."""
+"""The config of one search for better prompts. Each description is the help text of its option."""
 
 from __future__ import annotations
 

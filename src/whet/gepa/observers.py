@@ -1,4 +1,4 @@
-"""Observers: several at once, and one that may be told from the thread of a search."""
+"""Observers: one that forwards to several, one that may be called from the search's thread, and one that counts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from whet.gepa.types import CandidateRecord, Confirmation, Observer, Phase, Scor
 
 
 class Several:
-    """Tells all of them, in their order. All are closed, also where one fails to."""
+    """Forwards to all of them in order. All are closed, also where closing one fails."""
 
     def __init__(self, *observers: Observer) -> None:
         self._observers = observers
@@ -57,42 +57,42 @@ class Several:
 
 
 class FromThread:
-    """Passes what it is told on to the event loop, in order. A record is told as it is at that moment."""
+    """Forwards each call to the event loop, in order; a record as it is at that moment."""
 
     def __init__(self, observer: Observer, loop: asyncio.AbstractEventLoop) -> None:
         self._observer, self._loop = observer, loop
 
     def planned(self, plan: SearchPlan) -> None:
-        self._pass_on(self._observer.planned, plan)
+        self._forward(self._observer.planned, plan)
 
     def phase(self, phase: Phase, detail: str, total: int) -> None:
-        self._pass_on(self._observer.phase, phase, detail, total)
+        self._forward(self._observer.phase, phase, detail, total)
 
     def finished(self, scored: Scored, spent: int, cost: float | None, replayed: bool = False) -> None:
-        self._pass_on(self._observer.finished, scored, spent, cost, replayed)
+        self._forward(self._observer.finished, scored, spent, cost, replayed)
 
     def decided(self, record: CandidateRecord) -> None:
         now = dataclasses.replace(record, minibatch=dict(record.minibatch), val_rewards=dict(record.val_rewards))
-        self._pass_on(self._observer.decided, now)
+        self._forward(self._observer.decided, now)
 
     def proposed(self, number: int, parent: str, texts: Mapping[str, str], changed: Sequence[str]) -> None:
-        self._pass_on(self._observer.proposed, number, parent, dict(texts), list(changed))
+        self._forward(self._observer.proposed, number, parent, dict(texts), list(changed))
 
     def note(self, line: str) -> None:
-        self._pass_on(self._observer.note, line)
+        self._forward(self._observer.note, line)
 
     def confirmed(self, confirmation: Confirmation) -> None:
-        self._pass_on(self._observer.confirmed, confirmation)
+        self._forward(self._observer.confirmed, confirmation)
 
     def close(self) -> None:
-        self._pass_on(self._observer.close)
+        self._forward(self._observer.close)
 
-    def _pass_on(self, tell: Callable[..., None], *told: Any) -> None:
-        self._loop.call_soon_threadsafe(tell, *told)
+    def _forward(self, method: Callable[..., None], *args: Any) -> None:
+        self._loop.call_soon_threadsafe(method, *args)
 
 
 @dataclass(slots=True)
-class SearchTotals:
+class SearchTotals(Observer):
     """An observer that counts: what the outcome and the metadata of a run say."""
 
     spent: int = 0
@@ -102,10 +102,6 @@ class SearchTotals:
     best: CandidateRecord | None = None
     confirmation: Confirmation | None = None
     cost: Callable[[], float | None] = field(default=lambda: None)
-
-    def planned(self, plan: SearchPlan) -> None: ...
-
-    def phase(self, phase: Phase, detail: str, total: int) -> None: ...
 
     def finished(self, scored: Scored, spent: int, cost: float | None, replayed: bool = False) -> None:
         self.spent = spent
@@ -120,11 +116,5 @@ class SearchTotals:
         if record.verdict != "rejected" and record.val_mean is not None and (best is None or record.val_mean > best):
             self.best = record
 
-    def proposed(self, number: int, parent: str, texts: Mapping[str, str], changed: Sequence[str]) -> None: ...
-
-    def note(self, line: str) -> None: ...
-
     def confirmed(self, confirmation: Confirmation) -> None:
         self.confirmation = confirmation
-
-    def close(self) -> None: ...

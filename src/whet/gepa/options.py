@@ -47,7 +47,7 @@ OF_ONE_ENVIRONMENT = {
     "taskset": "taskset",
     "harness": "harness",
 }
-"""Keys beside which there is no `[[env]]`."""
+"""Keys that exclude `[[env]]`."""
 IN_SAMPLING = ("temperature", "max_tokens")
 IN_EITHER = ("max_calls", "num_train", "num_val", "minibatch_size", "perfect_score", "state_columns", "seed")
 """Keys that may also stand in `[gepa]`."""
@@ -84,12 +84,12 @@ def load_resumed(directory: Path, target: str | None, given: Mapping[str, Any]) 
     if not (directory / CONFIG).is_file():
         raise GepaError(f"--resume {directory}: this is no run of whet gepa; {CONFIG} is missing in it.")
     directory = directory if directory.name else directory.resolve()
-    place = {"name": directory.name, "runs_directory": str(directory.parent)}
+    location = {"name": directory.name, "runs_directory": str(directory.parent)}
     if target is not None:
-        return load_config(target, {**given, **place})
-    found = load_metadata(directory) or {}  # also has what TOML has no word for
+        return load_config(target, {**given, **location})
+    found = load_metadata(directory) or {}  # also holds nulls, which TOML has not
     saved = found.get("config") or read_toml(directory / CONFIG)
-    merged = {**_merged(saved, given), **place}
+    merged = {**_merged(saved, given), **location}
     for name in redacted_keys(merged):
         raise GepaError(
             f"--resume {directory}: {name} was saved without its secret. Give it again, as an option or with the "

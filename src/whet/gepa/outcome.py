@@ -22,7 +22,7 @@ from whet.system.redaction import redacted
 
 @dataclass(frozen=True, slots=True)
 class SearchOutcome:
-    """What a person is told in the end."""
+    """The result of `whet gepa run`."""
 
     state: Literal["finished", "interrupted", "failed", "planned"]
     message: str  # why it ended
@@ -84,7 +84,7 @@ def _best(outcome: SearchOutcome, best: CandidateRecord) -> str:
 def evaluate_commands(
     config: GepaConfig, policy: EvalConfig, environments: Mapping[str, Environment], best: Candidate
 ) -> list[str]:
-    """`whet eval run ...` with the best texts in the place of each environment's own."""
+    """`whet eval run ...` with the best texts instead of each environment's own."""
     return [shlex.join(_evaluate(config, policy, section, environments[section.label], best)) for section in config.env]
 
 

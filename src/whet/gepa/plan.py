@@ -17,18 +17,19 @@ TOKENS_OF_AN_ANSWER = 500
 
 
 def held_out_wanted(config: GepaConfig) -> int:
-    """Examples of the final comparison: as many as were asked for, else as the calls kept back for it pay for.
+    """Examples of the final comparison: as configured, else as many as the calls kept back for it pay for.
 
     Raises `GepaError` where the two do not fit together.
     """
-    asked, calls = config.gepa.held_out, config.gepa.confirm_calls
-    if asked is None:
+    wanted, calls = config.gepa.held_out, config.gepa.confirm_calls
+    if wanted is None:
         return pairs_for(config.max_calls, calls)
-    if calls is not None and calls < 2 * asked:
+    if calls is not None and calls < 2 * wanted:
         raise GepaError(
-            f"[gepa] held_out = {asked} takes {2 * asked} calls, and confirm_calls = {calls}. Leave one of the two out."
+            f"[gepa] held_out = {wanted} takes {2 * wanted} calls, and confirm_calls = {calls}. "
+            "Leave one of the two out."
         )
-    return asked
+    return wanted
 
 
 def make_plan(config: GepaConfig, splits: Splits, price: Price | None = None) -> SearchPlan:

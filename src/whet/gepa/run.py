@@ -1,7 +1,7 @@
 """From a config to a finished search: loads, plans, opens the directory, searches in a thread, compares in the end.
 
-Everything that can be wrong with a config is found before the directory is made, and nothing is paid for before the
-plan has been told. What ends it, whatever that is, becomes an `SearchOutcome`, and what had finished is kept.
+Mistakes in a config are found before the directory is made, and nothing is paid for before the plan is printed. Every
+end, also a failure or an interruption, becomes a `SearchOutcome`, and finished work is kept.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Interrupted(Exception):
 def run_search(config: GepaConfig, observer: Observer, *, resume: bool = False, dry_run: bool = False) -> SearchOutcome:
     """Search, from the start or (resumed) with a log that answers. `observer` is closed in the end.
 
-    With `dry_run` only the plan is told. Raises `WhetError` for a mistake that was found before the search began.
+    With `dry_run` only the plan is returned. Raises `WhetError` for a mistake that was found before the search began.
     """
     environments: dict[str, Environment] = {}
     try:
@@ -95,7 +95,7 @@ def run_search(config: GepaConfig, observer: Observer, *, resume: bool = False, 
             directory.close()
     finally:
         observer.close()
-        cancellation.run(_close(environments.values()))  # of a search that did not come to it
+        cancellation.run(_close(environments.values()))  # a search that ran has closed them
 
 
 def _prepare(config: GepaConfig) -> None:
@@ -108,7 +108,7 @@ def _prepare(config: GepaConfig) -> None:
 
 
 class _Search:
-    """The parts of one search, and what happens when it ends one way or another."""
+    """The parts of one search, and how each of its ends is recorded."""
 
     def __init__(self, config: GepaConfig, observer: Observer, environments: Mapping[str, Environment]) -> None:
         """Find the examples and make the plan; nothing is written."""
@@ -162,14 +162,16 @@ class _Search:
         except OSError as error:
             if not error.filename or not Path(error.filename).is_relative_to(directory.path):
                 raise
-            reason = f"cannot write {error.filename}: {error.strerror}. Make room or mend the disk, then --resume."
+            reason = (
+                f"cannot write {error.filename}: {error.strerror}. Free some space or repair the disk, then --resume."
+            )
             return self._ended("failed", reason, 1)
         except BaseException as error:
             directory.write(state="failed", reason=f"{type(error).__name__}: {error}", **self._so_far())
             raise
 
     async def _run(self) -> str:
-        """Why the search ended. Raises `Interrupted` where it was asked to stop."""
+        """Why the search ended. Raises `Interrupted` on Ctrl-C or SIGTERM."""
         stopped: list[int] = []
         with cancelled_by_signals(stopped, say=self.observer.note, restore=self.observer.close):
             try:
@@ -224,14 +226,14 @@ class _Search:
         )
 
     def _reflection(self, client: Any, log: ReflectionLog) -> Reflection:
-        asked = ReflectionConfig(
+        settings = ReflectionConfig(
             max_chars=self.config.gepa.max_chars,
             max_unusable=self.config.gepa.max_unusable,
             max_request_chars=self.config.gepa.max_request_chars,
             sampling=self.reflector.resolved_sampling({}),
             seed=_seed_sent(self.reflector),
         )
-        return Reflection(client, self.reflector.model, asked, log, self.observer, asyncio.get_running_loop())
+        return Reflection(client, self.reflector.model, settings, log, self.observer, asyncio.get_running_loop())
 
     def _search(self, calls: Calls, reflection: Reflection, loop: asyncio.AbstractEventLoop) -> str:
         """The search and the final comparison, in a thread of their own; why the search ended."""
@@ -299,7 +301,7 @@ class _Search:
         }
 
     def _report(self) -> Path | None:
-        """`report.html`. What was found is worth more than the page, so a failure is only told."""
+        """Writes `report.html`. A failure is only noted: the results matter more than the page."""
         from whet.gepa.report import write_report
 
         try:
@@ -327,7 +329,7 @@ async def _close(environments: Iterable[Environment]) -> None:
 
 
 def _price(model: EvalConfig) -> Price | None:
-    """What a model's endpoint asks; None where it does not say, or the model is run here."""
+    """The price of a model behind an endpoint; None where it is not known, or the model is run here."""
     return None if model.local else endpoint_of(model).spread()[0].price
 
 

@@ -1,4 +1,4 @@
-"""Which rows a search learns from, compares on, and is judged by in the end. Pure.
+"""Which rows are used for training, validation and the final comparison. Pure.
 
 train and val     from the training dataset
 held_out          from the evaluation dataset; where there is none, what is left of the training dataset
@@ -47,7 +47,7 @@ def split_examples(
 ) -> Splits:
     """Examples of every environment, shared out by weight.
 
-    `exact`: so many held-out examples were asked for; otherwise fewer do as well, down to `FEWEST_HELD_OUT`.
+    `exact`: the config sets the number of held-out examples; otherwise fewer will do, down to `FEWEST_HELD_OUT`.
     Raises `GepaError` where there are too few rows.
     """
     weights = [source.weight for source in sources]
@@ -58,7 +58,7 @@ def split_examples(
         if len(rows) < train + val:
             raise GepaError(
                 f"environment {source.label} has {len(rows)} different tasks to train on, and {train} for training "
-                f"(-n) and {val} for validation (-N) are asked for. {_smaller(len(rows), train, val)}"
+                f"(-n) and {val} for validation (-N) are configured. {_smaller(len(rows), train, val)}"
             )
         taken, rest = rows[: train + val], rows[train + val :]
         if source.evaluation is not None:
@@ -78,12 +78,12 @@ def shared(total: int, weights: Sequence[float]) -> list[int]:
     """`total` in parts by weight, each at least 1 while there are enough; the largest remainders are rounded up."""
     exact = [total * weight / sum(weights) for weight in weights]
     parts = [max(int(share), min(1, total)) for share in exact]
-    order = sorted(range(len(weights)), key=lambda place: (parts[place] - exact[place], place))
+    order = sorted(range(len(weights)), key=lambda index: (parts[index] - exact[index], index))
     while sum(parts) < total:
         parts[order[0]] += 1
         order = [*order[1:], order[0]]
     while sum(parts) > total:
-        parts[max(range(len(parts)), key=lambda place: parts[place])] -= 1
+        parts[max(range(len(parts)), key=lambda index: parts[index])] -= 1
     return parts
 
 
@@ -113,7 +113,7 @@ def _examples(label: str, split: Split, rows: Sequence[Row]) -> list[SearchExamp
 
 
 def _asks(row: Row) -> bytes:
-    """What a row asks and what is right: not its number, nor what it is called."""
+    """A hash of what a row asks and of its answer, without its number and name."""
     known = [row.get(name) for name in ("prompt", "answer", "info", "task")]
     known[2] = json.loads(known[2]) if isinstance(known[2], str) else known[2]
     return hashlib.blake2b(json.dumps(known, sort_keys=True, default=str).encode(), digest_size=16).digest()

@@ -1,4 +1,4 @@
-"""What differs between two prompts: lines that went and lines that came, and in them the words that did. Pure.
+"""The difference of two prompts: removed and added lines, and the words that differ in them. Pure.
 
 Prompts often are a few long lines, so a line that was changed is compared with the one it became, word by word.
 """
@@ -18,7 +18,7 @@ CONTEXT = 2
 MOST_WORDS = 2000
 """Words of a line that are compared with those of another; longer lines are only said to differ."""
 MOST_PAIRS = 2500
-"""Pairs of lines that are tried, of lines that went with lines that came in their place."""
+"""Pairs of a removed and an added line that are compared."""
 ALIKE = 0.5
 """Share of their words, with the spaces between, that two lines have in common where one became the other."""
 _WORDS = re.compile(r"\w+|\s+|[^\w\s]")
@@ -46,9 +46,9 @@ def difference(before: str, after: str, context: int = CONTEXT) -> list[DiffLine
     old, new = before.split("\n"), after.split("\n")
     lines: list[DiffLine] = []
     steps = SequenceMatcher(None, old, new).get_opcodes()
-    for place, (tag, old_from, old_to, new_from, new_to) in enumerate(steps):
+    for index, (tag, old_from, old_to, new_from, new_to) in enumerate(steps):
         if tag == "equal":
-            head, tail = (0 if place == end else context for end in (0, len(steps) - 1))
+            head, tail = (0 if index == end else context for end in (0, len(steps) - 1))
             lines += _shortened(old[old_from:old_to], head, tail)
         else:
             lines += _changed(old[old_from:old_to], new[new_from:new_to])
@@ -79,7 +79,7 @@ def _shortened(lines: Sequence[str], head: int, tail: int) -> Iterator[DiffLine]
 
 
 def _changed(old: Sequence[str], new: Sequence[str]) -> Iterator[DiffLine]:
-    """Lines that went before lines that came, each told what differs where it has a counterpart."""
+    """Removed lines, then added ones; a line with a counterpart has its differing words marked."""
     gone, came = [_all(line) for line in old], [_all(line) for line in new]
     for here, there in _counterparts(old, new):
         gone[here], came[there] = _compare(old[here], new[there])

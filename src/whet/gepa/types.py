@@ -1,9 +1,9 @@
-"""The words of prompt optimisation, shared by every file of this room.
+"""The types of prompt optimisation, shared by every file of this room.
 
 candidate   texts by component name: {"system_prompt": "...", "tool:search": "..."}
 example     one row of a dataset of an environment, in one of three splits: train, val, held_out
 call        one rollout of one candidate on one example: what the budget counts
-sample      the how-manieth call of this candidate on this example: 0, 1, 2, ...
+sample      the number of a call among those of this candidate on this example: 0, 1, 2, ...
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def candidate_id(candidate: Candidate) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SearchExample:
-    """A row by its place. `environment` is the label of its `[[env]]`, `number` the place in the split."""
+    """A row by its position. `environment` is the label of its `[[env]]`, `number` the index in the split."""
 
     environment: str
     split: Split
@@ -43,7 +43,7 @@ class SearchExample:
 
 @dataclass(frozen=True, slots=True)
 class RolloutCall:
-    """A rollout by what it was asked for. Calls with equal keys are the same call, which is never paid for twice."""
+    """The identity of a rollout. Calls with equal keys are the same call, which is never paid for twice."""
 
     candidate: str  # candidate_id
     example: str  # Example.key
@@ -65,11 +65,11 @@ class Scored:
 
 
 class BudgetSpent(Exception):
-    """The calls asked for do not fit in what is left; none of them was begun."""
+    """The requested calls do not fit into what is left; none of them was begun."""
 
 
 class Rollouts(Protocol):
-    """Where calls are made. Blocking; called from the thread that searches."""
+    """Makes calls. Blocking; called from the search's thread."""
 
     def score(
         self, candidate: Candidate, examples: Sequence[SearchExample], phase: Phase, *, fresh: bool = True
@@ -114,7 +114,7 @@ class CandidateRecord:
     parents: list[str]  # ids
     changed: list[str]  # components
     verdict: Verdict
-    reason: str  # in words, for people
+    reason: str  # in words
     iteration: int
     calls_before: int  # calls begun when it was proposed
     calls_after: int  # ... and when it was decided on
@@ -131,10 +131,10 @@ class SearchPlan:
     max_calls: int
     reserved: int  # for the confirmation
     baseline: int  # the seed on val
-    per_rejected: int  # calls of a proposal that the minibatch turns away
+    per_rejected: int  # calls of a proposal that is rejected on its minibatch
     per_accepted: int  # calls of a proposal that is validated whole
     fewest_proposals: int  # if every one were accepted
-    most_proposals: int  # if every one were turned away at once
+    most_proposals: int  # if every one were rejected on its minibatch
     cost_per_call: float | None  # None where no price is known
     num_train: int
     num_val: int
@@ -152,7 +152,7 @@ class Confirmation:
     difference: float
     low: float  # 95 % confidence interval of the difference
     high: float
-    real: bool  # whether the interval lies above 0
+    real: bool  # whether the interval is above 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,24 +165,38 @@ class SearchResult:
 
 
 class Observer(Protocol):
-    """Is told what happens, as it happens. Calls come from the event loop's thread only."""
+    """Receives the events of a search as they happen, in the event loop's thread only.
 
-    def planned(self, plan: SearchPlan) -> None: ...
+    A subclass overrides the events that it needs; the others do nothing.
+    """
+
+    def planned(self, plan: SearchPlan) -> None:
+        return None
+
     def phase(self, phase: Phase, detail: str, total: int) -> None:
-        """A phase begins; `total` calls are asked for in it (0 for reflection)."""
+        """A phase begins; `total` calls are requested in it (0 for reflection)."""
+        return None
 
     def finished(self, scored: Scored, spent: int, cost: float | None, replayed: bool = False) -> None:
         """A call has ended; `spent` calls count against the budget by now, and all of them together cost `cost`.
 
         `replayed`: it was answered from the log of an earlier process, so no time was spent on it now.
         """
+        return None
 
     def decided(self, record: CandidateRecord) -> None:
         """A candidate (the seed included) was accepted or rejected."""
+        return None
 
-    def proposed(self, number: int, parent: str, texts: Mapping[str, str], changed: Sequence[str]) -> None: ...
-    def note(self, line: str) -> None: ...
-    def confirmed(self, confirmation: Confirmation) -> None: ...
+    def proposed(self, number: int, parent: str, texts: Mapping[str, str], changed: Sequence[str]) -> None:
+        return None
+
+    def note(self, line: str) -> None:
+        return None
+
+    def confirmed(self, confirmation: Confirmation) -> None:
+        return None
 
     def close(self) -> None:
-        """Nothing more comes, whether all went well or not: a terminal is given back here."""
+        """The last event, also after a failure: the terminal is restored here."""
+        return None

@@ -22,7 +22,7 @@ from whet.rollouts.limits import Limit
 
 SEED = {"system_prompt": "seed"}
 OTHER = {"system_prompt": "other"}
-DOWN = Attempt({}, "EndpointDownError: nobody is there")
+DOWN = Attempt({}, "EndpointDownError: connection refused")
 
 
 def examples(number: int) -> list[SearchExample]:
@@ -190,7 +190,7 @@ def test_a_call_that_fails_for_the_endpoints_sake_is_made_again_and_counts_again
 
 def test_an_endpoint_that_stays_down_ends_the_run_and_costs_what_was_in_flight_and_a_look_or_two(room: Room) -> None:
     room.outcome = lambda call: DOWN
-    with pytest.raises(GepaError, match="calls keep failing: EndpointDownError: nobody is there"):
+    with pytest.raises(GepaError, match="calls keep failing: EndpointDownError: connection refused"):
         room.run(lambda calls: calls.score(SEED, examples(50), "baseline"))
     assert room.made.total() <= room.max_concurrent + 2
 
@@ -199,7 +199,7 @@ def test_an_endpoint_that_goes_down_is_told_of_once_and_not_for_every_call_in_fl
     room.outcome = lambda call: DOWN if room.made.total() <= room.max_concurrent else None
     room.run(lambda calls: calls.score(SEED, examples(20), "baseline"))
     (note,) = room.watcher.notes
-    assert "failed and is called again: EndpointDownError: nobody is there" in note
+    assert "failed and is called again: EndpointDownError: connection refused" in note
 
 
 def test_a_round_that_goes_wrong_is_heard_to_its_end(room: Room) -> None:

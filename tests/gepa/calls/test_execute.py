@@ -76,9 +76,9 @@ def test_every_call_has_a_seed_of_its_own_where_seeds_are_sent() -> None:
 
 def test_an_endpoint_that_fails_is_told_apart_from_a_model_that_does() -> None:
     def down(prompt: Any) -> str:
-        raise EndpointDownError("nobody is there")
+        raise EndpointDownError("connection refused")
 
-    assert attempt(down).failure == "EndpointDownError: nobody is there"
+    assert attempt(down).failure == "EndpointDownError: connection refused"
 
     def broken(completion: Any) -> float:
         raise ValueError("a bug")

@@ -1,4 +1,4 @@
-"""While an endpoint fails, one call at a time looks whether it is back; and what counts as its failure."""
+"""While an endpoint fails, single calls probe it; and which errors count as its failure."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class HTTPError(Exception):
 @pytest.mark.parametrize(
     ("error", "told"),
     [
-        (EndpointDownError("nobody is there"), "EndpointDownError: nobody is there"),
+        (EndpointDownError("connection refused"), "EndpointDownError: nobody is there"),
         (ModelError("429: slow down\nplease"), "ModelError: 429: slow down"),
         (SandboxError("no room"), "SandboxError: no room"),
         (caused(RewardError("the judge failed"), EndpointDownError("judge gone")), "EndpointDownError: judge gone"),
@@ -61,7 +61,7 @@ def test_calls_pass_while_all_is_well() -> None:
     async def all_is_well() -> None:
         outage = Outage(2, 0.0)
         assert not await outage.enter()
-        outage.succeeded(looked=False)
+        outage.succeeded(probed=False)
         assert not outage.lasts
 
     run(all_is_well())
@@ -70,11 +70,11 @@ def test_calls_pass_while_all_is_well() -> None:
 def test_one_call_looks_and_the_others_wait_until_it_has_succeeded() -> None:
     async def back_again() -> None:
         outage = Outage(2, 0.0)
-        assert outage.failed(looked=False)
+        assert outage.failed(probed=False)
         waiting = [asyncio.ensure_future(outage.enter()) for _ in range(5)]
         await asyncio.sleep(0.05)
         assert [task.result() for task in waiting if task.done()] == [True]
-        outage.succeeded(looked=True)
+        outage.succeeded(probed=True)
         assert sorted(await asyncio.gather(*waiting)) == [False, False, False, False, True]
 
     run(back_again())
@@ -82,27 +82,27 @@ def test_one_call_looks_and_the_others_wait_until_it_has_succeeded() -> None:
 
 def test_calls_that_were_in_flight_when_it_began_are_one_failure() -> None:
     outage = Outage(1, 0.0)
-    assert all(outage.failed(looked=False) for _ in range(20))
-    assert not outage.failed(looked=True)
+    assert all(outage.failed(probed=False) for _ in range(20))
+    assert not outage.failed(probed=True)
 
 
-def test_another_looks_where_the_one_that_looked_was_cancelled() -> None:
+def test_a_cancelled_probe_is_repeated_by_another_call() -> None:
     async def cancelled() -> None:
         outage = Outage(2, 0.0)
-        outage.failed(looked=False)
+        outage.failed(probed=False)
         assert await outage.enter()
         waiting = asyncio.ensure_future(outage.enter())
         await asyncio.sleep(0)
-        outage.left(looked=True)
+        outage.left(probed=True)
         assert await waiting
 
     run(cancelled())
 
 
-def test_nobody_rests_once_the_run_ends() -> None:
+def test_give_up_releases_waiting_calls() -> None:
     async def ends() -> None:
         outage = Outage(2, 3600.0)
-        outage.failed(looked=False)
+        outage.failed(probed=False)
         waiting = [asyncio.ensure_future(outage.enter()) for _ in range(5)]
         await asyncio.sleep(0)
         outage.give_up()

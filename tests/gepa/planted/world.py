@@ -95,7 +95,7 @@ def kinds_of(question: str) -> list[str]:
 
 
 def answer_of(question: str) -> str:
-    """What stands in a record: ten digits that nobody guesses."""
+    """What stands in a record: ten digits that cannot be guessed."""
     return str(int.from_bytes(hashlib.blake2b(question.encode(), digest_size=5).digest())).zfill(10)[-10:]
 
 

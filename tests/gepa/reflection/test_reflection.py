@@ -249,7 +249,7 @@ def test_an_endpoint_that_fails_ends_the_search_in_one_line_and_a_resumed_one_as
 ) -> None:
     place.endpoint.trouble = trouble
     session = place.begin()
-    with pytest.raises(GepaError, match=f"the reflection model 'm' cannot be asked: .*{why}") as told:
+    with pytest.raises(GepaError, match=f"the reflection model 'm' is not available: .*{why}") as told:
         session.reflect(SEED, records(), ["system_prompt"])
     assert "\n" not in str(told.value)
     assert "--resume" in str(told.value)

@@ -49,7 +49,7 @@ def test_it_begins_with_what_was_found_and_what_it_took(searched: Searched, read
         "$0.1250 for all calls and reflections",
         "Candidate 3 is better than the seed on examples that the search has never seen.",
         "over 10 examples the best prompt earned 0.800 and the seed 0.500: a difference of +0.300, "
-        "95 % interval +0.100 to +0.500, which lies above 0.",
+        "95 % interval +0.100 to +0.500, which is above 0.",
     ):
         assert said in text
 
@@ -57,7 +57,7 @@ def test_it_begins_with_what_was_found_and_what_it_took(searched: Searched, read
 @pytest.mark.parametrize(
     ("confirmation", "said"),
     [
-        ({"low": -0.1, "real": False}, "which holds 0: this is not a difference."),
+        ({"low": -0.1, "real": False}, "which includes 0: this is not a difference."),
         ({"low": -0.9, "high": -0.1, "difference": -0.5, "real": False}, "Candidate 3 is worse than the seed"),
         (None, "Not confirmed: candidate 3 was better on the examples it was chosen by."),
     ],

@@ -3,9 +3,9 @@
 promise n calls ──▶ begin each ──▶ it ends
       └─ refused as a whole where they do not all fit
 
-`begun` counts every rollout that was ever begun, by this process or one before it: it never exceeds `max_calls`. What a
-search is told is left is counted in the order in which it asks, so that a search that is repeated from its beginning is
-told the same each time: a call that is answered from the log counts when it is asked for, as often as it was begun.
+`begun` counts every rollout that was ever begun, by this process or an earlier one: it never exceeds `max_calls`.
+`left` is counted in the order of the search's requests, so that a repeated search sees the same values: a call that is
+answered from the log counts when it is requested, as often as it was begun.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class CallBudget:
         self.max_calls, self.reserved = max_calls, max(reserved, confirming)
         self.begun = sum((begun or {}).values())
         self.spent = 0
-        """Calls that what was asked for so far has taken."""
+        """Calls that the requests so far have taken."""
         self._before = dict(begun or {})
         self._promised = 0
         self._confirming = confirming
 
     @property
     def left(self) -> int:
-        """Calls that the search may still ask for."""
+        """Calls that the search may still request."""
         return max(0, self.max_calls - self.reserved - self.spent)
 
     def room(self, phase: Phase) -> int:
@@ -41,7 +41,7 @@ class CallBudget:
         room = self.max_calls - self.begun - self._promised
         if phase == "confirmation":
             return room
-        # Where a search goes on after a comparison, that one's calls have been taken from what is kept back.
+        # A search that is resumed after a comparison has already used part of the calls that are kept back.
         kept_back = max(0, self.reserved - self._confirming)
         return room - kept_back
 
@@ -67,22 +67,22 @@ class CallBudget:
         assert self.begun <= self.max_calls
 
     def recall(self, keys: Iterable[str]) -> None:
-        """Calls are asked for, as a process before this one asked: what it began for them counts now."""
+        """Calls that an earlier process requested are requested again: what it began for them counts now."""
         self.spent += sum(self._before.pop(key, 0) for key in keys)
 
 
 class CostCap:
-    """Dollars. No call is begun once they are spent; those in flight count as what the dearest has cost so far."""
+    """Dollars. No call is begun once they are spent; those in flight are estimated at the most expensive one so far."""
 
     def __init__(self, most: float | None) -> None:
         self.most = most
-        self._dearest: float | None = None
+        self._highest: float | None = None
         self._sum = 0.0
         self._calls = 0
 
     def learn(self, cost: float) -> None:
         """What a call has cost."""
-        self._dearest = max(self._dearest or 0.0, cost)
+        self._highest = max(self._highest or 0.0, cost)
         self._sum += cost
         self._calls += 1
 
@@ -94,13 +94,13 @@ class CostCap:
     def allows(self, spent: float, in_flight: int, *, kept_back: int = 0) -> bool:
         """Whether one more may be begun. `kept_back` are calls of the final comparison, which has to be paid for too.
 
-        While no call has ended there is no telling what they cost, so the first is made alone.
+        The cost of a call is unknown until one has ended, so the first is made alone.
         """
         if self.most is None:
             return True
-        if self._dearest is None:
+        if self._highest is None:
             return spent < self.most and in_flight == 0
-        return spent + in_flight * self._dearest < self.most - kept_back * self.typical
+        return spent + in_flight * self._highest < self.most - kept_back * self.typical
 
     def affords(self, spent: float, calls: int, *, kept_back: int = 0) -> bool:
         """Whether so many calls together will probably stay within."""

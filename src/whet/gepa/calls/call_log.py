@@ -3,10 +3,10 @@
 calls.jsonl               {"begin": ["<candidate>/<example>/<sample>", ...], "phase": ..., "cost": ...}
 rollouts/results.jsonl    the rows of finished calls, as `whet eval run` writes them, and which call each was
 
-A key is fsynced before its call is begun, a row before anybody is told of it who could ask for more. Calls that are
-begun at the same moment share an fsync. A row is written when its call has finished and shares its fsync with later
-ones, so that no call waits behind it to begin. A call that was begun and has no row was lost with its process. Last
-lines that a kill has torn are cut off.
+A key is fsynced before its call is begun, a row before the search receives the result. Calls that are begun at the same
+moment share an fsync. A row is written when its call has finished and shares its fsync with later ones, so that no call
+has to wait for it. A call that was begun and has no row was lost with its process. A last line that a kill has torn is
+cut off.
 """
 
 from __future__ import annotations
@@ -91,16 +91,16 @@ class CallLog:
             self._commit = None
 
     def finish(self, call: RolloutCall, row: Mapping[str, Any]) -> Scored:
-        """Hand over the row of a call that has finished. It counts once `flush` has returned.
+        """Append the row of a finished call; it is durable once `flush` has returned.
 
-        What is given back is what the next process would read, so that no search depends on which of the two it was.
+        Returns what a later process would read, so that a search does not depend on which process made the call.
         """
         number = self._numbers[call.example]
         self._numbers[call.example] += 1
-        # By these, `whet view` groups the rollouts of an example: `rollout` tells them apart.
-        placed = {**row, "example_id": call.example, "rollout": number}
-        placed |= {"candidate": call.candidate, "example": call.example, "sample": call.sample}
-        line = row_line(RolloutOutput(placed)).encode()
+        # `whet view` groups the rollouts of an example by these and numbers them by `rollout`.
+        numbered = {**row, "example_id": call.example, "rollout": number}
+        numbered |= {"candidate": call.candidate, "example": call.example, "sample": call.sample}
+        line = row_line(RolloutOutput(numbered)).encode()
         self._finished[call.key] = self._rows.append([line])[0]
         return scored(call, json.loads(line))
 

@@ -1,7 +1,7 @@
-"""`Calls`: where a search has its candidates called, each call within the budget and written down before it counts.
+"""`Calls`: makes the calls of a search, each within the budget and logged before it counts.
 
 score ──▶ keys ──▶ in the log? ──▶ answered, for nothing
-                      └──▶ room for all the others? ──▶ each: a place, written as begun, attempted, written as finished
+                      └──▶ room for all the others? ──▶ each: logged as begun, a slot, attempted, logged as finished
                                 └──▶ BudgetSpent, and none is begun
 
 The search waits in its thread; everything here runs on the event loop. How one call is attempted is `Execute`.
@@ -25,11 +25,11 @@ from whet.rollouts.limits import Limit
 from whet.system.cancellation import cancel
 
 AHEAD = 4
-"""A call is written down ahead for so many that may be in flight: a kill loses these as well."""
+"""One call is logged ahead for this many that may be in flight: a kill loses these as well."""
 
 
 class SearchStopped(BaseException):
-    """Raised in the thread of a search that has to end: no `except Exception` on the way holds it up."""
+    """Ends the thread of a search. A `BaseException`, so that no `except Exception` on the way catches it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Attempt:
     """How one call went."""
 
     row: Mapping[str, Any]  # a result row
-    failure: str | None = None  # what failed that was neither the model nor the task: the call has to be made again
+    failure: str | None = None  # an error of neither the model nor the task: the call has to be repeated
 
 
 class Execute(Protocol):
@@ -64,20 +64,20 @@ class Calls:
         max_retries: int = 2,
         cost: Callable[[], float | None] = lambda: None,
     ) -> None:
-        """To be made on the event loop that is to run the calls. `cost` is what all of the run has cost by now."""
+        """Create it on the event loop that runs the calls. `cost` returns the cost of the whole run so far."""
         self._execute, self._budget, self._cap, self._log = execute, budget, cap, log
         self._observer, self._cost = observer, cost
-        self._places = asyncio.Semaphore(max_concurrent)
-        # The next few are written down while they wait, so that no place waits for the disk; not where each may be the
-        # last that the dollars allow.
+        self._slots = asyncio.Semaphore(max_concurrent)
+        # The next few are logged while they wait, so that no slot waits for the disk; not with a limit of cost, where
+        # each may be the last.
         ahead = max(1, max_concurrent // AHEAD) if cap.most is None else 0
         self._written = asyncio.Semaphore(max_concurrent + ahead)
         self._outage, self._max_retries = outage, max_retries
         self._loop = asyncio.get_running_loop()
-        self._asked: Counter[tuple[str, str]] = Counter()
+        self._requested: Counter[tuple[str, str]] = Counter()
         self._rounds: set[asyncio.Task[Any]] = set()
         self._in_flight = 0
-        self._ended = asyncio.Event()  # a call, since somebody last looked
+        self._ended = asyncio.Event()  # set when a call ends, then replaced
         self._failure: BaseException | None = None
         self._closed = False
         for cost_before in log.paid:
@@ -90,7 +90,7 @@ class Calls:
     def score(
         self, candidate: Candidate, examples: Sequence[SearchExample], phase: Phase, *, fresh: bool = True
     ) -> list[Scored]:
-        """See `Rollouts`. Raises `GepaError` where calls keep failing for the endpoint's sake."""
+        """See `Rollouts`. Raises `GepaError` where calls keep failing because of the endpoint."""
         if self._closed:
             raise SearchStopped
         try:
@@ -117,7 +117,7 @@ class Calls:
     async def _round(
         self, candidate: Candidate, examples: Sequence[SearchExample], phase: Phase, fresh: bool
     ) -> list[Scored]:
-        if self._closed:  # since the search asked
+        if self._closed:  # closed between the request and now
             raise asyncio.CancelledError
         task = asyncio.current_task()
         assert task is not None
@@ -137,8 +137,8 @@ class Calls:
         missing = {call: example for call, example in zip(calls, examples, strict=True) if call not in known}
         self._check_cost(len(missing), phase)
         self._budget.promise(len(missing), phase)
-        new = [call for call in dict.fromkeys(calls) if call.sample >= self._asked[call.candidate, call.example]]
-        self._asked.update((call.candidate, call.example) for call in new)
+        new = [call for call in dict.fromkeys(calls) if call.sample >= self._requested[call.candidate, call.example]]
+        self._requested.update((call.candidate, call.example) for call in new)
         self._budget.recall(call.key for call in new)
         self._observer.phase(phase, candidate_id(candidate), len(new))
         for call in new:
@@ -149,14 +149,14 @@ class Calls:
         return [known[call] for call in calls]
 
     def _calls_for(self, candidate: str, examples: Sequence[SearchExample], fresh: bool) -> list[RolloutCall]:
-        """The call of each example; nothing counts as asked for yet."""
-        asked: Counter[str] = Counter()
+        """The call of each example; none is counted as requested yet."""
+        requested: Counter[str] = Counter()
         calls = []
         for example in examples:
-            before = self._asked[candidate, example.key] + asked[example.key]
+            before = self._requested[candidate, example.key] + requested[example.key]
             again = not fresh and before > 0
             calls.append(RolloutCall(candidate, example.key, 0 if again else before))
-            asked[example.key] += not again
+            requested[example.key] += not again
         return calls
 
     def _check_cost(self, calls: int, phase: Phase) -> None:
@@ -176,7 +176,7 @@ class Calls:
             for call, example in calls.items()
         ]
         try:
-            # Also where one fails: the others are paid for, so they are heard to their end.
+            # Also where one fails: the others are paid for, so they are awaited.
             results = await asyncio.gather(*tasks, return_exceptions=True)
         except asyncio.CancelledError:
             await cancel(tasks)
@@ -194,24 +194,24 @@ class Calls:
     ) -> Scored:
         tried = 0
         while True:
-            place = _Place(self, call, phase, unbegun)
+            slot = _Slot(self, call, phase, unbegun)
             try:
-                attempt = await self._execute(candidate, example, call, place)
+                attempt = await self._execute(candidate, example, call, slot)
             except WhetError as error:
-                self._outage.left(place.looks)
+                self._outage.left(slot.probes)
                 raise self._ends(error) from None
             except BaseException:
-                self._outage.left(place.looks)
+                self._outage.left(slot.probes)
                 raise
             if attempt.failure is None:
-                self._outage.succeeded(place.looks)
+                self._outage.succeeded(slot.probes)
                 return self._finished(call, {**attempt.row, "phase": phase, "environment": example.environment})
             tried += 1
-            is_news = place.looks or not self._outage.lasts  # others that were in flight fail for the same reason
-            if not self._outage.failed(place.looks) or tried > self._max_retries:
+            is_news = slot.probes or not self._outage.lasts  # others that were in flight fail for the same reason
+            if not self._outage.failed(slot.probes) or tried > self._max_retries:
                 raise self._ends(
                     GepaError(
-                        f"calls keep failing: {attempt.failure}. What has finished is kept; mend the cause, then "
+                        f"calls keep failing: {attempt.failure}. What has finished is kept; fix the cause, then "
                         "--resume."
                     )
                 )
@@ -234,9 +234,9 @@ class Calls:
         return scored
 
     async def enter(self, call: RolloutCall, phase: Phase, unbegun: _Unbegun) -> bool:
-        """A place for a call, which is written down as begun; whether it looks if the endpoint is back."""
+        """Logs a call as begun and takes a slot for it. Returns whether the call probes a failed endpoint."""
         await self._written.acquire()
-        looks = counted = placed = False
+        probes = counted = has_slot = False
         try:
             await self._wait_for_money(phase)
             self._check()
@@ -244,23 +244,23 @@ class Calls:
             self._in_flight += 1
             counted = True
             await self._log.begin(call.key, phase, self._cost())
-            await self._places.acquire()
-            placed = True
-            looks = await self._outage.enter()
+            await self._slots.acquire()
+            has_slot = True
+            probes = await self._outage.enter()
             self._check()
-            return looks
+            return probes
         except BaseException:
-            self._outage.left(looks)
-            self.leave(counted=counted, placed=placed)
+            self._outage.left(probes)
+            self.leave(counted=counted, has_slot=has_slot)
             raise
 
-    def leave(self, *, counted: bool = True, placed: bool = True) -> None:
+    def leave(self, *, counted: bool = True, has_slot: bool = True) -> None:
         self._in_flight -= counted
         self._ended.set()
         self._ended = asyncio.Event()
         self._written.release()
-        if placed:
-            self._places.release()
+        if has_slot:
+            self._slots.release()
 
     def _check(self) -> None:
         if self._failure is not None:
@@ -293,15 +293,15 @@ class _Unbegun:
         self._calls = 0
 
 
-class _Place:
+class _Slot:
     """The `limit` of one attempt: held while it is in flight, and entered only by calls that count as begun."""
 
     def __init__(self, calls: Calls, call: RolloutCall, phase: Phase, unbegun: _Unbegun) -> None:
         self._calls, self._call, self._phase, self._unbegun = calls, call, phase, unbegun
-        self.looks = False
+        self.probes = False
 
     async def __aenter__(self) -> None:
-        self.looks = await self._calls.enter(self._call, self._phase, self._unbegun)
+        self.probes = await self._calls.enter(self._call, self._phase, self._unbegun)
 
     async def __aexit__(self, *_: object) -> None:
         self._calls.leave()

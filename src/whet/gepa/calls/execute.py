@@ -1,4 +1,4 @@
-"""`RolloutExecutor`: a call as a rollout of an environment, with the candidate's texts in force."""
+"""`RolloutExecutor`: runs a call as a rollout of an environment with the candidate's texts."""
 
 from __future__ import annotations
 

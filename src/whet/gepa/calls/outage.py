@@ -1,7 +1,7 @@
-"""What is done while an endpoint fails: nobody begins for a while, then one call at a time until one has succeeded.
+"""While an endpoint fails no call begins for a time; then single calls probe it until one succeeds.
 
-So an endpoint that is down costs the calls that were in flight when it went down and one call for each look at whether
-it is back, and not as many as are waiting.
+So an endpoint that is down costs the calls that were in flight when it went down and one call for each probe, and not
+all calls that are waiting.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ import contextlib
 from whet.errors import ContentFilterError, InfraError, InvalidModelResponseError, ModelError
 
 BUSY = (408, 409, 425, 429)
-"""HTTP statuses that say nothing of what was asked."""
+"""HTTP statuses that do not depend on the request."""
 LONGEST_REST_S = 60.0
 
 
 class Outage:
     """A gate that calls pass before they begin."""
 
-    def __init__(self, most_looks: int, delay: float) -> None:
-        """`most_looks` failures of single calls after the first are waited out, `delay` seconds and then twice that."""
-        self._most, self._delay = most_looks, delay
+    def __init__(self, most_probes: int, delay: float) -> None:
+        """Waits `delay` seconds after a failure, twice as long after each failed probe; `most_probes` may fail."""
+        self._most, self._delay = most_probes, delay
         self._failures = 0
-        self._looking = False
+        self._probing = False
         self._changed = asyncio.Event()
         self._given_up = asyncio.Event()
 
@@ -32,17 +32,17 @@ class Outage:
         return self._failures > 0
 
     async def enter(self) -> bool:
-        """Returns when a call may begin: at once, or (True) as the one that looks whether the endpoint is back.
+        """Returns when a call may begin; True for the call that probes the endpoint.
 
-        Where nobody is to begin any more, it returns at once as well, for the caller to see.
+        After `give_up` it returns at once, and the caller checks for the failure.
         """
         while self.lasts and not self._given_up.is_set():
-            if not self._looking:
-                self._looking = True
+            if not self._probing:
+                self._probing = True
                 try:
                     await self._rest(min(LONGEST_REST_S, self._delay * 2 ** (self._failures - 1)))
                 except asyncio.CancelledError:
-                    self._stop_looking()
+                    self._stop_probing()
                     raise
                 return True
             await self._changed.wait()
@@ -53,44 +53,44 @@ class Outage:
             await asyncio.wait_for(self._given_up.wait(), seconds)
 
     def give_up(self) -> None:
-        """Nobody waits any more: the run ends."""
+        """Release all waiting calls: the run ends."""
         self._given_up.set()
-        self._tell()
+        self._wake()
 
-    def succeeded(self, looked: bool) -> None:
-        """A call has ended as it should."""
+    def succeeded(self, probed: bool) -> None:
+        """A call has succeeded."""
         self._failures = 0
-        if looked:
-            self._looking = False
-        self._tell()
+        if probed:
+            self._probing = False
+        self._wake()
 
-    def failed(self, looked: bool) -> bool:
-        """A call has failed for the endpoint's sake; whether that is still to be waited out."""
-        if looked:
+    def failed(self, probed: bool) -> bool:
+        """A call has failed because of the endpoint. Returns whether to keep waiting for it."""
+        if probed:
             self._failures += 1
-            self._stop_looking()
+            self._stop_probing()
         elif not self.lasts:
             self._failures = 1
         return self._failures <= self._most
 
-    def left(self, looked: bool) -> None:
-        """A call has ended in neither way: it was cancelled, or never begun."""
-        if looked:
-            self._stop_looking()
+    def left(self, probed: bool) -> None:
+        """A call was cancelled or never begun."""
+        if probed:
+            self._stop_probing()
 
-    def _stop_looking(self) -> None:
-        self._looking = False
-        self._tell()
+    def _stop_probing(self) -> None:
+        self._probing = False
+        self._wake()
 
-    def _tell(self) -> None:
+    def _wake(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 
 
 def endpoint_failure(error: BaseException | None) -> str | None:
-    """What failed around a rollout, in a line; None where it was the model, the task, or nothing.
+    """The infrastructure error of a rollout, in one line; None for errors of the model or the task, or none.
 
-    A judge's endpoint counts as well, which fails as the cause of a reward that could not be computed.
+    A judge's endpoint counts too: its failure is the cause of a reward that could not be computed.
     """
     link = error
     while link is not None:

@@ -1,4 +1,4 @@
-"""What a person sees of a search while it runs: a live view in a terminal, plain lines elsewhere.
+"""The view of a running search: a live view in a terminal, plain lines elsewhere.
 
 It goes to standard error, so that a result on standard output can be piped and redirected.
 """
@@ -10,10 +10,9 @@ from whet.gepa.types import Observer
 
 
 def make_observer(plain: bool = False, *, title: str = "") -> Observer:
-    """Who watches a search: a live view where standard error is a terminal that can show one, else plain lines.
+    """A live view where standard error is a terminal that can show one, else (or with `plain`) plain lines.
 
-    `plain` asks for lines whatever the terminal; `title` says what is optimised: `reverse-text with whet/tiny`. Close
-    it, whatever happens: that gives the terminal back.
+    `title` says what is optimised: `reverse-text with whet/tiny`. Always close it: that restores the terminal.
     """
     console = None if plain else live_console()
     if console is not None:

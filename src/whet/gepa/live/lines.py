@@ -1,4 +1,4 @@
-"""A search where nobody watches a terminal: plain lines, few enough for a log.
+"""The progress of a search as plain lines, few enough for a log.
 
 One at the start, one for each candidate that was decided on, one for each tenth of the budget (or a minute, where that
 takes longer), every note, and the confirmation. What the log of an earlier process answers is not said again.

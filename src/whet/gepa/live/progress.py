@@ -1,4 +1,4 @@
-"""What the views show of a search, as data: fed by the observer's calls. Knows no terminal.
+"""The data that the views show, collected from the observer's events.
 
 progress = SearchProgress("reverse-text with whet/tiny")
 progress.finished(scored, spent=12, cost=None)        # ... and every other call of an observer
@@ -18,7 +18,7 @@ from whet.gepa.types import Candidate, CandidateRecord, Confirmation, Phase, Sco
 RATE_CALLS = 60
 """How many of the latest calls the speed is of."""
 RATE_SECONDS = 1.0
-"""Less time than this tells no speed."""
+"""Seconds below which no speed is computed."""
 MOST_REASON = 200
 """Characters of a reason that are kept."""
 
@@ -45,7 +45,7 @@ class PhaseFacts:
 
     name: Phase
     detail: str
-    total: int  # calls that are asked for in it; 0 for reflection
+    total: int  # calls requested in it; 0 for reflection
     tallies: Mapping[str, CallTally]  # by candidate id: its calls since the phase began
 
     @property
@@ -101,7 +101,7 @@ class SearchFacts:
 
 
 class SearchProgress:
-    """An observer that only remembers. `clock` is in seconds and only ever compared with itself.
+    """An observer that only collects. `clock` is in seconds and only ever compared with itself.
 
     A call costs a few microseconds, and memory does not grow with their number.
     """
@@ -145,9 +145,9 @@ class SearchProgress:
         self._spent = max(self._spent, spent)
         self._cost = self._cost if cost is None else cost
         self._errors += scored.error is not None
-        who = scored.call.candidate
-        self._tallies[who] = self._tallies.get(who, CallTally()).plus(scored)
-        if self._proposal is not None and who == self._proposal.id:
+        candidate = scored.call.candidate
+        self._tallies[candidate] = self._tallies.get(candidate, CallTally()).plus(scored)
+        if self._proposal is not None and candidate == self._proposal.id:
             self._proposal = replace(self._proposal, tally=self._proposal.tally.plus(scored))
         if replayed:
             self._replayed += 1

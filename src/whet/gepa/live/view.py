@@ -1,4 +1,4 @@
-"""The live view of a search: what is told is remembered, and the `Painter` draws it on a thread of its own."""
+"""The live view of a search: it collects events, and the `Painter` draws them on a thread of its own."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ SCROLL_LINES = 5
 class SearchLiveView:
     """An observer that draws on `console` from the plan on; `clock` is in seconds and only compared with itself."""
 
-    transient = False  # the last picture stays, above what is said in the end
+    transient = False  # the last picture stays above the final lines
 
     def __init__(
         self, title: str, console: Console, keyboard: Keyboard | None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._console = console
         self._progress = SearchProgress(title, clock)
-        self._telling = threading.RLock()  # of `_progress`; a signal's handler may hold it already
+        self._lock = threading.RLock()  # of `_progress`; a signal's handler may hold it already
         self._painter = Painter(self, console, keyboard, clock)
         self._started = False
         self._selected: int | None = None  # None: the candidate that is worked on
@@ -38,29 +38,29 @@ class SearchLiveView:
         self._scrolled = 0
 
     def planned(self, plan: SearchPlan) -> None:
-        with self._telling:
+        with self._lock:
             self._progress.planned(plan)
         if not self._started:
             self._started = True
             self._painter.start()
 
     def phase(self, phase: Phase, detail: str, total: int) -> None:
-        with self._telling:
+        with self._lock:
             self._progress.phase(phase, detail, total)
         self._painter.touch()
 
     def finished(self, scored: Scored, spent: int, cost: float | None, replayed: bool = False) -> None:
-        with self._telling:
+        with self._lock:
             self._progress.finished(scored, spent, cost, replayed)
         self._painter.touch()
 
     def decided(self, record: CandidateRecord) -> None:
-        with self._telling:
+        with self._lock:
             self._progress.decided(record)
         self._painter.touch()
 
     def proposed(self, number: int, parent: str, texts: Mapping[str, str], changed: Sequence[str]) -> None:
-        with self._telling:
+        with self._lock:
             self._progress.proposed(number, parent, texts, changed)
         self._painter.touch()
 
@@ -71,17 +71,17 @@ class SearchLiveView:
             self._console.print(Text(safe_text(line, 1000)), soft_wrap=True)
 
     def confirmed(self, confirmation: Confirmation) -> None:
-        with self._telling:
+        with self._lock:
             self._progress.confirmed(confirmation)
         self._painter.touch()
 
     def close(self) -> None:
-        with self._telling:
+        with self._lock:
             self._progress.close()
         self._painter.close()
 
     def picture(self, width: int, height: int, keys: bool, asked_to_stop: bool) -> RenderableType:
-        with self._telling:
+        with self._lock:
             facts, ended = self._progress.facts(), self._progress.ended
         if ended:
             return last_view(facts, width, height)
@@ -97,7 +97,7 @@ class SearchLiveView:
 
     def press(self, key: str) -> None:
         if key in NEXT | PREVIOUS:
-            with self._telling:
+            with self._lock:
                 facts = self._progress.facts()
             self._selected = moved(facts, self._selected, 1 if key in NEXT else -1)
             self._scrolled = 0

@@ -1,7 +1,7 @@
 """The live view's pictures: pure functions from `SearchFacts` to lines for rich, as many as there is room for.
 
-Text from models goes through `safe_text` or `safe_lines` and into `Text` objects, never through markup. Nothing is told
-by colour alone: what went begins with `-`, what came with `+`.
+Text from models goes through `safe_text` or `safe_lines` and into `Text` objects, never through markup. Colour is
+never the only sign: removed lines begin with `-`, added ones with `+`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LONGEST_SAME = 60
 TEXT_LENGTH = 4000
 """Characters of a line that are shown at all."""
 KEYS = "←/→ candidate   d compare with seed, whole   space scroll   q stop"
-STOP = "Stop the search? q again stops it (it can be resumed), any other key goes on."
+STOP = "Stop the search? q again stops it (it can be resumed), any other key continues."
 PHASES = {
     "baseline": "the seed prompt on validation examples",
     "minibatch": "minibatch",
@@ -111,19 +111,19 @@ def candidates(facts: SearchFacts) -> list[Shown]:
 
 
 def shown_candidate(facts: SearchFacts, selected: int | None) -> Shown | None:
-    """The one that is looked at; the last where nobody has chosen, or the chosen one is not there."""
+    """The selected candidate; the last one where none is selected, or the selected one is gone."""
     there = candidates(facts)
     return next((one for one in there if one.number == selected), there[-1] if there else None)
 
 
 def moved(facts: SearchFacts, selected: int | None, by: int) -> int | None:
-    """The number of the candidate `by` places further, going round; None follows the one that is worked on."""
+    """The number of the candidate `by` positions further, cyclically; None follows the current proposal."""
     there = candidates(facts)
     shown = shown_candidate(facts, selected)
     if shown is None:
         return None
-    place = (there.index(shown) + by) % len(there)
-    return None if place == len(there) - 1 else there[place].number
+    index = (there.index(shown) + by) % len(there)
+    return None if index == len(there) - 1 else there[index].number
 
 
 def _summary(facts: SearchFacts, width: int, ended: bool = False) -> list[Text]:
@@ -175,8 +175,10 @@ def phase_line(phase: PhaseFacts, facts: SearchFacts) -> str:
     if phase.total:
         text += f"  {phase.done}/{phase.total}"
     rewards = [
-        f"reward {number(tally.mean)}" if who == phase.detail else f"{_name(facts, who)}: {number(tally.mean)}"
-        for who, tally in phase.tallies.items()
+        f"reward {number(tally.mean)}"
+        if candidate == phase.detail
+        else f"{_name(facts, candidate)}: {number(tally.mean)}"
+        for candidate, tally in phase.tallies.items()
     ]
     return f"{text}  {', '.join(rewards)}" if 0 < len(rewards) <= 3 else text
 
@@ -192,7 +194,7 @@ def _name(facts: SearchFacts, id: str) -> str:
     record = facts.by_id.get(id)
     if record is not None:
         return "seed" if record.verdict == "seed" else f"candidate {record.number}"
-    return "proposal" if facts.records else "seed"  # nobody is called on before the seed
+    return "proposal" if facts.records else "seed"  # the seed is called first
 
 
 def best_line(facts: SearchFacts) -> str:
@@ -346,19 +348,19 @@ def _diff_lines(line: DiffLine, width: int) -> list[Text]:
         text.append(shown, style="bold underline" if changed and len(line.pieces) > 1 else "")
     folded = list(text.wrap(_FOLDER, max(2, width - 2)))
     return [
-        _line(Text.assemble((sign if place == 0 else "  ", style), part))
-        for place, part in enumerate(folded or [Text("")])
+        _line(Text.assemble((sign if index == 0 else "  ", style), part))
+        for index, part in enumerate(folded or [Text("")])
     ]
 
 
 def _brief(pieces: Sequence[Piece]) -> Iterator[Piece]:
     """Long stretches that did not change are cut in their middle, where something around them did."""
     half = LONGEST_SAME // 2
-    for place, (text, changed) in enumerate(pieces):
+    for index, (text, changed) in enumerate(pieces):
         if changed or len(pieces) == 1 or len(text) <= LONGEST_SAME:
             yield text, changed
         else:
-            head, tail = text[:half] if place else "", text[-half:] if place < len(pieces) - 1 else ""
+            head, tail = text[:half] if index else "", text[-half:] if index < len(pieces) - 1 else ""
             yield f"{head}…{tail}", changed
 
 

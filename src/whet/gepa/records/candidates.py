@@ -1,11 +1,11 @@
-"""What a search leaves for people and programs to read: its candidates, and who is best on which example.
+"""`candidates.jsonl` and `pareto_frontier.jsonl`: a search's candidates, and which is best on which example.
 
 candidates.jsonl        a line for each candidate that was decided on, the seed first, with its parents: the lineage
 pareto_frontier.jsonl   a line for each validation example: the best reward there, and the candidates that have it
 
-Both are brought up to date with every decision, and hold whole lines whenever somebody looks. A search that is resumed
-is told from its beginning once more; what is on disk stays there until the search has come as far again, and nothing is
-there twice. The truth is in the log of calls (`call_log.py`): these files can be thrown away.
+Both are updated with every decision and always hold whole lines. A resumed search repeats its decisions from the first
+one; what is on disk stays until the search has come as far again, and no line appears twice. Both can be rebuilt from
+the log of calls (`calls/call_log.py`), so they can be deleted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from whet.errors import RunError
-from whet.gepa.types import CandidateRecord, Confirmation, Phase, Scored, SearchPlan
+from whet.gepa.types import CandidateRecord, Observer
 from whet.system.files import LineFile, json_line, read_lines, write_whole
 
 logger = logging.getLogger(__name__)
@@ -40,16 +40,16 @@ class Frontier:
     numbers: list[int]  # ... and their numbers
 
 
-class CandidateWriter:
+class CandidateWriter(Observer):
     """An observer that writes both files into a run's directory.
 
-    A file that cannot be read is not missed: a search that is resumed tells everything again. One that cannot be
-    written ends no search either; that is logged once, and tried again with the next decision.
+    A file that cannot be read is rebuilt: a resumed search repeats all its decisions. A failed write does not end the
+    search; it is logged once and repeated with the next decision.
     """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._told: set[int] = set()  # candidates of this process
+        self._decided: set[int] = set()  # candidates of this process
         self._on_disk = False  # whether both files are as they should be; a kill may have come between them
         self._failed = False  # whether the last write did
         try:
@@ -60,13 +60,13 @@ class CandidateWriter:
 
     def decided(self, record: CandidateRecord) -> None:
         number, line = record.number, _line(record)
-        self._told.add(number)
+        self._decided.add(number)
         if self._lines.get(number) == line and self._on_disk:
             return
         comes_last = all(number > other for other in self._lines)
         if not comes_last and self._lines.get(number) != line:
             # A search that takes another way than the one on disk leaves nothing of that one after the fork.
-            kept = [other for other in self._lines if other < number or other in self._told]
+            kept = [other for other in self._lines if other < number or other in self._decided]
             self._lines = {other: self._lines[other] for other in kept}
             self._records = {other: self._records[other] for other in kept}
             self._on_disk = False
@@ -88,22 +88,10 @@ class CandidateWriter:
                 write_whole(self._directory / FRONTIER, "".join(map(_line, found)))
         except OSError as error:
             if not self._failed:
-                logger.warning("%s: cannot write (%s); the search goes on", error.filename, error.strerror or error)
+                logger.warning("%s: cannot write (%s); the search continues", error.filename, error.strerror or error)
             self._failed = True
         else:
             self._failed, self._on_disk = False, True
-
-    def planned(self, plan: SearchPlan) -> None: ...
-
-    def phase(self, phase: Phase, detail: str, total: int) -> None: ...
-
-    def finished(self, scored: Scored, spent: int, cost: float | None, replayed: bool = False) -> None: ...
-
-    def proposed(self, number: int, parent: str, texts: Mapping[str, str], changed: Sequence[str]) -> None: ...
-
-    def note(self, line: str) -> None: ...
-
-    def confirmed(self, confirmation: Confirmation) -> None: ...
 
     def close(self) -> None:
         """Write what could not be written so far."""

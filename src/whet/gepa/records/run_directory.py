@@ -54,9 +54,9 @@ class SearchDirectory:
         if isinstance(before, int) and max_calls < before:
             lines.append(f"{MAX_CALLS}: was {before}, is {max_calls}, and may only grow")
         if lines:
-            told = "\n".join(f"  {line}" for line in lines)
+            changes = "\n".join(f"  {line}" for line in lines)
             raise GepaError(
-                f"--resume: {self.path} is another search than is asked for now:\n{told}\n"
+                f"--resume: {self.path} holds a search with other settings:\n{changes}\n"
                 "Give the settings it had, or begin a new run without --resume."
             )
 
@@ -68,7 +68,7 @@ class SearchDirectory:
             )
 
     def open(self, config: GepaConfig, identity: Mapping[str, Any], *, resume: bool) -> None:
-        """Make the directory, or take an existing one to go on in, and lock it. Raises `GepaError`."""
+        """Make the directory, or open that of the search to resume, and lock it. Raises `GepaError`."""
         self.check(identity, config.max_calls, resume=resume)
         try:
             self.path.mkdir(parents=True, exist_ok=resume)
@@ -89,11 +89,11 @@ class SearchDirectory:
 
     @property
     def seconds(self) -> float:
-        """That earlier processes have searched, as far as they could still say so."""
+        """Seconds that earlier processes searched, as last saved."""
         return float(self._metadata.get("time") or 0.0)
 
     def write(self, **fields: Any) -> None:
-        """Change what `metadata.json` says. What is not named stays."""
+        """Update these fields of `metadata.json`; the others stay."""
         plain = {name: _plain(value) for name, value in fields.items()}
         self._metadata |= {**plain, "date": datetime.now().isoformat(timespec="seconds")}
         write_whole(self.path / METADATA, json.dumps(json.loads(json_line(self._metadata)), indent=2) + "\n")

@@ -1,6 +1,6 @@
-"""Searches on disk: finding them, and what the directory of one says. A search still going, or killed, reads as well.
+"""Searches on disk: finding and reading them, also one that is still running or was killed.
 
-Files are named in `docs/design/gepa.md`; candidates and the frontier are read by `records.py`.
+Files are named in `docs/design/gepa.md`; candidates and the frontier are read by `candidates.py`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class StoredSearch:
 
     directory: Path
     metadata: Mapping[str, Any] = field(repr=False)
-    state: str  # running, finished, interrupted, failed; died where it says running and nobody is at it
+    state: str  # running, finished, interrupted, failed; died: it says running and no process holds its lock
     candidates: Sequence[CandidateRecord] = field(repr=False)
     plan: SearchPlan | None = None
     confirmation: Confirmation | None = None
@@ -74,7 +74,7 @@ class StoredSearch:
 
     @property
     def reason(self) -> str:
-        """Why it ended, in words; of one that goes on, or died, what was said before is no reason."""
+        """Why it ended, in words; empty for a search that runs or died, whose saved reason is out of date."""
         return str(self.metadata.get("reason") or "") if self.state in ENDED and self.state != DIED else ""
 
     @property
@@ -120,7 +120,7 @@ class StoredSearch:
 
     @property
     def resume(self) -> str | None:
-        """The command that continues it; None for a search that is going on, or done."""
+        """The command that continues it; None for one that is running or finished."""
         words = ["whet", "gepa", "run", "--resume", str(self.directory)]
         return shlex.join(words) if self.state in ("failed", "interrupted", DIED) else None
 
@@ -177,7 +177,7 @@ def _read_as_far_as_possible(directory: Path) -> StoredSearch:
 
 
 def _state(directory: Path, metadata: Mapping[str, Any]) -> str:
-    """What became of it. One that was killed still says that it runs; the lock on its directory knows better."""
+    """Its state. A killed search is still recorded as running, so the lock on its directory is checked."""
     said = str(metadata.get("state") or "unknown")
     return DIED if said == "running" and not is_locked(directory) else said
 

@@ -53,10 +53,10 @@ def held_out(found: Confirmation) -> str:
         f"95 % interval {found.low:+.3f} to {found.high:+.3f}"
     )
     if found.real:
-        return f"{what}, which lies above 0."
+        return f"{what}, which is above 0."
     if found.high < 0:
-        return f"{what}, which lies below 0."
-    return f"{what}, which holds 0: this is not a difference."
+        return f"{what}, which is below 0."
+    return f"{what}, which includes 0: this is not a difference."
 
 
 def tested(one: CandidateRecord) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Searches in the terminal: those that were saved, a line each, and one in full. Text of models is made harmless."""
+"""`whet gepa list` and `show` in the terminal. Text from models is made safe to print."""
 
 from __future__ import annotations
 
@@ -109,8 +109,8 @@ def search_lines(search: StoredSearch) -> Iterator[tuple[str, str]]:
         yield "", line
     if (search.directory / BEST_PROMPT).is_file():
         yield "prompt", str(search.directory / BEST_PROMPT)
-    for place, command in enumerate(search.evaluate):
-        yield "evaluate" if place == 0 else "", safe_text(command, 4000)
+    for index, command in enumerate(search.evaluate):
+        yield "evaluate" if index == 0 else "", safe_text(command, 4000)
     if (search.directory / REPORT).is_file():
         yield "report", str(search.directory / REPORT)
     if search.resume is not None:

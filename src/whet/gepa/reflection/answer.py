@@ -1,7 +1,7 @@
 """From the answer of a reflection model to the text it proposes, or why there is none. Pure.
 
-The text stands between `<new_text>` and `</new_text>`. Models that were told so still put it into a code fence, or give
-nothing but the text; both are taken. What a server left in the answer of a model's thinking is not part of it.
+The text stands between `<new_text>` and `</new_text>`. Some models put it into a code fence all the
+same, or give nothing but the text; both are accepted. A model's thinking that is left in the answer is removed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def text_of(answer: str, *, cut_off: bool = False) -> str:
 
 
 def check(text: str, current: str, *, most: int, placeholders: frozenset[str] | None) -> None:
-    """Raise `Unusable` where `text` cannot take the place of `current`.
+    """Raise `Unusable` where `text` cannot replace `current`.
 
     Args:
         most: characters it may have.

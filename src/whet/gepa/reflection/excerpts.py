@@ -2,8 +2,8 @@
 
     fit(["short", "a very long ..."], 1000)     # the short one whole, the long one cut to what is left
 
-Room is dealt out as water finds its level: who needs less than an equal share keeps all of it, and what that leaves is
-shared by the others.
+Texts that need less than an equal share of the room are kept whole, and the rest of the room is divided among the
+others.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 SMALLEST = 160
-"""Characters below which an excerpt says nothing any more; sooner whole pieces are left out."""
+"""Characters below which an excerpt is of no use; whole pieces are left out instead."""
 HEAD = 0.6
 """Share of an excerpt that is its beginning."""
 
@@ -30,11 +30,11 @@ def _note(missing: int) -> str:
 
 
 def shares(sizes: Sequence[int], room: int) -> list[int]:
-    """How much of `room` each of so many wants gets, at most what it asks for."""
+    """The share of `room` that each text gets, at most its size."""
     given = [0] * len(sizes)
     left = max(0, room)
-    for place, number in enumerate(sorted(range(len(sizes)), key=lambda one: sizes[one])):
-        given[number] = min(sizes[number], left // (len(sizes) - place))
+    for index, number in enumerate(sorted(range(len(sizes)), key=lambda one: sizes[one])):
+        given[number] = min(sizes[number], left // (len(sizes) - index))
         left -= given[number]
     return given
 
@@ -42,14 +42,14 @@ def shares(sizes: Sequence[int], room: int) -> list[int]:
 def fit(texts: Sequence[str], room: int, extra: Sequence[int] | None = None) -> list[str | None]:
     """Each text or an excerpt of it, together in about `room` characters; None for one that is left out.
 
-    `extra` are the characters that each needs beside its own, where it is not left out. Where there are more texts than
-    would leave each something to say, those in the middle go.
+    `extra` are the characters that each text needs in addition, where it is kept. Where there are too many texts to
+    give each a useful share, those in the middle are left out.
     """
     kept = list(range(len(texts)))
     while True:
         sizes = [len(texts[number]) for number in kept]
-        beside = sum(extra[number] for number in kept) if extra is not None else 0
-        given = shares(sizes, room - beside)
+        overhead = sum(extra[number] for number in kept) if extra is not None else 0
+        given = shares(sizes, room - overhead)
         starved = any(share < min(SMALLEST, size) for share, size in zip(given, sizes, strict=True))
         if not starved or len(kept) <= 2:
             break

@@ -1,7 +1,7 @@
-"""`reflections.jsonl`: what the reflection model was asked and what it answered, before it counts.
+"""`reflections.jsonl`: requests to the reflection model and its replies, saved before they are used.
 
-A row is found again by what was asked and how often that had been asked before. So a search that is resumed gets the
-same answers, the useless ones too, and pays for none of them twice.
+A row is found by its request and by how often the same request was made before. So a resumed search gets the same
+replies, unusable ones included, and pays for none of them twice.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class ReflectionRequest:
 
 @dataclass(frozen=True, slots=True)
 class ReflectionReply:
-    """What came back. Either there is an answer, or a failure that asking again would not change."""
+    """An answer, or a failure that a second request would not change."""
 
     answer: str | None = None
     failure: Failure | None = None
     said: str = ""  # by the server, of a failure
     finish_reason: str | None = None
     usage: Mapping[str, Any] | None = None  # tokens, and `cost` where the price is known
-    replayed: bool = False  # whether an earlier process had asked
+    replayed: bool = False  # whether an earlier process made the request
 
     @property
     def cut_off(self) -> bool:
@@ -77,7 +77,7 @@ class ReflectionLog:
         return len(self._replies)
 
     def find(self, key: str, number: int) -> ReflectionReply | None:
-        """What the `number`th asking (from 0) of this request brought."""
+        """The reply to this request when it was made for the `number`th time, from 0."""
         return self._replies.get((key, number))
 
     def write(self, request: ReflectionRequest, number: int, reply: ReflectionReply, about: Mapping[str, Any]) -> None:
@@ -109,5 +109,5 @@ class ReflectionLog:
     def _cannot_write(self, error: OSError) -> RunError:
         return RunError(
             f"{self.path}: cannot write ({error.strerror or error}); what was written before is kept. "
-            "Make room or mend the disk, then continue with --resume."
+            "Free some space or repair the disk, then continue with --resume."
         )

@@ -1,4 +1,4 @@
-"""What a reflection model is asked: to write a text anew that a model was given, having seen what came of it. Pure.
+"""The request to a reflection model: to rewrite a text, given rollouts of a model that read it. Pure.
 
 What rollouts say was written by a model, a dataset or a tool, and may try to pass for instructions. It stands between
 lines that begin with a mark that follows from all of it and occurs nowhere in it, so it cannot end its own quotation.
@@ -18,7 +18,7 @@ from whet.messages import whole_characters
 
 Piece = tuple[str, str]  # who says it, and what
 HEAD = 16
-"""Characters of the line before a piece, beside who says it."""
+"""Characters of the line before a piece, without its label."""
 
 SUBJECTS = {
     TOOL: (
@@ -73,7 +73,7 @@ def write_request(
 
 
 def write_correction(problem: str, most: int) -> str:
-    """What a model is told whose answer could not be used."""
+    """The request that follows an unusable answer."""
     return (
         f"This answer cannot be used: {problem}. Give the whole new text again, at most {most:,} characters long and "
         f"different from the text as it is, between {OPEN} and {CLOSE}."
@@ -137,12 +137,12 @@ def _rollout(rollout: Sequence[Piece], record: Mapping[str, Any], name: str, mar
 
 
 def _outcome(record: Mapping[str, Any]) -> str:
-    told = [f"reward {_number(record['reward'])}"]
+    parts = [f"reward {_number(record['reward'])}"]
     if record["cut_off"]:
-        told.append("cut off by a limit of tokens or turns")
+        parts.append("cut off by a limit of tokens or turns")
     if record["ended"]:
-        told.append(f"ended by {record['ended']}")
-    return ", ".join(told)
+        parts.append(f"ended by {record['ended']}")
+    return ", ".join(parts)
 
 
 def _before(component: str, rollouts: int, mark: str) -> str:
@@ -165,7 +165,7 @@ def _after(component: str, most: int, placeholders: frozenset[str] | None) -> st
     return (
         "First find out what lowered the rewards that are low, and what the high ones did right. Then write the text "
         f"anew, so that tasks like these, not only these, are done better.\n\n* {content}\n"
-        "* Keep what works. Say it plainly, once, and leave out what helps nobody.\n"
+        "* Keep what works. Say it plainly, once, and leave out what does not help.\n"
         "* The tasks to come are others: no answers to single tasks, no mention of these rollouts or of rewards."
         f"{kept}\n* At most {most:,} characters; a longer text is thrown away.\n\n"
         f"End with the whole new text, and nothing else, between {OPEN} and {CLOSE}."

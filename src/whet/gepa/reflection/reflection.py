@@ -4,8 +4,7 @@
 
 An answer that cannot be used (nothing in it, the current text, too long, placeholders lost) is put to the model once
 more, with what was wrong; one that a content filter refused is not. Each is counted, and when too many come in a row
-the search ends. What the endpoint does wrong is not the model's answer: it ends the search at once, and `--resume` goes
-on from there.
+the search ends. A failure of the endpoint ends the search at once, and `--resume` continues it.
 
 Called from the thread that searches; requests run on the event loop.
 """
@@ -38,15 +37,15 @@ from whet.gepa.types import Candidate, Observer, candidate_id
 from whet.messages import content_text
 from whet.types import AssistantMessage, Messages, SamplingArgs, UserMessage
 
-ASKED = 2  # how often for one text: once, and once more with what was wrong
+ATTEMPTS = 2  # for one text: the request, and one correction
 MOST_CHARS = {TOOL: 1024, "": 8000}  # what OpenAI takes as the description of a tool; about 2,000 tokens
 SMALLEST_ROOM = 500
-"""Characters of rollouts in a question, below which it is not worth asking."""
+"""Characters of rollouts in a question, below which no request is made."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReflectionConfig:
-    """How the reflection model is asked."""
+    """Settings of the requests to the reflection model."""
 
     max_chars: Mapping[str, int] = field(default_factory=dict)  # a text may have, by component; for others `MOST_CHARS`
     max_unusable: int = 5  # answers in a row that end the search
@@ -72,10 +71,10 @@ class Reflection:
         observer: Observer,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        """`log` answers what it holds; `loop` runs, in another thread, and is where `observer` is told."""
+        """`loop` runs in another thread; requests and the observer's events run on it."""
         self._client, self._model, self._config = client, model, config
         self._log, self._observer, self._loop = log, observer, loop
-        self._asked: Counter[str] = Counter()  # by the key of the request
+        self._requested: Counter[str] = Counter()  # by the key of the request
         self._room = config.max_request_chars
         self._in_a_row = 0
         self._ended: Exception | None = None
@@ -116,18 +115,18 @@ class Reflection:
         return texts
 
     async def _text(self, candidate: Candidate, component: str, records: Sequence[Mapping[str, Any]]) -> str | None:
-        """A text that can be tried in the place of a component's; None where the model gave none."""
+        """A new text for a component that can be tried; None where the model gave none."""
         current, most = candidate[component], self._config.most_chars(component)
         placeholders = _placeholders(component, current)
         about = {"component": component, "candidate": candidate_id(candidate)}
         first, reply = await self._first_reply(component, current, records, most, placeholders, about)
-        for asked in range(1, ASKED + 1):
+        for attempt in range(1, ATTEMPTS + 1):
             try:
                 text = _read(reply)
                 check(text, current, most=most, placeholders=placeholders)
             except Unusable as problem:
                 self._count_unusable(component, str(problem), reply)
-                if asked == ASKED or reply.answer is None:
+                if attempt == ATTEMPTS or reply.answer is None:
                     return None
                 reply = await self._reply(_conversation(first, reply.answer, str(problem), most), about)
                 continue
@@ -144,7 +143,7 @@ class Reflection:
         placeholders: frozenset[str] | None,
         about: Mapping[str, Any],
     ) -> tuple[UserMessage, ReflectionReply]:
-        """The question and what came back; a model that it is too long for is asked with less of the rollouts."""
+        """The first request and its reply; a request that is too long is repeated with less of the rollouts."""
         least = len(write_request(component, current, records, most=most, room=0, placeholders=placeholders))
         while True:
             text = write_request(component, current, records, most=most, room=self._room, placeholders=placeholders)
@@ -164,15 +163,15 @@ class Reflection:
             )
 
     async def _reply(self, messages: Messages, about: Mapping[str, Any]) -> ReflectionReply:
-        """What the model says to this, which the log knows where an earlier process has asked."""
+        """The model's reply, from the log where an earlier process made the same request."""
         request = ReflectionRequest(self._model, messages, self._config.sampling)
         key = request.key
-        number = self._asked[key]
+        number = self._requested[key]
         reply = self._log.find(key, number)
         if reply is None:
             reply = await self._ask(request, number)
             self._log.write(request, number, reply, about)
-        self._asked[key] += 1
+        self._requested[key] += 1
         self.answers += 1
         return reply
 
@@ -190,8 +189,8 @@ class Reflection:
             return ReflectionReply(answer="", said=str(error))
         except (Error, WhetError) as error:
             raise GepaError(
-                f"the reflection model '{self._model}' cannot be asked: {error} "
-                "What was paid for is kept; once that is mended, continue with --resume."
+                f"the reflection model '{self._model}' is not available: {error} "
+                "What was paid for is kept; fix the cause, then continue with --resume."
             ) from error
         usage = dict(response["usage"]) if response.get("usage") is not None else None
         message = response["message"]
@@ -221,7 +220,7 @@ def request_seed(seed: int, key: str, number: int) -> int:
 
 
 def why_unusable(reply: ReflectionReply, component: str, current: str, most: int) -> str | None:
-    """What is wrong with a reply, for whoever reads the log; None where its text could be tried."""
+    """Why a reply is unusable, in words; None where its text could be tried."""
     try:
         check(_read(reply), current, most=most, placeholders=_placeholders(component, current))
     except Unusable as problem:

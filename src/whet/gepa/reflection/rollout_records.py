@@ -1,7 +1,7 @@
-"""What a reflection model is told of a rollout: a record of it, made of its result row. Pure.
+"""Records of rollouts for the reflection model, made from result rows. Pure.
 
 A record holds JSON values only, and nothing that changes when the same row is read from disk instead of taken from
-memory: no times, no tokens. So a search that is resumed asks the reflection model the very same thing.
+memory: no times, no tokens. So a resumed search makes exactly the same requests to the reflection model.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from whet.messages import as_tool_call, readable_text
 from whet.system.files import json_line
 
 JUDGED = "judge_response"
-"""The state column in which a judge's rubric keeps what it asked and what it was told."""
+"""The state column in which a judge's rubric keeps its requests and replies."""
 
 NORMAL_ENDS = ("has_error", "has_final_env_response", "no_tools_called")
 """Stop conditions that say nothing of how well a rollout went."""
@@ -30,7 +30,7 @@ def make_records(scored: Sequence[Scored], component: str, state_columns: Sequen
     completion      what followed, tool calls and results included, in the same form
     expected        the right answer, where the dataset row has one
     reward, metrics, error, ended, cut_off
-    state           the state columns that were asked for
+    state           the configured state columns
     tool            for a tool's description: the tool's parameters
     judge           for a judge's prompt: what it said, where the row has it
     """
@@ -72,7 +72,7 @@ def _record(one: Scored, component: str, state_columns: Sequence[str]) -> dict[s
 
 
 def _verdicts(judged: Any) -> Any:
-    """What a judge said. What it was asked is its prompt, filled in with what the record says; so only of several."""
+    """What a judge said; with several requests by request. A single one follows from the record and is left out."""
     return next(iter(judged.values())) if isinstance(judged, Mapping) and len(judged) == 1 else judged
 
 

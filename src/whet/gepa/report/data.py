@@ -1,4 +1,4 @@
-"""What a report is made of: the search as its directory tells it, in one pass over its rollouts."""
+"""The data of a report, read from the run directory in one pass over its rollouts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ QUESTION = 160
 ANSWER = 300
 """Characters of an unusable answer that are shown."""
 KINDS = 20
-"""Kinds of errors that are told apart."""
+"""Kinds of errors that are counted separately."""
 
 
 @dataclass(slots=True)
@@ -37,10 +37,10 @@ class ModelUsage:
     def add(self, usage: Any, names: tuple[str, str]) -> None:
         """`names` are those that tokens in and tokens out have in `usage`."""
         self.calls += 1
-        told = usage if isinstance(usage, Mapping) else {}
-        self.input_tokens += _number(told.get(names[0])) or 0.0
-        self.output_tokens += _number(told.get(names[1])) or 0.0
-        if (cost := _number(told.get("cost"))) is not None:
+        known = usage if isinstance(usage, Mapping) else {}
+        self.input_tokens += _number(known.get(names[0])) or 0.0
+        self.output_tokens += _number(known.get(names[1])) or 0.0
+        if (cost := _number(known.get("cost"))) is not None:
             self.cost = (self.cost or 0.0) + cost
 
 
@@ -56,7 +56,7 @@ class UnusableReply:
 
 @dataclass(slots=True)
 class SearchReportData:
-    """A search, as its directory tells it."""
+    """A search, as read from its directory."""
 
     search: StoredSearch
     frontier: list[Frontier]
@@ -105,7 +105,7 @@ def _read_reflections(path: Path, data: SearchReportData) -> None:
         data.reflection.add(reply.usage, ("prompt_tokens", "completion_tokens"))
         component, parent = str(row.get("component") or "?"), known.get(str(row.get("candidate")))
         if reply.failure == "too long":
-            continue  # it was asked again, with less
+            continue  # the request was sent again with less of the rollouts
         current = parent.texts.get(component, "") if parent is not None else ""
         why = why_unusable(reply, component, current, config.most_chars(component))
         if why is not None:
@@ -114,13 +114,13 @@ def _read_reflections(path: Path, data: SearchReportData) -> None:
 
 
 def _reply(value: Any) -> ReflectionReply:
-    """What a line says of an answer, whatever it is."""
-    told = value if isinstance(value, Mapping) else {}
-    texts = {name: told.get(name) for name in ("answer", "failure", "finish_reason")}
+    """The reply of a line, where fields may be missing or of the wrong type."""
+    saved = value if isinstance(value, Mapping) else {}
+    texts = {name: saved.get(name) for name in ("answer", "failure", "finish_reason")}
     known: dict[str, Any] = {name: text if isinstance(text, str) else None for name, text in texts.items()}
-    usage = told.get("usage")
+    usage = saved.get("usage")
     return ReflectionReply(
-        **known, said=str(told.get("said") or ""), usage=usage if isinstance(usage, Mapping) else None
+        **known, said=str(saved.get("said") or ""), usage=usage if isinstance(usage, Mapping) else None
     )
 
 

@@ -1,6 +1,6 @@
-"""What a page draws of a search: who came from whom, and how scores rose over calls. Inline SVG.
+"""The drawings of the report: the lineage of the candidates, and scores over calls. Inline SVG.
 
-Places are computed by pure functions; colours are the page's style sheet's.
+Positions are computed by pure functions; colours come from the page's style sheet.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Node:
     record: CandidateRecord
     column: int
     row: float
-    rejected: int  # proposals that were made from it and turned away
+    rejected: int  # proposals that were made from it and rejected
 
 
 def lineage(records: Sequence[CandidateRecord]) -> list[Node]:
@@ -81,18 +81,18 @@ def lineage_svg(records: Sequence[CandidateRecord], best: CandidateRecord | None
     nodes = lineage(records)
     if not nodes:
         return join()
-    places = {node.record.number: _place(node) for node in nodes}
+    positions = {node.record.number: _position(node) for node in nodes}
     way, known = ancestors(records, best), by_id(records)
     edges, dots = [], []
     for node in nodes:
         one = node.record
-        x, y = places[one.number]
+        x, y = positions[one.number]
         for parent in (known[id] for id in one.parents if id in known):
-            if parent.number in places and parent.number != one.number:
-                edges.append(_edge(places[parent.number], (x, y), {one.number, parent.number} <= way))
+            if parent.number in positions and parent.number != one.number:
+                edges.append(_edge(positions[parent.number], (x, y), {one.number, parent.number} <= way))
         dots.append(_dot(node, x, y, one.number in way, best is not None and one.number == best.number))
-    width = max(x for x, _ in places.values()) + 2 * MARGIN
-    height = max(y for _, y in places.values()) + RADIUS + MARGIN
+    width = max(x for x, _ in positions.values()) + 2 * MARGIN
+    height = max(y for _, y in positions.values()) + RADIUS + MARGIN
     return tag(
         "svg",
         *edges,
@@ -106,7 +106,7 @@ def lineage_svg(records: Sequence[CandidateRecord], best: CandidateRecord | None
     )
 
 
-def _place(node: Node) -> tuple[float, float]:
+def _position(node: Node) -> tuple[float, float]:
     return MARGIN + node.column * ACROSS, MARGIN + node.row * DOWN
 
 
@@ -174,16 +174,16 @@ def scores_svg(records: Sequence[CandidateRecord], max_calls: int | None, width:
     last = max(one.calls_after for one in records)
     x_axis = axis(0.0, float(max(last, max_calls or 0, 1)), 8, whole=True)
 
-    def place(calls: float, value: float) -> tuple[float, float]:
+    def position(calls: float, value: float) -> tuple[float, float]:
         return left + x_axis.share(calls) * wide, top + (1 - y_axis.share(value)) * tall
 
     parts = [*y_lines(y_axis, left, top, wide, tall), *_x_labels(x_axis, left, top, wide, tall)]
     parts.append(tag("text", "calls", x=left + wide, y=height - 2, class_="axis end"))
     steps = best_so_far(records)
     if steps:
-        parts.append(_staircase([place(*step) for step in steps], place(last, steps[-1][1])))
+        parts.append(_staircase([position(*step) for step in steps], position(last, steps[-1][1])))
     for one, mean in scored:
-        x, y = place(one.calls_after, mean)
+        x, y = position(one.calls_after, mean)
         name = "seed" if one.verdict == "seed" else f"candidate {one.number} ({one.verdict})"
         title = tag("title", f"{name}: {mean:.3f} after {one.calls_after:,} calls")
         kind = "mark c1" if one.verdict == "rejected" else "dot c0"
@@ -198,9 +198,9 @@ def scores_svg(records: Sequence[CandidateRecord], max_calls: int | None, width:
     )
 
 
-def _staircase(places: Sequence[tuple[float, float]], end: tuple[float, float]) -> Html:
-    drawn = f"M{place_text(places[0][0])},{place_text(places[0][1])}"
-    for x, y in (*places[1:], end):
+def _staircase(points: Sequence[tuple[float, float]], end: tuple[float, float]) -> Html:
+    drawn = f"M{place_text(points[0][0])},{place_text(points[0][1])}"
+    for x, y in (*points[1:], end):
         drawn += f"H{place_text(x)}V{place_text(y)}"
     return tag("path", d=drawn, class_="line c0")
 

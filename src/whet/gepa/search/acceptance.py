@@ -77,7 +77,7 @@ class Criterion:
         Args:
             total: validation examples that there are.
             chance: of the gate, see `gate_chance`.
-            ask: the differences, candidate less parent, of a round: places `begin` to `end` of the race's order.
+            ask: the differences, candidate less parent, of a round: positions `begin` to `end` of the race's order.
         """
         differences: list[float] = []
         for begin, end in itertools.pairwise([0, *self.looks(total), total]):
@@ -95,7 +95,7 @@ class Criterion:
         """Of a candidate at the end of its race: the share of all ways to swap in which it would have got as far.
 
         Of two equal leads at the end, the one that was higher at the last look has got further. Rewards of 0 and 1 have
-        many equal leads, and a test that could not tell them apart would turn away more than its level asks for.
+        many equal leads, and a test that could not separate them would reject more than its level requires.
 
         Args:
             differences: candidate less parent, in the race's order.

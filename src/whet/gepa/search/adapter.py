@@ -1,8 +1,8 @@
-"""`Adapter`: what the `gepa` library asks for, answered with calls of `Rollouts` and `Reflect`.
+"""`Adapter`: the `gepa` library's adapter, on top of `Rollouts` and `Reflect`.
 
 The library reads scores from it and passes everything else through unseen: a `Scored` is its trajectory, its output is
 nothing. One thing it must not see is an error of the reflection model, which it would log and then reflect again; such
-errors are kept in `failure`, for the search to raise when it is next asked whether to stop.
+errors are kept in `failure`, and the stop condition raises them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from whet.gepa.types import Candidate, Phase, Reflect, Rollouts, Scored, SearchE
 Evaluation = EvaluationBatch[Scored, None]
 CandidateWriter = Mapping[str, Sequence[Mapping[str, Any]]]
 MakeRecords = Callable[[Sequence[Scored], str], Sequence[Mapping[str, Any]]]
-"""What the reflection model is shown of scored calls, for one component."""
+"""Makes the records that the reflection model reads, from scored calls, for one component."""
 
 
 class Adapter:
@@ -39,7 +39,7 @@ class Adapter:
     ) -> None:
         self.failure: Exception | None = None
         self.nothing_new = 0
-        """How often in a row no text came back that was worth a call."""
+        """Reflections in a row without a text worth a call."""
         self._history = history
         self._rollouts = rollouts
         self._reflect = reflect
@@ -94,7 +94,7 @@ class Adapter:
         return {name: texts[name] for name in changed or components_to_update}
 
     def _validate(self, candidate: Candidate, val: Sequence[SearchExample]) -> list[float]:
-        """Rewards on all of val: asked for here where no race has: the seed's, and with the library's criterion."""
+        """Rewards on all of val; called for here unless a race did: the seed's, and with the library's criterion."""
         history = self._history
         if not history.records:
             history.begin(candidate, self.score(candidate, val, "baseline"))

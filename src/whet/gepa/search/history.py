@@ -1,7 +1,7 @@
-"""`History`: every candidate of a search in the order of proposal, and which of them is best. Tells the observer.
+"""`History`: every candidate of a search in the order of proposal, and which of them is best. It notifies the observer.
 
-It is what the search knows itself; nothing is read back from the library's state. It is the same in every process that
-replays the search, so it counts the calls that were asked for, and not those that a kill made necessary twice.
+Nothing is read back from the library's state. It is the same in every process that repeats the search, so it counts
+requested calls, and a call that a kill made necessary twice counts once.
 """
 
 from __future__ import annotations

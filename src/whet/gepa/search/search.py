@@ -76,7 +76,7 @@ def search(
         lambda scored, component: make_records(scored, component, config.state_columns),
         pass_over_settled=paired,
     )
-    judge = Paired(config, val, history, adapter) if paired else Library(StrictImprovementAcceptance(), history)
+    criterion = Paired(config, val, history, adapter) if paired else Library(StrictImprovementAcceptance(), history)
     ending = StopCondition(config, len(val), history, rollouts, adapter)
     try:
         optimize(
@@ -89,7 +89,7 @@ def search(
             skip_perfect_score=config.perfect_score is not None,
             perfect_score=config.perfect_score,  # type: ignore[arg-type]  # read only where the line above allows it
             reflection_minibatch_size=config.minibatch_size,
-            acceptance_criterion=judge,
+            acceptance_criterion=criterion,
             stop_callbacks=[ending],
             callbacks=[cast(Any, ending)],
             logger=ToLog(),
@@ -112,7 +112,7 @@ NOTHING_NEW = 10
 
 
 class StopCondition:
-    """When the search is over, and why. Also told of each iteration as it begins."""
+    """When the search ends, and why. It also receives the start of each iteration."""
 
     def __init__(
         self, config: GepaConfig, num_val: int, history: History, rollouts: Rollouts, adapter: Adapter
@@ -136,7 +136,7 @@ class StopCondition:
 
     def _why(self) -> str | None:
         best = self._history.best
-        # The library's own search goes on once a proposal is perfect, so with its criterion this one does too.
+        # The library's own search continues after a perfect proposal, so with its criterion this one does too.
         perfect = self._perfect is not None and all(reward >= self._perfect for reward in best.val_rewards.values())
         if perfect and (self._paired or best.number == 0):
             which = "the seed prompt" if best.number == 0 else f"candidate {best.number}"
@@ -198,18 +198,18 @@ class Paired:
         order = race_order(len(self._val), self._config.search_seed, record.number)
 
         def ask(begin: int, end: int) -> list[float]:
-            examples = [self._val[place] for place in order[begin:end]]
+            examples = [self._val[index] for index in order[begin:end]]
             new = rewards(self._adapter.score(record.texts, examples, "race"))
             record.val_rewards |= new
             return [new[example.key] - known[example.key] for example in examples]
 
-        judged = self._criterion.judge(len(order), chance, ask)
-        record.p_value = judged.p_value
-        difference = f"{fmean(judged.differences):+.3f} against its parent"
-        if judged.p_value is None:
-            return False, f"left the race after {len(judged.differences)} of {len(order)} examples: {difference}"
-        p_value = f"p = {judged.p_value:.3f}" if judged.p_value >= 0.001 else "p < 0.001"
-        return judged.accepted, f"{difference} on validation, {p_value}"
+        result = self._criterion.judge(len(order), chance, ask)
+        record.p_value = result.p_value
+        difference = f"{fmean(result.differences):+.3f} against its parent"
+        if result.p_value is None:
+            return False, f"left the race after {len(result.differences)} of {len(order)} examples: {difference}"
+        p_value = f"p = {result.p_value:.3f}" if result.p_value >= 0.001 else "p < 0.001"
+        return result.accepted, f"{difference} on validation, {p_value}"
 
 
 class Library:
@@ -228,14 +228,14 @@ class Library:
 
 
 class ToLog:
-    """Where the library's lines go."""
+    """Logs the library's lines at debug level."""
 
     def log(self, message: str) -> None:
         logger.debug(message)
 
 
 def take_minibatch(history: History, proposal: CandidateProposal[Any]) -> tuple[list[float], list[float]]:
-    """Rewards of the parent and of the open candidate, which are noted down."""
+    """Rewards of the parent and of the open candidate on the minibatch, saved in its record."""
     parent, candidate = list(proposal.subsample_scores_before or ()), list(proposal.subsample_scores_after or ())
     assert history.open is not None
     history.open.minibatch = {"parent": parent, "candidate": candidate}
