@@ -1,10 +1,10 @@
-"""Training while rollouts go on: real processes, real signals, the real tiny model.
+"""Asynchronous training: real processes, real signals, the real tiny model.
 
 1. Every step trains exactly `batch_size` rollouts in whole groups; no group is trained twice.
 2. No token is older than `max_off_policy_steps`, and none is younger than the weights that learned from it.
 3. kill -9, then --resume: the ledger is whole, no group is trained twice, and what was in flight is not lost.
-4. When the run is killed its engine and its learner end too; either of them that is killed ends the run with a word,
-   and it can be resumed.
+4. When the run is killed its engine and its learner end too; when either of them is killed, the run ends with one line
+   that says so, and it can be resumed.
 5. Ctrl-C: a checkpoint, exit status 130, and nothing left running.
 """
 
@@ -113,7 +113,7 @@ def check_whole(run: Path, steps: int) -> None:
 
 
 @pytest.mark.parametrize("apart", ["true", "false"])
-def test_a_run_trains_whole_batches_once_each_and_nothing_too_old(start: Start, tmp_path: Path, apart: str) -> None:
+def test_1_2_batches_are_whole_trained_once_and_not_too_old(start: Start, tmp_path: Path, apart: str) -> None:
     start("--deployment.engine_process", apart).finish()
     run = tmp_path / "runs" / "run"
     check_whole(run, 6)
@@ -122,9 +122,7 @@ def test_a_run_trains_whole_batches_once_each_and_nothing_too_old(start: Start, 
     assert mix == {"reverse-text": 64, "calculator": 32}
 
 
-def test_a_killed_run_ends_its_processes_and_goes_on_without_losing_or_repeating_a_group(
-    start: Start, tmp_path: Path
-) -> None:
+def test_3_4_resume_after_sigkill_loses_and_repeats_no_group(start: Start, tmp_path: Path) -> None:
     process = start()
     parts = {}
 
@@ -139,16 +137,14 @@ def test_a_killed_run_ends_its_processes_and_goes_on_without_losing_or_repeating
     run = tmp_path / "runs" / "run"
     check_whole(run, 6)
     trained = sorted(int(group) for groups in Ledger(run / "ledger.jsonl").steps.values() for group in groups)
-    # Whoever was drawn is trained or still waits: 24 groups of the first 24 + (2 + 1.5) * 4 draws, and none is skipped
-    # for good but those in flight at the end.
+    # Every group that was drawn is trained or still pending: 24 of the first 24 + (2 + 1.5) * 4 draws, and none is
+    # skipped but those in flight at the end.
     state = json.loads((run / "checkpoints" / "step_6" / "curriculum.json").read_text())
     assert sorted(trained + [task[0] for task in state["pending"]]) == list(range(len(trained) + len(state["pending"])))
 
 
 @pytest.mark.parametrize("part", ["engine", "learner"])
-def test_a_part_that_is_killed_ends_the_run_with_a_word_and_the_run_can_be_resumed(
-    start: Start, tmp_path: Path, part: str
-) -> None:
+def test_4_a_killed_part_ends_the_run_which_can_be_resumed(start: Start, tmp_path: Path, part: str) -> None:
     process = start()
     process.after_step(3, lambda: os.kill(parts_of(process.pid)[part], signal.SIGKILL))
     output = process.finish(expected=1)
@@ -158,7 +154,7 @@ def test_a_part_that_is_killed_ends_the_run_with_a_word_and_the_run_can_be_resum
     check_whole(tmp_path / "runs" / "run", 6)
 
 
-def test_ctrl_c_saves_and_leaves_nothing_running(start: Start, tmp_path: Path) -> None:
+def test_5_ctrl_c_saves_and_leaves_nothing_running(start: Start, tmp_path: Path) -> None:
     process = start()
     parts = {}
 

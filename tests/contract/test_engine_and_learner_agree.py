@@ -46,7 +46,7 @@ async def attempt(name: str) -> list[State]:
 
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)
-def test_engine_and_learner_agree_on_every_sampled_token(name: str, tmp_path: Path) -> None:
+def test_1_2_3_engine_and_learner_agree_on_every_sampled_token(name: str, tmp_path: Path) -> None:
     states = asyncio.run(attempt(name))
     assert [state["error"] for state in states] == [None] * 16
     if name in ("alphabet-sort", "guess-number", "calculator"):

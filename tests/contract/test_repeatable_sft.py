@@ -61,7 +61,7 @@ def record(directory: Path) -> dict[str, object]:
     }
 
 
-def test_the_same_seed_is_the_same_run_whatever_interrupts_it(start: Start, tmp_path: Path) -> None:
+def test_1_2_a_run_killed_or_stopped_and_resumed_is_the_uninterrupted_run(start: Start, tmp_path: Path) -> None:
     start(tmp_path / "whole").finish()
     whole = record(tmp_path / "whole")
     assert len(whole["metrics"]) == STEPS + 1
@@ -81,7 +81,7 @@ def test_the_same_seed_is_the_same_run_whatever_interrupts_it(start: Start, tmp_
     assert record(tmp_path / "stopped") == whole
 
 
-def test_an_adapter_with_dropout_goes_on_bit_for_bit(start: Start, tmp_path: Path) -> None:
+def test_3_a_lora_run_with_dropout_killed_and_resumed_is_the_uninterrupted_run(start: Start, tmp_path: Path) -> None:
     adapter = ("--lora.rank", "2", "--lora.dropout", "0.1", "--learning_rate", "1e-2", "--num_epochs", "1")
     start(tmp_path / "whole", *adapter).finish()
     killed = start(tmp_path / "killed", *adapter)

@@ -4,6 +4,9 @@
  2. kill -9 in the middle, then --resume: the uninterrupted run, bit for bit.
  3. Ctrl-C in the middle: a checkpoint, exit status 130 and the command that resumes; then as 2.
  4. The same with a LoRA adapter.
+ 5. Every token of a batch was sampled by the weights that the learner had before the step.
+ 6. Resuming with another config is refused and names each value that differs.
+ 7. The directory of another run is left as it is.
 
 Real processes, real signals, the real tiny model.
 """
@@ -91,19 +94,19 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]
     return found
 
 
-def test_two_runs_with_the_same_seed_are_identical(
+def test_1_two_runs_with_the_same_seed_are_identical(
     start: Start, uninterrupted: dict[str, object], tmp_path: Path
 ) -> None:
     start(tmp_path).finish()
     assert record(tmp_path) == uninterrupted
 
 
-def test_another_seed_is_another_run(start: Start, uninterrupted: dict[str, object], tmp_path: Path) -> None:
+def test_1_another_seed_is_another_run(start: Start, uninterrupted: dict[str, object], tmp_path: Path) -> None:
     start(tmp_path, "--seed", "1", "--max_steps", "1").finish()
     assert record(tmp_path)["metrics"][0] != uninterrupted["metrics"][0]
 
 
-def test_a_run_killed_and_resumed_is_the_uninterrupted_run(
+def test_2_a_run_killed_and_resumed_is_the_uninterrupted_run(
     start: Start, uninterrupted: dict[str, object], tmp_path: Path
 ) -> None:
     process = start(tmp_path)
@@ -114,7 +117,7 @@ def test_a_run_killed_and_resumed_is_the_uninterrupted_run(
     assert record(tmp_path) == uninterrupted
 
 
-def test_a_run_stopped_by_ctrl_c_saves_says_how_to_resume_and_resumes(
+def test_3_a_run_stopped_by_ctrl_c_is_saved_and_resumed(
     start: Start, uninterrupted: dict[str, object], tmp_path: Path
 ) -> None:
     process = start(tmp_path)
@@ -128,7 +131,7 @@ def test_a_run_stopped_by_ctrl_c_saves_says_how_to_resume_and_resumes(
     assert record(tmp_path) == uninterrupted
 
 
-def test_a_lora_run_killed_and_resumed_is_the_uninterrupted_run(start: Start, tmp_path: Path) -> None:
+def test_4_a_lora_run_killed_and_resumed_is_the_uninterrupted_run(start: Start, tmp_path: Path) -> None:
     adapter = ("--lora.rank", "4", "--learning_rate", "3e-3")
     start(tmp_path / "whole", *adapter).finish()
     process = start(tmp_path / "killed", *adapter)
@@ -138,14 +141,21 @@ def test_a_lora_run_killed_and_resumed_is_the_uninterrupted_run(start: Start, tm
     assert record(tmp_path / "killed") == record(tmp_path / "whole")
 
 
-def test_resuming_with_another_config_says_exactly_what_differs(start: Start, tmp_path: Path) -> None:
+def test_5_every_token_is_of_the_weights_before_the_step(uninterrupted: dict[str, object]) -> None:
+    for step in range(1, 7):
+        rows = uninterrupted["rollouts"][f"step_{step:06}.jsonl"]
+        turns = [turn for row in rows for turn in row["turns"]]
+        assert {version for turn in turns for version, _ in turn["policy_version"]} == {step - 1}
+
+
+def test_6_resuming_with_another_config_reports_what_differs(start: Start, tmp_path: Path) -> None:
     start(tmp_path, "--max_steps", "1").finish()
     output = start(tmp_path, "--resume", "--learning_rate", "1e-3", "--env.0.weight", "3").finish(expected=2)
     assert "learning_rate: was 0.0003, is 0.001" in output
     assert "env.0.weight: was 1.0, is 3" in output
 
 
-def test_a_run_directory_that_exists_is_not_overwritten(start: Start, tmp_path: Path) -> None:
+def test_7_an_existing_run_directory_is_not_overwritten(start: Start, tmp_path: Path) -> None:
     (tmp_path / "runs" / "run").mkdir(parents=True)
     assert "--resume" in start(tmp_path).finish(expected=2)
     assert list((tmp_path / "runs" / "run").iterdir()) == []

@@ -1,10 +1,12 @@
-"""kill -9 of any process of a run, at any moment, any number of times: the run goes on as if nothing had happened.
+"""kill -9 of any process of a run, at any moment, any number of times: the run resumes without a trace of it.
 
-1. Whatever was killed and whenever, the same command with `--resume` goes on, until the run is finished.
+1. Whatever was killed and whenever, the same command with `--resume` resumes, until the run is finished.
 2. At most one checkpoint interval is done again.
 3. No group is trained twice, and none that was drawn is lost.
-4. A synchronous run is, bit for bit, the run that nobody killed.
-5. The learner's death is told with the command that resumes; the main process's ends the learner.
+4. A synchronous run is, bit for bit, the uninterrupted run.
+5. When the learner dies, the run reports it with the command that resumes; when the main process dies, so does the
+   learner: tests/contract/test_asynchronous_training.py::test_4_a_killed_part_ends_the_run_which_can_be_resumed and
+   tests/contract/test_asynchronous_training.py::test_3_4_resume_after_sigkill_loses_and_repeats_no_group.
 
 A trial is one kill. The moments are drawn from a seed over the time that a start or a step takes, so they fall into the
 loading, sampling, learning and writing of a run; which file was half written is up to the machine.
@@ -93,18 +95,18 @@ def uninterrupted(make_run: Make) -> dict[str, object]:
     return record
 
 
-def test_a_synchronous_run_killed_at_random_moments_is_the_uninterrupted_run(
+def test_1_2_3_4_a_synchronous_run_killed_at_random_is_the_uninterrupted_run(
     trials: Make, uninterrupted: dict[str, object]
 ) -> None:
     trials("synchronous", 4, 0, uninterrupted)
 
 
-def test_an_asynchronous_run_killed_at_random_moments_loses_and_repeats_no_group(trials: Make) -> None:
+def test_1_2_3_an_asynchronous_run_killed_at_random_loses_and_repeats_no_group(trials: Make) -> None:
     trials("asynchronous", 4, 0, None)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-def test_two_hundred_kills_of_both_kinds_of_runs(trials: Make, uninterrupted: dict[str, object]) -> None:
+def test_1_2_3_4_two_hundred_kills(trials: Make, uninterrupted: dict[str, object]) -> None:
     trials("synchronous", 100, 1, uninterrupted)
     trials("asynchronous", 100, 1, None)

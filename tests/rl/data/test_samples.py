@@ -107,7 +107,7 @@ def sampled_by_turn(found):
 
 @given(st.lists(st.tuples(st.integers(0, 6), tokens, tokens), min_size=1, max_size=8))
 def test_every_sampled_token_arrives_once_in_order_with_its_logprob_version_and_context(script):
-    """Invariant 1: whatever the turns are, continued, interleaved or branching."""
+    """Invariant 1 of docs/design/training-loop.md: whatever the turns are, continued, interleaved or branching."""
     histories: list[list[int]] = []
     turns = []
     expected = []

@@ -73,7 +73,7 @@ def reference(model_dir, sequences, advantages):
 def test_logprobs_and_gradients_are_those_of_plain_transformers_for_every_packing(
     model_dir, make, make_rollouts, temperature
 ):
-    """Invariants 2 and 3: no prompt, tool or padding token counts, and packing does not matter."""
+    """Invariants 2 and 3 of docs/design/training-loop.md."""
     sequences = make_rollouts(temperature=temperature)
     advantages = np.linspace(-1, 2, len(sequences))
     expected_logprobs, expected_gradients = reference(model_dir, sequences, advantages)
