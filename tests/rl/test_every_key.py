@@ -35,9 +35,9 @@ from whet.rl.learner.protocol import OptimParams
 from whet.rl.loop.group import Group
 from whet.rl.loop.group_runner import TrainingEnv
 from whet.rl.losses.terms import LossTerms
+from whet.rl.monitors import trackers
 from whet.rl.monitors.protocol import EvalReport, RunPlan, StepReport
 from whet.rl.monitors.redaction import Redactor
-from whet.rl.monitors.trackers import trackers
 from whet.rl.run import run_training
 from whet.rl.supervision.budgets import Budget
 from whet.rl.supervision.early_stop import reason_to_stop

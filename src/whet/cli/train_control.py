@@ -30,7 +30,7 @@ def resume(
       whet train resume quickstart --step 50
       whet train resume quickstart --max_steps 400
     """
-    from whet.rl.storage.resume import resume_run
+    from whet.rl.stored.stop_and_resume import resume_run
     from whet.rl.stored.stored_run import open_run
 
     stored = open_run(run)
@@ -52,7 +52,7 @@ def stop(
     Examples:
       whet train stop quickstart
     """
-    from whet.rl.stored.stop import stop_run
+    from whet.rl.stored.stop_and_resume import stop_run
     from whet.rl.stored.stored_run import open_run
 
     stopped = stop_run(open_run(run), patience=patience)

@@ -138,7 +138,7 @@ def logs(
       whet train logs quickstart
       whet train logs quickstart -f
     """
-    from whet.rl.stored.following import read_log
+    from whet.rl.monitors.log import read_log
     from whet.rl.stored.stored_run import open_run
 
     for line in read_log(open_run(run).path, follow=follow):

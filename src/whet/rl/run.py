@@ -33,11 +33,10 @@ from whet.rl.loop.orchestrator import Orchestrator, StopRequested, inline
 from whet.rl.loop.rollout_buffer import PARTS, Backlog, Lead
 from whet.rl.loop.source import Source
 from whet.rl.loop.sync_source import Dispatcher
-from whet.rl.monitors import Monitor, announce, console_and_others
+from whet.rl.monitors import Monitor, announce, console_and_others, trackers
 from whet.rl.monitors.log import run_log
 from whet.rl.monitors.protocol import Outcome, RunPlan
 from whet.rl.monitors.redaction import Redactor
-from whet.rl.monitors.trackers import trackers
 from whet.rl.preflight import check_models, load_environments
 from whet.rl.storage.records import Records
 from whet.rl.storage.run_directory import RunDirectory
@@ -47,8 +46,14 @@ from whet.rl.storage.weight_directory import weights_directory
 from whet.rl.supervision.budgets import Budget
 from whet.rl.supervision.ending import Ending
 from whet.rl.supervision.engine_process import EngineProcess
-from whet.rl.supervision.finishing import end_the_process, export_weights, stall, with_report
-from whet.rl.supervision.stopping import explain_failure, stop_on_signals
+from whet.rl.supervision.stopping import (
+    end_the_process,
+    explain_failure,
+    export_weights,
+    stall,
+    stop_on_signals,
+    with_report,
+)
 from whet.rl.supervision.watchdog_engine import WatchedEngine
 from whet.rl.supervision.watchdog_thread import Watchdog
 from whet.rollouts.garbage import what_is_loaded_stays

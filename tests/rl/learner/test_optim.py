@@ -6,8 +6,7 @@ from pydantic import ValidationError
 
 from whet.errors import RunError
 from whet.rl.learner.config import OptimizerConfig
-from whet.rl.learner.muon import Muon
-from whet.rl.learner.optim import Optimizer, schedule_factor
+from whet.rl.learner.optim import Muon, Optimizer, schedule_factor
 
 
 def factors(steps, max_steps=10, **settings):

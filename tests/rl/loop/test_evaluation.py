@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from whet.rl.monitors.evaluation_metrics import evaluation_metrics
 from whet.rl.monitors.jsonl import read_evaluations
+from whet.rl.monitors.protocol import evaluation_metrics
 from whet.system.files import read_lines
 
 GROUP = """

@@ -13,9 +13,9 @@ import pytest
 
 from whet.errors import RunError
 from whet.rl.storage.run_directory import RunDirectory
-from whet.rl.stored.stop import stop_run
+from whet.rl.stored.stop_and_resume import stop_run
 from whet.rl.stored.stored_run import open_run
-from whet.rl.supervision.process_identity import began
+from whet.rl.supervision.processes import began
 from whet.system.files import read_lines
 
 CONFIG = """

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-import whet.rl.supervision.child
+import whet.rl.supervision.processes
 from whet.errors import ModelLoadError, TrainingError
 from whet.rl.supervision.engine_process import EngineProcess
 
@@ -19,7 +19,7 @@ from whet.rl.supervision.engine_process import EngineProcess
 @pytest.fixture(autouse=True)
 def quick_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forked, so that torch need not be imported again; none of these gets as far as computing."""
-    monkeypatch.setattr(whet.rl.supervision.child, "START_METHOD", "fork")
+    monkeypatch.setattr(whet.rl.supervision.processes, "START_METHOD", "fork")
 
 
 @pytest.fixture

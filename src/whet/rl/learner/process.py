@@ -21,8 +21,8 @@ from whet.inference.protocol import WeightUpdate
 from whet.rl.data.batch import PackedBatch
 from whet.rl.learner.protocol import LossOutput, OptimOutput, OptimParams
 from whet.rl.losses import LossConfig
-from whet.rl.supervision.child import follow_parent, process_context
 from whet.rl.supervision.child_log import ChildHandler, ChildLog, tell_parent
+from whet.rl.supervision.processes import follow_parent, process_context
 from whet.system.loading_time import rare_collections
 
 T = TypeVar("T")

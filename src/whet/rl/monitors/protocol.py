@@ -1,4 +1,4 @@
-"""What a run tells the people and tools that watch it. The orchestrator calls; monitors print, append or upload.
+"""What a run reports to its monitors. The orchestrator calls; monitors print, append or upload.
 
 Metric names are those of `docs/training.md`: `reward/mean`, `reward/<env>/mean`, `reward/<env>/<function>`,
 `policy/kl`, `optim/loss`, `time/step`, `perf/tokens_per_s`, `eval/<env>/reward`, ...
@@ -15,7 +15,7 @@ from whet.rollouts.totals import EvalScore
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """What is about to happen, told once before the first step."""
+    """What is about to happen, reported once before the first step."""
 
     name: str
     directory: Path
@@ -73,3 +73,35 @@ class Monitor(Protocol):
         ...
 
     def close(self, outcome: Outcome) -> None: ...
+
+
+GREEDY = "greedy"
+
+
+def evaluation_metrics(report: EvalReport) -> dict[str, float]:
+    """The scores of an evaluation as one flat dict, for trackers and `whet train metrics`.
+
+    eval/version                        policy version that was evaluated
+    eval/<env>/reward, pass@k, ...      at the evaluation's own temperature
+    eval/<env>/greedy/reward, ...       greedily as well
+    eval/<env>/<member>/reward, ...     of each member of an EnvGroup
+
+    A reward is NaN where every rollout failed.
+    """
+    scores = [one for score in report.scores for one in (score, *score.members)]
+    sampled = {score.environment for score in scores if score.sampling != GREEDY}
+    found = {"eval/version": float(report.version)}
+    for score in scores:
+        also_greedy = score.sampling == GREEDY and score.environment in sampled
+        prefix = f"eval/{score.environment}/greedy" if also_greedy else f"eval/{score.environment}"
+        found |= {f"{prefix}/{name}": value for name, value in _values(score).items()}
+    return found
+
+
+def _values(score: EvalScore) -> dict[str, float]:
+    return {
+        **score.metrics,
+        **{f"pass@{k}": value for k, value in score.pass_at_k.items()},
+        "reward": score.reward,
+        "errored_frac": score.errors / score.rollouts if score.rollouts else 0.0,
+    }

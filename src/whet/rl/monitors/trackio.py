@@ -12,9 +12,8 @@ from typing import Any
 
 from whet.errors import MissingExtraError, RunError
 from whet.rl.monitors.config import TrackioConfig
-from whet.rl.monitors.evaluation_metrics import evaluation_metrics
-from whet.rl.monitors.protocol import EvalReport, Outcome, RunPlan, StepReport
-from whet.rl.monitors.quiet import quietly
+from whet.rl.monitors.log import quietly
+from whet.rl.monitors.protocol import EvalReport, Outcome, RunPlan, StepReport, evaluation_metrics
 from whet.system.files import json_line, write_whole
 
 RUN = "trackio.json"

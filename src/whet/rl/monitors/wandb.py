@@ -16,9 +16,8 @@ from typing import Any
 from whet.errors import ConfigError, MissingExtraError
 from whet.messages import readable_text
 from whet.rl.monitors.config import WandbConfig
-from whet.rl.monitors.evaluation_metrics import evaluation_metrics
-from whet.rl.monitors.protocol import EvalReport, Outcome, RunPlan, StepReport
-from whet.rl.monitors.quiet import quietly
+from whet.rl.monitors.log import quietly
+from whet.rl.monitors.protocol import EvalReport, Outcome, RunPlan, StepReport, evaluation_metrics
 from whet.system.files import write_whole
 
 logger = logging.getLogger(__name__)

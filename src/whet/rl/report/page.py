@@ -15,7 +15,6 @@ from whet.display.text import number
 from whet.rl.doctor.finding import DoctorFinding
 from whet.rl.monitors.progress import Comparison, Difference, compare
 from whet.rl.report.data import RunData
-from whet.rl.report.findings import findings_html
 from whet.rl.report.samples import Pair, TrainedGroup, before_and_after, trained_samples
 from whet.system.terminal import duration
 
@@ -170,4 +169,25 @@ def _rollout(label: str, row: Mapping[str, Any]) -> Html:
         tag("header", tag("b", label), tag("span", facts)),
         messages_html(row.get("completion")),
         class_="rollout",
+    )
+
+
+def findings_html(findings: Sequence[DoctorFinding]) -> Html:
+    """What is wrong, what shows it, and what to change; nothing where nothing is wrong."""
+    if not findings:
+        return join()
+    return join(tag("h2", "What the doctor found"), *map(_finding, findings))
+
+
+def _finding(finding: DoctorFinding) -> Html:
+    changes = [tag("li", tag("b", "Change: "), change.text) for change in finding.changes]
+    evidence = [tag("li", line) for line in finding.evidence]
+    return join(
+        tag(
+            "h3",
+            tag("span", finding.severity, class_="down" if finding.severity == "error" else None),
+            ": ",
+            finding.what,
+        ),
+        tag("ul", *evidence, *changes),
     )

@@ -19,11 +19,10 @@ from whet.inference.loading import load_policy, read_model
 from whet.rl.config import InferenceConfig
 from whet.rl.learner.make import make_learner
 from whet.rl.loop.evaluation import Evaluation
-from whet.rl.monitors import Monitor, announce, console_and_others
+from whet.rl.monitors import Monitor, announce, console_and_others, trackers
 from whet.rl.monitors.log import run_log
 from whet.rl.monitors.protocol import EvalReport, Outcome, RunPlan
 from whet.rl.monitors.redaction import Redactor
-from whet.rl.monitors.trackers import trackers
 from whet.rl.preflight import load_held_out
 from whet.rl.sft.batches import Batches
 from whet.rl.sft.config import VALIDATION_LOSS, SftConfig
@@ -37,8 +36,15 @@ from whet.rl.storage.status import Status
 from whet.rl.storage.weight_directory import weights_directory
 from whet.rl.supervision.budgets import Budget
 from whet.rl.supervision.ending import Ending
-from whet.rl.supervision.finishing import end_the_process, export_weights, stall, with_report
-from whet.rl.supervision.stopping import StopRequested, explain_failure, stop_on_signals
+from whet.rl.supervision.stopping import (
+    StopRequested,
+    end_the_process,
+    explain_failure,
+    export_weights,
+    stall,
+    stop_on_signals,
+    with_report,
+)
 from whet.rl.supervision.watchdog_engine import WatchedEngine
 from whet.rl.supervision.watchdog_thread import Watchdog
 from whet.system import cancellation

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from whet.rl.monitors.protocol import EvalReport, Outcome, RunPlan, StepReport
-from whet.rl.supervision.process_identity import began
+from whet.rl.supervision.processes import began
 from whet.rl.supervision.watchdog import STALLED
 from whet.system.files import json_line, write_whole
 

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from whet.errors import RunError
-from whet.rl.monitors.evaluation_metrics import evaluation_metrics
-from whet.rl.monitors.protocol import EvalReport
+from whet.rl.monitors.protocol import EvalReport, evaluation_metrics
 from whet.rl.stored.stored_run import StoredRun
 
 Row = dict[str, Any]

@@ -1,9 +1,8 @@
-"""One run as its directory tells it: whether somebody is at it, how far it came, and how to continue it."""
+"""One run as its directory describes it: whether a process holds it, how far it came, and how to continue it."""
 
 from __future__ import annotations
 
 import difflib
-import fcntl
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +16,8 @@ from whet.rl.config import RunConfig
 from whet.rl.monitors.jsonl import EVALS, read_evaluations
 from whet.rl.monitors.protocol import EvalReport
 from whet.rl.storage.checkpoints import fault_of
-from whet.rl.storage.run_directory import LOCK, RunDirectory
+from whet.rl.storage.run_directory import RunDirectory
+from whet.rollouts.row_log import is_locked
 from whet.system.files import read_lines
 
 RUNS: Path = RunConfig.model_fields["runs_directory"].default
@@ -27,12 +27,12 @@ ENDED = ("finished", "failed", "interrupted", DIED)
 
 @dataclass(frozen=True, slots=True)
 class StoredRun:
-    """A run directory; files other than its config and status are read when they are asked for."""
+    """A run directory; files other than its config and status are read on demand."""
 
     path: Path
     config: dict[str, Any]
     status: dict[str, Any]
-    state: str  # that of status.json; `died` where it says running and nobody is at it; `unknown` without a status
+    state: str  # that of status.json; `died` where it says running and no process holds it; `unknown` without a status
     fault: str | None = None  # why its config or status cannot be read, where it is listed nevertheless
 
     @property
@@ -106,7 +106,7 @@ def open_run(run: str | Path) -> StoredRun:
 def find_runs(folder: Path = RUNS) -> list[StoredRun]:
     """The runs directly below a folder, the latest sign of life first.
 
-    One whose config or status cannot be read has a `fault` in place of them. Raises `RunError` where there is no such
+    One whose config or status cannot be read has a `fault` instead of them. Raises `RunError` where there is no such
     folder.
     """
     if not folder.is_dir():
@@ -140,15 +140,3 @@ def state_of(path: Path, status: Mapping[str, Any]) -> str:
     """What `status.json` says, unless it says that the run goes on and its lock is free: then its process is gone."""
     said = str(status.get("state", "unknown"))
     return DIED if said not in ("unknown", *ENDED) and not is_locked(path) else said
-
-
-def is_locked(path: Path) -> bool:
-    """Whether a process has the run open; the kernel frees the lock of one that died."""
-    try:
-        with (path / LOCK).open("r") as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except BlockingIOError:
-        return True
-    return False

@@ -12,7 +12,7 @@ from whet.display.columns import print_fact, print_rows
 from whet.display.text import number
 from whet.errors import RunError
 from whet.rl.doctor import line
-from whet.rl.monitors.evaluation_metrics import evaluation_metrics
+from whet.rl.monitors.protocol import evaluation_metrics
 from whet.rl.stored.compare import RunComparison
 from whet.rl.stored.config_changes import changed
 from whet.rl.stored.series import HEADLINES, curve, held_out

@@ -2,7 +2,7 @@
 
 The process loads the model, listens on a Unix socket in the run's private directory, and answers `RemoteEngine` in the
 run's own process, which renders, parses and scores. It ends with its parent, however that ends, and leaves Ctrl-C to
-it. What it warns of is told by `log`.
+it. Its warnings are passed on by `log`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Any
 
 from whet.errors import MissingExtraError, TrainingError, WhetError
 from whet.inference.remote.remote_engine import RemoteEngine
-from whet.rl.supervision.child import follow_parent, process_context
 from whet.rl.supervision.child_log import ChildLog, tell_parent
+from whet.rl.supervision.processes import follow_parent, process_context
 from whet.system.loading_time import rare_collections
 
 READY_WITHIN_S = 1800.0
