@@ -17,15 +17,15 @@ from pathlib import Path
 
 from rich.console import Console
 
+from whet.evals.analysis.summary import EvalSummary
 from whet.evals.live.progress import SessionFacts, SessionProgress
 from whet.evals.live.views import footer, live_view
 from whet.evals.observer import PlannedEval
-from whet.evals.plan import plan_evals
+from whet.evals.planning.plan import plan_evals
+from whet.evals.printing import print_summaries
 from whet.evals.report.data import read_report
 from whet.evals.report.page import page
-from whet.evals.session import run_evals
-from whet.evals.summary import EvalSummary
-from whet.evals.view import print_summaries
+from whet.evals.sessions.session import run_evals
 from whet.types import RolloutOutput
 from whet.viewer.app import Viewer
 from whet.viewer.store import open_store

@@ -25,13 +25,13 @@ from pathlib import Path
 from typing import IO
 
 SERVER = Path(__file__).with_name("warm_server.py")
-TRAINING = ("peft", "transformers", "whet.cli.main", "whet.evals.view", "whet.inference.loading", "whet.rl.run")
+TRAINING = ("peft", "transformers", "whet.cli.main", "whet.evals.printing", "whet.inference.loading", "whet.rl.run")
 WATCHING = (
     "openai",
     "whet.cli.eval",
     "whet.cli.view",
     "whet.evals.live.view",
-    "whet.evals.session",
+    "whet.evals.sessions.session",
     "whet.viewer.app",
     "whet.rl.monitors.console",
 )

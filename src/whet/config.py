@@ -258,6 +258,16 @@ def split_lists(layer: dict[str, Any], model: type[BaseModel]) -> None:
             layer[name] = [text] if Path in _inner(field.annotation) else [part.strip() for part in text.split(",")]
 
 
+def resolve_paths(layer: dict[str, Any], names: Sequence[str], folder: Path) -> None:
+    """Make the paths, or lists of paths, of these names relative to `folder`, in place."""
+    for name in names:
+        value = layer.get(name)
+        if isinstance(value, str):
+            layer[name] = str(folder / Path(value).expanduser())
+        elif isinstance(value, list):
+            layer[name] = [str(folder / Path(item).expanduser()) for item in value]
+
+
 def part_of(model: type[BaseModel], name: str, fields: Sequence[str]) -> type[StrictModel]:
     """A config with these fields of `model` alone, each of which may be left out."""
     chosen = {field: model.model_fields[field] for field in fields}

@@ -18,7 +18,7 @@ from whet.config import options_of
 from whet.errors import EnvironmentLoadError
 from whet.evals.config import EvalConfig
 from whet.evals.observer import EvalObserver
-from whet.evals.session import EvaluationsInterrupted, Unfinished
+from whet.evals.sessions.session import EvaluationsInterrupted, Unfinished
 
 
 @dataclass
@@ -49,11 +49,11 @@ class Room:
 @pytest.fixture
 def room(monkeypatch: pytest.MonkeyPatch) -> Room:
     room = Room()
-    monkeypatch.setattr("whet.evals.session.run_evals", room.run_evals)
+    monkeypatch.setattr("whet.evals.sessions.session.run_evals", room.run_evals)
     # It cannot be undone, and would hold for every test after this one.
     monkeypatch.setattr("whet.evals.offline.go_offline", room.go_offline)
     monkeypatch.setattr(
-        "whet.evals.view.print_summaries",
+        "whet.evals.printing.print_summaries",
         lambda summaries: print(*(f"mean reward {summary.reward}" for summary in summaries)),
     )
     return room

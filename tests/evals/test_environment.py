@@ -11,7 +11,7 @@ from whet.errors import ConfigError, DatasetError
 from whet.evals.config import EvalConfig
 from whet.evals.environment import apply_settings
 from whet.evals.parsing import parse_failed
-from whet.evals.rows import select_rows
+from whet.evals.sessions.evaluation import select_rows
 
 
 def environment(**settings: Any) -> whet.SingleTurnEnv:

@@ -13,8 +13,7 @@ import pytest
 
 from whet.clients.scripted import ScriptedClient
 from whet.envs.singleturn_env import SingleTurnEnv
-from whet.evals.evaluate import evaluate_environment, sampling_name
-from whet.evals.seeds import rollout_seed
+from whet.evals.evaluate import evaluate_environment, rollout_seed, sampling_name
 from whet.rollouts.results import load_outputs
 from whet.rollouts.totals import EvalScore
 from whet.rubrics.rubric import Rubric

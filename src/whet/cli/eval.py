@@ -18,7 +18,7 @@ from whet.config import options_of
 from whet.evals.config import EvalConfig
 
 if TYPE_CHECKING:
-    from whet.evals.summary import EvalSummary
+    from whet.evals.analysis.summary import EvalSummary
 
 app = typer.Typer(rich_markup_mode=None)
 app.command("list")(eval_stored.list_evaluations)
@@ -76,7 +76,7 @@ def run(
     if json_output:
         print_json(summaries[0] if len(summaries) == 1 else {"evaluations": summaries})
     else:
-        from whet.evals.view import print_summaries
+        from whet.evals.printing import print_summaries
 
         print_summaries(summaries)
     if any(summary.reward is None for summary in summaries):  # every rollout of one failed
@@ -85,7 +85,7 @@ def run(
 
 def _evaluate(targets: Sequence[str], given: dict[str, Any], json_output: bool) -> list[EvalSummary]:
     from whet.evals.offline import go_offline
-    from whet.evals.plan import plan_evals
+    from whet.evals.planning.plan import plan_evals
     from whet.system.env_files import load_env_files
 
     configs = plan_evals(targets, given, note=lambda line: print(line, file=sys.stderr, flush=True))
@@ -99,7 +99,7 @@ def _evaluate(targets: Sequence[str], given: dict[str, Any], json_output: bool) 
         if not all(config.local for config in configs):
             stack.enter_context(extra("openai", "a model behind an endpoint"))
         from whet.evals.live import open_view
-        from whet.evals.session import EvaluationsInterrupted, run_evals
+        from whet.evals.sessions.session import EvaluationsInterrupted, run_evals
 
         try:
             return run_evals(configs, open_view(quiet=json_output))

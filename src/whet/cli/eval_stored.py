@@ -24,13 +24,13 @@ def list_evaluations(
       whet eval list
       whet eval list runs --json
     """
-    from whet.evals.stored import list_stored
+    from whet.evals.stored.stored import list_stored
 
     heads = list_stored(folder)
     if json_output:
         print_json({"evaluations": heads})
         return
-    from whet.evals.tables import print_heads
+    from whet.evals.printing import print_heads
 
     print_heads(heads)
 
@@ -45,13 +45,13 @@ def show(
     Examples:
       whet eval show outputs/evals/reverse-text--whet--tiny/1f2e3d4c
     """
-    from whet.evals.stored import open_stored
+    from whet.evals.stored.stored import open_stored
 
     summary = open_stored(path).summary()
     if json_output:
         print_json(summary)
         return
-    from whet.evals.view import print_summary
+    from whet.evals.printing import print_summary
 
     print_summary(summary)
 
@@ -69,15 +69,15 @@ def compare_evaluations(
       whet eval compare outputs/evals/a outputs/evals/b
       whet eval compare outputs/evals/a outputs/evals/b --top 20
     """
-    from whet.evals.compare import compare
-    from whet.evals.stored import open_stored
+    from whet.evals.analysis.compare import compare
+    from whet.evals.stored.stored import open_stored
 
     first, second = open_stored(before), open_stored(after)
     comparison = compare(first.rows(), second.rows())
     if json_output:
         print_json(comparison)
         return
-    from whet.evals.view import print_comparison
+    from whet.evals.printing import print_comparison
 
     print_comparison(comparison, f"{first.name} ({before})", f"{second.name} ({after})", top)
 
@@ -121,7 +121,7 @@ def export(
       whet eval export outputs/evals/reverse-text--whet--tiny/1f2e3d4c
       whet eval export outputs/evals/reverse-text--whet--tiny/1f2e3d4c --format parquet --to rollouts.parquet
     """
-    from whet.evals.export import export as write
+    from whet.evals.stored.export import export as write
 
     exported = write(path, format, to, overwrite=overwrite)
     print_result({"rollouts": exported.rollouts, "saved": str(exported.path)}, json_output)

@@ -1,8 +1,9 @@
-"""The environment of an evaluation: found, loaded with its arguments, and set as `-x` says."""
+"""Environments of evaluations: loaded with their arguments, with the settings of `-x`, each once in a session."""
 
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,7 +17,7 @@ from whet.evals.offline import go_offline
 
 
 def open_environment(config: EvalConfig) -> Environment:
-    """The environment that `config` names, ready to be evaluated; to be closed by whoever asked.
+    """The environment that `config` names, ready to be evaluated; the caller closes it.
 
     Raises `EnvironmentLoadError` for one that cannot be had, and `ConfigError` for a setting that it has not.
     """
@@ -67,3 +68,33 @@ def _check_kind(env: Environment, name: str, value: Any) -> None:
             if value is not None and not right:
                 raise ConfigError(f"-x: '{name}' should be {should_be} (got {value!r:.80}).")
             return
+
+
+class Environments:
+    """An environment for each way to load one; evaluations that differ by model or sampling alone share it."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, Environment] = {}
+
+    def open(self, config: EvalConfig, concurrency: int) -> Environment:
+        """The environment of an evaluation, of which this process runs `concurrency` rollouts at once.
+
+        Raises `WhetError` where it cannot be had.
+        """
+        key = json.dumps([config.environment, config.env_args, config.extra_env_kwargs, concurrency], default=str)
+        if key not in self._open:
+            env = self._open[key] = open_environment(config)
+            env.set_concurrency(concurrency)
+        return self._open[key]
+
+    async def close(self) -> None:
+        """Close all of them; the first that fails to is raised once the others are closed."""
+        failure: BaseException | None = None
+        while self._open:
+            _, env = self._open.popitem()
+            try:
+                await env.close()
+            except Exception as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure

@@ -2,12 +2,13 @@
 
 The seed of a rollout depends on the evaluation's seed, its task and its place in the group alone, so that scores repeat
 whatever finishes first, and two policies evaluated with the same seed differ by their weights alone. What the numbers
-mean is in `summary.py`; saving and printing are `run.py` and `view.py`.
+mean is in `analysis/summary.py`; evaluations that are saved are run by `sessions/`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +18,6 @@ from typing import Any, cast
 from whet.clients.client import Client
 from whet.envs.env_group import held_out_rows, member_names, member_of
 from whet.envs.environment import Environment
-from whet.evals.seeds import rollout_seed
 from whet.rollouts.groups import run_group
 from whet.rollouts.limits import gather, rollout_limit
 from whet.rollouts.token_rows import rollout_row
@@ -165,3 +165,9 @@ def sampling_name(sampling_args: Mapping[str, Any]) -> str:
 
 def _mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values) if values else math.nan
+
+
+def rollout_seed(seed: int, example_id: object, index: int) -> int:
+    """A seed in [0, 2**63) for the rollout in place `index` of a task's group."""
+    digest = hashlib.blake2b(f"eval/{seed}/{example_id}/{index}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1

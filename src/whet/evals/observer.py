@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from whet.evals.summary import EvalSummary
+from whet.evals.analysis.summary import EvalSummary
 from whet.types import RolloutOutput
 
 

@@ -20,10 +20,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from whet.config import read_toml, validate
+from whet.config import read_toml, resolve_paths, validate
 from whet.envs.config.sections import with_files
 from whet.errors import ConfigError, GepaError
-from whet.evals.options import resolve_paths
 from whet.gepa.components import read_seed_prompt
 from whet.gepa.config import EnvSection, GepaConfig
 from whet.gepa.records.run_directory import CONFIG, SearchDirectory

@@ -302,7 +302,7 @@ def test_files_of_a_training_config_are_relative_to_it_and_the_run_keeps_their_t
 
 
 def test_files_of_an_evaluation_config_are_relative_to_it(package: Path, tmp_path: Path) -> None:
-    from whet.evals.plan import plan_evals
+    from whet.evals.planning.plan import plan_evals
 
     (tmp_path / "best.txt").write_text("Be right.\n")
     config = tmp_path / "eval.toml"

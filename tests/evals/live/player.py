@@ -15,9 +15,9 @@ import logging
 import sys
 from typing import Any
 
+from whet.evals.analysis.summary import summarize
 from whet.evals.live import open_view
 from whet.evals.observer import EvalObserver, PlannedEval
-from whet.evals.summary import summarize
 from whet.types import RolloutOutput
 
 ENVIRONMENTS = ("arithmetic", "reverse-text", "calculator", "wordle")

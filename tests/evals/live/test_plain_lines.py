@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from whet.evals.analysis.summary import summarize
 from whet.evals.live.lines import PlainLines
-from whet.evals.summary import summarize
 
 NAMES = {"environment": "arithmetic", "model": "whet/tiny", "sampling": "temperature 1"}
 

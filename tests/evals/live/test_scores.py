@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from whet.evals.analysis.statistics import clustered_mean
 from whet.evals.live.scores import Scores
-from whet.evals.statistics import clustered_mean
 from whet.rollouts.totals import PassAtK
 
 ROLLOUTS = 3

@@ -14,11 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from whet.errors import RunError
-from whet.evals.export import export
 from whet.evals.report import write_report
 from whet.evals.report.data import RANDOM, read_report
 from whet.evals.report.page import MOST_TASKS
-from whet.evals.stored import open_stored
+from whet.evals.stored.export import export
+from whet.evals.stored.stored import open_stored
 
 Row = Callable[..., dict[str, Any]]
 Stored = Callable[..., Path]

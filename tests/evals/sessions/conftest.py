@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from whet.clients.scripted import ScriptedClient
+from whet.evals.analysis.summary import EvalSummary
 from whet.evals.config import EvalConfig
 from whet.evals.observer import PlannedEval
-from whet.evals.session import run_evals
-from whet.evals.summary import EvalSummary
+from whet.evals.sessions.session import run_evals
 from whet.rollouts.results import load_metadata, load_outputs
 from whet.types import RolloutOutput
 

@@ -148,7 +148,7 @@ def test_a_changed_environment_is_refused(done: Any) -> None:
 
 def test_tasks_that_are_not_the_same_any_more_are_refused(done: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [{"example_id": number, "prompt": [{"role": "user", "content": "new"}]} for number in range(3)]
-    monkeypatch.setattr("whet.evals.evaluation.select_rows", lambda env, config: rows)
+    monkeypatch.setattr("whet.evals.sessions.evaluation.select_rows", lambda env, config: rows)
     with pytest.raises(RunError, match="the first 3 are not those that were attempted"):
         done.run(done.config(resume=done.directory()))
 

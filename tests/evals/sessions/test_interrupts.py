@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from whet.errors import EndpointError
-from whet.evals.session import EvaluationsInterrupted
+from whet.evals.sessions.session import EvaluationsInterrupted
 
 
 @pytest.mark.parametrize(("workers", "number"), [(1, signal.SIGINT), (2, signal.SIGTERM)])

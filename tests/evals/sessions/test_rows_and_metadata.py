@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from whet.errors import ConfigError, DatasetError, ModelLoadError, WhetError
-from whet.evals.session import worker_count
+from whet.evals.sessions.session import worker_count
 
 
 def test_rows_stand_in_the_order_of_tasks_and_say_which_attempt_they_are(room: Any) -> None:
@@ -81,7 +81,7 @@ def test_a_failed_rollout_is_tried_again_as_often_as_asked(room: Any, monkeypatc
 
 def test_two_tasks_with_one_id_are_refused(room: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [{"example_id": 4, "prompt": []}, {"example_id": 4, "prompt": []}]
-    monkeypatch.setattr("whet.evals.evaluation.select_rows", lambda env, config: rows)
+    monkeypatch.setattr("whet.evals.sessions.evaluation.select_rows", lambda env, config: rows)
     with pytest.raises(DatasetError, match="example_id 4"):
         room.run(room.config())
 

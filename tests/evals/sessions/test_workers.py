@@ -51,7 +51,7 @@ def test_results_are_the_same_whatever_the_number_of_workers(room: Any, model: A
 def test_the_tiny_model_says_the_same_to_workers(tmp_path: Path) -> None:
     from whet.evals.config import EvalConfig
     from whet.evals.observer import Unwatched
-    from whet.evals.session import run_evals
+    from whet.evals.sessions.session import run_evals
     from whet.rollouts.results import load_outputs
 
     found = []
@@ -128,7 +128,7 @@ def test_a_mistake_found_in_a_worker_ends_the_session_with_its_message(room: Any
 
 def test_a_task_that_cannot_be_sent_is_named(room: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [{"example_id": 0, "prompt": [{"role": "user", "content": "q"}], "checker": lambda: None}]
-    monkeypatch.setattr("whet.evals.evaluation.select_rows", lambda env, config: rows)
+    monkeypatch.setattr("whet.evals.sessions.evaluation.select_rows", lambda env, config: rows)
     with pytest.raises(ConfigError, match="task 0 has a column 'checker' that cannot be sent"):
         room.run(room.config(workers=2, max_concurrent=2))
 
@@ -161,7 +161,7 @@ def test_a_model_that_cannot_be_loaded_ends_the_session_before_a_rollout_asks_fo
     from whet.errors import ModelLoadError
     from whet.evals.config import EvalConfig
     from whet.evals.observer import Unwatched
-    from whet.evals.session import run_evals
+    from whet.evals.sessions.session import run_evals
 
     (tmp_path / "torn").mkdir()
     config = EvalConfig(

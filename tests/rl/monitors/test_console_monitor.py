@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from whet.evals.compare import paired_difference
+from whet.evals.analysis.compare import paired_difference
 from whet.rl.monitors.console import ConsoleMonitor
 from whet.rl.monitors.jsonl import JsonlMonitor
 from whet.rl.monitors.progress import Progress, compare

@@ -19,7 +19,7 @@ from whet.authoring.review.findings import CODES
 from whet.config import StrictModel, parse_toml, validate
 from whet.envs.loading import Location
 from whet.errors import ConfigError
-from whet.evals.defaults import EvalDefaults
+from whet.evals.planning.defaults import EvalDefaults
 
 MAX_FILES = 2000
 MAX_TEXT = 1 << 20  # bytes of a file

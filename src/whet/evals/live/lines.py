@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from rich.console import Console
 from rich.text import Text
 
+from whet.evals.analysis.summary import EvalSummary
 from whet.evals.live.progress import SessionProgress
 from whet.evals.live.views import plan_line, progress_line
 from whet.evals.observer import PlannedEval
-from whet.evals.summary import EvalSummary
 from whet.system.terminal import duration, safe_text
 from whet.types import RolloutOutput
 

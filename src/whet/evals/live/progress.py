@@ -14,9 +14,9 @@ from typing import Any
 
 from whet.clients.usage import JUDGE_USAGE
 from whet.envs.env_group import member_of
+from whet.evals.analysis.statistics import Estimate
 from whet.evals.live.scores import Scores
 from whet.evals.observer import PlannedEval
-from whet.evals.statistics import Estimate
 from whet.types import RolloutOutput
 
 SLOWEST = 5

@@ -1,14 +1,14 @@
 """Rewards of an evaluation that is running: their mean with its interval, and pass@k, from sums alone.
 
-The figures are those of `summary.py`, but a task is forgotten once all its rollouts are there, so that watching a
-million rollouts takes no more memory than watching a hundred. What is remembered is one entry for each task in flight.
+The figures are those of `analysis/summary.py`, but a task is dropped once all its rollouts are there: memory grows with
+the tasks in flight, and a million rollouts take no more of it than a hundred.
 """
 
 from __future__ import annotations
 
 import math
 
-from whet.evals.statistics import Estimate, clustered_estimate
+from whet.evals.analysis.statistics import Estimate, clustered_estimate
 from whet.rollouts.totals import PassAtK
 
 

@@ -14,10 +14,10 @@ from rich.text import Text
 
 from whet.display.live.keyboard import Keyboard
 from whet.display.live.painter import Painter
+from whet.evals.analysis.summary import EvalSummary
 from whet.evals.live.progress import SAMPLES, SessionProgress
 from whet.evals.live.views import footer, live_view
 from whet.evals.observer import PlannedEval
-from whet.evals.summary import EvalSummary
 from whet.system.terminal import safe_text
 from whet.types import RolloutOutput
 

@@ -13,9 +13,9 @@ from rich.text import Text
 
 from whet.display.panel import sample_panel
 from whet.display.text import number, usage_text
+from whet.evals.analysis.statistics import Estimate
 from whet.evals.live.progress import EvalFacts, EvalLine, SessionFacts
 from whet.evals.observer import PlannedEval
-from whet.evals.statistics import Estimate
 from whet.system.terminal import duration, safe_text
 
 LABEL = 11

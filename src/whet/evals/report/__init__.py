@@ -6,7 +6,7 @@ from pathlib import Path
 
 from whet.evals.report.data import read_report
 from whet.evals.report.page import page
-from whet.evals.streaming import find_results
+from whet.evals.stored.streaming import find_results
 from whet.system.files import write_whole
 
 REPORT = "report.html"

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from whet.evals.analysis.summary import EvalSummary, SummaryBuilder
 from whet.evals.evaluate import sampling_name
-from whet.evals.streaming import stream_rows
-from whet.evals.summary import EvalSummary, SummaryBuilder
+from whet.evals.stored.streaming import stream_rows
 from whet.rollouts.results import load_metadata
 from whet.types import RolloutOutput
 from whet.viewer.entries import question_of

@@ -11,10 +11,10 @@ from whet.display.document import SORT_SCRIPT, document
 from whet.display.histogram import histogram, svg_histogram
 from whet.display.html import Html, join, tag
 from whet.display.text import number, usage_text
-from whet.evals.readiness import Readiness
+from whet.evals.analysis.readiness import Readiness
+from whet.evals.analysis.statistics import Estimate, Percentiles, spread
+from whet.evals.analysis.summary import EvalSummary, MemberSummary
 from whet.evals.report.data import ReportData, Task
-from whet.evals.statistics import Estimate, Percentiles, spread
-from whet.evals.summary import EvalSummary, MemberSummary
 from whet.system.terminal import duration
 from whet.types import RolloutOutput
 

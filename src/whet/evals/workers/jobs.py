@@ -8,8 +8,8 @@ from typing import Any, Protocol, cast
 
 from whet.clients.client import Client
 from whet.envs.environment import Environment
+from whet.evals.evaluate import rollout_seed
 from whet.evals.parsing import parse_failed
-from whet.evals.seeds import rollout_seed
 from whet.rollouts.groups import OnRollout, run_group
 from whet.rollouts.limits import Limit
 from whet.rollouts.results import row_line, state_to_output

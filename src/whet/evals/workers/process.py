@@ -28,7 +28,7 @@ from whet.clients.usage import charge
 from whet.envs.environment import Environment
 from whet.errors import WhetError
 from whet.evals.config import EvalConfig
-from whet.evals.environments import Environments
+from whet.evals.environment import Environments
 from whet.evals.model import Models
 from whet.evals.workers.frames import LENGTH_BYTES, Channel, error_from_words, error_to_words
 from whet.evals.workers.jobs import Job, Recipe, attempt

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 from whet.clients.client import Client
 from whet.envs.environment import Environment
-from whet.evals.grouping import needs_groups
 from whet.evals.parsing import parse_failed
+from whet.evals.sessions.grouping import needs_groups
 from whet.gepa.calls.calls import Attempt
 from whet.gepa.calls.outage import endpoint_failure
 from whet.gepa.components import with_components

@@ -19,7 +19,7 @@ from typing import Any
 
 from whet.errors import GepaError, RunError
 from whet.evals.config import EvalConfig
-from whet.evals.identity import differences, digest_of_tasks, environment_source, model_files
+from whet.evals.sessions.identity import differences, digest_of_tasks, environment_source, model_files
 from whet.gepa.config import GepaConfig
 from whet.gepa.splits import Splits
 from whet.gepa.types import Candidate

@@ -18,7 +18,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, cast
 
 from whet.errors import GepaError, MissingExtraError
-from whet.evals.compare import paired_difference
+from whet.evals.analysis.compare import paired_difference
 from whet.gepa.config import GepaConfig
 from whet.gepa.reflection.rollout_records import make_records
 from whet.gepa.search.acceptance import Criterion, gate, gate_chance, race_order

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from whet.evals.readiness import Verdict
-from whet.evals.stored import open_stored
+from whet.evals.analysis.readiness import Verdict
+from whet.evals.stored.stored import open_stored
 from whet.rl.doctor.finding import SEVERITIES, Severity, most_urgent_first
 from whet.rl.doctor.finding import Advice as Advice
 from whet.rl.doctor.finding import DoctorFinding as DoctorFinding

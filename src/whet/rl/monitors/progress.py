@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from whet.evals.compare import paired_difference
+from whet.evals.analysis.compare import paired_difference
 from whet.rl.monitors.protocol import EvalReport, RunPlan, StepReport
 from whet.rollouts.totals import EvalScore
 
@@ -148,7 +148,7 @@ class Comparison:
 def compare(before: EvalReport | None, after: EvalReport | None) -> tuple[list[str], list[Comparison]]:
     """The ways of sampling, and a row per environment, member and exact match, with the means over environments last.
 
-    A reward's interval is of the differences of tasks that both sides have (`whet.evals.compare`).
+    A reward's interval is of the differences of tasks that both sides have (`whet.evals.analysis.compare`).
     """
     sides = [_by_name(report) for report in (before, after)]
     found = {**sides[0], **sides[1]}

@@ -1,0 +1,1 @@
+"""What the rows of an evaluation say: scores with their uncertainty, comparison, readiness for training."""

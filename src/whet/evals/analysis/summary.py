@@ -1,0 +1,271 @@
+"""What an evaluation says: scores with their uncertainty, what went wrong, what it cost, and whether to train on it.
+
+Pure: result rows (`results.jsonl`) in, an `EvalSummary` out; the same rows give the same summary in whatever order they
+come. Rows are added one by one and not kept: memory grows by a few numbers a rollout, never by its text. Errored
+rollouts are counted and left out of every mean of rewards and metrics; time, tokens and cost are those of all rollouts,
+for the failed ones were waited and paid for too.
+"""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from whet.clients.usage import JUDGE_USAGE
+from whet.envs.env_group import member_of
+from whet.evals.analysis.readiness import Readiness, readiness
+from whet.evals.analysis.statistics import Estimate, Percentiles, clustered_mean, percentiles
+from whet.rollouts.totals import ExactSum, Totals
+from whet.types import RolloutOutput
+
+SHOWN = ("example_id", "prompt", "completion", "reward")
+"""What of a row is kept of the best and the worst rollout."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberSummary:
+    """One member of an `EnvGroup`."""
+
+    examples: int
+    rollouts: int
+    errors: int
+    reward: Estimate | None
+
+
+@dataclass(frozen=True, slots=True)
+class EvalSummary:
+    """One environment, one model."""
+
+    environment: str
+    model: str
+    sampling: str
+    examples: int
+    rollouts_per_example: int
+    rollouts: int
+    errors: int
+    error_kinds: dict[str, int]  # by class of error, most frequent first
+    truncated_frac: float | None  # of the rollouts that did not fail
+    parse_failed_frac: float | None  # of the rollouts whose answer a parser was to read
+    reward: Estimate | None  # None where every rollout failed
+    metrics: dict[str, float]
+    pass_threshold: float
+    pass_at_k: dict[str, float]
+    pass_all_k: dict[str, float]
+    input_tokens: float | None  # a rollout, on average
+    output_tokens: float | None
+    input_token_percentiles: Percentiles | None
+    output_token_percentiles: Percentiles | None
+    rollout_seconds: Percentiles | None  # from a rollout's start to its last turn, without its scoring
+    cost: float | None  # dollars for all rollouts, where the endpoint's price is known
+    judge_usage: dict[str, float]  # input_tokens, output_tokens and, where known, cost of all judges; empty without any
+    seconds: float
+    readiness: Readiness
+    results: Path | None = None
+    samples: list[dict[str, Any]] = field(default_factory=list)  # a few rows, best and worst
+    varied: dict[str, Any] = field(default_factory=dict)  # what a sweep set for this evaluation, by name
+    members: dict[str, MemberSummary] = field(default_factory=dict)  # of an EnvGroup, those with rollouts, by name
+
+
+class SummaryBuilder:
+    """A summary that grows by a row at a time and may be asked for at any time."""
+
+    def __init__(
+        self,
+        *,
+        environment: str,
+        model: str,
+        sampling: str,
+        rollouts_per_example: int,
+        pass_threshold: float,
+        greedy: bool = False,
+        varied: Mapping[str, Any] | None = None,
+        members: Sequence[str] = (),
+    ) -> None:
+        """Begin with no rows.
+
+        Args:
+            environment: what to call the environment.
+            model: what to call the model.
+            sampling: how it is sampled, in words.
+            rollouts_per_example: attempts at each task; pass@k counts tasks that have them all.
+            pass_threshold: reward at or above which a rollout passes.
+            greedy: whether the rollouts of a task have to be alike.
+            varied: what a sweep set for this evaluation, by name.
+            members: of an EnvGroup, as `member_names` has them.
+        """
+        self._names = {"environment": environment, "model": model, "sampling": sampling}
+        self._rollouts_per_example = rollouts_per_example
+        self._pass_threshold = pass_threshold
+        self._greedy = greedy
+        self._varied = dict(varied or {})
+        self._members = {name: _Member() for name in members}
+        self._totals = Totals(rollouts_per_example, pass_threshold)
+        self._rewards: dict[Any, array[float]] = {}  # of every example seen; empty where all of it failed
+        self._kinds: Counter[str] = Counter()
+        self._truncated = 0
+        self._parsed = Counter[bool]()  # whether the parser found no answer
+        self._cost: ExactSum | None = None
+        self._judges: dict[str, ExactSum] = {}
+        self._numbers = {name: array("d") for name in ("input_tokens", "output_tokens", "seconds")}
+        self._best: RolloutOutput | None = None
+        self._worst: RolloutOutput | None = None
+
+    def add(self, row: RolloutOutput) -> None:
+        """Count a rollout that is finished: scored, or failed."""
+        self._totals.add([row])
+        self._count_effort(row)
+        rewards = self._rewards.setdefault(row["example_id"], array("d"))
+        error = row.get("error")
+        if self._members and (member := self._members.get(member_of(row))) is not None:
+            member.add(row["example_id"], None if error is not None else float(row["reward"]))
+        if error is not None:
+            self._kinds[error["error"]] += 1
+            return
+        rewards.append(float(row["reward"]))
+        self._truncated += bool(row["is_truncated"])
+        if row.get("parse_failed") is not None:
+            self._parsed[bool(row["parse_failed"])] += 1
+        if self._best is None or _is_before(row, self._best):
+            self._best = _shown(row)
+        if self._worst is None or not _is_before(row, self._worst):
+            self._worst = _shown(row)
+
+    def _count_effort(self, row: RolloutOutput) -> None:
+        usage = row.get("token_usage") or {}
+        for name in ("input_tokens", "output_tokens"):
+            if name in usage:
+                self._numbers[name].append(usage[name])
+        if "cost" in usage:
+            self._cost = self._cost or ExactSum()
+            self._cost.add(usage["cost"])
+        for name, used in (row.get(JUDGE_USAGE) or {}).items():
+            self._judges.setdefault(name, ExactSum()).add(used)
+        seconds = ((row.get("timing") or {}).get("generation") or {}).get("duration")
+        if seconds:
+            self._numbers["seconds"].append(seconds)
+
+    @property
+    def rollouts(self) -> int:
+        """Rows so far."""
+        return self._totals.num_rollouts
+
+    def averages(self) -> dict[str, Any]:
+        """The fields of `metadata.json` that are computed from rows."""
+        return self._totals.averages()
+
+    def summary(self, *, seconds: float, results: Path | None = None) -> EvalSummary:
+        """What the rows so far say. `seconds` is how long the evaluation took, `results` where it is saved."""
+        averages = self._totals.averages()
+        scored = sum(map(len, self._rewards.values()))
+        parsed = self._parsed.total()
+        parse_failed_frac = self._parsed[True] / parsed if parsed else None
+        usage: Mapping[str, float] = averages["usage"] or {}
+        kinds = sorted(self._kinds.items(), key=lambda item: (-item[1], item[0]))
+        samples = [self._best] if scored == 1 else [self._best, self._worst]
+        return EvalSummary(
+            **self._names,
+            examples=len(self._rewards),
+            rollouts_per_example=self._rollouts_per_example,
+            rollouts=self._totals.num_rollouts,
+            errors=averages["num_errors"],
+            error_kinds=dict(kinds),
+            truncated_frac=self._truncated / scored if scored else None,
+            parse_failed_frac=parse_failed_frac,
+            reward=clustered_mean(self._rewards),
+            metrics=dict(sorted(averages["avg_metrics"].items())),
+            pass_threshold=self._pass_threshold,
+            pass_at_k=averages["pass_at_k"],
+            pass_all_k=averages["pass_all_k"],
+            input_tokens=usage.get("input_tokens"),
+            output_tokens=usage.get("output_tokens"),
+            input_token_percentiles=percentiles(self._numbers["input_tokens"]),
+            output_token_percentiles=percentiles(self._numbers["output_tokens"]),
+            rollout_seconds=percentiles(self._numbers["seconds"]),
+            cost=None if self._cost is None else self._cost.value,
+            judge_usage={name: total.value for name, total in self._judges.items()},
+            seconds=seconds,
+            readiness=readiness(
+                self._rewards,
+                pass_threshold=self._pass_threshold,
+                errors=averages["num_errors"],
+                parse_failed_frac=parse_failed_frac,
+                greedy=self._greedy,
+            ),
+            results=results,
+            samples=[dict(sample) for sample in samples if sample is not None],
+            varied=self._varied,
+            members={name: member.summary() for name, member in self._members.items() if member.rollouts},
+        )
+
+
+class _Member:
+    """The rollouts of one member so far."""
+
+    def __init__(self) -> None:
+        self.rollouts = self.errors = 0
+        self._rewards: dict[Any, array[float]] = {}
+
+    def add(self, example_id: Any, reward: float | None) -> None:
+        rewards = self._rewards.setdefault(example_id, array("d"))
+        self.rollouts += 1
+        if reward is None:
+            self.errors += 1
+        else:
+            rewards.append(reward)
+
+    def summary(self) -> MemberSummary:
+        return MemberSummary(len(self._rewards), self.rollouts, self.errors, clustered_mean(self._rewards))
+
+
+def summarize(
+    rows: Iterable[RolloutOutput],
+    *,
+    environment: str,
+    model: str,
+    sampling: str,
+    rollouts_per_example: int,
+    pass_threshold: float,
+    seconds: float,
+    greedy: bool = False,
+    results: Path | None = None,
+    varied: Mapping[str, Any] | None = None,
+    members: Sequence[str] = (),
+) -> EvalSummary:
+    """The summary of `rows`, in any order."""
+    builder = SummaryBuilder(
+        environment=environment,
+        model=model,
+        sampling=sampling,
+        rollouts_per_example=rollouts_per_example,
+        pass_threshold=pass_threshold,
+        greedy=greedy,
+        varied=varied,
+        members=members,
+    )
+    for row in rows:
+        builder.add(row)
+    return builder.summary(seconds=seconds, results=results)
+
+
+def _shown(row: RolloutOutput) -> RolloutOutput:
+    return RolloutOutput({key: row.get(key) for key in SHOWN})
+
+
+def _is_before(row: RolloutOutput, other: RolloutOutput) -> bool:
+    """Whether `row` stands before `other` among samples: by reward, then task, then what the model said."""
+    mine, theirs = float(row["reward"]), float(other["reward"])
+    if mine != theirs:
+        return mine > theirs
+    if row["example_id"] != other["example_id"]:
+        return _id_key(row["example_id"]) < _id_key(other["example_id"])
+    return json.dumps(row.get("completion"), default=str) < json.dumps(other.get("completion"), default=str)
+
+
+def _id_key(example_id: Any) -> tuple[str, Any]:
+    """Ids of one kind as they are, others by kind: an id is a number or text."""
+    return type(example_id).__name__, example_id

@@ -1,0 +1,252 @@
+"""Evaluations in the terminal: a summary, a comparison, tables. Control characters of models' texts are removed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from whet.display.columns import LABEL, print_fact, print_rows
+from whet.display.panel import sample_panel
+from whet.display.text import number, usage_text
+from whet.evals.analysis.compare import Comparison
+from whet.evals.analysis.readiness import Readiness
+from whet.evals.analysis.statistics import Estimate, Percentiles
+from whet.evals.analysis.summary import EvalSummary, MemberSummary
+from whet.evals.report import REPORT
+from whet.evals.stored.stored import StoredHead
+from whet.system.terminal import duration, safe_text
+
+RIGHT = {"pass@k", "rollouts", "errors", "tokens", "seconds", "cost", "judges"}
+"""Columns of numbers."""
+
+
+def print_summaries(summaries: Sequence[EvalSummary], console: Console | None = None) -> None:
+    """What a session found: one evaluation in full, several as a table with a verdict on each."""
+    if len(summaries) == 1:
+        print_summary(summaries[0], console)
+    else:
+        print_table(summaries, console)
+
+
+def print_summary(summary: EvalSummary, console: Console | None = None) -> None:
+    """The summary, a line a fact, with the best and the worst rollout."""
+    console = console or Console(highlight=False)
+    width = min(console.width, 110)
+    for row, name in zip(summary.samples, ("best rollout", "worst rollout"), strict=False):
+        reward = number(row.get("reward"), 2)
+        console.print(sample_panel(row, f"{name}, task {row['example_id']}: reward {reward}", width, 8))
+    for label, text in summary_lines(summary):
+        print_fact(label, text, console, fold=label not in ("saved", "report"))
+
+
+def summary_lines(summary: EvalSummary) -> list[tuple[str, str]]:
+    """(label, text) for everything known; an empty label continues the line before."""
+    lines = [
+        (
+            "evaluated",
+            f"{safe_text(summary.environment)} with {safe_text(summary.model)}, {summary.sampling}: "
+            f"{summary.examples} tasks x {summary.rollouts_per_example} rollouts in {seconds_text(summary.seconds)}",
+        ),
+        ("reward", _reward(summary.reward)),
+    ]
+    for place, (name, member) in enumerate(summary.members.items()):
+        label = "" if place else "members"
+        lines.append((label, f"{safe_text(name, 60)}: {_reward(member.reward)}{_tasks(member)}"))
+    if summary.varied:
+        lines.insert(1, ("varied", varied_text(summary.varied)))
+    if summary.metrics:
+        lines.append(("metrics", _pairs(summary.metrics)))
+    if summary.pass_at_k:
+        lines.append(("pass@k", f"{_pairs(summary.pass_at_k)} (passed: reward >= {summary.pass_threshold:g})"))
+        lines.append(("pass^k", _pairs(summary.pass_all_k)))
+    if summary.errors:
+        kinds = ", ".join(f"{safe_text(kind, 60)} {count}" for kind, count in summary.error_kinds.items())
+        lines.append(("errors", f"{summary.errors} of {summary.rollouts} rollouts ({kinds}), left out of the means"))
+    if summary.truncated_frac:
+        lines.append(("truncated", f"{summary.truncated_frac:.0%} of the rollouts were cut off"))
+    if summary.parse_failed_frac:
+        lines.append(("unread", f"the parser found no answer in {summary.parse_failed_frac:.0%} of the rollouts"))
+    lines += _effort(summary)
+    if summary.cost is not None:
+        lines.append(("cost", f"${summary.cost:.4f} in all, ${summary.cost / summary.rollouts:.6f} a rollout"))
+    if summary.judge_usage:
+        lines.append(("judges", f"{usage_text(summary.judge_usage)} in all"))
+    lines += _readiness(summary.readiness)
+    if summary.results is not None:
+        lines.append(("saved", str(summary.results)))
+        if (report := summary.results / REPORT).is_file():
+            lines.append(("report", str(report)))
+    return lines
+
+
+def print_comparison(comparison: Comparison, before: str, after: str, top: int, console: Console | None = None) -> None:
+    """B against A: the difference, the verdict, and the tasks that changed most, losses first."""
+    console = console or Console(highlight=False)
+    difference = comparison.difference
+    interval = "" if difference.low is None else f" (95 % interval {difference.low:+.3f} to {difference.high:+.3f})"
+    lines = [
+        ("A", f"{safe_text(before, 300)}: reward {comparison.before:.3f}"),
+        ("B", f"{safe_text(after, 300)}: reward {comparison.after:.3f}"),
+        ("difference", f"{difference.mean:+.3f}{interval}, paired over {len(comparison.changes)} tasks"),
+        ("verdict", comparison.verdict),
+        ("tasks", f"{comparison.worse} worse, {comparison.better} better, {comparison.equal} equal"),
+    ]
+    if comparison.only_before or comparison.only_after:
+        lines.append(("left out", f"{comparison.only_before} tasks only in A, {comparison.only_after} only in B"))
+    for label, text in lines:
+        print_fact(label, text, console)
+    losses = [change for change in comparison.changes if change.difference < 0][:top]
+    gains = [change for change in reversed(comparison.changes) if change.difference > 0][:top]
+    for title, changes in (("worse", losses), ("better", gains)):
+        for number_of, change in enumerate(changes):
+            rewards = f"{change.before:.2f} -> {change.after:.2f}  task {safe_text(change.example_id, 20)}: "
+            label = title if number_of == 0 else ""
+            console.print(Text.assemble((f"{label:<{LABEL}}", "bold"), rewards, safe_text(change.question, 80)))
+
+
+def _reward(reward: Estimate | None) -> str:
+    if reward is None:
+        return "unknown: every rollout failed"
+    if reward.low is None or reward.high is None:
+        return f"{reward.mean:.3f} (one task: no interval)"
+    return f"{reward.mean:.3f} (95 % interval {reward.low:.3f} to {reward.high:.3f}, over tasks)"
+
+
+def _tasks(member: MemberSummary) -> str:
+    errors = f", {member.errors} of {member.rollouts} rollouts failed" if member.errors else ""
+    return f"; {member.examples} task{'' if member.examples == 1 else 's'}{errors}"
+
+
+def _effort(summary: EvalSummary) -> Iterator[tuple[str, str]]:
+    """Tokens and time of a rollout: on average, and how far they spread."""
+    if summary.output_tokens is not None:
+        text = f"{summary.input_tokens or 0:,.0f} in, {summary.output_tokens:,.0f} out a rollout"
+        if summary.output_token_percentiles is not None:
+            text += f" (out: {_percentiles(summary.output_token_percentiles, lambda value: f'{value:,.0f}')})"
+        yield "tokens", text
+    if summary.rollout_seconds is not None:
+        yield "time", f"a rollout: {_percentiles(summary.rollout_seconds, seconds_text)}"
+
+
+def _percentiles(values: Percentiles, text: Callable[[float], str]) -> str:
+    return f"median {text(values.p50)}, 90 % {text(values.p90)}, 99 % {text(values.p99)}"
+
+
+def _readiness(readiness: Readiness) -> Iterator[tuple[str, str]]:
+    text: str = readiness.verdict
+    if readiness.score is not None:
+        text += f" for training: {readiness.measure} {readiness.score:.0%}"
+    if readiness.group_std is not None and readiness.zero_variance_frac is not None:
+        text += (
+            f"; rewards of one task vary by {readiness.group_std:.2f}, "
+            f"{readiness.zero_variance_frac:.0%} of the groups have no variance"
+        )
+    yield "readiness", text
+    for line in readiness.advice:
+        yield "", line
+
+
+def _pairs(values: Mapping[str, float]) -> str:
+    return ", ".join(f"{safe_text(name, 60)} {number(value)}" for name, value in values.items())
+
+
+def print_table(summaries: Sequence[EvalSummary], console: Console | None = None) -> None:
+    """The evaluations of one session, numbered, what a sweep varied in columns of its own.
+
+    What all have in common stands above. Below, by their numbers, what to change for training, and where each is saved.
+    """
+    console = console or Console(highlight=False)
+    rows = [summary_cells(summary) for summary in summaries]
+    common = [name for name in ("environment", "model") if len({row[name] for row in rows}) == 1]
+    if common:
+        print_fact("evaluated", ", ".join(f"{name} {rows[0][name]}" for name in common), console)
+        rows = [{name: value for name, value in row.items() if name not in common} for row in rows]
+    print_rows([{"": str(position), **row} for position, row in enumerate(rows, start=1)], console, RIGHT)
+    advice: dict[str, list[str]] = {}
+    for position, summary in enumerate(summaries, start=1):
+        for line in summary.readiness.advice:
+            advice.setdefault(line, []).append(str(position))
+    for line, numbers in advice.items():
+        print_fact(", ".join(numbers), line, console)
+    for position, summary in enumerate(summaries, start=1):
+        if summary.results is not None:
+            print_fact("saved", f"{position}: {summary.results}", console, fold=False)
+
+
+def summary_cells(summary: EvalSummary) -> dict[str, str]:
+    """One evaluation by column. What is unknown is empty."""
+    varied = {
+        name.removeprefix("args."): value
+        for name, value in summary.varied.items()
+        if name not in ("environment", "model")
+    }
+    largest = max(summary.pass_at_k, key=int, default=None)
+    return {
+        "environment": safe_text(summary.environment, 40),
+        "model": safe_text(summary.model, 40),
+        **{safe_text(name, 30): _value(value) for name, value in varied.items()},
+        "reward": _reward_cell(summary.reward),
+        "pass@k": "" if largest is None else f"@{largest} {summary.pass_at_k[largest]:.3f}",
+        "errors": f"{summary.errors}/{summary.rollouts}",
+        "tokens": "" if summary.output_tokens is None else f"{summary.output_tokens:,.0f}",
+        "seconds": f"{summary.seconds:.1f}",
+        "cost": "" if summary.cost is None else f"${summary.cost:.4f}",
+        "judges": _judges(summary.judge_usage),
+        "readiness": summary.readiness.verdict,
+    }
+
+
+def print_heads(heads: Sequence[StoredHead], console: Console | None = None) -> None:
+    """The list of saved evaluations, a line each; then how to continue those that did not end."""
+    console = console or Console(highlight=False)
+    print_rows([_head_cells(head) for head in heads], console, RIGHT)
+    for head in heads:
+        if head.resume is not None:
+            print_fact("go on", safe_text(head.resume, 4000), console, fold=False)
+
+
+def varied_text(varied: Mapping[str, Any]) -> str:
+    """`temperature=0.5 args.level=2`."""
+    return " ".join(f"{safe_text(name, 30)}={_value(value)}" for name, value in varied.items())
+
+
+def seconds_text(seconds: float) -> str:
+    if seconds < 1:
+        return f"{1000 * seconds:.0f} ms"
+    return f"{seconds:.1f} s" if seconds < 10 else duration(seconds)
+
+
+def _head_cells(head: StoredHead) -> dict[str, str]:
+    return {
+        "date": head.date[:16],
+        "environment": safe_text(head.environment, 40),
+        "model": safe_text(head.model, 40),
+        "varied": varied_text(head.varied),
+        "state": "" if head.state == "finished" else head.state,
+        "reward": "" if head.reward is None else f"{head.reward:.3f}",
+        "rollouts": str(head.rollouts) if head.state == "finished" else f"{head.done}/{head.rollouts}",
+        "errors": str(head.errors),
+        "directory": str(head.directory),
+    }
+
+
+def _reward_cell(reward: Estimate | None) -> str:
+    if reward is None:
+        return ""
+    return f"{reward.mean:.3f}" + ("" if reward.low is None else f" ({reward.low:.3f} to {reward.high:.3f})")
+
+
+def _judges(usage: Mapping[str, float]) -> str:
+    """What they cost; where nobody knows, the tokens they used."""
+    if not usage:
+        return ""
+    if "cost" in usage:
+        return f"${usage['cost']:.4f}"
+    return f"{usage['input_tokens'] + usage['output_tokens']:,.0f} tokens"
+
+
+def _value(value: Any) -> str:
+    return safe_text(f"{value:g}" if isinstance(value, float) else value, 30)

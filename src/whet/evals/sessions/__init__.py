@@ -1,0 +1,1 @@
+"""Running evaluations: their tasks, their directories, resuming."""

@@ -1,0 +1,123 @@
+"""Going on with an evaluation that is there already: whether it is the same one, and which of its rollouts are done.
+
+A rollout is known by its task and its place among that task's attempts. Of several rows for one rollout the last
+counts. Where attempts are scored together, only a whole group counts: its rows stand one after another, in order, and
+a group that was torn apart by a kill is attempted again as a whole.
+"""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from whet.errors import RunError
+from whet.evals.sessions.identity import differences, digest_of_tasks
+from whet.rollouts.results import METADATA, RESULTS, load_metadata
+from whet.rollouts.row_log import read_rows
+
+NOWHERE = -1
+IDENTITY, TASKS, STATE = "identity", "tasks", "state"
+"""Keys of `metadata.json`: what the evaluation is, a digest of its tasks, and running, interrupted or finished."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spots:
+    """Where the row of each rollout begins in `results.jsonl`; rollouts are numbered task by task, place by place."""
+
+    offsets: array[int]  # NOWHERE: there is none
+    failed: bytearray  # 1: it ended in an error
+
+    @classmethod
+    def none(cls, rollouts: int) -> Spots:
+        return cls(array("q", [NOWHERE]) * rollouts, bytearray(rollouts))
+
+    def put(self, number: int, offset: int, failed: bool) -> None:
+        self.offsets[number], self.failed[number] = offset, failed
+
+    def is_done(self, number: int) -> bool:
+        """Whether the rollout need not be run again."""
+        return self.offsets[number] != NOWHERE and not self.failed[number]
+
+    def known(self) -> list[int]:
+        """Where the rows begin, in the order of rollouts."""
+        return [offset for offset in self.offsets if offset != NOWHERE]
+
+
+def check_continues(
+    directory: Path, identity: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], rollouts_per_example: int
+) -> dict[str, Any]:
+    """The metadata of the evaluation in `directory`, once it is sure that this is the one that is asked for.
+
+    Raises `RunError` naming each difference with its old and its new value.
+    """
+    found = load_metadata(directory) if directory.is_dir() else None
+    if found is None:
+        raise RunError(f"--resume: {directory} is no evaluation: there is no {METADATA} in it.")
+    if not isinstance(found.get(IDENTITY), dict):
+        raise RunError(
+            f"--resume: {directory} does not say enough of what was run; it was not written by this `whet eval run`. "
+            "Begin a new evaluation."
+        )
+    lines = differences(found[IDENTITY], identity)
+    examples, attempts = int(found["num_examples"]), int(found["rollouts_per_example"])
+    if len(rows) < examples:
+        lines.append(f"num_examples (-n): was {examples}, is {len(rows)}, and may only grow")
+    elif digest_of_tasks(rows[:examples]) != found.get(TASKS):
+        lines.append(f"tasks: the first {examples} are not those that were attempted")
+    if rollouts_per_example < attempts:
+        lines.append(f"rollouts_per_example (-r): was {attempts}, is {rollouts_per_example}, and may only grow")
+    if lines:
+        raise RunError(
+            f"--resume: {directory} is another evaluation than is asked for now:\n"
+            + "\n".join(f"  {line}" for line in lines)
+            + "\nGive the settings it had, or begin a new evaluation without --resume."
+        )
+    return found
+
+
+def find_rows(directory: Path, example_ids: Sequence[Any], rollouts_per_example: int, *, together: bool) -> Spots:
+    """Where the rows of rollouts are that were run before. `together`: attempts at a task are scored as a group.
+
+    Raises `RunError` for a line that is not a row of this evaluation.
+    """
+    path = directory / RESULTS
+    spots = Spots.none(len(example_ids) * rollouts_per_example)
+    if not path.exists():
+        return spots
+    task_of = {example_id: task for task, example_id in enumerate(example_ids)}
+    rows = _keys(path, task_of, rollouts_per_example)
+    for task, place, offset, failed in _whole_groups(rows, rollouts_per_example) if together else rows:
+        spots.put(task * rollouts_per_example + place, offset, failed)
+    return spots
+
+
+def _keys(path: Path, task_of: Mapping[Any, int], rollouts: int) -> Iterator[tuple[int, int, int, bool]]:
+    """Task, place, offset and whether it failed, of each row."""
+    for offset, line in read_rows(path):
+        try:
+            row = json.loads(line)
+            task, place = task_of[row["example_id"]], row["rollout"]
+            if not 0 <= place < rollouts:
+                raise ValueError(f"there is no rollout {place}")
+        except (ValueError, KeyError, TypeError) as error:
+            raise RunError(
+                f"{path}: the line at byte {offset} is no row of this evaluation ({error!r}). Remove it, and resume."
+            ) from None
+        yield task, place, offset, row.get("error") is not None
+
+
+def _whole_groups(rows: Iterator[tuple[int, int, int, bool]], size: int) -> Iterator[tuple[int, int, int, bool]]:
+    """The rows of groups of which none is missing."""
+    group: list[tuple[int, int, int, bool]] = []
+    for row in rows:
+        if group and (row[0] != group[0][0] or row[1] != len(group)):
+            group = []
+        if row[1] == len(group):
+            group.append(row)
+        if len(group) == size:
+            yield from group
+            group = []

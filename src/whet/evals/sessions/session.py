@@ -1,0 +1,244 @@
+"""`run_evals`: one or several evaluations in one go, from configs to summaries.
+
+    configs ──▶ environments, tasks, what is there already ──▶ jobs, in order ──▶ a runner ──▶ rows ──▶ summaries
+
+Jobs are begun in the order of evaluations and tasks, each as soon as fewer rollouts are in flight than its evaluation
+allows; so an evaluation's last rollouts, which leave places free, are joined by the first of the next. Who runs them,
+this process or several, is `workers/`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from whet.errors import RunError
+from whet.evals.analysis.summary import EvalSummary
+from whet.evals.config import EvalConfig
+from whet.evals.environment import Environments
+from whet.evals.model import Models, check_models, endpoint_of, find_models
+from whet.evals.observer import EvalObserver
+from whet.evals.report import write_report
+from whet.evals.sessions.evaluation import Evaluation
+from whet.evals.workers.in_process import InProcess
+from whet.evals.workers.jobs import Finished, Job, Runner
+from whet.evals.workers.pool import WorkerPool
+from whet.system import cancellation
+from whet.system.signals import cancelled_by_signals
+
+ROLLOUTS_OF_A_WORKER = 256  # in flight, before another worker is started
+KEPT_AT_ONCE = 64  # rows of before that are counted between two looks at what else goes on
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """An evaluation that did not come to its end."""
+
+    environment: str
+    model: str
+    saved: int  # rollouts that are on the disk
+    rollouts: int
+    directory: Path | None  # None: it had not begun, or nothing was to be saved
+
+
+class EvaluationsInterrupted(Exception):
+    """Ctrl-C or SIGTERM ended a session. Its text says what is saved and how to go on."""
+
+    def __init__(self, signal_number: int, unfinished: Sequence[Unfinished], evaluations: int) -> None:
+        self.signal_number, self.unfinished = signal_number, list(unfinished)
+        super().__init__("\n".join(["interrupted", *how_to_go_on(unfinished, evaluations)]))
+
+    @property
+    def exit_code(self) -> int:
+        return 128 + self.signal_number
+
+
+def how_to_go_on(unfinished: Sequence[Unfinished], evaluations: int) -> list[str]:
+    """What is saved of a session of so many evaluations, and what to do, a line each; none where nothing is saved."""
+    kept = [one for one in unfinished if one.saved]
+    if not kept:
+        return []
+    lines = []
+    for one in unfinished:
+        name = f"{one.environment} with {one.model}"
+        if one.directory is None:
+            lines.append(f"{name} had not begun")
+        else:
+            lines.append(f"{one.saved} of {one.rollouts} rollouts of {name} are saved in {one.directory}")
+    which = f"={kept[0].directory}" if evaluations == 1 else ""  # of several, each finds its own
+    return [*lines, f"continue with the same command and --resume{which}"]
+
+
+def run_evals(configs: Sequence[EvalConfig], observer: EvalObserver) -> list[EvalSummary]:
+    """Run evaluations and sum them up, in the order of `configs`.
+
+    Raises `WhetError` for what the user can mend, and `EvaluationsInterrupted` after Ctrl-C or SIGTERM; whatever is
+    raised, what had finished is saved. Rollouts that fail are counted.
+    """
+    environments = Environments()
+    try:
+        check_models(configs)
+        observer.note(loading_line(configs))
+        started = time.perf_counter()
+        # Not on the event loop: what loads an environment may want one of its own.
+        loaded = [environments.open(config, config.max_concurrent) for config in configs]
+        load_s = time.perf_counter() - started
+        evaluations = [Evaluation(number, *one) for number, one in enumerate(zip(configs, loaded, strict=True))]
+        find_models(configs)
+        return cancellation.run(_run(_Session(evaluations, observer, load_s), environments, observer))
+    except BaseException:
+        cancellation.run(environments.close())
+        raise
+    finally:
+        observer.close()
+
+
+def loading_line(configs: Sequence[EvalConfig]) -> str:
+    """What is being loaded, on one line: the first that is shown, before anything slow begins."""
+    models = dict.fromkeys(config.model for config in configs if config.local)
+    return f"loading {', '.join([*dict.fromkeys(config.label for config in configs), *models])}"
+
+
+async def _run(session: _Session, environments: Environments, observer: EvalObserver) -> list[EvalSummary]:
+    stopped: list[int] = []
+    with cancelled_by_signals(stopped, say=observer.note, restore=observer.close):
+        try:
+            return await session.run()
+        except asyncio.CancelledError:
+            if not stopped:
+                raise
+            raise EvaluationsInterrupted(stopped[0], session.unfinished(), session.evaluations) from None
+        finally:
+            await environments.close()
+
+
+class _Session:
+    """Feeds a runner with jobs, and evaluations with what comes back; the `Sink` of the runner."""
+
+    def __init__(self, evaluations: Sequence[Evaluation], observer: EvalObserver, load_s: float = 0.0) -> None:
+        self._evaluations, self._observer, self._load_s = evaluations, observer, load_s
+        self._summaries: dict[int, EvalSummary] = {}
+        self._ending: list[asyncio.Task[None]] = []
+        self._runner: Runner | None = None
+
+    async def run(self) -> list[EvalSummary]:
+        """All of them; whatever ends it, what has finished is saved."""
+        try:
+            for evaluation in self._evaluations:
+                if evaluation.config.resume is not None:  # what it has already is a part of the plan
+                    evaluation.open()
+            self._observer.start([evaluation.planned for evaluation in self._evaluations])
+            async with self._make_runner() as runner:
+                self._runner = runner
+                for evaluation in self._evaluations:
+                    await self._attempt(evaluation, runner)
+                await runner.drain()
+                await asyncio.gather(*self._ending)
+            return [self._summaries[evaluation.number] for evaluation in self._evaluations]
+        except Exception:
+            await self._save_the_rest()
+            for line in how_to_go_on(self.unfinished(), self.evaluations):
+                self._observer.note(line)
+            raise
+        except asyncio.CancelledError:
+            await self._save_the_rest()
+            raise
+
+    def _make_runner(self) -> InProcess | WorkerPool:
+        """This process, or as many workers as the evaluations need or were given."""
+        configs = [evaluation.config for evaluation in self._evaluations]
+        workers = [worker_count(config) for config in configs]
+        limits = [config.max_concurrent for config in configs]
+        if max(workers, default=1) == 1:
+            pace = not any(config.local for config in configs)
+            return InProcess(self._evaluations, limits, Models(configs), self, pace=pace)
+        return WorkerPool(self._evaluations, configs, workers, self, load_s=self._load_s)
+
+    async def _attempt(self, evaluation: Evaluation, runner: Runner) -> None:
+        if evaluation.config.resume is None:
+            evaluation.open()
+        for shown, row in enumerate(evaluation.kept_rows(), start=1):
+            self._observer.rollout(evaluation.number, row)
+            if shown % KEPT_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        if not evaluation.missing:
+            self._end(evaluation)
+            return
+        await runner.begin(evaluation.number)
+        for job in evaluation.jobs():
+            await runner.submit(job)
+
+    def rollouts(self, job: Job, finished: Sequence[Finished]) -> None:
+        evaluation = self._evaluations[job.evaluation]
+        evaluation.take(job, list(finished))
+        for one in finished:
+            self._observer.rollout(job.evaluation, one.row)
+        if not evaluation.missing:
+            self._end(evaluation)
+
+    def note(self, text: str) -> None:
+        self._observer.note(text)
+
+    def _end(self, evaluation: Evaluation) -> None:
+        self._ending.append(asyncio.get_running_loop().create_task(self._finish(evaluation)))
+
+    async def _finish(self, evaluation: Evaluation) -> None:
+        assert self._runner is not None
+        summary = await evaluation.end("finished")
+        self._summaries[evaluation.number] = summary
+        await self._report(evaluation)
+        for column in sorted(evaluation.empty_columns):
+            self._observer.note(f"state column '{column}' was empty in every rollout: is that its name?")
+        self._observer.finish(evaluation.number, summary)
+        await self._runner.end(evaluation.number)
+
+    async def _report(self, evaluation: Evaluation) -> None:
+        """`report.html` beside the rows. What is saved is worth more than the page, so a failure is only told."""
+        if evaluation.directory is None:
+            return
+        try:
+            await asyncio.to_thread(write_report, evaluation.directory)
+        except (OSError, RunError) as error:
+            self._observer.note(f"no report: {error}")
+
+    async def _save_the_rest(self) -> None:
+        """What did not come to its end keeps what it has, and says so; whatever went wrong, all of them."""
+        await asyncio.gather(*self._ending, return_exceptions=True)
+        for evaluation in self._evaluations:
+            if evaluation.number in self._summaries:
+                continue
+            try:
+                await evaluation.end("interrupted")
+                evaluation.discard_if_empty()
+            except Exception as error:  # what ended the session is what is told; this is told beside it
+                self._observer.note(f"{evaluation.directory}: {error}")
+
+    @property
+    def evaluations(self) -> int:
+        return len(self._evaluations)
+
+    def unfinished(self) -> list[Unfinished]:
+        return [
+            Unfinished(
+                environment=evaluation.config.environment,
+                model=evaluation.config.model,
+                saved=evaluation.saved,
+                rollouts=evaluation.rollouts,
+                directory=evaluation.directory if evaluation.begun else None,
+            )
+            for evaluation in self._evaluations
+            if not evaluation.complete
+        ]
+
+
+def worker_count(config: EvalConfig) -> int:
+    """Processes for the rollouts of an evaluation; never more than it may have requests or rollouts in flight."""
+    wanted = config.workers or math.ceil(config.max_concurrent / ROLLOUTS_OF_A_WORKER)
+    most = [config.max_concurrent]
+    if not config.local:
+        most += [one.max_concurrent for one in endpoint_of(config).spread() if one.max_concurrent is not None]
+    return max(1, min(wanted, *most))

@@ -1,0 +1,1 @@
+"""Evaluations on disk: finding, reading and exporting them."""

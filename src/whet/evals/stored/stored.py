@@ -1,0 +1,164 @@
+"""Evaluations on disk: listing and reading them, their summaries, and the command that resumes one.
+
+Their format is in `rollouts/results.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from whet.config import options_of
+from whet.errors import RunError
+from whet.evals.analysis.summary import EvalSummary, summarize
+from whet.evals.config import EvalConfig
+from whet.evals.evaluate import sampling_name
+from whet.evals.stored.streaming import find_results, stream_rows
+from whet.rollouts.results import METADATA, RESULTS, load_metadata
+from whet.rollouts.row_log import EvaluationState, evaluation_state
+from whet.types import RolloutOutput
+
+DEFAULT_FOLDER: Path = EvalConfig.model_fields["output_directory"].default
+REPEATED = options_of(EvalConfig, without=("environment", "model", "base_url", "resume", "save"))
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEval:
+    """One evaluation: its directory, and what `metadata.json` says. Its rows are read when they are asked for."""
+
+    directory: Path
+    metadata: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        return f"{self.metadata.get('env_id') or '?'} with {self.metadata.get('model') or '?'}"
+
+    def rows(self) -> Iterator[RolloutOutput]:
+        """Its rows, one at a time. Raises `RunError`, naming the line, for what is no row of a rollout."""
+        return stream_rows(self.directory)
+
+    def summary(self) -> EvalSummary:
+        """What `whet eval run` said at its end, computed again from the rows."""
+        sampling = self.metadata.get("sampling_args") or {}
+        return summarize(
+            self.rows(),
+            environment=str(self.metadata.get("env_id") or "?"),
+            model=str(self.metadata.get("model") or "?"),
+            sampling=sampling_name(sampling),
+            rollouts_per_example=int(self.metadata.get("rollouts_per_example") or 1),
+            pass_threshold=float(self.metadata.get("pass_threshold") or 0.5),
+            members=self.metadata.get("members") or (),
+            seconds=float(self.metadata.get("time") or 0.0),
+            greedy=sampling.get("temperature") == 0,
+            results=self.directory,
+            varied=_varied(self.metadata),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StoredHead:
+    """A line of the list of evaluations: everything but the rows."""
+
+    directory: Path
+    environment: str
+    model: str
+    date: str
+    state: EvaluationState  # unfinished: nobody is at it any more
+    reward: float | None  # of the rollouts that were there when its metadata was last written
+    rollouts: int  # asked for
+    done: int  # rollouts that are saved
+    errors: int
+    varied: dict[str, Any]  # what a sweep set, by name
+    resume: str | None  # the command that continues it, where it did not end
+
+
+def open_stored(path: Path) -> StoredEval:
+    """The evaluation in a directory, named by it or by its results file. Raises `RunError` where there is none."""
+    directory = find_results(path)
+    metadata = load_metadata(directory)
+    if metadata is None:
+        raise RunError(f"{directory} has no {METADATA}: the evaluation did not end. Its rows are in {RESULTS}.")
+    return StoredEval(directory, metadata)
+
+
+def list_stored(folder: Path = DEFAULT_FOLDER) -> list[StoredHead]:
+    """The evaluations below a folder, newest first. Raises `RunError` where there is no such folder."""
+    if not folder.is_dir():
+        raise RunError(f"{folder}: there is no such folder. `whet eval run` makes {DEFAULT_FOLDER}; name yours.")
+    heads = []
+    for file in folder.rglob(METADATA):
+        metadata = load_metadata(file.parent)
+        if metadata is not None and (file.parent / RESULTS).exists() and "env_id" in metadata:
+            heads.append(_head(file.parent, metadata))
+    return sorted(heads, key=lambda head: head.date, reverse=True)
+
+
+def _head(directory: Path, metadata: dict[str, Any]) -> StoredHead:
+    reward = metadata.get("avg_reward")
+    rollouts = int(metadata.get("num_examples") or 0) * int(metadata.get("rollouts_per_example") or 1)
+    state = evaluation_state(directory, metadata)
+    done = rollouts if state == "finished" else min(rollouts, _count_rows(directory / RESULTS))
+    errors = metadata.get("num_errors")
+    return StoredHead(
+        directory=directory,
+        environment=str(metadata["env_id"]),
+        model=str(metadata.get("model") or ""),
+        date=str(metadata.get("date") or ""),
+        state=state,
+        reward=float(reward) if isinstance(reward, int | float) else None,
+        rollouts=rollouts,
+        done=done,
+        errors=int(errors) if errors is not None else round(float(metadata.get("avg_error") or 0) * rollouts),
+        varied=_varied(metadata),
+        resume=resume_command(metadata, directory) if state == "unfinished" else None,
+    )
+
+
+def _count_rows(path: Path) -> int:
+    count = 0
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            count += block.count(b"\n")
+    return count
+
+
+def _varied(metadata: dict[str, Any]) -> dict[str, Any]:
+    config = metadata.get("config")
+    return dict(config.get("varied") or {}) if isinstance(config, dict) else {}
+
+
+def resume_command(metadata: Mapping[str, Any], directory: Path) -> str | None:
+    """`whet eval run ... --resume=DIRECTORY`; None where `metadata.json` does not say how it was run."""
+    config = metadata.get("config")
+    if not isinstance(config, Mapping) or not isinstance(config.get("environment"), str):
+        return None
+    words = ["whet", "eval", "run", config["environment"], *_model(config)]
+    for name, field in REPEATED.items():
+        value = config.get(name)
+        if value is None or value in ([], {}, False) or value == _plain(field.default):
+            continue
+        option = f"--{name.replace('_', '-')}"
+        if isinstance(value, bool):
+            words.append(option)
+        elif isinstance(value, Mapping):
+            words += [option, json.dumps(value)]
+        elif isinstance(value, list):
+            words += [option, ",".join(map(str, value))]
+        else:
+            words.append(f"{option}={value}")
+    return shlex.join([*words, f"--resume={directory}"])
+
+
+def _model(config: Mapping[str, Any]) -> list[str]:
+    if config.get("short_name"):
+        return ["-m", str(config["short_name"])]
+    words = ["-m", str(config.get("model"))]
+    return [*words, "-b", str(config["base_url"])] if config.get("base_url") else words
+
+
+def _plain(default: Any) -> Any:
+    return str(default) if isinstance(default, Path) else default
