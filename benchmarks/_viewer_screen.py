@@ -19,7 +19,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from terminals import KEYS, Terminal
-from whet.viewer.location import beside
+from whet.viewer.index import index_path
 
 PRESSES = 60
 PAUSE = 0.05  # seconds between two keys, so that the index goes on meanwhile
@@ -47,7 +47,7 @@ def answered(terminal: Terminal, key: str) -> float:
 def main() -> None:
     part, results = sys.argv[1], Path(sys.argv[2])
     if part == "cold":
-        beside(results).unlink(missing_ok=True)
+        index_path(results).unlink(missing_ok=True)
         with results.open("rb") as file:
             os.fsync(file.fileno())
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

@@ -11,8 +11,8 @@ import pytest
 import whet
 from whet.errors import RunError
 from whet.rl.storage.rollout_log import write_step
-from whet.viewer.heads import Filter, Sort
-from whet.viewer.lines import LONG
+from whet.viewer.columns import Filter, Sort
+from whet.viewer.files import LONG
 from whet.viewer.store import Store, open_store
 
 

@@ -17,11 +17,10 @@ from hypothesis import strategies as st
 
 import whet.viewer.store as store_module
 from whet.errors import RunError
-from whet.viewer.columns import Columns
-from whet.viewer.index import Index
+from whet.viewer.columns import IndexColumns
+from whet.viewer.files import RolloutFiles
+from whet.viewer.index import Index, cached_index_path, index_path
 from whet.viewer.indexing import Indexer
-from whet.viewer.layout import Layout
-from whet.viewer.location import beside, in_cache
 from whet.viewer.store import Store, open_store
 
 Listed = list[tuple[int, int, Any]]
@@ -47,7 +46,7 @@ def told(line: bytes) -> Any:
 
 
 def listed_by(index: Index) -> Listed:
-    columns = Columns(index)
+    columns = IndexColumns(index)
     with index.reading():
         columns.refresh()
         heads = [columns.head(number, "") for number in range(columns.count)]
@@ -117,12 +116,12 @@ def test_after_every_change_the_index_says_what_the_file_says(
         path = Path(folder) / "results.jsonl"
         path.write_bytes(start)
         index = Index(None)
-        indexer = Indexer(Layout(path), index, piece)
+        indexer = Indexer(RolloutFiles(path), index, piece)
         for moment, (what, value) in enumerate([("reopen", None), *changes], start=1):
             change(path, what, value)
             os.utime(path, ns=(moment, moment))  # clocks of file systems are too coarse for a test
             if what == "reopen":
-                indexer = Indexer(Layout(path), index, piece)
+                indexer = Indexer(RolloutFiles(path), index, piece)
             indexer.check()
             indexer.index_some(float("inf"))
             assert listed_by(index) == plain(path)
@@ -169,20 +168,20 @@ def test_a_file_that_is_another_one_is_noticed_while_it_is_looked_at(
 
 @pytest.fixture
 def on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Indexes of small files, too, are kept beside them, and made by a process of its own."""
+    """Indexes of small files, too, are kept next to them and built by a separate process."""
     monkeypatch.setattr(store_module, "IN_MEMORY", 0)
 
 
 @pytest.mark.usefixtures("on_disk")
-def test_an_index_is_kept_beside_the_file_and_read_again(tmp_path: Path) -> None:
+def test_index_is_kept_next_to_the_file_and_reused(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
     path.write_bytes(lines(0, 50))
     with open_store(path) as store:
         store.index_all()
-    made = beside(path).stat()
+    made = index_path(path).stat()
     with open_store(path) as store:
         assert listed_in(store) == plain(path)
-    assert beside(path).stat().st_mtime_ns == made.st_mtime_ns
+    assert index_path(path).stat().st_mtime_ns == made.st_mtime_ns
 
 
 @pytest.mark.usefixtures("on_disk")
@@ -222,7 +221,7 @@ def test_an_index_that_cannot_be_used_is_made_anew(tmp_path: Path, damage: Calla
     path.write_bytes(lines(0, 2000))
     with open_store(path) as store:
         store.index_all()
-    damage(beside(path))
+    damage(index_path(path))
     with open_store(path) as store:
         store.index_all()
         assert listed_in(store) == plain(path)
@@ -235,11 +234,11 @@ def test_somebody_elses_file_in_the_place_of_the_index_is_left_alone(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     path = tmp_path / "results.jsonl"
     path.write_bytes(lines(0, 5))
-    beside(path).write_text("notes")
+    index_path(path).write_text("notes")
     with open_store(path) as store:
         assert listed_in(store) == plain(path)
-    assert beside(path).read_text() == "notes"
-    assert in_cache(path).exists()
+    assert index_path(path).read_text() == "notes"
+    assert cached_index_path(path).exists()
 
 
 @pytest.mark.usefixtures("on_disk")
@@ -248,7 +247,7 @@ def test_where_no_index_can_be_kept_there_is_one_in_memory(tmp_path: Path, monke
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     path = tmp_path / "results.jsonl"
     path.write_bytes(lines(0, 5))
-    beside(path).mkdir()
+    index_path(path).mkdir()
     with open_store(path) as store:
         assert listed_in(store) == plain(path)
 
@@ -291,7 +290,7 @@ def test_a_killed_indexer_is_reported_and_what_it_did_is_gone_on_with(tmp_path: 
 def test_two_at_work_on_one_index_add_every_line_once(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
     path.write_bytes(lines(0, 200))
-    indexers = [Indexer(Layout(path), Index(tmp_path / "index"), piece=500) for _ in range(2)]
+    indexers = [Indexer(RolloutFiles(path), Index(tmp_path / "index"), piece=500) for _ in range(2)]
     for indexer in indexers:
         indexer.check()
     while indexers[0].index_some(0) | indexers[1].index_some(0):
@@ -308,12 +307,12 @@ def test_two_at_work_on_one_index_add_every_line_once(tmp_path: Path) -> None:
 def test_rollouts_of_a_group_are_counted_on_by_whoever_indexes_next(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
     path.write_bytes(lines(4, 1) + lines(4, 1))
-    first = Indexer(Layout(path), Index(tmp_path / "index"))
+    first = Indexer(RolloutFiles(path), Index(tmp_path / "index"))
     first.check()
     first.index_some(0)
     with path.open("ab") as file:
         file.write(lines(4, 1))
-    second = Indexer(Layout(path), Index(tmp_path / "index"))
+    second = Indexer(RolloutFiles(path), Index(tmp_path / "index"))
     second.check()
     second.index_some(0)
     assert list(second.index.column("place", after=0, to=99)) == [0, 1, 2]
@@ -323,11 +322,11 @@ def test_an_index_made_row_by_row_while_somebody_watched_is_made_anew(tmp_path: 
     path = tmp_path / "results.jsonl"
     path.write_bytes(lines(0, 1200))
     index = Index(None)
-    indexer = Indexer(Layout(path), index, piece=1)
+    indexer = Indexer(RolloutFiles(path), index, piece=1)
     indexer.check()
     indexer.index_some(float("inf"))
     assert len(index.counts()) == 1200
-    indexer = Indexer(Layout(path), index)
+    indexer = Indexer(RolloutFiles(path), index)
     indexer.check()
     indexer.index_some(float("inf"))
     assert len(index.counts()) == 1
@@ -340,8 +339,8 @@ def test_an_index_that_is_damaged_while_it_is_used_says_which_file_to_remove(tmp
     path.write_bytes(lines(0, 5000))
     with open_store(path) as store:
         store.index_all()
-        overwrite_pages(beside(path))
-        with beside(path).open("r+b") as file:  # as any writer would: its change counter makes SQLite read again
+        overwrite_pages(index_path(path))
+        with index_path(path).open("r+b") as file:  # as any writer would: its change counter makes SQLite read again
             file.seek(24)
             file.write(b"\x7f\xff\xff\xff")
         with pytest.raises(RunError, match=r"results\.jsonl\.index: the index cannot be used .*Remove this file"):

@@ -1,6 +1,6 @@
-"""`whet view`: the application that holds the screens, and what the command asks of it.
+"""`whet view`: the application that holds the screens, and the function behind the command.
 
-Nothing that a file says is ever given to rich or Textual as markup; see `widgets/lines.py`.
+No text of a file is ever passed to rich or Textual as markup; see `widgets/lines.py`.
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.events import Key
 
 from whet.errors import RunError
 from whet.rollouts.results import RESULTS
 from whet.viewer.listing import Listing
-from whet.viewer.screens.ask import Ask
+from whet.viewer.screens.base import ViewerApp
+from whet.viewer.screens.dialogs import Ask
 from whet.viewer.sources import find_sources, source_at
 from whet.viewer.store import Store, open_store
 
 FOLDERS = (Path("outputs/evals"), Path("runs"))
-"""Where `whet eval run`, `whet train run` and `whet gepa run` write, unless they are told otherwise."""
+"""Where `whet eval run`, `whet train run` and `whet gepa run` write, by default."""
 
 
 def view(path: Path | None) -> int:
-    """Open the viewer on a run, or on the runs below a folder, and stay until it is left; the exit code.
+    """Run the viewer on a run, or on the runs below a folder; returns the exit code.
 
     Without a path: the evaluations and runs of this folder. Raises `RunError` where there is nothing to show.
     """
@@ -65,8 +65,8 @@ def _is_run(path: Path) -> bool:
     return True
 
 
-class Viewer(App[None]):
-    """The viewer. A store is closed when its screen is left."""
+class Viewer(ViewerApp):
+    """The viewer. A store is closed when its screen is left. Screens are imported when they are first opened."""
 
     TITLE = "whet view"
     ENABLE_COMMAND_PALETTE = False
@@ -76,7 +76,7 @@ class Viewer(App[None]):
     ]
 
     def __init__(self, target: Store | Sequence[Path]) -> None:
-        # The terminal's own colours where none are wanted: Textual would turn its theme's into greys.
+        # With NO_COLOR the terminal's own colours: Textual would turn those of its theme into greys.
         plain = "NO_COLOR" in os.environ
         super().__init__(ansi_color=True if plain else None)
         if plain:
@@ -92,7 +92,7 @@ class Viewer(App[None]):
         self.push_screen(RunsScreen(self.target))
 
     def on_key(self, event: Key) -> None:
-        """Keys reach the widget that had the focus when they were typed, so a quick hand's text comes here."""
+        """Text that was typed before a dialog got the focus arrives here."""
         if isinstance(self.screen, Ask) and self.screen.take(event):
             event.prevent_default()
 

@@ -1,6 +1,8 @@
-"""The columns of an index in memory, as far as they are needed, and what a filter and an order make of them.
+"""The list of rollouts: what one shows (`Head`), and filters, orders and totals, computed on an index's columns.
 
-A column of 200,000 numbers takes 0.2 to 1.6 MB; Python sorts it in some 60 ms.
+A head holds what fits into an index: numbers, names and the first words of the question. The whole rollout is read
+from its file when it is shown (`store.py`). A column of 200,000 numbers takes 0.2 to 1.6 MB; Python sorts it in some
+60 ms.
 """
 
 from __future__ import annotations
@@ -11,21 +13,120 @@ from array import array
 from bisect import bisect_right
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from whet.viewer.entries import NUMBERS
-from whet.viewer.heads import Filter, Head, Sort, Totals
+from whet.viewer.files import order_of
 from whet.viewer.index import FileState, Index, Stamp
-from whet.viewer.layout import order_of
+
+SortColumn = Literal[
+    "file",
+    "environment",
+    "example",
+    "reward",
+    "advantage",
+    "error",
+    "stop_condition",
+    "truncated",
+    "input_tokens",
+    "output_tokens",
+    "turns",
+    "duration",
+    "size",
+]
+"""`file` is the order of the files and of the lines in them; `example` the order of the tasks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """One rollout in a list. What a row does not say is None; text is as written, not escaped."""
+
+    number: int  # of the rollout in its store, from 0
+    part: str = ""  # "" in an evaluation; in a run the file's name: step_000012, eval_before
+    line: int = 0  # in its file, from 1
+    size: int = 0  # bytes of the line
+    environment: str = ""
+    example_id: int | str | None = None
+    group: int = 0  # equal for all rollouts of a group: a key that is not shown
+    place: int = 0  # which rollout of its group, from 0
+    reward: float | None = None
+    advantage: float | None = None
+    error: str | None = None  # class of the error
+    stop_condition: str | None = None
+    candidate: str | None = None  # of a search for prompts: its id
+    sampling: str | None = None  # of a run's held-out tasks: greedy, temperature 1
+    truncated: bool = False
+    input_tokens: float | None = None
+    output_tokens: float | None = None
+    turns: int = 0
+    duration: float | None = None  # seconds
+    step: int | None = None  # of training; None in an evaluation of its own
+    question: str = ""  # first words, on one line
+    problem: str | None = None  # why there is no rollout to be shown; all else is then empty
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which rollouts are listed: all that fit every field that is set."""
+
+    environment: str | None = None
+    part: str | None = None
+    failed: bool | None = None  # with an error, or a line that cannot be read
+    error: str | None = None  # class of the error
+    stop_condition: str | None = None
+    candidate: str | None = None
+    truncated: bool | None = None
+    reward_from: float | None = None  # inclusive; a rollout without a reward never fits
+    reward_to: float | None = None  # inclusive
+    group: int | None = None
+    numbers: frozenset[int] | None = None  # what a search found
+
+
+@dataclass(frozen=True, slots=True)
+class Sort:
+    """The order of a list. Equal rollouts keep the order of the file; what has no value comes last either way."""
+
+    column: SortColumn = "file"
+    descending: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class IndexProgress:
+    """How much of the files is indexed."""
+
+    rollouts: int  # listed so far
+    damaged: int  # of these, lines that are no rollouts
+    bytes_done: int
+    bytes_total: int
+    torn: int  # bytes after the last whole line: being written now, or left by a kill
+    generation: int  # grows when numbers given before are void, because a file was replaced or cut
+    failure: str | None = None  # why no more is read, in a line
+
+    @property
+    def complete(self) -> bool:
+        """Whether every whole line is listed."""
+        return self.bytes_done + self.torn >= self.bytes_total
+
+
+@dataclass(frozen=True, slots=True)
+class ListTotals:
+    """Over the rollouts of a list."""
+
+    rollouts: int
+    mean_reward: float | None  # of those with a reward and without an error
+    failed: int
+    truncated: int
+
 
 TEXTS_KEPT = 256
-"""Pieces whose texts stay in memory: that many screens of an unsorted list, or rows of a sorted one."""
+"""Chunks whose texts stay in memory: that many screens of an unsorted list, or rows of a sorted one."""
 
 
-class Columns:
-    """What an index holds, as of the last `refresh`, which comes first and belongs into the same `Index.reading`.
+class IndexColumns:
+    """The columns of an index in memory, as of the last `refresh`, which comes first, inside the same `Index.reading`.
 
-    Whoever uses it from several threads brings a lock.
+    Not safe for concurrent use: callers with several threads hold a lock.
     """
 
     def __init__(self, index: Index) -> None:
@@ -33,7 +134,7 @@ class Columns:
         self._stamp: Stamp | None = None
 
     def refresh(self) -> None:
-        """Take in what came into the index."""
+        """Load what was added to the index."""
         stamp = self._index.stamp()
         if stamp == self._stamp:
             return
@@ -89,7 +190,7 @@ class Columns:
     def head(self, number: int, environment: str) -> Head:
         """The head of a rollout; `environment` where its row names none.
 
-        For a number that is void since a file was replaced, one that says so: somebody may be looking at the old list.
+        A number that is void since a file was replaced gives a head that says so: a screen may still show the old list.
         """
         if not 0 <= number < self.count:
             return Head(number, problem="no longer there: the file was changed")
@@ -175,11 +276,11 @@ class Columns:
         known.sort(key=values.__getitem__, reverse=sort.descending)
         return known + unknown
 
-    def totals(self, numbers: Sequence[int]) -> Totals:
+    def totals(self, numbers: Sequence[int]) -> ListTotals:
         """Of rollouts by their numbers."""
         rewards, errors, damaged, truncated = (self[name] for name in ("reward", "error", "damaged", "truncated"))
         scored = [reward for number in numbers if not errors[number] and (reward := rewards[number]) == reward]
-        return Totals(
+        return ListTotals(
             rollouts=len(numbers),
             mean_reward=math.fsum(scored) / len(scored) if scored else None,
             failed=sum(1 for number in numbers if errors[number] or damaged[number]),

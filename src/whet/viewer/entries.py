@@ -1,8 +1,8 @@
-"""What the index keeps of one line: fixed-size columns, names, and a little text. Pure.
+"""What the viewer reads of one row: the index's columns, names and a little text; and tool calls. Pure.
 
 Rows are those of `results.jsonl` (`rollouts/results.py`) and of a run's rollouts (`rl/storage/rollout_log.py`,
-`gepa/call_log.py`). Whatever is
-missing or of another type than expected is empty: nothing in a line can stop the index.
+`gepa/call_log.py`). A field that is missing or of another type than expected is empty: no line can stop the index.
+Tool calls are JSON text, or one of the shapes that other programs write.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from whet.messages import readable_text
-from whet.viewer.lines import parse_row
+from whet.viewer.files import parse_row
 
 NUMBERS: Mapping[str, str] = {
     "file": "I",
@@ -47,8 +48,8 @@ NAME_LENGTH = 120
 UNKNOWN = math.nan
 
 
-class Entry(NamedTuple):
-    """One line, as its content alone tells it."""
+class IndexEntry(NamedTuple):
+    """The fields of one line that follow from its content alone."""
 
     environment: str = ""  # "" where the row names none: then it is that of the whole file
     error: str = ""
@@ -64,28 +65,28 @@ class Entry(NamedTuple):
     duration: float = UNKNOWN
     example: float = UNKNOWN
     example_id: int | str | None = None
-    group: str = ""  # what the rollouts of a group have in common, inside their file
-    place: int = -1  # which rollout of its group it says to be; -1 where it does not
+    group: str = ""  # equal for the rollouts of a group, within their file
+    place: int = -1  # its index in the group according to the row; -1 where the row has none
     question: str = ""
     problem: str = ""  # why the line is no rollout
 
 
-def read_entry(line: bytes) -> Entry:
+def read_entry(line: bytes) -> IndexEntry:
     """The entry of a line."""
     try:
         row = parse_row(line)
     except ValueError as error:
-        return Entry(problem=str(error))
+        return IndexEntry(problem=str(error))
     return entry_of(row)
 
 
-def entry_of(row: dict[str, Any]) -> Entry:
+def entry_of(row: dict[str, Any]) -> IndexEntry:
     """The entry of a row, as it was parsed."""
     name, sampling = _name(row.get("environment")), _name(row.get("sampling"))
     example_id = _example_id(row.get("example_id"))
     input_tokens, output_tokens = _tokens(row)
     group = row.get("group")
-    return Entry(
+    return IndexEntry(
         environment=name,
         error=_error(row.get("error")),
         stop_condition=_name(row.get("stop_condition")),
@@ -113,12 +114,12 @@ def group_key(part: str, group: str) -> int:
 
 
 def question_of(row: dict[str, Any], length: int) -> str:
-    """The first words of what was asked: of the last message of the prompt that the model did not write, on a line."""
+    """The first words of the question, on one line: of the last message of the prompt that the model did not write."""
     prompt = row.get("prompt")
     if isinstance(prompt, list):
-        asked = [message for message in prompt if isinstance(message, dict) and message.get("role") != "assistant"]
-        users = [message for message in asked if message.get("role") == "user"]
-        prompt = readable_text((users or asked)[-1].get("content")) if asked else ""
+        given = [message for message in prompt if isinstance(message, dict) and message.get("role") != "assistant"]
+        users = [message for message in given if message.get("role") == "user"]
+        prompt = readable_text((users or given)[-1].get("content")) if given else ""
     return _words(prompt, length) if isinstance(prompt, str) else ""
 
 
@@ -194,3 +195,48 @@ def _tokens(row: dict[str, Any]) -> tuple[float, float]:
 
 def _length(value: Any) -> int:
     return len(value) if isinstance(value, list) else 0
+
+
+@dataclass(frozen=True, slots=True)
+class RowToolCall:
+    """One call of a tool by the model."""
+
+    name: str
+    arguments: str  # as the model wrote them, JSON or not
+    id: str = ""
+
+    @property
+    def parsed(self) -> Any:
+        """The arguments as values; the text itself where it is not JSON."""
+        try:
+            return json.loads(self.arguments)
+        except (ValueError, RecursionError):
+            return self.arguments
+
+
+def tool_calls(message: Mapping[str, Any]) -> Iterator[RowToolCall]:
+    """The calls of a message, in order; what is no call is shown as a call without a name."""
+    calls = message.get("tool_calls")
+    for call in calls if isinstance(calls, list) else ():
+        yield _call(call)
+
+
+def _call(value: Any) -> RowToolCall:
+    if isinstance(value, str):
+        try:
+            parsed = json.loads(value)
+        except (ValueError, RecursionError):
+            parsed = None
+        if not isinstance(parsed, Mapping):
+            return RowToolCall("", value)
+        value = parsed
+    if not isinstance(value, Mapping):
+        return RowToolCall("", json.dumps(value))
+    function = value.get("function")
+    called = function if isinstance(function, Mapping) else value
+    arguments = called.get("arguments")
+    return RowToolCall(
+        name=str(called.get("name") or ""),
+        arguments=arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False),
+        id=str(value.get("id") or ""),
+    )

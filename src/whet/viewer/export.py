@@ -1,48 +1,44 @@
-"""One rollout as text, to be copied or saved: Markdown, plain text, or the JSON line it is.
+"""Rollouts for other programs: as Markdown, in a file, on the clipboard of the user's terminal (OSC 52).
 
-Whatever a model or an environment wrote stays what it is: characters that could steer a terminal or reorder a line
-are written as escapes (`\\x1b`), and in Markdown every message stands in a fence that its text cannot close.
+Text of a model or an environment is kept as it is, except that characters that could control a terminal or reorder a
+line are written as escapes (`\\x1b`); in Markdown every message is in a fence that its text cannot close.
 """
 
 from __future__ import annotations
 
+import base64
 import json
+import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
+from whet.errors import RunError
 from whet.messages import readable_text
-from whet.system.files import json_line
-from whet.viewer.calls import tool_calls
+from whet.viewer.entries import tool_calls
+from whet.viewer.store import Store
 
-Format = Literal["markdown", "text", "json"]
-SUFFIXES: Mapping[Format, str] = {"markdown": ".md", "text": ".txt", "json": ".json"}
+Form = Literal["md", "jsonl"]
+STEP = 50  # rollouts between two reports of progress
+LONGEST = 74_994
+"""Characters of base64 that terminals take at most: xterm's limit, which others have copied."""
+WITHOUT = {"linux", "dumb", "vt100", "vt220"}
+"""Values of TERM of terminals that have no clipboard."""
 _FACTS = ("environment", "example_id", "reward", "advantage", "stop_condition", "is_truncated", "answer")
 
 
-def export(row: Mapping[str, Any], format: Format) -> str:
-    """A rollout in one of the formats, with a newline at its end."""
-    formats: dict[Format, Callable[[Mapping[str, Any]], str]] = {"markdown": markdown, "text": plain, "json": json_line}
-    return formats[format](row)
-
-
 def markdown(row: Mapping[str, Any]) -> str:
-    """Headings for what was asked and what the model did; facts as a list."""
-    blocks = ["# Rollout", "\n".join(f"- {name}: {_code(value)}" for name, value in _facts(row, _name))]
-    for title, text in _parts(row, _name):
+    """A rollout: facts as a list, then every message under a heading."""
+    blocks = ["# Rollout", "\n".join(f"- {name}: {_code(value)}" for name, value in _facts(row))]
+    for title, text in _parts(row):
         blocks += [f"## {title}", _fenced(text)]
     return "\n\n".join(filter(None, blocks)) + "\n"
 
 
-def plain(row: Mapping[str, Any]) -> str:
-    """The same without marks: facts, then every message under its title."""
-    blocks = ["\n".join(f"{name}: {visible(value)}" for name, value in _facts(row, visible))]
-    blocks += [f"--- {title} ---\n{visible(text, lines=True)}" for title, text in _parts(row, visible)]
-    return "\n\n".join(filter(None, blocks)) + "\n"
-
-
 def visible(text: str, *, lines: bool = False) -> str:
-    """`text` with escapes for what cannot be seen; on one line, or with `lines` on those it has."""
+    """`text` with escapes for invisible characters; on one line, or with `lines` on its own lines."""
     kept = "\n\t" if lines else ""
     text = text.replace("\r\n", "\n") if lines else text
     return "".join(one if one.isprintable() or one in kept else _escape(one) for one in text)
@@ -54,13 +50,13 @@ def _escape(character: str) -> str:
     return named or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}")
 
 
-def _facts(row: Mapping[str, Any], name_of: Callable[[str], str]) -> Iterator[tuple[str, str]]:
+def _facts(row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name in _FACTS:
         if row.get(name) is not None:
             yield name, _written(row[name])
     metrics = row.get("metrics")
     for name, value in metrics.items() if isinstance(metrics, Mapping) else ():
-        yield f"metric {name_of(str(name))}", _written(value)
+        yield f"metric {_name(str(name))}", _written(value)
     error = row.get("error")
     if error is not None:
         chain = error.get("error_chain_repr") if isinstance(error, Mapping) else None
@@ -71,7 +67,7 @@ def _written(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _parts(row: Mapping[str, Any], name_of: Callable[[str], str]) -> Iterator[tuple[str, str]]:
+def _parts(row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """(title, text) of every message, its reasoning and its tool calls, in order."""
     for name in ("prompt", "completion"):
         messages = row.get(name)
@@ -79,11 +75,11 @@ def _parts(row: Mapping[str, Any], name_of: Callable[[str], str]) -> Iterator[tu
             yield name, messages
         for message in messages if isinstance(messages, list) else ():
             if isinstance(message, Mapping):
-                yield from _message(message, name_of)
+                yield from _message(message)
 
 
-def _message(message: Mapping[str, Any], name_of: Callable[[str], str]) -> Iterator[tuple[str, str]]:
-    role = name_of(str(message.get("role") or "message"))
+def _message(message: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    role = _name(str(message.get("role") or "message"))
     reasoning = message.get("reasoning_content")
     calls = list(tool_calls(message))
     text = readable_text(message.get("content"))
@@ -92,7 +88,7 @@ def _message(message: Mapping[str, Any], name_of: Callable[[str], str]) -> Itera
     if text or not (reasoning or calls):
         yield role, text
     for call in calls:
-        yield f"{role} calls {name_of(call.name or 'a tool')}", call.arguments
+        yield f"{role} calls {_name(call.name or 'a tool')}", call.arguments
 
 
 def _fenced(text: str) -> str:
@@ -113,3 +109,77 @@ def _code(text: str) -> str:
     fence = "`" * (longest + 1)
     pad = " " if shown.startswith("`") or shown.endswith("`") else ""
     return f"{fence}{pad}{shown}{pad}{fence}"
+
+
+def suggested_name(store: Store, number: int | None, form: Form) -> str:
+    """A name for the file, of characters that every file system takes; `number` is None for a list."""
+    source = store.source
+    words = [Path(source.path).stem, "rollouts" if number is None else f"rollout-{number + 1}"]
+    return re.sub(r"[^A-Za-z0-9._]+", "-", "-".join(words)).strip("-.") + f".{form}"
+
+
+def save(
+    store: Store,
+    numbers: Sequence[int],
+    form: Form,
+    path: Path,
+    *,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> tuple[int, int]:
+    """Write these rollouts to a new file; (how many there are in it, how many lines were no rollouts and left out).
+
+    The file appears once all is written, and not at all where `stopped` returns true. Raises `RunError`
+    for a file that exists, and where it cannot be written.
+    """
+    path = path.expanduser()
+    if path.exists():
+        raise RunError(f"{path} exists already; give another name.")
+    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
+    written = left_out = 0
+    try:
+        with partial.open("x", encoding="utf-8", errors="backslashreplace") as file:
+            for at, number in enumerate(numbers):
+                if stopped():
+                    return 0, 0
+                if at % STEP == 0:
+                    on_progress(at, len(numbers))
+                if store.head(number).problem is not None:
+                    left_out += 1
+                    continue
+                file.writelines(_text(store, number, form, first=written == 0))
+                written += 1
+        os.replace(partial, path)
+    except OSError as error:
+        raise RunError(f"{path}: cannot be written ({error.strerror or error}).") from error
+    except IndexError:
+        raise RunError("the file was replaced meanwhile; nothing is written.") from None
+    finally:
+        partial.unlink(missing_ok=True)
+    return written, left_out
+
+
+def _text(store: Store, number: int, form: Form, *, first: bool) -> Iterator[str]:
+    if form == "jsonl":
+        yield store.text(number, store.head(number).size) + "\n"
+        return
+    if not first:
+        yield "\n---\n\n"
+    yield markdown(store.row(number))
+
+
+def why_not(text: str, environment: Mapping[str, str]) -> str | None:
+    """Why this text cannot be sent to the clipboard of this terminal; None where it can."""
+    if environment.get("TERM", "") in WITHOUT or environment.get("TERM_PROGRAM") == "Apple_Terminal":
+        return "this terminal has no clipboard for programs"
+    if len(base64.b64encode(text.encode("utf-8", "replace"))) > LONGEST:
+        return "too long for a terminal's clipboard"
+    return None
+
+
+def save_instead(text: str, suffix: str = ".md") -> Path:
+    """Write the text to a new file that only its owner can read."""
+    descriptor, name = tempfile.mkstemp(prefix="whet-", suffix=suffix)
+    with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
+        file.write(text)
+    return Path(name)

@@ -1,20 +1,24 @@
-"""The index of a store on disk: columns of numbers in pieces, in an SQLite file that survives a kill at any moment.
+"""The index of a store on disk: columns of numbers in chunks, in an SQLite file that survives a kill at any moment.
 
     files     one row a file: how far it is indexed, and what it looked like then
-    chunks    one row a piece of consecutive lines, in the order of the rollouts' numbers
+    chunks    one row a chunk of consecutive lines, in the order of the rollouts' numbers
     columns   name, chunk -> the numbers of a column as the bytes of an `array`
     texts     chunk -> [[example_id, question, problem], ...] as JSON
     names     number -> environment, class of error, stop condition, candidate, sampling
 
-Pieces rather than rows, because a list of 200,000 rollouts is sorted and filtered by whole columns, and a column is
-read in a millisecond this way. SQLite gives what is hard to get right: a piece is there whole or not at all, several
-processes may look and write, and damage is noticed. The index is a copy of what the files say: where it is damaged, of
-another version or made from other files, it is thrown away.
+Chunks rather than rows, because a list of 200,000 rollouts is sorted and filtered by whole columns, and a column is
+read in a millisecond this way. SQLite gives what is hard to get right: a chunk is stored completely or not at all,
+several processes may read and write, and damage is detected. The index is a copy of what the files say: one that is
+damaged, of another version or made from other files is discarded.
+
+The file of an index is next to its rollouts, or in the user's cache where that directory cannot be written.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import sqlite3
 import sys
 from array import array
@@ -25,10 +29,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from whet.viewer.entries import NUMBERS
-from whet.viewer.pieces import Mark
+from whet.viewer.files import Mark
 
-APPLICATION = 0x77686574  # "whet": the file is ours to throw away
+APPLICATION = 0x77686574  # "whet": files with this id may be discarded
 VERSION = 3
+SUFFIX = ".index"
 BUSY_SECONDS = 30.0
 _TABLES = """
 CREATE TABLE stamp (generation INTEGER, changes INTEGER);
@@ -45,7 +50,7 @@ INSERT INTO stamp VALUES (0, 0);
 class Stamp(NamedTuple):
     """What an index holds, in two numbers."""
 
-    generation: int  # grows when everything is forgotten
+    generation: int  # grows when all entries are removed
     changes: int
 
 
@@ -63,7 +68,7 @@ class FileState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A piece of the index, ready to be stored: names as text, everything else as numbers."""
+    """A chunk of the index, ready to be stored: names as text, everything else as numbers."""
 
     columns: Mapping[str, array[Any]]
     names: Mapping[str, Sequence[str]]
@@ -102,14 +107,14 @@ class Index:
 
     def _create(self) -> None:
         with self.writing():
-            if self._pragma("schema_version") == 0:  # else another process was faster
+            if self._pragma("schema_version") == 0:  # else another process has created them
                 for statement in _TABLES.split(";\n"):
                     self._connection.execute(statement)
                 self._connection.execute(f"PRAGMA application_id = {APPLICATION}")
                 self._connection.execute(f"PRAGMA user_version = {_version()}")
 
     def replace(self) -> None:
-        """Begin anew with an empty file: this one is damaged."""
+        """Replace a damaged file with an empty index."""
         assert self.path is not None
         self._connection.close()
         for suffix in ("", "-journal"):
@@ -122,7 +127,7 @@ class Index:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """What is read inside belongs together, whoever writes meanwhile."""
+        """All reads inside see one state, also while another process writes."""
         self._connection.execute("BEGIN")
         try:
             yield
@@ -131,7 +136,7 @@ class Index:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """All or nothing, and nobody else writes meanwhile."""
+        """A transaction: all or nothing, one writer at a time."""
         self._connection.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -186,7 +191,7 @@ class Index:
         return int(cursor.lastrowid or 0)
 
     def add(self, chunk: Chunk) -> None:
-        """Append a piece. Inside `writing`, after `set_file`."""
+        """Append a chunk. Inside `writing`, after `set_file`."""
         cursor = self._connection.execute(
             "INSERT INTO chunks (count, damaged) VALUES (?, ?)", (len(chunk.texts), chunk.damaged)
         )
@@ -209,18 +214,18 @@ class Index:
         return self._names[name]
 
     def clear(self) -> None:
-        """Forget everything: numbers given before are void. Inside `writing`."""
+        """Remove all entries: numbers returned before are void. Inside `writing`."""
         for table in ("files", "chunks", "columns", "texts"):
             self._connection.execute(f"DELETE FROM {table}")
         self._connection.execute("UPDATE stamp SET generation = generation + 1, changes = changes + 1")
 
 
 class NotOursError(Exception):
-    """Where the index should lie, there is a file of somebody else."""
+    """The path of the index holds a file that the viewer did not write."""
 
 
 def _connect(path: Path | None) -> sqlite3.Connection:
-    # Autocommit: transactions are begun by hand. A lock of its own keeps the store's threads apart.
+    # Autocommit: transactions are begun by hand. The store serialises its threads with a lock.
     return sqlite3.connect(
         ":memory:" if path is None else path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
     )
@@ -236,3 +241,26 @@ def _made_by_sqlite(path: Path) -> bool:
     with path.open("rb") as file:
         head = file.read(72)
     return head.startswith(b"SQLite format 3\0") and int.from_bytes(head[68:72], "big") == APPLICATION
+
+
+def open_index(rollouts: Path) -> Index:
+    """The index of a file or directory of rollouts, on disk where that can be, else in memory."""
+    for path in (index_path(rollouts), cached_index_path(rollouts)):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if os.access(path.parent, os.W_OK) and (not path.exists() or os.access(path, os.W_OK)):
+                return Index(path)
+        except (NotOursError, sqlite3.OperationalError, OSError):
+            continue
+    return Index(None)
+
+
+def index_path(rollouts: Path) -> Path:
+    """`results.jsonl.index`; `rollouts/.index` for a directory."""
+    return rollouts / SUFFIX if rollouts.is_dir() else rollouts.with_name(rollouts.name + SUFFIX)
+
+
+def cached_index_path(rollouts: Path) -> Path:
+    """In the user's cache, with a different name for every path."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "whet" / "viewer" / f"{hashlib.sha256(str(rollouts.absolute()).encode()).hexdigest()[:32]}{SUFFIX}"

@@ -1,9 +1,9 @@
-"""Bringing an index up to date with its files, a piece at a time; here, or in a process of its own.
+"""Updates an index from its files, a piece at a time; in this process, or in a separate one.
 
     whole lines        are indexed once, from where the index ends
     a torn last line   waits until it is whole; an object without a newline at the end of a file counts as whole
     a file that grew   is indexed on; that it is the same file is checked by its inode and by samples of its content
-    one that was cut, replaced or rewritten in place: the whole index is made anew
+    one that was cut, replaced or rewritten in place: the whole index is rebuilt
 
 `python -m whet.viewer.indexing ROLLOUTS INDEX` indexes to the end and exits, also when its standard input ends.
 """
@@ -23,44 +23,42 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from whet.viewer.entries import NAMES, NUMBERS, Entry, group_key, read_entry
+from whet.viewer.entries import NAMES, NUMBERS, IndexEntry, group_key, read_entry
+from whet.viewer.files import FileLine, Mark, RolloutFile, RolloutFiles, next_block, opened, part_of, read_at
 from whet.viewer.index import Chunk, FileState, Index, Stamp
-from whet.viewer.layout import Layout, Part, part_of
-from whet.viewer.lines import opened, read_at
-from whet.viewer.pieces import Line, Mark, next_piece
 
 PIECE = 4 << 20
-"""Bytes that a process of its own indexes at once."""
+"""Bytes that a separate process indexes at once."""
 SMALL_PIECE = 256 << 10
-"""Bytes that are indexed at once where somebody waits: some milliseconds of work."""
+"""Bytes that are indexed at once in the viewer itself: some milliseconds of work."""
 SAMPLES, SAMPLE_BYTES = 8, 4096
 FEW_IN_A_CHUNK, MANY_CHUNKS = 64, 1000
 
 
 class Indexer:
-    """Reads the files of `layout` into `index`. Several may work on one index; each piece is added once."""
+    """Reads the files of `files` into `index`. Several may work on one index; each piece is added once."""
 
-    def __init__(self, layout: Layout, index: Index, piece: int = SMALL_PIECE) -> None:
-        self.layout = layout
+    def __init__(self, files: RolloutFiles, index: Index, piece: int = SMALL_PIECE) -> None:
+        self.files = files
         self.index = index
         self.piece = piece
-        self.parts: dict[str, Part] = {}
+        self.parts: dict[str, RolloutFile] = {}
         """The files as of the last `check`."""
         self._states: dict[str, FileState] = {}
-        self._stamp: Stamp | None = None  # what the index looked like when `_states` was read
-        self._same: dict[str, tuple[Part, FileState]] = {}  # compared already
-        self._torn: dict[str, Part] = {}  # files that hold no whole line more, as they were then
+        self._stamp: Stamp | None = None  # of the index when `_states` was read
+        self._same: dict[str, tuple[RolloutFile, FileState]] = {}  # compared already
+        self._torn: dict[str, RolloutFile] = {}  # files without a further whole line, with their state at that time
         self._places: Counter[int] = Counter()
         self._places_of: Stamp | None = None
 
     def check(self) -> None:
-        """Look at the files again. Where one that is indexed is no longer the same, the index is emptied."""
-        self.parts = self.layout.parts()
+        """List the files again. If one that is indexed is no longer the same, the index is emptied."""
+        self.parts = self.files.parts()
         self._refresh()
         if self._still_true():
             return
         with self.index.writing():
-            if self.index.stamp() == self._stamp:  # else another process was faster
+            if self.index.stamp() == self._stamp:  # else another process has cleared it
                 self.index.clear()
         self._refresh()
 
@@ -74,13 +72,13 @@ class Indexer:
         counts = self.index.counts()
         rollouts = sum(count for _, count, _ in counts) if len(counts) > MANY_CHUNKS else 0
         if len(counts) > MANY_CHUNKS + 4 * len(self._states) and rollouts < FEW_IN_A_CHUNK * len(counts):
-            return False  # indexed while somebody watched it grow; made anew, it is read faster
+            return False  # indexed in tiny chunks while the file grew; rebuilt, it is read faster
         return all(
             name in self.parts and self._is_same(self.parts[name], state) for name, state in self._states.items()
         )
 
-    def _is_same(self, part: Part, state: FileState) -> bool:
-        """Whether what is indexed of a file still stands in it."""
+    def _is_same(self, part: RolloutFile, state: FileState) -> bool:
+        """Whether the indexed part of a file is still in it."""
         if self._same.get(part.name) == (part, state):
             return True
         untouched = (part.size, part.modified) == (state.size, state.modified)
@@ -90,7 +88,7 @@ class Indexer:
         if part.size < position or (part.size == position and not untouched):
             return False
         try:
-            with opened(self.layout.file(part.name)) as file:
+            with opened(self.files.file(part.name)) as file:
                 goes_on = ended or read_at(file, position, 1) in (b"", b"\n")
                 same = goes_on and fingerprint(file, position) == state.fingerprint
         except FileNotFoundError:
@@ -128,13 +126,13 @@ class Indexer:
                 continue
             mark = self._states[name].mark if name in self._states else Mark()
             try:
-                with opened(self.layout.file(part.name)) as file:
+                with opened(self.files.file(part.name)) as file:
                     now = part_of(name, os.fstat(file), part.step)  # before anything is read of it
                     if now.inode != part.inode or now.size < part.size:
                         continue  # replaced or cut since `check`, which will find out
                     if self._torn.get(name) == now:
                         continue
-                    piece = next_piece(file, mark, now.size, self.piece)
+                    piece = next_block(file, mark, now.size, self.piece)
                     if piece is None:
                         self._torn[name] = now
                         continue
@@ -147,11 +145,11 @@ class Indexer:
             return True
         return False
 
-    def _add(self, state: FileState, lines: list[Line]) -> None:
+    def _add(self, state: FileState, lines: list[FileLine]) -> None:
         entries = [_entry(line) for line in lines]
         with self.index.writing():
             if self.index.stamp() != self._stamp:
-                return  # another process was faster: its piece may be this one
+                return  # another process wrote meanwhile, perhaps this very piece
             file = self.index.set_file(state)
             if entries:
                 self._count_places()
@@ -170,16 +168,16 @@ class Indexer:
             self._places = Counter(self.index.column("group", after=0, to=counts[-1][0] if counts else 0))
         self._places_of = None
 
-    def _chunk(self, file: int, part: str, lines: list[Line], entries: list[Entry]) -> Chunk:
+    def _chunk(self, file: int, part: str, lines: list[FileLine], entries: list[IndexEntry]) -> Chunk:
         groups = [group_key(part, entry.group) for entry in entries]
         places = []
         for group, entry in zip(groups, entries, strict=True):
             places.append(self._places[group] if entry.place < 0 else entry.place)
             self._places[group] += 1
-        told: dict[str, Sequence[Any]] = dict(zip(Entry._fields, zip(*entries, strict=True), strict=True))
-        damaged = [problem != "" for problem in told["problem"]]
+        fields: dict[str, Sequence[Any]] = dict(zip(IndexEntry._fields, zip(*entries, strict=True), strict=True))
+        damaged = [problem != "" for problem in fields["problem"]]
         columns: dict[str, Sequence[Any]] = {
-            **{name: values for name, values in told.items() if name in NUMBERS},
+            **{name: values for name, values in fields.items() if name in NUMBERS},
             "file": [file] * len(lines),
             "line": [line.number for line in lines],
             "offset": [line.offset for line in lines],
@@ -193,14 +191,14 @@ class Indexer:
         return Chunk(
             columns={name: array(NUMBERS[name], values) for name, values in columns.items()},
             names=names,
-            texts=list(zip(told["example_id"], told["question"], told["problem"], strict=True)),
+            texts=list(zip(fields["example_id"], fields["question"], fields["problem"], strict=True)),
             damaged=sum(damaged),
         )
 
 
-def _entry(line: Line) -> Entry:
+def _entry(line: FileLine) -> IndexEntry:
     if line.content is None:
-        return Entry(problem=f"a line of {line.size:,} bytes is too long to be read")
+        return IndexEntry(problem=f"a line of {line.size:,} bytes is too long to be read")
     return read_entry(line.content)
 
 
@@ -218,12 +216,12 @@ def main(arguments: list[str] | None = None) -> int:
     rollouts, path = sys.argv[1:] if arguments is None else arguments
     os.nice(10)
     try:
-        indexer = Indexer(Layout(Path(rollouts)), Index(Path(path)), piece=PIECE)
+        indexer = Indexer(RolloutFiles(Path(rollouts)), Index(Path(path)), piece=PIECE)
         more = True
         while more:
             indexer.check()
             more = indexer.index_some(seconds=0.5)
-            if select.select([sys.stdin], [], [], 0)[0]:  # whoever started this is gone
+            if select.select([sys.stdin], [], [], 0)[0]:  # the parent process has ended
                 return 0
     except (OSError, sqlite3.Error) as error:
         print(f"{path}: {error}", file=sys.stderr)

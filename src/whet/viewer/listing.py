@@ -1,7 +1,7 @@
-"""The list that is being looked at: which rollouts, in which order, and what was searched for in them.
+"""The list on the screen: which rollouts, in which order, and what was searched for in them.
 
-All screens of one store share a `Listing`, so that "the next rollout" is the next one of the list, and a search goes on
-from one screen to the other. It asks the store and decides; painting and threads are the screens' business.
+All screens of one store share a `Listing`, so that "the next rollout" is the next one of the list, and a search
+continues from one screen to the next. Painting and threads are left to the screens.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from whet.errors import RunError
-from whet.viewer.heads import Filter, Head, Progress, Sort, SortColumn, Totals
+from whet.viewer.columns import Filter, Head, IndexProgress, ListTotals, Sort, SortColumn
 from whet.viewer.sources import candidate_names
 from whet.viewer.store import Heads, Store
 
 Choosable = Literal["stop_condition", "environment", "candidate", "part"]
-"""What one of several values may be chosen of."""
+"""Columns of which one value can be chosen."""
 
 PASSED = 0.5
 """Reward from which a rollout counts as passed where the evaluation does not say."""
@@ -25,7 +25,7 @@ PASSED = 0.5
 
 @dataclass(slots=True)
 class Search:
-    """What was asked for, and what has been found so far."""
+    """The text of a search, and the matches so far."""
 
     text: str
     numbers: list[int] = field(default_factory=list)  # in the order of the file
@@ -51,9 +51,9 @@ class Listing:
         self.filter = Filter()
         self.sort = Sort()
         self.search: Search | None = None
-        self.progress: Progress = store.poll(0)
+        self.progress: IndexProgress = store.poll(0)
         self.heads: Heads = store.heads()
-        self.totals: Totals | None = None
+        self.totals: ListTotals | None = None
         self.number: int | None = self.heads[0].number if len(self.heads) else None
         self.candidates: dict[str, str] = {}
         """In a search for prompts: what candidates are called, by id."""
@@ -68,25 +68,25 @@ class Listing:
         """Whether only some of the rollouts are listed."""
         return self.filter != Filter()
 
-    def load(self) -> tuple[Heads, Totals]:
-        """Ask the store for the list as it should be now; takes up to a tenth of a second, so call it in a thread."""
+    def load(self) -> tuple[Heads, ListTotals]:
+        """Load the list by the current filter and order. It takes up to a tenth of a second: call it in a thread."""
         heads = self.store.heads(self.filter, self.sort)
         self.candidates = candidate_names(self.store.source)
         return heads, self.store.totals(heads)
 
-    def take(self, loaded: tuple[Heads, Totals]) -> None:
+    def take(self, loaded: tuple[Heads, ListTotals]) -> None:
         """Show what `load` brought."""
         self.heads, self.totals = loaded
         if self.number is None or self.heads.position(self.number) is None:
             self.number = self.heads[0].number if len(self.heads) else None
 
     def position(self) -> int:
-        """Where the rollout that is looked at stands in the list."""
+        """The position of the current rollout in the list."""
         at = None if self.number is None else self.heads.position(self.number)
         return at or 0
 
     def step(self, by: int) -> int | None:
-        """The rollout `by` places further in the list; None where the list ends."""
+        """The rollout `by` positions further in the list; None beyond its end."""
         at = self.position() + by
         return self.heads.numbers[at] if 0 <= at < len(self.heads) else None
 
@@ -101,7 +101,7 @@ class Listing:
             raise RunError("the file was replaced meanwhile.") from None
 
     def sort_by(self, column: SortColumn) -> None:
-        """Upwards, then downwards, then as in the file; numbers begin with the largest. What is first is looked at."""
+        """Cycle through ascending, descending (first for numbers) and the file's order; go to the first rollout."""
         self.number = None
         first = column in ("reward", "advantage", "input_tokens", "output_tokens", "turns", "duration", "size")
         if self.sort.column != column:
@@ -162,7 +162,7 @@ class Listing:
         self.filter = replace(self.filter, numbers=numbers)
 
     def start_again(self) -> None:
-        """Forget everything that numbers stand in: after the store's generation has grown they are void."""
+        """Drop all numbers of rollouts: they are void once the store's generation has grown."""
         self.search = self.totals = None
         self.filter = replace(self.filter, group=None, numbers=None)
         self.heads = self.store.heads()

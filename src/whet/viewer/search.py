@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 
 from whet.errors import RunError
 from whet.messages import readable_text
-from whet.viewer.calls import tool_calls
-from whet.viewer.lines import TOO_LONG, opened, parse_row, read_at
+from whet.viewer.entries import tool_calls
+from whet.viewer.files import TOO_LONG, opened, parse_row, read_at
 
 PIECE = 1 << 20
 """Bytes looked through between two reports."""
@@ -36,8 +36,8 @@ _ESCAPED_ASCII = re.compile(rb"\\u00[2-7]")
 
 
 @dataclass(slots=True)
-class Found:
-    """What a search has found so far."""
+class SearchFound:
+    """The matches of a search so far."""
 
     total: int  # bytes to look through
     done: int = 0
@@ -70,7 +70,7 @@ class Query:
             yield partial(_escaped_ascii, low)
 
     def is_in(self, row: Mapping[str, Any]) -> bool:
-        """Whether the text stands in the messages of a row, its answer or its error."""
+        """Whether the text occurs in the messages of a row, its answer or its error."""
         return any(self._pattern.search(text) is not None for text in texts_of(row))
 
 
@@ -132,7 +132,7 @@ def _strings(value: Any) -> Iterator[str]:
             yield from _strings(item)
 
 
-class Lines(NamedTuple):
+class LinePositions(NamedTuple):
     """Where the lines of rollouts are, by the numbers of these."""
 
     file: Sequence[int]
@@ -141,12 +141,14 @@ class Lines(NamedTuple):
     damaged: Sequence[int]
 
 
-def search(query: Query, numbers: Sequence[int], lines: Lines, paths: Mapping[int, Path]) -> Iterator[Found]:
+def search(
+    query: Query, numbers: Sequence[int], lines: LinePositions, paths: Mapping[int, Path]
+) -> Iterator[SearchFound]:
     """Look through the rollouts with these numbers, given in ascending order.
 
-    Yields the same `Found`, grown, after each piece. Raises `RunError` where a file is no longer as it was indexed.
+    Yields the same `SearchFound` after each piece. Raises `RunError` if a file was changed since it was indexed.
     """
-    found = Found(total=sum(map(lines.size.__getitem__, numbers)))
+    found = SearchFound(total=sum(map(lines.size.__getitem__, numbers)))
     for piece in _pieces(numbers, lines):
         first, last = piece[0], piece[-1]
         begin, end = lines.offset[first], lines.offset[last] + lines.size[last]
@@ -163,7 +165,7 @@ def search(query: Query, numbers: Sequence[int], lines: Lines, paths: Mapping[in
         yield found
 
 
-def _pieces(numbers: Sequence[int], lines: Lines) -> Iterator[range]:
+def _pieces(numbers: Sequence[int], lines: LinePositions) -> Iterator[range]:
     """The numbers in pieces: consecutive lines of one file, together at most `PIECE` bytes, or one longer line."""
 
     def run_of(item: tuple[int, int]) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""What there is to look at below a folder: evaluations, training runs and searches, without reading a rollout."""
+"""The runs below a folder: evaluations, training runs and searches for prompts, listed without reading a rollout."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from whet.errors import RunError, WhetError
 from whet.rollouts.results import METADATA, RESULTS, load_metadata
 from whet.rollouts.row_log import evaluation_state, is_locked
 from whet.system.files import read_lines
-from whet.viewer.layout import SUFFIX
+from whet.viewer.files import SUFFIX
 
 RUN_CONFIG, RUN_STATUS, RUN_ROLLOUTS = "config.toml", "status.json", "rollouts"
 SEARCH_CONFIG, CANDIDATES = "gepa.toml", "candidates.jsonl"
@@ -24,12 +24,12 @@ DEEPEST = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class RunSource:
     """An evaluation, a training run, or a search for better prompts."""
 
     path: Path  # its directory, or the file that was named
     kind: Literal["evaluation", "training", "search"]
-    rollouts: Path  # the file or directory that the rollouts are in
+    rollouts: Path  # the file or directory of its rollouts
     environment: str = ""  # several are joined by ", "; "" where unknown
     model: str = ""
     date: str = ""  # when it ended or last wrote, as "2026-11-21T14:04:00" in local time
@@ -40,8 +40,8 @@ class Source:
     note: str | None = None  # what could not be read, in a line
 
 
-def source_at(path: Path) -> Source:
-    """What there is at a path. Raises `RunError` where there is nothing, in a line that says what to name."""
+def source_at(path: Path) -> RunSource:
+    """The run at a path. Raises `RunError` where there is none, with the paths that can be named."""
     if path.is_file():
         if path.name == METADATA:
             return source_at(path.parent)
@@ -72,7 +72,7 @@ def source_at(path: Path) -> Source:
     )
 
 
-def find_sources(folder: Path) -> list[Source]:
+def find_sources(folder: Path) -> list[RunSource]:
     """The evaluations, training runs and searches below a folder, newest first.
 
     Raises `RunError` where there is no such folder. Hidden directories, and those that never hold any, are left out.
@@ -82,7 +82,7 @@ def find_sources(folder: Path) -> list[Source]:
     return sorted(_walk(folder), key=lambda source: source.date, reverse=True)
 
 
-def _walk(folder: Path) -> Iterator[Source]:
+def _walk(folder: Path) -> Iterator[RunSource]:
     top = len(folder.parts)
     for directory, folders, files in os.walk(folder):
         here = Path(directory)
@@ -99,7 +99,7 @@ def _walk(folder: Path) -> Iterator[Source]:
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in NOT_ENTERED)
 
 
-def _evaluation(directory: Path, path: Path, rollouts: Path) -> Source:
+def _evaluation(directory: Path, path: Path, rollouts: Path) -> RunSource:
     metadata: dict[str, Any] | None = None
     note = None
     if path == directory or path.name == RESULTS:
@@ -107,24 +107,24 @@ def _evaluation(directory: Path, path: Path, rollouts: Path) -> Source:
             metadata = load_metadata(directory)
         except (WhetError, OSError) as error:
             note = str(error)
-    told = metadata or {}
-    count = _integer(told.get("num_examples")) * _integer(told.get("rollouts_per_example"))
-    return Source(
+    known = metadata or {}
+    count = _integer(known.get("num_examples")) * _integer(known.get("rollouts_per_example"))
+    return RunSource(
         path=path,
         kind="evaluation",
         rollouts=rollouts,
-        environment=_text(told.get("env_id")),
-        model=_text(told.get("model")),
-        date=_text(told.get("date")) or _modified(rollouts),
+        environment=_text(known.get("env_id")),
+        model=_text(known.get("model")),
+        date=_text(known.get("date")) or _modified(rollouts),
         state="" if metadata is None else evaluation_state(directory, metadata),
         count=count or None,
-        reward=_number(told.get("avg_reward")),
-        metadata=told,
+        reward=_number(known.get("avg_reward")),
+        metadata=known,
         note=note,
     )
 
 
-def _run(directory: Path, path: Path, rollouts: Path) -> Source:
+def _run(directory: Path, path: Path, rollouts: Path) -> RunSource:
     from whet.config import read_toml  # brings pydantic, which an evaluation does not need
 
     config: dict[str, Any] = {}
@@ -136,48 +136,48 @@ def _run(directory: Path, path: Path, rollouts: Path) -> Source:
             status = json.loads((directory / RUN_STATUS).read_text(encoding="utf-8"))
     except (WhetError, OSError, ValueError) as error:
         note = str(error)
-    told = status if isinstance(status, dict) else {}
-    return Source(
+    known = status if isinstance(status, dict) else {}
+    return RunSource(
         path=path,
         kind="training",
         rollouts=rollouts,
         environment=", ".join(_environments(config)),
         model=_text(config.get("model")),
-        date=_local(_text(told.get("ended")) or _text(told.get("heartbeat"))) or _modified(rollouts),
-        state=_text(told.get("state")),
+        date=_local(_text(known.get("ended")) or _text(known.get("heartbeat"))) or _modified(rollouts),
+        state=_text(known.get("state")),
         metadata=config,
         note=note,
     )
 
 
-def _search(directory: Path, path: Path, rollouts: Path) -> Source:
+def _search(directory: Path, path: Path, rollouts: Path) -> RunSource:
     metadata: dict[str, Any] | None = None
     note = None
     try:
         metadata = load_metadata(directory)
     except (WhetError, OSError) as error:
         note = str(error)
-    told = metadata or {}
-    config: Mapping[str, Any] = found if isinstance(found := told.get("config"), Mapping) else {}
-    best = told.get("best")
-    state = _text(told.get("state"))
-    return Source(
+    known = metadata or {}
+    config: Mapping[str, Any] = found if isinstance(found := known.get("config"), Mapping) else {}
+    best = known.get("best")
+    state = _text(known.get("state"))
+    return RunSource(
         path=path,
         kind="search",
         rollouts=rollouts,
         environment=", ".join(_environments(config)),
         model=_text(config.get("model")),
-        date=_text(told.get("date")) or _modified(rollouts),
+        date=_text(known.get("date")) or _modified(rollouts),
         state="unfinished" if state == "running" and not is_locked(directory) else state,
-        count=_integer(told.get("spent")) or None,
+        count=_integer(known.get("spent")) or None,
         reward=_number(best.get("val_mean")) if isinstance(best, Mapping) else None,
-        metadata=told,
+        metadata=known,
         note=note,
     )
 
 
-def candidate_names(source: Source) -> dict[str, str]:
-    """What the candidates of a search are called, by id: `3 accepted`. Lines that are none are left out."""
+def candidate_names(source: RunSource) -> dict[str, str]:
+    """The names of a search's candidates, by id: `3 accepted`. Other lines are skipped."""
     if source.kind != "search":
         return {}
     directory = source.rollouts.parent.parent

@@ -1,7 +1,7 @@
-"""Rollouts on disk, for looking at: listed at once, read one at a time, searched; never all of them in memory.
+"""Rollouts on disk: listed at once, read one at a time, searched; never all of them in memory.
 
     with open_store(Path("outputs/evals/gsm8k--whet--tiny/4c5cde0c")) as store:
-        store.start()                                        # a large file is indexed aside
+        store.start()                                        # a large file is indexed in a process
         heads = store.heads(Filter(failed=False), Sort("reward", descending=True))
         store.row(heads[0].number)                           # the whole rollout
         for found in store.search("therefore"):              # a piece at a time; stop when you like
@@ -26,20 +26,17 @@ from types import TracebackType
 from typing import Any, Literal, Self, overload
 
 from whet.errors import RunError
-from whet.viewer.columns import Columns
-from whet.viewer.heads import Filter, Head, Progress, Sort, Totals
-from whet.viewer.index import Index
+from whet.viewer.columns import Filter, Head, IndexColumns, IndexProgress, ListTotals, Sort
+from whet.viewer.files import RolloutFiles, opened, parse_row, read_at
+from whet.viewer.index import Index, open_index
 from whet.viewer.indexing import Indexer
-from whet.viewer.layout import Layout
-from whet.viewer.lines import opened, parse_row, read_at
-from whet.viewer.location import open_index
-from whet.viewer.search import Found, Lines, Query, search
-from whet.viewer.sources import Source, source_at
+from whet.viewer.search import LinePositions, Query, SearchFound, search
+from whet.viewer.sources import RunSource, source_at
 
 IN_MEMORY = 8 << 20
-"""Bytes of rollouts up to which the index is made anew each time, in memory, and here."""
+"""Bytes of rollouts up to which the index is rebuilt each time, in memory, in this process."""
 FIRST_SECONDS = 0.05
-"""Work on the index before a store is handed out, so that its first screen has something to show."""
+"""Seconds of indexing before a store is returned, so that its first screen has something to show."""
 
 
 def open_store(path: Path) -> Store:
@@ -54,9 +51,9 @@ def open_store(path: Path) -> Store:
 
 
 class Heads(Sequence[Head]):
-    """A list of rollouts, by their numbers; heads are put together as they are asked for.
+    """A list of rollouts, by their numbers; heads are made on access.
 
-    It stays as it is while the index grows; ask the store again for what came in. Once `Progress.generation` has
+    It stays as it is while the index grows; ask the store again for what came in. Once `IndexProgress.generation` has
     grown, its numbers are void.
     """
 
@@ -79,7 +76,7 @@ class Heads(Sequence[Head]):
         return self._store.head(self.numbers[index])
 
     def position(self, number: int) -> int | None:
-        """Where a rollout stands in the list; None where it does not."""
+        """The position of a rollout in the list; None if it is not in it."""
         if isinstance(self.numbers, range):
             return self.numbers.index(number) if number in self.numbers else None
         if self._positions is None:
@@ -90,15 +87,15 @@ class Heads(Sequence[Head]):
 class Store:
     """The rollouts of one evaluation, one training run or one search."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: RunSource) -> None:
         self.source = source
         """What is known without reading rollouts: path, kind, environment, model, metadata."""
-        self._layout = Layout(source.rollouts)
+        self._files = RolloutFiles(source.rollouts)
         self._lock = threading.RLock()
         self._process: subprocess.Popen[bytes] | None = None
-        self._aside = False
+        self._in_process = False
         self._failure: str | None = None
-        size = sum(part.size for part in self._layout.parts().values())
+        size = sum(part.size for part in self._files.parts().values())
         self._index = open_index(source.rollouts) if size > IN_MEMORY else Index(None)
         try:
             self._begin()
@@ -111,25 +108,25 @@ class Store:
             self._begin()
 
     def _begin(self) -> None:
-        self._indexer = Indexer(self._layout, self._index)
-        self._columns = Columns(self._index)
+        self._indexer = Indexer(self._files, self._index)
+        self._columns = IndexColumns(self._index)
         self._index_here(FIRST_SECONDS)
         self._columns.refresh()
 
     def start(self) -> None:
-        """From now on, index what is much in a process of its own, at low priority; what is little, `poll` does."""
-        self._aside = True
+        """From now on, index large files in a separate process, at low priority; `poll` indexes small ones."""
+        self._in_process = True
         self.poll(0)
 
-    def poll(self, seconds: float = 0.01) -> Progress:
+    def poll(self, seconds: float = 0.01) -> IndexProgress:
         """How far the index is, after about `seconds` of work on it here; notices files that changed."""
         with self._lock:
-            if self._failure is None and not self._runs_aside():
+            if self._failure is None and not self._process_runs():
                 try:
-                    if not self._leave_aside():
+                    if not self._start_process():
                         self._index_here(seconds)
                 except OSError as error:
-                    self._failure = f"{error.filename or self._layout.path}: {error.strerror or error}"
+                    self._failure = f"{error.filename or self._files.path}: {error.strerror or error}"
                 except sqlite3.OperationalError as error:  # no room, no lock
                     self._failure = f"{self._index.path}: {error}"
                 except sqlite3.DatabaseError as error:
@@ -139,7 +136,7 @@ class Store:
                     pass
             except RunError as error:
                 self._failure = self._failure or str(error)
-            return Progress(
+            return IndexProgress(
                 rollouts=self._columns.count,
                 damaged=self._columns.damaged,
                 bytes_done=sum(state.mark.position for state in self._columns.files.values()),
@@ -149,41 +146,41 @@ class Store:
                 failure=self._failure,
             )
 
-    def index_all(self) -> Progress:
+    def index_all(self) -> IndexProgress:
         """Index to the end, here and now, or wait for the process that does it."""
         with self._lock:
             while self._process is not None:
                 self._process.wait()
-                self._runs_aside()
-            aside, self._aside = self._aside, False
+                self._process_runs()
+            in_process, self._in_process = self._in_process, False
             try:
                 return self.poll(float("inf"))
             finally:
-                self._aside = aside
+                self._in_process = in_process
 
     def _index_here(self, seconds: float) -> None:
         self._indexer.check()
         self._indexer.index_some(seconds)
 
-    def _leave_aside(self) -> bool:
-        """Have a process of its own index what there is, if that is much."""
+    def _start_process(self) -> bool:
+        """Start a process that indexes what is left, if that is much."""
         path = self._index.path
-        if not self._aside or path is None:
+        if not self._in_process or path is None:
             return False
         self._indexer.check()
         if self._indexer.left <= IN_MEMORY:
             return False
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "whet.viewer.indexing", str(self._layout.path), str(path)],
+            [sys.executable, "-P", "-m", "whet.viewer.indexing", str(self._files.path), str(path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            start_new_session=True,  # what is typed to stop the viewer is not meant for it
+            start_new_session=True,  # Ctrl-C in the viewer must not reach it
         )
         return True
 
-    def _runs_aside(self) -> bool:
-        """Whether another process is indexing for this one; what it said when it failed."""
+    def _process_runs(self) -> bool:
+        """Whether the indexing process is running; one that failed leaves its message in `_failure`."""
         process = self._process
         if process is None or process.poll() is None:
             return process is not None
@@ -195,7 +192,7 @@ class Store:
         return False
 
     @contextmanager
-    def _reading(self) -> Iterator[Columns]:
+    def _reading(self) -> Iterator[IndexColumns]:
         """The columns as they are now, for this thread alone."""
         with self._lock:
             try:
@@ -224,7 +221,7 @@ class Store:
         with self._reading() as columns:
             return [columns.head(number, self.source.environment) for number in numbers]
 
-    def totals(self, heads: Heads | None = None) -> Totals:
+    def totals(self, heads: Heads | None = None) -> ListTotals:
         """Of a list, or of everything."""
         with self._reading() as columns:
             return columns.totals(range(columns.count) if heads is None else heads.numbers)
@@ -249,7 +246,7 @@ class Store:
             return list(columns.select(Filter(group=columns["group"][number]), self.source.environment))
 
     def row(self, number: int) -> dict[str, Any]:
-        """The rollout as it stands in the file.
+        """The rollout as it is in the file.
 
         Of a line above 8 MiB, texts and lists of numbers are cut, and `row["left_out_bytes"]` says by how much. Raises
         `RunError` for a line that is no rollout, and where the file was changed since (`poll` then finds out).
@@ -264,7 +261,7 @@ class Store:
             raise RunError(f"{where}: {error}.") from None
 
     def text(self, number: int, limit: int = 100_000) -> str:
-        """The line as it stands in the file, at most `limit` bytes of it: for one that is no rollout, say."""
+        """The line as it is in the file, at most `limit` bytes of it: for one that is no rollout, say."""
         _, line = self._line(number, limit)
         return line.decode("utf-8", "replace")
 
@@ -272,9 +269,9 @@ class Store:
         with self._reading() as columns:
             head = columns.head(number, self.source.environment)
             if not head.line:
-                raise RunError(f"{self._layout.path}: rollout {number} is {head.problem}.")
+                raise RunError(f"{self._files.path}: rollout {number} is {head.problem}.")
             offset, checksum = columns["offset"][number], columns["checksum"][number]
-            path = self._layout.file(columns.files[columns["file"][number]].part)
+            path = self._files.file(columns.files[columns["file"][number]].part)
         where = f"{path}, line {head.line}"
         size = head.size if limit is None else min(limit, head.size)
         try:
@@ -288,8 +285,8 @@ class Store:
             raise RunError(f"{where}: the file was changed since it was listed.")
         return where, line
 
-    def search(self, text: str, within: Sequence[int] | None = None) -> Iterator[Found]:
-        """Rollouts in whose messages (reasoning and tool calls too), answer or error `text` stands, whatever its case.
+    def search(self, text: str, within: Sequence[int] | None = None) -> Iterator[SearchFound]:
+        """Rollouts in whose messages (reasoning and tool calls too), answer or error `text` occurs, in any case.
 
         Yields every few milliseconds of work. What is not indexed yet is not searched; `within`: only these numbers.
         Raises ValueError for an empty text, and while searching `RunError` where a file was changed.
@@ -297,8 +294,8 @@ class Store:
         query = Query(text)
         with self._reading() as columns:
             numbers = range(columns.count) if within is None else sorted(within)
-            lines = Lines(*(columns[name] for name in Lines._fields))
-            paths = {number: self._layout.file(state.part) for number, state in columns.files.items()}
+            lines = LinePositions(*(columns[name] for name in LinePositions._fields))
+            paths = {number: self._files.file(state.part) for number, state in columns.files.items()}
         return search(query, numbers, lines, paths)
 
     def close(self) -> None:

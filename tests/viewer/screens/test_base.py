@@ -1,4 +1,4 @@
-"""What every screen does: work beside it that outlives it by a moment."""
+"""What every screen shares: concurrent work that ends after its screen was left."""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 from textual.css.query import NoMatches
 
 from whet.viewer.screens.rollouts import RolloutsScreen
-from whet.viewer.widgets.bar import Bar
+from whet.viewer.widgets.panes import Bar
 
 Fixture = Any
 

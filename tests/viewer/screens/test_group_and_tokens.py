@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from whet.viewer.screens.group import Side
-from whet.viewer.widgets.document import Document
-from whet.viewer.widgets.token_text import TokenText
+from whet.viewer.screens.group import GroupColumn
+from whet.viewer.screens.tokens import TokenText
+from whet.viewer.widgets.panes import Document
 
 Fixture = Callable[..., Any]
 
@@ -42,7 +42,7 @@ def test_columns_scroll_in_step_each_as_far_as_it_reaches(
         await driver.sees("2 rollouts")
         await driver.type("g")
         await driver.sees("line 1")
-        first, second = (side.query_one(Document) for side in driver.app.screen.query(Side))
+        first, second = (side.query_one(Document) for side in driver.app.screen.query(GroupColumn))
         await driver.type("pagedown")
         assert first.scroll_offset.y == second.scroll_offset.y > 0
         await driver.type("end")

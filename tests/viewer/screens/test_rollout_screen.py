@@ -107,7 +107,7 @@ def test_the_next_rollout_is_a_key_away_and_the_list_stands_there_afterwards(tal
     drive(talk, steps)
 
 
-def test_details_say_rewards_metrics_tokens_and_times_beside_the_conversation(talk: Path, drive: Fixture) -> None:
+def test_details_say_rewards_metrics_tokens_and_times(talk: Path, drive: Fixture) -> None:
     async def steps(driver: Any) -> None:
         await driver.sees("2 rollouts")
         await driver.type("enter")

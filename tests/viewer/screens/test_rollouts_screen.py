@@ -61,7 +61,7 @@ def test_one_key_sorts_by_reward_once_more_turns_round_and_once_more_takes_it_aw
 def test_a_click_on_a_title_sorts_by_it(mixed: Path, drive: Fixture) -> None:
     async def steps(driver: Any) -> None:
         await driver.sees("5 rollouts, reward")
-        await driver.pilot.click("Rows", offset=(driver.line("nth").index("reward") + 2, 0))
+        await driver.pilot.click("TableView", offset=(driver.line("nth").index("reward") + 2, 0))
         await driver.sees("sorted by reward ↓", "reward↓")
 
     drive(mixed, steps)

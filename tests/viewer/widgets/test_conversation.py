@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from whet.viewer.calls import Call
-from whet.viewer.heads import Head
-from whet.viewer.widgets.conversation import CUT, KEPT, Folding, arguments_text, lay_out, pieces
-from whet.viewer.widgets.details import detail_lines
+from whet.viewer.columns import Head
+from whet.viewer.entries import RowToolCall
+from whet.viewer.widgets.conversation import CUT, KEPT, Folding, arguments_text, detail_lines, lay_out, pieces
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
@@ -39,10 +38,10 @@ def test_a_row_of_any_shape_is_shown(row: dict[str, Any], width: int) -> None:
 
 def test_arguments_stand_one_a_line_and_text_of_several_lines_under_its_name() -> None:
     assert (
-        arguments_text(Call("f", json.dumps({"code": "a\nb", "n": [1, 2]})))
+        arguments_text(RowToolCall("f", json.dumps({"code": "a\nb", "n": [1, 2]})))
         == "code:\n    a\n    b\nn: [\n  1,\n  2\n]"
     )
-    assert arguments_text(Call("f", "{not json")) == "{not json"
+    assert arguments_text(RowToolCall("f", "{not json")) == "{not json"
 
 
 def test_a_piece_that_is_too_long_is_cut_and_counted() -> None:

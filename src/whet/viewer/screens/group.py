@@ -15,10 +15,11 @@ from textual.events import Resize
 
 from whet.errors import WhetError
 from whet.viewer.listing import Listing
-from whet.viewer.screens.base import LAST_KEYS
-from whet.viewer.screens.searching import SearchingScreen
-from whet.viewer.widgets.bar import Bar
-from whet.viewer.widgets.cells import (
+from whet.viewer.screens.base import LAST_KEYS, SearchingScreen
+from whet.viewer.widgets.conversation import Folding, lay_out, pieces
+from whet.viewer.widgets.lines import StyledLine, line, wrapped
+from whet.viewer.widgets.panes import Bar, Document, Keys
+from whet.viewer.widgets.table import (
     candidate_style,
     number,
     part_name,
@@ -27,22 +28,18 @@ from whet.viewer.widgets.cells import (
     signed,
     signed_style,
 )
-from whet.viewer.widgets.conversation import Folding, lay_out, pieces
-from whet.viewer.widgets.document import Document
-from whet.viewer.widgets.keys import Keys
-from whet.viewer.widgets.lines import Line, line, wrapped
 
 NARROWEST = 36
 """Cells that a column has at least, as long as the window is not narrower itself."""
 
 
-class Side(Vertical):
+class GroupColumn(Vertical):
     """One rollout of the group: its head, and what was said."""
 
     DEFAULT_CSS = """
-    Side { width: 1fr; border-left: solid $panel; }
-    Side.first { border-left: none; }
-    Side.chosen Bar { background: $panel; }
+    GroupColumn { width: 1fr; border-left: solid $panel; }
+    GroupColumn.first { border-left: none; }
+    GroupColumn.chosen Bar { background: $panel; }
     """
 
     def compose(self) -> ComposeResult:
@@ -126,10 +123,10 @@ y x     copy this rollout, export it or the list
                 except WhetError as error:
                     self._rows[number_of] = str(error)
         holder = self.query_one("#sides", Horizontal)
-        sides = list(holder.query(Side))
+        sides = list(holder.query(GroupColumn))
         if len(sides) != len(shown):
             await holder.remove_children()
-            sides = [Side(classes="first" if at == 0 else "") for at in range(len(shown))]
+            sides = [GroupColumn(classes="first" if at == 0 else "") for at in range(len(shown))]
             await holder.mount_all(sides)
         for side, number_of in zip(sides, shown, strict=True):
             side.set_class(number_of == self.listing.number, "chosen")
@@ -139,7 +136,7 @@ y x     copy this rollout, export it or the list
                 side.query_one(Document).focus()
         self.show_status()
 
-    def _lines(self, number_of: int, width: int) -> list[Line]:
+    def _lines(self, number_of: int, width: int) -> list[StyledLine]:
         row = self._rows[number_of]
         if isinstance(row, str):
             return list(wrapped(row, width, "bad"))
@@ -153,7 +150,7 @@ y x     copy this rollout, export it or the list
         rewards = [head.reward for head in map(self.listing.head, self.numbers) if head.reward is not None]
         return math.fsum(rewards) / len(rewards) if rewards else None
 
-    def _head(self, number_of: int) -> list[Line]:
+    def _head(self, number_of: int) -> list[StyledLine]:
         head, mean = self.listing.head(number_of), self._mean()
         first: list[str | tuple[object, str]] = [
             ("▌" if number_of == self.listing.number else " ", "bold"),
@@ -195,7 +192,7 @@ y x     copy this rollout, export it or the list
             parts.append(f", reward {mean:.3f} from {min(rewards):.3f} to {max(rewards):.3f}")
         self.query_one("#where", Bar).show([line(*parts), line((f" {head.question}", "dim"))])
 
-    # What a person asks for.
+    # Actions.
 
     def on_document_scrolled(self, event: Document.Scrolled) -> None:
         for document in self.query(Document):
@@ -204,7 +201,7 @@ y x     copy this rollout, export it or the list
 
     def on_click(self) -> None:
         focused = self.focused
-        for at, side in enumerate(self.query(Side)):
+        for at, side in enumerate(self.query(GroupColumn)):
             if focused is not None and side in focused.ancestors:
                 self._choose(self._first + at)
 

@@ -1,4 +1,4 @@
-"""One rollout to read: the conversation, and what is known of it beside; the next one of the list is a key away."""
+"""One rollout to read: its conversation with the details at the side; a key shows the next one of the list."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from textual.events import Resize
 
 from whet.errors import WhetError
 from whet.viewer.listing import Listing
-from whet.viewer.screens.base import LAST_KEYS
-from whet.viewer.screens.searching import SearchingScreen
-from whet.viewer.widgets.bar import Bar
-from whet.viewer.widgets.cells import (
+from whet.viewer.screens.base import LAST_KEYS, SearchingScreen
+from whet.viewer.widgets.conversation import ConversationLayout, Folding, MessagePiece, detail_lines, lay_out, pieces
+from whet.viewer.widgets.lines import StyledLine, line, wrapped
+from whet.viewer.widgets.panes import Bar, Document, Keys
+from whet.viewer.widgets.table import (
     candidate_style,
     number,
     part_name,
@@ -25,14 +26,9 @@ from whet.viewer.widgets.cells import (
     signed,
     signed_style,
 )
-from whet.viewer.widgets.conversation import Folding, Layout, Piece, lay_out, pieces
-from whet.viewer.widgets.details import detail_lines
-from whet.viewer.widgets.document import Document
-from whet.viewer.widgets.keys import Keys
-from whet.viewer.widgets.lines import Line, line, wrapped
 
 ASIDE = 100
-"""Width of a window from which the details stand beside the conversation; in a smaller one they are above it."""
+"""Width of a window from which the details are at the side of the conversation; in a narrower one they are above it."""
 
 
 class RolloutScreen(SearchingScreen):
@@ -80,11 +76,11 @@ y x     copy this rollout, export it or the list
     def __init__(self, listing: Listing) -> None:
         super().__init__(listing)
         self.row: Mapping[str, Any] = {}
-        self.layout_now = Layout([], {}, set())
-        self._pieces: Sequence[Piece] = ()
+        self.layout_now = ConversationLayout([], {}, set())
+        self._pieces: Sequence[MessagePiece] = ()
         self._folding = Folding()
         self._current = ""
-        self._details: bool | None = None  # as the window's width has it, until somebody chose
+        self._details: bool | None = None  # None: by the window's width, until the user chooses
         self._problem = ""
         self._shown: int | None = None
         self._go_to_match = 0  # the direction in which the first match of a rollout is to be shown
@@ -179,7 +175,7 @@ y x     copy this rollout, export it or the list
     def _query(self) -> str:
         return self.listing.search.text if self.listing.search is not None else ""
 
-    def _conversation(self, width: int) -> list[Line]:
+    def _conversation(self, width: int) -> list[StyledLine]:
         before = []
         if self._problem:
             return list(wrapped(self._problem, width, "bad"))
@@ -192,10 +188,10 @@ y x     copy this rollout, export it or the list
             before += [*wrapped(note, width, "middling"), line("")]
         layout = lay_out(self._pieces, width, self._folding, query=self._query(), current=self._current)
         starts = {key: at + len(before) for key, at in layout.starts.items()}
-        self.layout_now = Layout([*before, *layout.lines], starts, layout.long)
+        self.layout_now = ConversationLayout([*before, *layout.lines], starts, layout.long)
         return self.layout_now.lines
 
-    def _detail_lines(self, width: int) -> list[Line]:
+    def _detail_lines(self, width: int) -> list[StyledLine]:
         if self._shown is None or self._problem:
             return []
         return detail_lines(self.row, self.listing.head(self._shown), self.listing.passed, width)
@@ -210,7 +206,7 @@ y x     copy this rollout, export it or the list
         self.conversation.show()
         self.show_status()
 
-    # What a person asks for.
+    # Actions.
 
     def action_step(self, by: int) -> None:
         number = self.listing.step(by)

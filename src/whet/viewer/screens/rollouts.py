@@ -9,20 +9,16 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
-from whet.viewer.heads import SortColumn
+from whet.viewer.columns import SortColumn
 from whet.viewer.listing import Choosable, Listing
-from whet.viewer.screens.ask import Choose
-from whet.viewer.screens.base import LAST_KEYS
-from whet.viewer.screens.searching import SearchingScreen
-from whet.viewer.widgets.bar import Bar
-from whet.viewer.widgets.cells import SORTS, rollout_cells, rollout_columns
-from whet.viewer.widgets.columns import Column
-from whet.viewer.widgets.keys import Keys
-from whet.viewer.widgets.lines import Line, line
-from whet.viewer.widgets.rows import Cell, Rows
+from whet.viewer.screens.base import LAST_KEYS, SearchingScreen
+from whet.viewer.screens.dialogs import Choose
+from whet.viewer.widgets.lines import StyledLine, line
+from whet.viewer.widgets.panes import Bar, Keys
+from whet.viewer.widgets.table import SORTS, Cell, Column, TableView, rollout_cells, rollout_columns
 
 TICK = 0.2  # seconds between two looks at how far the index is
-REST = 10  # times as long as a list took, no new one is asked for because the file has grown
+REST = 10  # times as long as a list took, before the next one is loaded for a file that grows
 
 QUESTIONS: dict[Choosable, str] = {
     "stop_condition": "Only rollouts that stopped by",
@@ -96,7 +92,7 @@ y x     copy this rollout, export it or the list
         self._loading = False
         self._again = False
         self._grown = False
-        self._rested = 0.0  # when the next list may be asked for because the file has grown
+        self._rested = 0.0  # when the next list may be loaded because the file has grown
 
     def _wanted_columns(self) -> list[Column]:
         kind = self.listing.store.source.kind
@@ -106,11 +102,11 @@ y x     copy this rollout, export it or the list
 
     def compose(self) -> ComposeResult:
         yield Bar(self._status())
-        yield Rows(self._columns, self._cells)
+        yield TableView(self._columns, self._cells)
         yield Keys()
 
     def on_mount(self) -> None:
-        rows = self.query_one(Rows)
+        rows = self.query_one(TableView)
         rows.focus()
         rows.show(len(self.listing.heads))
         self.listing.store.start()
@@ -123,8 +119,8 @@ y x     copy this rollout, export it or the list
         self.listing.store.close()
 
     def on_screen_resume(self) -> None:
-        """Back from a rollout: the cursor stands where one has gone meanwhile."""
-        rows = self.query_one(Rows)
+        """Back from a rollout: the cursor moves to the one that was shown last."""
+        rows = self.query_one(TableView)
         if rows.count:
             rows.go(self.listing.position())
 
@@ -157,16 +153,16 @@ y x     copy this rollout, export it or the list
         self.show_status()
 
     def _start_again(self) -> None:
-        """The file was replaced or cut, so what is known of it is void: back to this screen, and to its beginning."""
+        """The file was replaced or truncated, so all numbers are void: return to this screen, and to its beginning."""
         while self.app.screen is not self:
             self.app.pop_screen()
         self.stop_search()
         self.listing.start_again()
-        self.query_one(Rows).show(len(self.listing.heads), 0)
+        self.query_one(TableView).show(len(self.listing.heads), 0)
         self.say("the file was replaced: it is read from its beginning")
 
     def reload(self) -> None:
-        """Ask for the list again, aside; while an answer is awaited, once more is enough however often it is asked."""
+        """Load the list again in a thread; calls while it is being loaded are merged into one further load."""
         self._again = True
         if not self._loading:
             self._loading = True
@@ -182,7 +178,7 @@ y x     copy this rollout, export it or the list
                 self._environments = len(await asyncio.to_thread(counts, "environment"))
                 self._errors = bool(await asyncio.to_thread(counts, "error"))
                 self._samplings = len(await asyncio.to_thread(counts, "sampling"))
-                # What was loaded is of a file that is gone, or in an order that is not wanted any more.
+                # The loaded list is of a file that was replaced, or in an order that was changed meanwhile.
                 self._again |= generation != self.listing.progress.generation
                 if self._again:
                     continue
@@ -193,7 +189,7 @@ y x     copy this rollout, export it or the list
             self._loading = False
 
     def _show(self) -> None:
-        rows = self.query_one(Rows)
+        rows = self.query_one(TableView)
         columns = self._wanted_columns()
         if columns != self._columns:
             self._columns = columns
@@ -218,13 +214,13 @@ y x     copy this rollout, export it or the list
     def show_status(self) -> None:
         self.query_one(Bar).show(self._status())
 
-    def _status(self) -> list[Line]:
+    def _status(self) -> list[StyledLine]:
         source = self.listing.store.source
         model = f" with {source.model}" if source.model else ""
         head = line((f" {source.environment or 'rollouts'}", "bold"), model, (f"  {source.path}", "dim"))
         return [head, self._counted(), *self._chosen()]
 
-    def _counted(self) -> Line:
+    def _counted(self) -> StyledLine:
         listing, progress = self.listing, self.listing.progress
         parts: list[str | tuple[object, str]] = [f" {len(listing.heads):,}"]
         parts.append(f" of {progress.rollouts:,} rollouts" if listing.narrowed else " rollouts")
@@ -245,7 +241,7 @@ y x     copy this rollout, export it or the list
             parts += ["  ", (f"reading the file: {share:.0%}", "middling")]
         return line(*parts)
 
-    def _chosen(self) -> list[Line]:
+    def _chosen(self) -> list[StyledLine]:
         parts: list[str | tuple[object, str]] = []
         for key, text in self.listing.filters():
             parts += [(f" {key}", "bold"), f" {text} "]
@@ -256,22 +252,22 @@ y x     copy this rollout, export it or the list
         lines = [line(*parts)] if parts else []
         return [*lines, *self.search_status()]
 
-    # What a person asks for.
+    # Actions.
 
-    def on_rows_moved(self, event: Rows.Moved) -> None:
+    def on_table_view_moved(self, event: TableView.Moved) -> None:
         if event.row < len(self.listing.heads):
             self.listing.number = self.listing.heads.numbers[event.row]
 
-    def on_rows_chosen(self, event: Rows.Chosen) -> None:
+    def on_table_view_chosen(self, event: TableView.Chosen) -> None:
         self.listing.number = self.listing.heads.numbers[event.row]
         self.viewer.open_rollout(self.listing)
 
-    def on_rows_head_clicked(self, event: Rows.HeadClicked) -> None:
+    def on_table_view_head_clicked(self, event: TableView.HeadClicked) -> None:
         if event.key in SORTS:
             self.action_sort(SORTS[event.key])
 
     def action_open(self) -> None:
-        self.query_one(Rows).action_choose()
+        self.query_one(TableView).action_choose()
 
     def action_sort(self, column: SortColumn) -> None:
         self.listing.sort_by(column)
@@ -314,7 +310,7 @@ y x     copy this rollout, export it or the list
         self.app.push_screen(Choose(QUESTIONS[column], answers, current), pick)
 
     def shown_match(self, number: int) -> None:
-        self.query_one(Rows).go(self.listing.position())
+        self.query_one(TableView).go(self.listing.position())
 
     def action_stop_or_back(self) -> None:
         if not self.stop_search():

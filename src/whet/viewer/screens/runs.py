@@ -11,15 +11,12 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
 from whet.errors import WhetError
-from whet.viewer.screens.ask import Ask
 from whet.viewer.screens.base import LAST_KEYS, ViewerScreen
-from whet.viewer.sources import Source, find_sources
-from whet.viewer.widgets.bar import Bar
-from whet.viewer.widgets.cells import number
-from whet.viewer.widgets.columns import Column
-from whet.viewer.widgets.keys import Keys
+from whet.viewer.screens.dialogs import Ask
+from whet.viewer.sources import RunSource, find_sources
 from whet.viewer.widgets.lines import line
-from whet.viewer.widgets.rows import Cell, Rows
+from whet.viewer.widgets.panes import Bar, Keys
+from whet.viewer.widgets.table import Cell, Column, TableView, number
 
 AGAIN = 3.0  # seconds between two looks at the folders
 
@@ -55,18 +52,18 @@ Enter   the rollouts of a run
     def __init__(self, folders: Sequence[Path]) -> None:
         super().__init__()
         self.folders = list(folders)
-        self.all: list[Source] = []
-        self.shown: list[Source] = []
+        self.all: list[RunSource] = []
+        self.shown: list[RunSource] = []
         self._wanted = ""
         self._looked = False
 
     def compose(self) -> ComposeResult:
         yield Bar([line((" Runs", "bold"), ("  looking ...", "dim"))])
-        yield Rows(COLUMNS, self._cells)
+        yield TableView(COLUMNS, self._cells)
         yield Keys()
 
     def on_mount(self) -> None:
-        self.query_one(Rows).focus()
+        self.query_one(TableView).focus()
         self.begin(self._keep_looking())
 
     async def _keep_looking(self) -> None:
@@ -77,13 +74,13 @@ Enter   the rollouts of a run
                 self._show()
             await asyncio.sleep(AGAIN)
 
-    def _look(self) -> list[Source]:
+    def _look(self) -> list[RunSource]:
         """What is below the folders now; one that was removed meanwhile has nothing."""
         found = [source for folder in self.folders if folder.is_dir() for source in find_sources(folder)]
         return sorted(found, key=lambda source: source.date, reverse=True)
 
     def _show(self) -> None:
-        rows = self.query_one(Rows)
+        rows = self.query_one(TableView)
         chosen = self.shown[rows.cursor].path if self.shown else None
         wanted = self._wanted.casefold()
         self.shown = [run for run in self.all if wanted in f"{run.environment} {run.model} {run.path}".casefold()]
@@ -110,9 +107,9 @@ Enter   the rollouts of a run
         ]
 
     def action_open(self) -> None:
-        self.query_one(Rows).action_choose()
+        self.query_one(TableView).action_choose()
 
-    def on_rows_chosen(self, event: Rows.Chosen) -> None:
+    def on_table_view_chosen(self, event: TableView.Chosen) -> None:
         try:
             self.viewer.open_run(self.shown[event.row].path)
         except WhetError as error:

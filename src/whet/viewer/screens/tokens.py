@@ -5,21 +5,209 @@ from __future__ import annotations
 import asyncio
 from typing import ClassVar
 
+from rich.segment import Segment
+from rich.style import Style
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.events import Click, Leave, MouseMove, Resize
+from textual.geometry import Size
+from textual.message import Message
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
 
 from whet.errors import WhetError
-from whet.viewer.decoding import load_decode
 from whet.viewer.listing import Listing
-from whet.viewer.screens.base import LAST_KEYS
-from whet.viewer.screens.searching import SearchingScreen
-from whet.viewer.tokens import Decode, TokenView, token_view
-from whet.viewer.widgets.bar import Bar
-from whet.viewer.widgets.cells import number, reward_style, signed, signed_style
-from whet.viewer.widgets.keys import Keys
-from whet.viewer.widgets.lines import Line, line
-from whet.viewer.widgets.token_lines import LIKELY, colourings, describe
-from whet.viewer.widgets.token_text import TokenText
+from whet.viewer.screens.base import LAST_KEYS, SearchingScreen
+from whet.viewer.widgets.lines import STYLES, StyledLine, fitted, line, plain
+from whet.viewer.widgets.panes import Bar, Keys
+from whet.viewer.widgets.table import number, reward_style, signed, signed_style
+from whet.viewer.widgets.tokens import (
+    LIKELY,
+    Colouring,
+    Decode,
+    Token,
+    TokenLine,
+    TokenView,
+    colour,
+    colourings,
+    describe,
+    load_decode,
+    token_lines,
+    token_view,
+)
+
+UNLIKELY = -2.302585  # the logarithm of a tenth
+
+
+class TokenText(ScrollView, can_focus=True, inherit_bindings=False):
+    """Tokens in lines. `Looked` reports the current one: the one at the cursor or under the mouse."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("left", "move(-1)", "token before", show=False),
+        Binding("right", "move(1)", "next token", show=False),
+        Binding("up,k", "line(-1)", "up", show=False),
+        Binding("down,j", "line(1)", "down", show=False),
+        Binding("pageup", "page(-1)", "page up", show=False),
+        Binding("pagedown,space", "page(1)", "page down", show=False),
+        Binding("home", "go(0)", "first token", show=False),
+        Binding("end", "go(-1)", "last token", show=False),
+    ]
+    DEFAULT_CSS = """
+    TokenText { height: 1fr; overflow-x: hidden; overflow-y: scroll; scrollbar-size-vertical: 1;
+        scrollbar-background: $background; scrollbar-color: $primary; }
+    """
+
+    class Looked(Message):
+        """Another token is the current one; -1 for none."""
+
+        def __init__(self, index: int) -> None:
+            super().__init__()
+            self.index = index
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.view = TokenView([], None)
+        self.tokens: list[Token] = []
+        self.lines: list[TokenLine] = []
+        self.cursor = 0
+        self.colouring: Colouring = "logprob"
+        self._line_of: list[int] = []  # by token: the line it begins in
+        self._hovered = -1
+
+    def show(self, view: TokenView) -> None:
+        """The tokens of another rollout; the cursor starts at the first sampled one."""
+        self.view, self.tokens = view, list(view.tokens)
+        self._hovered = -1
+        self.cursor = next((index for index, token in enumerate(self.tokens) if token.sampled), 0)
+        self._lay_out()
+        self.scroll_to(y=0, animate=False)
+        self._look()
+
+    def colour_by(self, colouring: Colouring) -> None:
+        self.colouring = colouring
+        self.refresh()
+
+    def _lay_out(self) -> None:
+        width = self.scrollable_content_region.width
+        self.lines = token_lines(self.view, width) if width > 0 else []
+        self._line_of = [0] * len(self.tokens)
+        for row in range(len(self.lines) - 1, -1, -1):
+            for index, _ in self.lines[row].pieces:
+                self._line_of[index] = row
+        self.virtual_size = Size(max(1, width), len(self.lines))
+        self.refresh()
+
+    def on_resize(self, event: Resize) -> None:
+        self._lay_out()
+        self._reveal()
+
+    def _look(self) -> None:
+        index = self._hovered if self._hovered >= 0 else self.cursor
+        self.post_message(self.Looked(index if index < len(self.tokens) else -1))
+
+    def _reveal(self) -> None:
+        if not self.tokens or not self.lines:
+            return
+        row, top = self._line_of[self.cursor], self.scroll_offset.y
+        if row <= 1:
+            self.scroll_to(y=0, animate=False)  # with the heading
+        elif row < top:
+            self.scroll_to(y=row, animate=False)
+        elif row >= top + self.size.height:
+            self.scroll_to(y=row - self.size.height + 1, animate=False)
+
+    def go(self, index: int) -> None:
+        """Move the cursor to a token."""
+        if self.tokens:
+            self._hovered = -1
+            self.cursor = max(0, min(index, len(self.tokens) - 1))
+            self._reveal()
+            self.refresh()
+            self._look()
+
+    def action_move(self, by: int) -> None:
+        self.go(self.cursor + by)
+
+    def action_go(self, index: int) -> None:
+        self.go(index if index >= 0 else len(self.tokens) - 1)
+
+    def action_page(self, by: int) -> None:
+        self.action_line(by * max(1, self.size.height - 2))
+
+    def action_line(self, by: int) -> None:
+        """To the line so many further on, or as far as there are tokens, at about the same column."""
+        if not self.tokens or not self.lines:
+            return
+        with_tokens = [row for row, made in enumerate(self.lines) if made.pieces]
+        row = self._line_of[self.cursor]
+        at = with_tokens.index(row) + (by if abs(by) == 1 else 0)
+        if abs(by) > 1:
+            at = min(range(len(with_tokens)), key=lambda index: abs(with_tokens[index] - row - by))
+        target = with_tokens[max(0, min(at, len(with_tokens) - 1))]
+        column = self._column(row, self.cursor)
+        self.go(self._token_at(target, column, nearest=True))
+
+    def next_unlikely(self, by: int) -> None:
+        """To the next sampled token that had less than a tenth of the probability."""
+        index = self.cursor + by
+        while 0 <= index < len(self.tokens):
+            token = self.tokens[index]
+            if token.sampled and token.logprob is not None and token.logprob < UNLIKELY:
+                self.go(index)
+                return
+            index += by
+
+    def _column(self, row: int, index: int) -> int:
+        column = 0
+        for token, text in self.lines[row].pieces:
+            if token == index:
+                break
+            column += Segment(text).cell_length
+        return column
+
+    def _token_at(self, row: int, column: int, *, nearest: bool = False) -> int:
+        """The token at a position of the text; -1 for none."""
+        if not 0 <= row < len(self.lines):
+            return -1
+        for token, text in self.lines[row].pieces:
+            column -= Segment(text).cell_length
+            if column < 0:
+                return token
+        pieces = self.lines[row].pieces
+        return pieces[-1][0] if nearest and pieces else -1
+
+    def on_mouse_move(self, event: MouseMove) -> None:
+        self._hover(self._token_at(self.scroll_offset.y + event.y, event.x))
+
+    def on_leave(self, event: Leave) -> None:
+        self._hover(-1)
+
+    def _hover(self, index: int) -> None:
+        if index != self._hovered:
+            self._hovered = index
+            self._look()
+
+    def on_click(self, event: Click) -> None:
+        index = self._token_at(self.scroll_offset.y + event.y, event.x)
+        if index >= 0:
+            self.go(index)
+
+    def render_line(self, y: int) -> Strip:
+        width = max(1, self.scrollable_content_region.width)
+        row = self.scroll_offset.y + y
+        if row >= len(self.lines):
+            return Strip.blank(width, self.rich_style)
+        line = self.lines[row]
+        if line.heading:
+            return Strip([Segment(fitted(plain(line.heading), width), self.rich_style + STYLES["bold"])], width)
+        segments = []
+        for index, text in line.pieces:
+            style = self.rich_style + colour(self.tokens[index], self.colouring, self.view.advantage)
+            if index == self.cursor:
+                style += Style(reverse=True, bold=True, dim=False)
+            segments.append(Segment(text, style))
+        return Strip(segments).adjust_cell_length(width, self.rich_style)
+
 
 LEGENDS = {
     "advantage": "green: positive, made likelier by training; red: negative; struck: not trained on",
@@ -109,8 +297,8 @@ Rollouts of training have tokens. Those of an evaluation do not: their model is 
             return
         text = self.query_one(TokenText)
         head = self.listing.head(self.listing.number)
-        place = f" tokens of rollout {self.listing.position() + 1:,} of {len(self.listing.heads):,}"
-        parts: list[str | tuple[object, str]] = [(place, "bold"), "  reward "]
+        title = f" tokens of rollout {self.listing.position() + 1:,} of {len(self.listing.heads):,}"
+        parts: list[str | tuple[object, str]] = [(title, "bold"), "  reward "]
         parts.append((number(head.reward) or "none", reward_style(head.reward, self.listing.passed)))
         if head.advantage is not None:
             parts += ["  advantage ", (signed(head.advantage), signed_style(head.advantage))]
@@ -120,7 +308,7 @@ Rollouts of training have tokens. Those of an evaluation do not: their model is 
             lines.append(line((f" {self._without_text}", "middling")))
         self.query_one("#where", Bar).show(lines)
 
-    def _legend(self) -> Line:
+    def _legend(self) -> StyledLine:
         text = self.query_one(TokenText)
         if text.colouring == "logprob":
             scale = [part for _, name, style in LIKELY for part in ((name, style), "  ")]
@@ -129,14 +317,14 @@ Rollouts of training have tokens. Those of an evaluation do not: their model is 
 
     def on_token_text_looked(self, event: TokenText.Looked) -> None:
         text = self.query_one(TokenText)
-        if event.place < 0:
+        if event.index < 0:
             self.query_one("#token", Bar).show([line(""), line("")])
             return
-        words = describe(text.tokens[event.place], event.place, len(text.tokens), text.view.advantage)
+        words = describe(text.tokens[event.index], event.index, len(text.tokens), text.view.advantage)
         lines = [line(" " + ", ".join(words[:3])), line(" " + ", ".join(words[3:]))]
         self.query_one("#token", Bar).show(lines)
 
-    # What a person asks for.
+    # Actions.
 
     def action_step(self, by: int) -> None:
         number_of = self.listing.step(by)

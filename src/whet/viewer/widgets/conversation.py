@@ -1,4 +1,4 @@
-"""A rollout as a person reads it: who said what, in pieces that can be folded or shown whole. Pure.
+"""A rollout as lines to read: the messages in pieces that can be folded or cut, and the details of its row. Pure.
 
 A row may come from any program, so nothing is taken for granted: what is no message is shown as the JSON it is.
 """
@@ -12,8 +12,10 @@ from itertools import islice
 from typing import Any
 
 from whet.messages import readable_text
-from whet.viewer.calls import Call, tool_calls
-from whet.viewer.widgets.lines import Line, line, wrapped
+from whet.viewer.columns import Head
+from whet.viewer.entries import RowToolCall, tool_calls
+from whet.viewer.widgets.lines import StyledLine, line, wrapped
+from whet.viewer.widgets.table import number, part_name, reward_bar, reward_style, seconds, signed, signed_style
 
 CUT = 24
 """Lines that a piece may have before it is cut,"""
@@ -24,7 +26,7 @@ WHOLE = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class MessagePiece:
     """One thing that was said, thought, called or answered.
 
     `key` stays the same while the rollout is shown; `begins` says that a message begins here, named by `title`.
@@ -47,11 +49,11 @@ class Folding:
     closed: set[str] = field(default_factory=set)
     whole: set[str] = field(default_factory=set)
 
-    def is_folded(self, piece: Piece, found: bool = False) -> bool:
+    def is_folded(self, piece: MessagePiece, found: bool = False) -> bool:
         """Whether only the title is shown; what a search found stays open unless it was closed."""
         return piece.key in self.closed or (piece.folded and not found and piece.key not in self.opened)
 
-    def toggle(self, piece: Piece, cut: bool) -> None:
+    def toggle(self, piece: MessagePiece, cut: bool) -> None:
         """What Enter does: open what is folded, show whole what is cut, fold or cut again what is open."""
         if self.is_folded(piece):
             self.closed.discard(piece.key)
@@ -63,9 +65,9 @@ class Folding:
             self.closed.add(piece.key)
 
 
-def pieces(row: Mapping[str, Any]) -> list[Piece]:
+def pieces(row: Mapping[str, Any]) -> list[MessagePiece]:
     """The prompt and the completion of a rollout, piece by piece."""
-    found: list[Piece] = []
+    found: list[MessagePiece] = []
     calls: dict[str, str] = {}  # names of the tools that were called, by the call's id
     for part in ("prompt", "completion"):
         for at, message in enumerate(_messages(row.get(part), part)):
@@ -81,9 +83,9 @@ def _messages(value: Any, part: str) -> list[Any]:
     return [] if value is None else [value]
 
 
-def _pieces_of(message: Any, key: str, calls: dict[str, str]) -> Iterator[Piece]:
+def _pieces_of(message: Any, key: str, calls: dict[str, str]) -> Iterator[MessagePiece]:
     if not isinstance(message, Mapping):
-        yield Piece(key, "not a message", _json(message), "dim", begins=True)
+        yield MessagePiece(key, "not a message", _json(message), "dim", begins=True)
         return
     role = str(message.get("role") or "no role")
     style = role if role in ("assistant", "user", "system", "tool") else "bold"
@@ -92,17 +94,17 @@ def _pieces_of(message: Any, key: str, calls: dict[str, str]) -> Iterator[Piece]
         title = f"tool {calls.get(str(message.get('tool_call_id')), message.get('name') or '')}".strip()
     content = message.get("content")
     text = readable_text(content) if isinstance(content, str | list) else "" if content is None else _json(content)
-    yield Piece(key, title, text, role=style, begins=True)
+    yield MessagePiece(key, title, text, role=style, begins=True)
     reasoning = message.get("reasoning_content") or message.get("reasoning")
     if reasoning:
         said = reasoning if isinstance(reasoning, str) else _json(reasoning)
-        yield Piece(f"{key}.reasoning", "reasoning", said, "reasoning", folded=True)
+        yield MessagePiece(f"{key}.reasoning", "reasoning", said, "reasoning", folded=True)
     for at, call in enumerate(tool_calls(message)):
         calls[call.id] = call.name
-        yield Piece(f"{key}.call{at}", f"calls {call.name or '(no name)'}", arguments_text(call), "name")
+        yield MessagePiece(f"{key}.call{at}", f"calls {call.name or '(no name)'}", arguments_text(call), "name")
 
 
-def arguments_text(call: Call) -> str:
+def arguments_text(call: RowToolCall) -> str:
     """The arguments of a call, one a line; text of several lines keeps them, under its name."""
     value = call.parsed
     if isinstance(value, str):
@@ -119,27 +121,28 @@ def arguments_text(call: Call) -> str:
     return "\n".join(lines)
 
 
-def _json(value: Any) -> str:
+def _json(value: Any, indent: int | None = 2) -> str:
+    indent = indent if isinstance(value, dict | list) else None
     try:
-        return json.dumps(value, ensure_ascii=False, indent=2 if isinstance(value, dict | list) else None, default=str)
+        return json.dumps(value, ensure_ascii=False, indent=indent, default=str)
     except (ValueError, RecursionError):
         return repr(value)
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ConversationLayout:
     """The lines of a conversation, where each piece begins, and which pieces are longer than a cut."""
 
-    lines: list[Line]
+    lines: list[StyledLine]
     starts: dict[str, int]
     long: set[str]
 
 
 def lay_out(
-    conversation: Sequence[Piece], width: int, folding: Folding, *, query: str = "", current: str = ""
-) -> Layout:
+    conversation: Sequence[MessagePiece], width: int, folding: Folding, *, query: str = "", current: str = ""
+) -> ConversationLayout:
     """The lines of these pieces for a window of `width` cells; the piece `current` is marked."""
-    lines: list[Line] = []
+    lines: list[StyledLine] = []
     starts: dict[str, int] = {}
     long: set[str] = set()
     for piece in conversation:
@@ -153,10 +156,10 @@ def lay_out(
             long.add(piece.key)
         lines.append(_title(piece, width, folded, piece.key == current))
         lines += body
-    return Layout(lines, starts, long)
+    return ConversationLayout(lines, starts, long)
 
 
-def _title(piece: Piece, width: int, folded: bool, current: bool) -> Line:
+def _title(piece: MessagePiece, width: int, folded: bool, current: bool) -> StyledLine:
     mark = ("▌", "bold") if current else " "
     size = f", {len(piece.text):,} characters" if folded and piece.text else ""
     if piece.begins:
@@ -165,7 +168,7 @@ def _title(piece: Piece, width: int, folded: bool, current: bool) -> Line:
     return line(mark, "▸ " if folded else "▾ ", (piece.title, piece.style), (size, "dim"), action=piece.key)
 
 
-def _body(piece: Piece, width: int, whole: bool, query: str) -> tuple[list[Line], bool]:
+def _body(piece: MessagePiece, width: int, whole: bool, query: str) -> tuple[list[StyledLine], bool]:
     """The lines under a title, and whether there are more of them than are shown at first."""
     if not piece.text:
         return [], False
@@ -186,3 +189,129 @@ def _body(piece: Piece, width: int, whole: bool, query: str) -> tuple[list[Line]
         left = f"{len(piece.text) - WHOLE:,} more characters are not shown; an export has them"
         shown.append(line(indent, (left, "middling")))
     return shown, True
+
+
+SHOWN_ELSEWHERE = {
+    "prompt", "completion", "reward", "advantage", "metrics", "error", "error_chain", "long_error_chain", "answer",
+    "example_id", "environment", "group", "stop_condition", "is_truncated", "is_completed", "token_usage", "timing",
+    "turns", "trajectory", "tool_defs", "task", "info", "sampling", "judge_usage",
+}  # fmt: skip
+"""Keys of a row that are not repeated under `other columns`."""
+LONGEST = 2000  # characters of a value that are shown here
+
+
+def detail_lines(row: Mapping[str, Any], head: Head, passed: float, width: int) -> list[StyledLine]:
+    """Every fact, under headings."""
+    lines: list[StyledLine] = []
+    for title, facts in (
+        ("", _facts(row, head, passed)),
+        ("metrics", _metrics(row.get("metrics"))),
+        ("error", _error(row)),
+        ("tokens", _pairs(row.get("token_usage"))),
+        ("tokens of judges", _pairs(row.get("judge_usage"))),
+        ("time", _timing(row.get("timing"))),
+        ("answer", _value(row.get("answer"))),
+        ("sampling", _pairs(row.get("sampling"))),
+        ("info", _value(row.get("info"))),
+        ("tools", _tools(row.get("tool_defs"))),
+        ("other columns", _others(row)),
+    ):
+        body = [made for name, value, style in facts for made in _fact(name, value, style, width)]
+        if body:
+            lines += [line("")] if lines else []
+            lines += [line((title, "bold"))] if title else []
+            lines += body
+    return lines
+
+
+Fact = tuple[str, str, str]
+"""A name, a value and the name of its style; without a name the value takes the whole line."""
+
+
+def _fact(name: str, value: str, style: str, width: int) -> Iterator[StyledLine]:
+    if not name:
+        yield from wrapped(value[:LONGEST], width, style)
+    elif "\n" not in value and len(name) + len(value) + 2 <= width:
+        yield line((f"{name}  ", "dim"), (value, style))
+    else:
+        yield line((name, "dim"))
+        yield from wrapped(value[:LONGEST], width, style, "  ")
+
+
+def _facts(row: Mapping[str, Any], head: Head, passed: float) -> Iterator[Fact]:
+    reward = number(head.reward)
+    if head.reward is not None:
+        yield "reward", f"{reward} {reward_bar(head.reward)}".rstrip(), reward_style(head.reward, passed)
+    else:
+        yield "reward", "none", "dim"
+    if head.advantage is not None:
+        yield "advantage", signed(head.advantage), signed_style(head.advantage)
+    if head.environment:
+        yield "environment", head.environment, "name"
+    if head.part:
+        yield "step", part_name(head), ""
+    if head.sampling:
+        yield "sampling", head.sampling, ""
+    yield "task", "none" if head.example_id is None else str(head.example_id), ""
+    if row.get("group") is not None:
+        yield "group", str(row["group"]), ""
+    yield "stop condition", head.stop_condition or "none", ""
+    if head.truncated:
+        yield "truncated", "yes", "middling"
+    yield "turns", str(head.turns), ""
+
+
+def _metrics(metrics: Any) -> Iterator[Fact]:
+    for name, value in metrics.items() if isinstance(metrics, Mapping) else ():
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        yield str(name), number(float(value)) if is_number else _text(value), ""
+
+
+def _error(row: Mapping[str, Any]) -> Iterator[Fact]:
+    """The chain of causes, the error first, one a line."""
+    error = row.get("error")
+    if not error:
+        return
+    chain = row.get("error_chain") or (error.get("error_chain_repr") if isinstance(error, Mapping) else None)
+    for at, link in enumerate(str(chain or _text(error)).split(" -> ")):
+        yield "", link if at == 0 else f"because of {link}", "bad"
+
+
+def _timing(timing: Any) -> Iterator[Fact]:
+    if not isinstance(timing, Mapping):
+        return
+    for name in ("total", "setup", "generation", "model", "env", "scoring"):
+        value = timing.get(name)
+        value = value.get("duration") if isinstance(value, Mapping) else value
+        if isinstance(value, int | float):
+            yield name, seconds(float(value)) if value >= 0.05 else f"{1000 * value:.1f} ms", ""
+
+
+def _pairs(values: Any) -> Iterator[Fact]:
+    for name, value in values.items() if isinstance(values, Mapping) else ():
+        yield str(name).replace("_", " "), f"{value:,.6g}" if isinstance(value, float) else _text(value), ""
+    if values and not isinstance(values, Mapping):
+        yield "", _text(values), ""
+
+
+def _value(value: Any) -> Iterator[Fact]:
+    if value not in (None, "", {}, []):
+        yield "", _text(value), ""
+
+
+def _tools(tools: Any) -> Iterator[Fact]:
+    for tool in tools if isinstance(tools, list) else ():
+        if isinstance(tool, Mapping):
+            yield str(tool.get("name")), _text(tool.get("description") or ""), ""
+
+
+def _others(row: Mapping[str, Any]) -> Iterator[Fact]:
+    metrics = row.get("metrics")
+    known = SHOWN_ELSEWHERE | (set(metrics) if isinstance(metrics, Mapping) else set())
+    for name, value in row.items():
+        if name not in known and value is not None:
+            yield str(name), _text(value), ""
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else _json(value, indent=None)

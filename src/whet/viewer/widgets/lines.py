@@ -47,7 +47,7 @@ _WIDE_ENOUGH = 4  # characters to a cell: more (a stack of combining marks) are 
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class StyledLine:
     """One line of a screen: pieces of harmless text, each with the name of its style.
 
     `action` says what choosing the line does (`show:3`), as its widget understands it.
@@ -72,13 +72,13 @@ def plain(text: object, limit: int = 400) -> str:
     return _SELECTORS.sub("", safe_text(text, limit))
 
 
-def line(*parts: str | tuple[object, str], action: str = "", limit: int = 400) -> Line:
+def line(*parts: str | tuple[object, str], action: str = "", limit: int = 400) -> StyledLine:
     """A line of these pieces: a text, or a text and the name of its style."""
     pairs = [(part, "") if isinstance(part, str) else part for part in parts]
-    return Line(tuple((plain(text, limit), style) for text, style in pairs), action)
+    return StyledLine(tuple((plain(text, limit), style) for text, style in pairs), action)
 
 
-def wrapped(text: str, width: int, style: str = "", indent: str = "", query: str = "") -> Iterator[Line]:
+def wrapped(text: str, width: int, style: str = "", indent: str = "", query: str = "") -> Iterator[StyledLine]:
     """The lines of `text` in at most `width` cells, broken between words where that is possible.
 
     Where `query` occurs (in any case), its letters are marked, also across a break.
@@ -89,7 +89,7 @@ def wrapped(text: str, width: int, style: str = "", indent: str = "", query: str
         marks = matches(paragraph, query)
         for start, end in _pieces(paragraph, room):
             spans = tuple(_marked(paragraph, start, end, style, marks))
-            yield Line((((indent, ""), *spans) if indent else spans) or (("", ""),))
+            yield StyledLine((((indent, ""), *spans) if indent else spans) or (("", ""),))
 
 
 def matches(text: str, query: str) -> list[tuple[int, int]]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whet.viewer.widgets.cells import rollout_columns
-from whet.viewer.widgets.columns import Column, layout
+from whet.viewer.widgets.table import Column, layout, rollout_columns
 
 COLUMNS = [
     Column("a", "a", 4),

@@ -1,18 +1,36 @@
-"""Tokens of a rollout as people look at them."""
+"""The tokens of a rollout: read, decoded, laid out in lines."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from rich.cells import cell_len
 from tokenizers import Tokenizer
 
 from whet.errors import ModelLoadError
 from whet.inference.loading import resolve_model
 from whet.inference.rendering.vocabulary import Vocabulary
-from whet.viewer.tokens import NO_TOKENS, NO_TURNS, token_view
+from whet.models.tiny import path as tiny
+from whet.viewer.sources import RunSource
+from whet.viewer.widgets.tokens import (
+    NO_TOKENS,
+    NO_TURNS,
+    Token,
+    TokenTurn,
+    TokenView,
+    colour,
+    colourings,
+    describe,
+    load_decode,
+    token_lines,
+    token_view,
+)
 
 
 def letters(ids: Sequence[int]) -> list[str]:
@@ -110,3 +128,62 @@ def test_a_model_without_a_tokenizer_that_can_be_read_is_named(tmp_path: Path, c
 def test_a_model_that_is_not_here_is_not_downloaded(model: str) -> None:
     with pytest.raises(ModelLoadError, match="not on this machine"):
         Vocabulary(model)
+
+
+def test_the_tokenizer_in_the_run_comes_first_and_then_its_model_s(tmp_path: Path) -> None:
+    source = RunSource(tmp_path, "training", tmp_path / "rollouts", model="nobody/has-this")
+    with pytest.raises(ModelLoadError, match="not on this machine"):
+        load_decode(source)
+    shutil.copytree(tiny(), tmp_path / "model", ignore=shutil.ignore_patterns("*.safetensors"))
+    assert "".join(load_decode(source)([85, 66, 88])) == "vcy"
+
+
+TEXTS = st.lists(st.text(st.characters(codec="utf-8"), max_size=30), max_size=12)
+
+
+@given(TEXTS, st.integers(2, 40))
+@example(["e", "\u0301"], 2)  # a combining mark by itself takes no cells
+def test_every_token_is_in_lines_no_wider_than_the_window(texts: list[str], width: int) -> None:
+    tokens = [Token(number, text, sampled=True) for number, text in enumerate(texts)]
+    lines = token_lines(TokenView([TokenTurn(1, 0, False, tokens)], None), width)
+    assert {place for line in lines for place, _ in line.pieces} == set(range(len(texts)))
+    for line in lines:
+        assert sum(cell_len(text) for _, text in line.pieces) <= width
+        assert all(text.isprintable() for _, text in line.pieces)
+
+
+def test_lines_end_where_the_text_s_lines_end() -> None:
+    tokens = [Token(0, "a\n\n", sampled=False), Token(1, "b", sampled=True)]
+    lines = token_lines(TokenView([TokenTurn(1, 0, False, tokens)], None), 40)
+    assert [line.pieces for line in lines[1:-1]] == [((0, "a⏎"),), ((0, "⏎"),), ((1, "b"),)]
+
+
+def test_what_training_made_of_a_token_is_told_where_it_is_known() -> None:
+    turn: dict[str, Any] = {
+        "prompt_ids": [1],
+        "completion_ids": [2, 3],
+        "completion_logprobs": [-0.5, -0.5],
+        "learner_logprobs": [-0.4, -3.0],
+        "ratio": [1.1, 0.08],
+        "masked": [False, True],
+        "clipped": [False, False],
+        "policy_version": [[1, 1], [2, 1]],
+    }
+    view = token_view({"turns": [turn], "advantage": -0.5})
+    tokens = list(view.tokens)
+    assert colourings(view) == ["logprob", "advantage", "ratio", "version"]
+    assert "ratio 0.080" in describe(tokens[2], 2, 3, -0.5)
+    assert "masked" in describe(tokens[2], 2, 3, -0.5)
+    assert colour(tokens[2], "ratio", -0.5).strike
+    assert colour(tokens[1], "advantage", -0.5).color is not None
+    assert colour(tokens[1], "version", None) != colour(tokens[2], "version", None)
+    assert colour(tokens[0], "logprob", None).dim
+
+
+def test_a_turn_with_an_advantage_of_its_own_shows_that_and_not_the_rollouts() -> None:
+    turn: dict[str, Any] = {"prompt_ids": [1], "completion_ids": [2], "completion_logprobs": [-0.5]}
+    view = token_view({"turns": [turn, {**turn, "advantage": 3.0}], "advantage": -0.5})
+    _, first, _, second = view.tokens
+    assert "advantage -0.500" in describe(first, 1, 4, -0.5)
+    assert "advantage +3.000 (its turn's own)" in describe(second, 3, 4, -0.5)
+    assert colour(first, "advantage", -0.5) != colour(second, "advantage", -0.5)

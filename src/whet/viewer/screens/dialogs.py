@@ -1,4 +1,4 @@
-"""Small questions on top of a screen: a line to type, or one of a few answers to choose."""
+"""Small screens on top of another one: a line to type, a choice of several answers, the help page."""
 
 from __future__ import annotations
 
@@ -12,15 +12,13 @@ from textual.events import Key
 from textual.screen import ModalScreen
 from textual.widgets import Input
 
-from whet.viewer.widgets.bar import Bar
-from whet.viewer.widgets.columns import Column
-from whet.viewer.widgets.keys import Keys
-from whet.viewer.widgets.lines import line
-from whet.viewer.widgets.rows import Rows
+from whet.viewer.widgets.lines import StyledLine, line, wrapped
+from whet.viewer.widgets.panes import Bar, Document, Keys
+from whet.viewer.widgets.table import Column, TableView
 
 
 class Ask(ModalScreen[str | None]):
-    """One line of text; None where the person thought better of it."""
+    """One line of text; None if it was cancelled."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss(None)", "cancel"),
@@ -35,7 +33,7 @@ class Ask(ModalScreen[str | None]):
     def __init__(self, title: str, value: str = "") -> None:
         super().__init__()
         self._title = title
-        # Made here, so that what is typed before the screen is composed has a place to go.
+        # Created here, so that text typed before the screen is composed is not lost.
         self._line = Input(value, select_on_focus=False, compact=True)
         self._answered = False
 
@@ -53,7 +51,7 @@ class Ask(ModalScreen[str | None]):
             self.dismiss(self._line.value)
 
     def take(self, event: Key) -> bool:
-        """A key that was sent elsewhere, typed before the line had the focus, belongs to it all the same."""
+        """Handle a key that was typed before the line had the focus; returns whether the line took it."""
         if event.key == "enter":
             self._answered = True
             if self.is_mounted:
@@ -67,12 +65,12 @@ class Ask(ModalScreen[str | None]):
 
 
 class Choose(ModalScreen[int | None]):
-    """One of several answers, by its digit, with Enter or with the mouse; None where it was left.
+    """One of several answers, by its digit, with Enter or with the mouse; None if it was cancelled.
 
     Args:
         title: The question.
-        answers: Each answer, and a word about it.
-        current: Where the cursor stands first.
+        answers: Each answer, with a short note.
+        current: The answer that the cursor starts at.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -85,7 +83,7 @@ class Choose(ModalScreen[int | None]):
     Choose { align: center middle; background: $background 30%; }
     Choose Vertical { width: 80%; max-width: 72; height: auto; max-height: 80%; background: $panel; }
     Choose Bar { background: $panel; }
-    Choose Rows { height: auto; max-height: 16; background: $surface; }
+    Choose TableView { height: auto; max-height: 16; background: $surface; }
     Choose Keys { dock: none; }
     """
 
@@ -100,11 +98,11 @@ class Choose(ModalScreen[int | None]):
         columns = [Column("digit", "", 2, right=True), Column("answer", "", 10, stretch=True)]
         with Vertical():
             yield Bar([line((f" {self._title}", "bold"))])
-            yield Rows([*columns, Column("about", "", min(20, about), rank=1, right=True)], self._cells)
+            yield TableView([*columns, Column("about", "", min(20, about), rank=1, right=True)], self._cells)
             yield Keys()
 
     def on_mount(self) -> None:
-        rows = self.query_one(Rows)
+        rows = self.query_one(TableView)
         rows.show(len(self._answers), self._current)
         rows.focus()
 
@@ -113,11 +111,38 @@ class Choose(ModalScreen[int | None]):
         return (str(row + 1) if row < 9 else "", answer, (about, "dim"))
 
     def action_choose(self) -> None:
-        self.query_one(Rows).action_choose()
+        self.query_one(TableView).action_choose()
 
-    def on_rows_chosen(self, event: Rows.Chosen) -> None:
+    def on_table_view_chosen(self, event: TableView.Chosen) -> None:
         self.dismiss(event.row)
 
     def action_pick(self, answer: int) -> None:
         if answer < len(self._answers):
             self.dismiss(answer)
+
+
+EVERYWHERE = """
+↑ ↓ j k  PgUp PgDn space  Home End   move
+Mouse: click a row, a title, a piece of a conversation or a key below; the wheel scrolls
+Enter opens, Esc goes back, q quits
+"""
+
+
+class HelpScreen(ModalScreen[None]):
+    """Text to scroll through, over the whole window."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,question_mark,q,enter", "dismiss", "back")]
+    DEFAULT_CSS = "HelpScreen Document { padding: 0 1; }"
+
+    def __init__(self, title: str, text: str) -> None:
+        super().__init__()
+        self._title = title
+        self._text = text
+
+    def compose(self) -> ComposeResult:
+        yield Bar([line((f" {self._title}", "bold"))])
+        yield Document(self._lines)
+        yield Keys()
+
+    def _lines(self, width: int) -> list[StyledLine]:
+        return list(wrapped(f"{self._text.strip()}\n\n{EVERYWHERE.strip()}", width - 2))
