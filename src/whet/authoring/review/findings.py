@@ -40,7 +40,7 @@ CODES: dict[str, tuple[Severity, str]] = {
     # load_environment
     "load-fails": ("error", "`load_environment` raises, or returns no environment"),
     "load-slow": ("warning", "`load_environment` and its data take more than 30 s"),
-    "needs-keys": ("note", "the environment asks for environment variables, which were filled with placeholders"),
+    "needs-keys": ("note", "the environment requires environment variables, which were filled with placeholders"),
     "signature": ("warning", "an argument has no type, no default, no line in the docstring's Args, or no name"),
     # Tasks
     "rows": ("error", "the data set cannot be built, or a row is not a task"),
