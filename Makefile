@@ -35,9 +35,10 @@ soak: install parity  ## The tests that take long: hundreds of kills, heavy inpu
 parity: install  ## Set up .venv-parity: verifiers 0.1.14, which whet is compared with
 	@$(BIN)/python scripts/parity_venv.py
 
-check: install  ## ruff, mypy --strict, import-linter
+check: install  ## ruff, mypy --strict, import-linter, words
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+	@$(BIN)/python scripts/check_words.py
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
 

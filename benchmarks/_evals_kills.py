@@ -1,6 +1,6 @@
 """An evaluation that is killed again and again: its workers and its own process, at seeded moments.
 
-Each moment is a number of rows in `results.jsonl`; whoever is to die is sent SIGKILL as soon as there are so many. When
+Each moment is a number of rows in `results.jsonl`; the chosen process is sent SIGKILL at that number. When
 it is the evaluation itself, the same command is given once more with --resume. What was in the file at a kill has to be
 there at the end, and every rollout exactly once.
 """

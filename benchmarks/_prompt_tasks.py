@@ -92,7 +92,7 @@ class Task:
         if failed:
             right = lacks and luck.random() < self.settings.honest
             hint = luck.choice(lacks) if right else luck.randrange(self.settings.instructions)
-        said = "I am not sure." if hint is None else f"Nobody told me about {hint}."
+        said = "I am not sure." if hint is None else f"Nothing is known about {hint}."
         row = {"prompt": [], "completion": [{"role": "assistant", "content": said}], "reward": reward, "metrics": {}}
         return Scored(call, reward, None, row)
 
@@ -172,4 +172,4 @@ def read(texts: Candidate) -> tuple[frozenset[int], int, bool]:
 
 
 def hints_of(record: Mapping[str, Any]) -> list[int]:
-    return [int(m["text"].split()[-1].rstrip(".")) for m in record["completion"] if m["text"].startswith("Nobody")]
+    return [int(m["text"].split()[-1].rstrip(".")) for m in record["completion"] if m["text"].startswith("Nothing")]

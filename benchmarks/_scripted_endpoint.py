@@ -1,6 +1,6 @@
 """An endpoint that speaks OpenAI's chat completions and always says the same; prints its port, serves until killed.
 
-Hand-written HTTP over asyncio, so that it costs little beside what is measured against it. With an argument, it waits
+Hand-written HTTP over asyncio, so that its cost is small compared with what is measured. With an argument, it waits
 so many milliseconds before it answers.
 """
 

@@ -1,4 +1,4 @@
-"""One engine with adapters beside its base: memory against an engine for each, and speed of mixed batches.
+"""One engine with adapters in addition to its base: memory against an engine for each, and speed of mixed batches.
 
     python benchmarks/adapters.py [--repetitions 5] [--json]
 

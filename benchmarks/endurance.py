@@ -4,8 +4,8 @@
 
 Both are the real command: the tiny model, short answers, a checkpoint every 100 steps, held-out tasks every 50. After
 each step the resident memory of every process of the run is read (the run's own, the engine's, the learner's, the
-watchdog's) and how many file descriptors it holds; besides, how much lies in the shared memory through which weights
-are handed over. The first half is warm-up: code is loaded, allocators settle, caches of a fixed size fill.
+watchdog's) and how many file descriptors it holds; besides, how much of the shared memory for weights is
+in use. The first half is warm-up: code is loaded, allocators settle, caches of a fixed size fill.
 
 The figure is the slope of the line of least squares through the rest, in MB per 100 steps. Descriptors are compared by
 the fewest of the first and of the last twentieth after warm-up: what is open for a moment does not count, what is

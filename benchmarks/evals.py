@@ -1,4 +1,4 @@
-"""What an evaluation costs beside its model, against `verifiers` 0.1.14's own in the same run; and what kills cost it.
+"""What an evaluation costs without its model, against `verifiers` 0.1.14's own in the same run; and what kills cost it.
 
     python benchmarks/evals.py [--only cost kills] [--repetitions 3] [--peer-python PATH] [--json]
 

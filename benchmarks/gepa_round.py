@@ -2,9 +2,9 @@
 
 A scripted endpoint in a process of its own takes 200 ms for every answer, over real HTTP. One run makes several rounds
 of N = 50 calls, each of another prompt, as a search does: in a thread, written down as begun before and as finished
-after. The first round also opens the connections; it is told apart. In turn with them, the same requests are sent by
-the client alone, c at once: what of the time is the machine's and the client's, and the processor time of a request,
-which says more where the machine is shared.
+after. The first round also opens the connections; it is reported separately. Alternating with them, the client alone
+sends the same requests, c at once: the share of the machine and the client in the time, and the
+processor time of a request, which is more reliable on a shared machine.
 
     .venv/bin/python benchmarks/gepa_round.py
     .venv/bin/python benchmarks/gepa_round.py --examples 1024 --concurrency 512

@@ -3,9 +3,9 @@
     python benchmarks/sandboxes.py [--repetitions 50] [--at-once 200] [--json]
 
 A start is what a rollout waits for: from asking the backend to a sandbox that takes commands. It is measured one after
-the other, with nothing else running, beside the time of a bare `bwrap` with a read-only root that runs `true` (a floor:
+the other, with nothing else running, compared with a bare `bwrap` with a read-only root that runs `true` (a floor:
 no limits, no filter, no private files) and of starting the Python that is the sandbox's first process. Then so many
-are asked for at the same moment; each runs a command and is closed; all have to succeed.
+are requested at the same moment; each runs a command and is closed; all have to succeed.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def main() -> None:
     parser.add_argument(
         "--repetitions", type=int, default=50, help="sandboxes measured one by one, after one of warm-up"
     )
-    parser.add_argument("--at-once", type=int, default=200, help="sandboxes asked for at the same moment")
+    parser.add_argument("--at-once", type=int, default=200, help="sandboxes requested at the same moment")
     parser.add_argument("--json", action="store_true", help="the JSON line only, without the table")
     options = parser.parse_args()
 

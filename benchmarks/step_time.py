@@ -1,6 +1,6 @@
 """Seconds per optimiser step: whet's loop against TRL's GRPOTrainer, same model, task and batch, one run.
 
-    pip install trl==1.16.0 datasets                      # beside whet, or in an environment of its own:
+    pip install trl==1.16.0 datasets                      # with whet, or in an environment of its own:
     python benchmarks/step_time.py [--peer-python /path/to/other/bin/python] [--tokens 24 96] [--threads 2]
 
 Task: reverse texts of 16 to 24 letters, reward difflib's ratio, 16 prompts x 8 samples, temperature 1, on random
@@ -11,7 +11,7 @@ autocast, SDPA, activation checkpointing: its defaults), tuned (bfloat16, eager 
 in float32, which a CPU without bfloat16 instructions may like better; the tuned ones also with a KL to their reference.
 All sides may use `--threads` cores; an asynchronous one divides them.
 
-Every side is a program of its own that takes a step when told to, and they take turns, so that whatever else the
+Every side is a program of its own that takes a step on request, and they take turns, so that whatever else the
 machine does disturbs all alike. An asynchronous one, where a step begins before the last has ended, takes some steps a
 turn and stands still (SIGSTOP) in between. The figures that count are the medians of the ratios within a round, of each
 side of TRL to each of whet: look at those that do the same. `--sides` takes some of them only, which leaves less time
@@ -110,7 +110,7 @@ class Pacer:
 
 
 def whet_worker(pacer: Pacer, job: dict[str, Any]) -> None:
-    """`whet train run` as it is, with one more monitor, which takes a step when told to, or (asynchronous) at once."""
+    """`whet train run` as it is, with one more monitor, which takes a step on request, or (asynchronous) at once."""
     from whet.rl import run
     from whet.rl.config import RunConfig
     from whet.rl.monitors import MonitorGroup

@@ -96,7 +96,7 @@ def install_part(requirements: Sequence[str]) -> None:
 
 
 def install() -> dict[str, str]:
-    """Bring `.venv-parity` to what is asked for; what is missing, and why."""
+    """Install the requirements of `.venv-parity`; returns what is missing, and why."""
     started = time.monotonic()
     python, version = own_python()
     stamp = read_stamp()

@@ -35,7 +35,7 @@ TARGET = ROOT / "docs" / "pictures"
 WIDTH, HEIGHT = 104, 30
 ABLATION = ROOT / "configs" / "eval" / "ablation.toml"
 FAR_FONT = re.compile(r',\s*url\("https://[^"]*"\) format\("[^"]*"\)')
-"""rich's pictures name a font on the web beside the local one; a page should not fetch it."""
+"""rich's pictures also name a font on the web; a page should not fetch it."""
 
 
 class OnTheWay:

@@ -91,7 +91,7 @@ def is_cuda_build(report: Mapping[str, Any]) -> bool:
 def choose_torch(wish: str, system: str, has_gpu: bool, report: Mapping[str, Any] | None) -> Torch:
     """Which torch to install.
 
-    `wish` is WHET_TORCH; `report` is pip's answer about the plain package, asked for only on Linux without a GPU, and
+    `wish` is WHET_TORCH; `report` is pip's report about the plain package, made only on Linux without a GPU, and
     None where the configured indexes could not say.
     """
     plain = f"torch=={TORCH_VERSION}"
@@ -164,7 +164,7 @@ def explain_failure(doing: str, output: str) -> str:
 
 
 def cuda_surprise(names: Iterable[str], wish: str, has_gpu: bool) -> str | None:
-    """A complaint when CUDA packages are there though nobody asked for them and no GPU could use them."""
+    """A warning when CUDA packages are installed that were not requested and that no GPU can use."""
     found = sorted(name for name in names if name.lower().startswith("nvidia-"))
     if has_gpu or wish != "default" or not found:
         return None
@@ -192,7 +192,7 @@ def identify(python: str) -> tuple[str, tuple[int, ...]] | None:
 
 
 def find_pythons(named: str) -> dict[str, tuple[int, ...]]:
-    """Versions of the Pythons on this machine, the one asked for first; stops at the first that will do."""
+    """Versions of the Pythons on this machine, the requested one first; stops at the first suitable one."""
     found: dict[str, tuple[int, ...]] = {}
     names = (named,) if named not in PYTHON_NAMES else (named, *(name for name in PYTHON_NAMES if name != named))
     for name in names:
@@ -224,7 +224,7 @@ def environment_packages() -> list[str]:
 
 
 def refuse_old_venv() -> None:
-    """A `.venv` that somebody made by hand is used as it is, but never thrown away."""
+    """A `.venv` that was not created by this script is used, but never deleted."""
     identity = identify(venv_python())
     if identity is None or not is_supported(identity[1]):
         words = "broken" if identity is None else "of Python %d.%d" % identity[1][:2]

@@ -1,6 +1,6 @@
 """Answer sums by calling a calculator: the right number counts only if a real call of the tool brought it.
 
-The tool reads an expression through `ast` and computes it itself; nothing is handed to `eval`. Whether a task belongs
+The tool reads an expression through `ast` and computes it itself; nothing is passed to `eval`. Whether a task belongs
 to training or to evaluation is decided by a hash of the task itself, so the two never meet, whatever the seed and the
 sizes.
 """

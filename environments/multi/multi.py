@@ -1,4 +1,4 @@
-"""Several environments as one, in proportions: an `EnvGroup` of whichever environments are asked for.
+"""Several environments as one, in proportions: an `EnvGroup` of the environments in its arguments.
 
 Each task is attempted and scored by its own environment. Tasks are dealt out so that every beginning of the list has
 the proportions of the whole: an evaluation of the first 32 tasks tries every environment.

@@ -2,7 +2,7 @@
 
 When the model is done, its program, and nothing else, is taken into a fresh sandbox and given the hidden tests' inputs
 one after the other. What it writes is compared here, on the host: expected outputs never enter a sandbox, and what the
-model left running beside its program is not there any more.
+model left running in the background does not exist there.
 """
 
 from __future__ import annotations

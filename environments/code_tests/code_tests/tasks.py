@@ -1,4 +1,4 @@
-"""Problems drawn from a seed: which kind, which parameters, what the model is told, and which tests there are.
+"""Problems drawn from a seed: kind, parameters, prompt and tests.
 
 Two examples are shown. The hidden tests are made again from the task's own seed where they are needed, so they are in
 no row, no prompt and no sandbox. Their outputs all differ from each other, from the examples' and from the inputs: a
@@ -119,7 +119,7 @@ def make_tasks(
 
 
 def hidden_tests(info: dict[str, Any]) -> list[Test]:
-    """The tests of a task that nobody has seen."""
+    """The hidden tests of a task."""
     made = make_tests(info["kind"], info["parameters"], info["seed"], info["tests"])
     assert made is not None, "make_tasks has kept problems only that have enough tests"
     return made[EXAMPLES:]

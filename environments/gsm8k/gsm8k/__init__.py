@@ -134,7 +134,7 @@ def load_environment(
         splits = None if source == STAND_IN else real()
         if splits is not None:
             return make_tasks(splits[split == "eval"], dataset, size, seed, steps)
-        # Where nothing is asked for, they take as many steps as the real ones mostly do.
+        # By default they take as many steps as most of the real ones.
         fewest = max(min_steps, STEPS.start) if max_steps is None else min_steps
         most = max(min_steps, STEPS.stop - 1) if max_steps is None else max_steps
         made_up = range(fewest, most + 1)

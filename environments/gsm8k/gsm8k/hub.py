@@ -28,7 +28,7 @@ def read_splits(dataset: str) -> tuple[Rows, Rows]:
 
     Args:
         dataset: a directory, or owner/name on the hub; laid out like `openai/gsm8k`: a README.md that names the
-            files of a config `main`, which lie in `main/`.
+            files of a config `main`, which are in `main/`.
 
     Raises `UnreachableError`, or another `DatasetError` where there is no such data set.
     """

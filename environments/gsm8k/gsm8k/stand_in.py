@@ -51,7 +51,7 @@ def make_problem(rng: random.Random, steps: int) -> tuple[str, str]:
 
 
 class Story:
-    """Somebody and a number of things."""
+    """A person and a number of things."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng

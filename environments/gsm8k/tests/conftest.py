@@ -65,7 +65,7 @@ def write_split() -> WriteSplit:
 
 @pytest.fixture(autouse=True)
 def hugging_face(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """Empty caches, and a hub that nobody runs."""
+    """Empty caches, and a hub address without a server."""
     import datasets
     import huggingface_hub
 

@@ -5,7 +5,7 @@ from guess_number import HIGHER, LOWER, NOT_A_NUMBER, load_environment
 
 
 def halve(prompt: list[dict]) -> str:
-    """A player that halves the range it was told."""
+    """A player that halves the given range."""
     words = prompt[0]["content"].replace(".", " ").split()
     low, high = int(words[words.index("from") + 1]), int(words[words.index("to") + 1])
     for guess, reply in zip(prompt[1::2], prompt[2::2], strict=True):

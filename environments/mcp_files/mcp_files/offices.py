@@ -103,7 +103,7 @@ class Office:
         return [*self._wages(hops), *self._payments(hops), *(self._shelves() if hops == 1 else [])]
 
     def _ways_to_people(self, hops: int) -> list[tuple[str, Person]]:
-        """Ways to name somebody, found out of so many files, and whom they name."""
+        """Ways to identify a person that need a given number of files, and that person."""
         people = self.people
         if hops == 0:
             return [(person.name, person) for person in people.values()]

@@ -17,7 +17,7 @@ Look = Generator[tuple[str, dict[str, str]], str, str]
 
 
 def solve(question: str) -> Look:
-    """What somebody does who understands the question: looks into files, and gives the answer."""
+    """A solver that understands the question: it reads files, and gives the answer."""
     office, text = re.fullmatch(r"The files of the \w+ office are in (\w+)/\. (.*)", question).groups()
 
     def note(way: str) -> Look:

@@ -134,7 +134,7 @@ def evidence_read(completion: whet.Messages, info: dict[str, Any]) -> float:
                 try:
                     read.add(str(json.loads(call["arguments"])["section_id"]).partition(":")[0])
                 except (ValueError, TypeError, KeyError):
-                    continue  # the model was told what was wrong with its call
+                    continue  # the model got an error message for its call
     return len(read & set(info["pages"])) / len(info["pages"])
 
 
@@ -168,7 +168,7 @@ def load_environment(
         num_train: Questions to train on.
         num_eval: Questions to evaluate on.
         seed: Draws the worlds, their articles and the questions.
-        hops: How many links lie between question and answer: some of 1, 2 and 3; more are harder.
+        hops: How many links there are between question and answer: some of 1, 2 and 3; more are harder.
         articles: Articles in each encyclopaedia; more are harder to search.
         max_turns: Turns after which an attempt ends, tool calls included.
         corpus: A Hugging Face data set of articles to use instead, owner/name or a directory; needs `questions`.

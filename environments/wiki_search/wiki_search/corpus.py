@@ -1,4 +1,4 @@
-"""Articles and questions of somebody else's: Hugging Face data sets, by name or as directories."""
+"""Articles and questions from Hugging Face data sets, by name or as directories."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Row = dict[str, Any]
 
 
 def read_corpus(name: str, title_column: str, text_column: str) -> Encyclopaedia:
-    """All rows of all splits as pages. Two pages of one title are told apart by a number in their ids."""
+    """All rows of all splits as pages. Pages of the same title get a number in their ids."""
     pages: dict[str, Page] = {}
     for row in _rows(_splits(name).values(), name, (title_column, text_column)):
         base = slug(row[title_column]) or "page"

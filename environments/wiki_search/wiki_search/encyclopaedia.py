@@ -23,7 +23,7 @@ class Page:
     """By heading, in order."""
 
     def section_ids(self) -> dict[str, str]:
-        """The id of each section, by heading; two headings alike are told apart by a number."""
+        """The id of each section, by heading; equal headings get a number."""
         found: dict[str, str] = {}
         for heading in self.sections:
             base = f"{self.page_id}:{slug(heading) or 'section'}"

@@ -157,7 +157,7 @@ class _Maker:
     def _people(self) -> None:
         rng = self.rng
         occupations = rng.choices(list(OCCUPATIONS), weights=list(OCCUPATIONS.values()), k=self.sizes["person"])
-        # A few of each, so that small worlds have somebody for everything.
+        # A few of each, so that small worlds have every occupation.
         for index, occupation in enumerate(list(OCCUPATIONS) * 4):
             occupations[index] = occupation
         for occupation in occupations:
@@ -192,7 +192,7 @@ class _Maker:
                 one.facts["spouse"], other.facts["spouse"] = other, one
 
     def _doer(self, *occupations: str) -> tuple[Thing, int]:
-        """Somebody of an occupation, and a year of their grown-up life."""
+        """A person with an occupation, and a year of their adult life."""
         people = self.by_occupation[self.rng.choice(occupations)]
         person = self.rng.choice(people)
         return person, self._year_of(person)
@@ -201,7 +201,7 @@ class _Maker:
         return self.rng.randint(person.year("born") + GROWN_UP, person.year("died"))
 
     def _offices(self) -> None:
-        """Who was first in what: nobody twice in the same."""
+        """Who was first in what: no person twice in the same."""
         rng = self.rng
         cities = self.all["city"]
         for country in self.all["country"]:

@@ -132,7 +132,7 @@ def load_environment(
         raise ValueError(f"hints must be between 0 and {word_length - 1}, got {hints}")
     most = min(sum(split_of(word) == split for word in words_of(word_length)) for split in ("train", "eval"))
     if candidates != 0 and not 2 <= candidates <= most:
-        raise ValueError(f"candidates must be 0, or lie between 2 and {most}, got {candidates}")
+        raise ValueError(f"candidates must be 0, or between 2 and {most}, got {candidates}")
 
     def few_guesses(completion: whet.Messages, answer: str, info: dict[str, Any]) -> float:
         """Found: 1 for the first guess, less for each further one, never below 0.5. Not found: up to 0.3."""

@@ -1,4 +1,4 @@
-"""The rules of the game: what a guess is, how it is marked, and how much of the word the marks have told.
+"""The rules of the game: what a guess is, how it is marked, and how much of the word the marks reveal.
 
 Pure functions over strings. A letter that stands in a guess more often than in the word is marked as often as the word
 has it: first where it is in its place, then from left to right.

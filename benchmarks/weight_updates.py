@@ -1,31 +1,31 @@
-"""What new weights cost an engine that is sampling: the time in which it cannot decode because of them.
+"""The pause in decoding that an update of the weights causes.
 
-    python benchmarks/handover.py [--sizes 4M 500M] [--rows 16] [--updates 5] [--dtype float32] [--lora] [--json]
+    python benchmarks/weight_updates.py [--sizes 4M 500M] [--rows 16] [--updates 5] [--dtype float32] [--lora] [--json]
 
-A run's own parts on a model of random weights: a learner in this process publishes into shared memory, again for each
-update, and an engine in a process of its own takes what is published while it samples `--rows` requests without end.
-The engine's process notes when each decode step begins. A *gap* is the time from one beginning to the next: the step
-itself and all that keeps the next one waiting, whoever causes it. Per size:
+It uses the components of a run with a model of random weights. A learner in this process publishes weights into shared
+memory, once per update. An engine in its own process loads them while it samples `--rows` endless requests and records
+the start of each decoding step. A *gap* is the time from one start to the next: the step and everything that delays the
+next one. Per size:
 
-    gap        the usual one: the median while nothing is handed over (of the steps just before each update)
-    pause      the longest gap from the moment the engine is told of new weights until two steps after it has said that
-               they are in use, less the usual gap. That is the extra time between two decode steps that taking weights
-               causes: reading, checking, taking them, giving the old ones back, and the steps that all this slows down
-    alone      `pause`, where the time counts as nothing in which the decoding thread was ready and waited for a core
+    gap        the usual gap: the median without an update (of the steps just before each update)
+    pause      the longest gap, from the notification of the engine until two steps after it has reported that the new
+               weights are in use, minus the usual gap: the extra time between two decoding steps for reading, checking
+               and mapping weights and releasing the old ones, and for the steps that this slows down
+    alone      `pause` without the time in which the decoding thread was ready and waited for a core
     first      `pause` of the first two updates, which are not counted otherwise: each of them maps a file
-    lost       the same of all gaps of an update together: decoding that did not happen, though no single gap was long
-    noise      what the definition of `pause` gives where nothing is handed over: as many gaps, just before each update
-    over       the share of updates whose pause is longer than asked, and the share whose noise is
-    work       processor time that threads beside the decoding one take in the engine's process from telling it until it
-               answers (with `--threads 1`: mapping, giving back). What taking weights costs, whatever the machine does
-    load       from telling the engine until it answers that the new version samples; decoding goes on meanwhile
-    publish    the learner's side: the files are written
-    beside     the longest gap while the learner publishes, less the usual one; they share memory and cores, not code
-    copy       one copy of the weights from memory to memory that has been used before, by one thread, for scale
+    lost       the sum over all gaps of an update: decoding time lost, even if no single gap was long
+    noise      `pause` by the same definition without an update: as many gaps, just before each update
+    over       the share of updates whose pause exceeds the target, and the share whose noise does
+    work       processor time of the engine's other threads from the notification until the response
+               (with `--threads 1`: mapping, releasing); the cost of an update, whatever else the machine does
+    load       from the notification until the engine reports the new version; decoding continues meanwhile
+    publish    the learner's side: writing the files
+    beside     the longest gap while the learner publishes, minus the usual one; they share memory and cores, not code
+    copy       one copy of the weights between warm memory by one thread, for scale
 
-The worst of all updates is given for `pause`, `noise`, `alone` and `first`, with the median behind `pause` and `noise`;
-of the others, medians. Asked are a pause of at most 5 ms at 4 M parameters, and of at most 1.5 copies at 500 M. `peak`
-is the most memory that the engine's process held, shared memory included.
+`pause`, `noise`, `alone` and `first` are the worst of all updates, with the median after `pause` and `noise`; the
+others are medians. The targets are a pause of at most 5 ms at 4 M parameters, and of at most 1.5 copies at 500 M.
+`peak` is the peak memory of the engine's process, shared memory included.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ def checkpoint(directory: Path, size: str) -> None:
     )
     Qwen3ForCausalLM(config).save_pretrained(directory)
     build_tokenizer().save_pretrained(directory)
-    os.sync()  # or it is written beside what is measured
+    os.sync()  # or it is written during the measurement
 
 
 async def measure(steps: Steps, process: EngineProcess, learner: TorchLearner, options: argparse.Namespace) -> Figures:
@@ -275,7 +275,7 @@ def longer(gaps: NDArray[np.float64], usual: float) -> float:
 async def take(
     engine: RemoteEngine, pid: int, learner: TorchLearner, steps: Steps
 ) -> tuple[float, float, float, float]:
-    """Publish and load: milliseconds of publishing and of work beside, when loading began, and when it was done."""
+    """Publish and load: milliseconds of publishing and of other threads' work, start and end of loading."""
     began = time.perf_counter()
     update = learner.publish()
     publish_ms = (time.perf_counter() - began) * 1e3
@@ -339,7 +339,9 @@ def main() -> None:
             print(f"{size:>6}" + "".join(f"{value:>8.1f}" for value in times) + f"{shares:>11}{peak:>7.1f} GiB")
     settings = {name: getattr(options, name) for name in ("rows", "updates", "dtype", "threads", "lora")}
     print(
-        json.dumps({"benchmark": "handover", **settings, "sizes": {size: asdict(row) for size, row in found.items()}})
+        json.dumps(
+            {"benchmark": "weight_updates", **settings, "sizes": {size: asdict(row) for size, row in found.items()}}
+        )
     )
 
 
