@@ -41,7 +41,7 @@ from whet.rl.monitors.redaction import Redactor
 from whet.rl.run import run_training
 from whet.rl.supervision.budgets import Budget
 from whet.rl.supervision.early_stop import reason_to_stop
-from whet.rl.supervision.watchdog import Waits
+from whet.rl.supervision.watchdog import WaitTable
 from whet.rollouts.totals import EvalScore
 
 _spec = importlib.util.spec_from_file_location("every_key_runs", Path(__file__).with_name("every_key_runs.py"))
@@ -255,7 +255,7 @@ def assembled(config: RunConfig) -> Any:
 
 def told(config: RunConfig) -> list[tuple[int, str]]:
     """When a wait that never ends is told, acted on and given up, after one that took 100 s."""
-    waits, found = Waits(config.watchdog), []
+    waits, found = WaitTable(config.watchdog), []
     for kind in ("first", "known"):
         if kind == "known":
             waits.end(waits.begin(kind, "a", "b", 0.0), 100.0)

@@ -29,7 +29,7 @@ from whet.inference.rendering.chat_renderer import ChatRenderer
 from whet.inference.rendering.writing import answer_ids
 from whet.models.tokenizer import build_tokenizer
 from whet.rl.data.samples import sequences_of
-from whet.rl.sft.conversation import Conversation, conversation_of
+from whet.rl.sft.conversation import TrainingConversation, conversation_of
 from whet.rl.sft.tokens import conversation_tokens
 from whet.rollouts.results import state_to_output
 from whet.types import AssistantMessage, Messages, SystemMessage, ToolCall, ToolMessage, UserMessage
@@ -116,7 +116,7 @@ def conversation(turns: int, *, calls: bool) -> Messages:
 
 def imitated(renderer: ChatRenderer, messages: Messages, trained: set[int] | None = None) -> list[Any]:
     places = {place for place, message in enumerate(messages) if message["role"] == "assistant"}
-    said = Conversation(messages, [TOOL], frozenset(trained or places))
+    said = TrainingConversation(messages, [TOOL], frozenset(trained or places))
     return conversation_tokens(said, renderer, enable_thinking=None, name="row 1")
 
 
@@ -149,7 +149,7 @@ def test_3_a_conversation_is_the_rollout_in_which_the_model_said_it(name: str) -
     ]
     expected = sequences_of(turns, temperature=1.0, rollout="")
     found = conversation_tokens(
-        Conversation(messages, [], frozenset(said)), renderer, enable_thinking=thinking, name="row 1"
+        TrainingConversation(messages, [], frozenset(said)), renderer, enable_thinking=thinking, name="row 1"
     )
     assert [one.ids.tolist() for one in found] == [one.ids.tolist() for one in expected]
     assert [one.trained.tolist() for one in found] == [one.trained.tolist() for one in expected]

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from whet.rl.monitors.progress import Progress
+from whet.rl.monitors.progress import RunProgress
 from whet.rl.monitors.protocol import RunPlan, StepReport
 from whet.rl.monitors.views import step_line
 from whet.rl.stored.series import names, numbers_of
@@ -92,7 +92,7 @@ def test_every_metric_that_is_documented_is_written(written: list[str]) -> None:
 
 def test_a_line_of_the_console_has_its_numbers_by_the_same_names() -> None:
     plan = RunPlan("r", Path("r"), "m", ["reverse-text", "arithmetic"], 8, 4, 2)
-    progress = Progress(plan, lambda: 0.0)
+    progress = RunProgress(plan, lambda: 0.0)
     metrics = {"reward/mean": 0.5, "reward/reverse-text/mean": 0.25, "reward/arithmetic/mean": 0.75}
     assert all(any(pattern(name).fullmatch(one) for name in documented()) for one in metrics)
     progress.on_step(StepReport(1, {**metrics, "perf/tokens_per_s": 1234.0}))

@@ -13,7 +13,7 @@ from whet.rl.doctor import diagnose
 from whet.rl.doctor.live import KEPT_FIRST, KEPT_LAST, LiveDoctor
 from whet.rl.doctor.record import RunRecord
 from whet.rl.monitors.console import ConsoleMonitor
-from whet.rl.monitors.progress import Progress
+from whet.rl.monitors.progress import RunProgress
 from whet.rl.monitors.protocol import Outcome, RunPlan, StepReport
 from whet.rl.monitors.views import live_view
 from whet.rl.report.data import RunData
@@ -55,7 +55,7 @@ def test_checkpoints_are_not_missed_by_who_does_not_look_for_them(run_of: Run) -
 
 
 def test_the_live_view_shows_it_on_one_line_and_stays_within_the_window(run_of: Run) -> None:
-    progress = Progress(plan_of(run_of("healthy")), clock=lambda: 0.0)
+    progress = RunProgress(plan_of(run_of("healthy")), clock=lambda: 0.0)
     progress.finding = "the policy lost \x1b[31m what it could do: " + 60 * "learning_rate "
     console = Console(file=io.StringIO(), width=80, height=12, force_terminal=True, color_system=None)
     lines = console.render_lines(live_view(progress, 80, 12), pad=False)

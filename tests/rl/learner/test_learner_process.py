@@ -36,7 +36,7 @@ def test_what_it_warns_of_is_told_from_its_loading_to_its_steps(monkeypatch: pyt
     learner = ProcessLearner(Path("anything"))
     heard: queue.Queue[logging.LogRecord] = queue.Queue()
     try:
-        with learner.log.told(heard.put):
+        with learner.log.forwarded_to(heard.put):
             learner.publish()
             told = [heard.get(timeout=30).getMessage() for _ in range(2)]
             learner.close()  # as the watchdog does, while everybody listens

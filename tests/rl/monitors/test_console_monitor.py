@@ -14,7 +14,7 @@ from rich.console import Console
 from whet.evals.analysis.compare import paired_difference
 from whet.rl.monitors.console import ConsoleMonitor
 from whet.rl.monitors.jsonl import JsonlMonitor
-from whet.rl.monitors.progress import Progress, compare
+from whet.rl.monitors.progress import RunProgress, compare
 from whet.rl.monitors.protocol import EvalReport, Outcome, RunPlan, StepReport
 from whet.rl.monitors.views import live_view, plan_line
 from whet.rollouts.totals import EvalScore
@@ -156,7 +156,7 @@ def test_the_curves_of_a_resumed_run_begin_with_its_first_step(tmp_path: Path) -
 
 @pytest.mark.parametrize("width", [80, 160])
 def test_a_curve_has_a_column_for_each_step_as_far_as_the_window_goes(width: int) -> None:
-    progress = Progress(plan(max_steps=200), lambda: 0.0)
+    progress = RunProgress(plan(max_steps=200), lambda: 0.0)
     longest = 0
     for step in range(1, 181):
         progress.on_step(step_report(step))
@@ -321,7 +321,7 @@ def test_one_task_has_no_interval() -> None:
 
 
 def test_the_live_view_shows_the_members_of_a_group_below_it() -> None:
-    progress = Progress(plan(environments=["mix"], members={"mix": ["mix/alpha", "mix/beta"]}), lambda: 0.0)
+    progress = RunProgress(plan(environments=["mix"], members={"mix": ["mix/alpha", "mix/beta"]}), lambda: 0.0)
     alpha = EvalScore("mix/alpha", "greedy", 0.25, {}, 4)
     progress.on_evaluation(EvalReport("before", 0, 0, [EvalScore("mix", "greedy", 0.5, {}, 8, members=[alpha])]))
     progress.on_step(StepReport(1, {"reward/mean": 0.5, "reward/mix/mean": 0.5, "reward/mix/beta/mean": 0.75}))

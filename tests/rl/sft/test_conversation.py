@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 
 from whet.errors import DatasetError
-from whet.rl.sft.conversation import Conversation, conversation_of
+from whet.rl.sft.conversation import TrainingConversation, conversation_of
 
 USER, ASSISTANT = {"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}
 TOOL = {"name": "add", "description": "Adds.", "parameters": {"type": "object", "properties": {}}}
 CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
 
 
-def read(row: dict[str, Any], train_on: Any = "assistant") -> Conversation:
+def read(row: dict[str, Any], train_on: Any = "assistant") -> TrainingConversation:
     return conversation_of(row, train_on)
 
 

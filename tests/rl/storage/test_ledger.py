@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from whet.errors import RunError, TrainingError
-from whet.rl.storage.ledger import Ledger, Names
+from whet.rl.storage.ledger import Ledger, NameSet
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ NAMES = st.one_of(
 
 @given(st.lists(st.tuples(st.booleans(), NAMES)))
 def test_names_are_a_set_whatever_they_look_like(changes):
-    names, expected = Names(), set()
+    names, expected = NameSet(), set()
     for adds, name in changes:
         (names.add if adds else names.discard)(name)
         (expected.add if adds else expected.discard)(name)
@@ -75,7 +75,7 @@ def test_names_are_a_set_whatever_they_look_like(changes):
 
 
 def test_a_hundred_thousand_groups_take_next_to_no_memory():
-    names = Names()
+    names = NameSet()
     for number in range(100_000):
         names.add(str(number))
     assert sum(map(len, names._bits.values())) <= 12_500 + 1

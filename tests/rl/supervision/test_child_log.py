@@ -42,7 +42,7 @@ class Child:
     def ends(self) -> list[logging.LogRecord]:
         """What was told until the child had ended."""
         heard: list[logging.LogRecord] = []
-        with self.log.told(heard.append):
+        with self.log.forwarded_to(heard.append):
             self.process.join(timeout=DEADLINE)
         return heard
 
@@ -167,7 +167,7 @@ def test_a_child_that_is_killed_while_it_writes_ends_its_log_and_nothing_else(ch
 
     heard: list[logging.LogRecord] = []
     one = child(for_ever)
-    with one.log.told(heard.append):
+    with one.log.forwarded_to(heard.append):
         wait_until(lambda: len(heard) > 100)
         os.kill(one.process.pid, signal.SIGKILL)
         one.process.join(timeout=DEADLINE)
@@ -186,7 +186,7 @@ def test_a_child_that_was_stopped_in_the_middle_of_a_record_is_not_waited_for(
         signal.pause()
 
     one = child(half)
-    with one.log.told(lambda record: None):
+    with one.log.forwarded_to(lambda record: None):
         wait_until(lambda: any("whet log of" in thread.name for thread in threading.enumerate()))
     one.process.kill()
     one.process.join()

@@ -62,7 +62,7 @@ def test_what_it_warns_of_while_it_loads_is_told(private: Path, monkeypatch: pyt
     monkeypatch.setattr("whet.inference.loading.load_policy", load)
     process = EngineProcess(Path("anything"), private)
     heard: queue.Queue[logging.LogRecord] = queue.Queue()
-    with process.log.told(heard.put):
+    with process.log.forwarded_to(heard.put):
         with pytest.raises(ModelLoadError, match="too old"):
             process.engine()
         assert "UserWarning: this checkpoint is old" in heard.get(timeout=30).getMessage()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from whet.rl.supervision.watchdog import ENGINE, Waits, WatchdogConfig, seconds
+from whet.rl.supervision.watchdog import ENGINE, WaitTable, WatchdogConfig, seconds
 from whet.system.cancellation import GRACE_S
 
 CONFIG = WatchdogConfig(report_seconds=60, act_seconds=600, act_factor=10, first_seconds=3600)
@@ -12,19 +12,19 @@ GROUP = "group calculator"
 
 
 @pytest.fixture
-def waits() -> Waits:
-    return Waits(CONFIG)
+def waits() -> WaitTable:
+    return WaitTable(CONFIG)
 
 
-def verdicts(waits: Waits, now: float) -> list[str]:
+def verdicts(waits: WaitTable, now: float) -> list[str]:
     return [stall.verdict for stall in waits.overdue(now)]
 
 
-def shown(waits: Waits, kind: str, took: float) -> None:
+def shown(waits: WaitTable, kind: str, took: float) -> None:
     waits.end(waits.begin(kind, "x", "y", 0), took)
 
 
-def test_a_wait_is_told_of_once_after_a_minute_and_says_who_waits_for_whom(waits: Waits) -> None:
+def test_a_wait_is_told_of_once_after_a_minute_and_says_who_waits_for_whom(waits: WaitTable) -> None:
     waits.begin("batch", "the learner", "a batch of rollouts", 0)
     assert waits.overdue(59) == []
     (stall,) = waits.overdue(75)
@@ -32,13 +32,13 @@ def test_a_wait_is_told_of_once_after_a_minute_and_says_who_waits_for_whom(waits
     assert waits.overdue(100_000) == []
 
 
-def test_a_wait_that_ended_is_never_told_of(waits: Waits) -> None:
+def test_a_wait_that_ended_is_never_told_of(waits: WaitTable) -> None:
     wait = waits.begin("batch", "the learner", "a batch", 0)
     waits.end(wait, 10)
     assert waits.overdue(100_000) == []
 
 
-def test_what_has_always_taken_long_is_told_of_only_when_it_takes_twice_as_long(waits: Waits) -> None:
+def test_what_has_always_taken_long_is_told_of_only_when_it_takes_twice_as_long(waits: WaitTable) -> None:
     shown(waits, "learn", 300)
     waits.begin("learn", "the run", "the learner", 1000)
     assert waits.overdue(1000 + 599) == []
@@ -46,7 +46,7 @@ def test_what_has_always_taken_long_is_told_of_only_when_it_takes_twice_as_long(
     assert "the longest so far took 5 min" in stall.describe()
 
 
-def test_a_deadline_is_a_multiple_of_the_slowest_so_far_with_a_floor_and_a_start(waits: Waits) -> None:
+def test_a_deadline_is_a_multiple_of_the_slowest_so_far_with_a_floor_and_a_start(waits: WaitTable) -> None:
     assert waits.deadline(GROUP) == 3600
     shown(waits, GROUP, 2)
     assert waits.deadline(GROUP) == 600
@@ -56,28 +56,28 @@ def test_a_deadline_is_a_multiple_of_the_slowest_so_far_with_a_floor_and_a_start
     assert waits.deadline("group other") == 3600
 
 
-def test_how_long_a_failure_took_says_nothing_about_what_is_usual(waits: Waits) -> None:
+def test_how_long_a_failure_took_says_nothing_about_what_is_usual(waits: WaitTable) -> None:
     waits.end(waits.begin(GROUP, "x", "y", 0), 5000, usual=False)
     assert waits.deadline(GROUP) == 3600
 
 
-def test_past_its_deadline_a_wait_is_acted_on_and_given_up_where_that_does_not_end_it(waits: Waits) -> None:
+def test_past_its_deadline_a_wait_is_acted_on_and_given_up_where_that_does_not_end_it(waits: WaitTable) -> None:
     shown(waits, GROUP, 2)
     waits.begin(GROUP, "group 7", "environment calculator", 0, print)
-    assert verdicts(waits, 61) == ["told"]
+    assert verdicts(waits, 61) == ["reported"]
     assert verdicts(waits, 601) == ["acted on"]
     assert verdicts(waits, 900) == []
     assert verdicts(waits, 1202 + GRACE_S) == ["given up"]
     assert verdicts(waits, 9000) == []
 
 
-def test_a_wait_that_others_act_on_is_told_of_and_nothing_more(waits: Waits) -> None:
+def test_a_wait_that_others_act_on_is_told_of_and_nothing_more(waits: WaitTable) -> None:
     waits.begin("batch", "the learner", "a batch", 0)
-    assert verdicts(waits, 61) == ["told"]
+    assert verdicts(waits, 61) == ["reported"]
     assert verdicts(waits, 50_000) == []
 
 
-def test_while_the_engine_answers_nobody_the_time_of_groups_stands_still(waits: Waits) -> None:
+def test_while_the_engine_answers_nobody_the_time_of_groups_stands_still(waits: WaitTable) -> None:
     shown(waits, GROUP, 2)
     shown(waits, ENGINE, 1)
     waits.begin(GROUP, "group 7", "environment calculator", 0, print)
@@ -86,7 +86,7 @@ def test_while_the_engine_answers_nobody_the_time_of_groups_stands_still(waits: 
     assert found == [ENGINE]
 
 
-def test_while_the_event_loop_stands_still_only_what_may_keep_it_is_judged(waits: Waits) -> None:
+def test_while_the_event_loop_stands_still_only_what_may_keep_it_is_judged(waits: WaitTable) -> None:
     waits.begin(GROUP, "group 7", "environment calculator", 0, print)
     waits.begin("learn", "the run", "the learner", 0, print, blocks=True)
     assert [stall.wait.kind for stall in waits.overdue(100, turned=0)] == ["learn"]
@@ -94,7 +94,7 @@ def test_while_the_event_loop_stands_still_only_what_may_keep_it_is_judged(waits
     assert waits.overdue(150) == []
 
 
-def test_time_since_the_event_loop_has_turned_does_not_make_a_group_late(waits: Waits) -> None:
+def test_time_since_the_event_loop_has_turned_does_not_make_a_group_late(waits: WaitTable) -> None:
     """It may have begun to stand still; whoever keeps it is interrupted, which says more than that a group is late."""
     shown(waits, GROUP, 2)
     waits.begin(GROUP, "group 7", "environment calculator", 0, print)
@@ -104,13 +104,13 @@ def test_time_since_the_event_loop_has_turned_does_not_make_a_group_late(waits: 
     assert (stall.verdict, stall.waited) == ("acted on", 604)
 
 
-def test_time_in_which_the_whole_process_was_suspended_is_nobodys(waits: Waits) -> None:
+def test_time_in_which_the_whole_process_was_suspended_is_nobodys(waits: WaitTable) -> None:
     waits.begin("learn", "the run", "the learner", 0, print, blocks=True)
     waits.forgive(100_000, everything=True)
     assert waits.overdue(100_050) == []
 
 
-def test_an_environment_is_hopeless_when_two_groups_were_ended_and_none_ever_ended_by_itself(waits: Waits) -> None:
+def test_an_environment_is_hopeless_when_two_groups_were_ended_and_none_ever_ended_by_itself(waits: WaitTable) -> None:
     waits.expired[GROUP] = 1
     assert not waits.hopeless(GROUP)
     waits.expired[GROUP] = 2

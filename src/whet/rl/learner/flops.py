@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from whet.inference.architecture import Architecture
-from whet.rl.learner.forward.layout import Layout
+from whet.rl.learner.forward.layout import TokenLayout
 
 PEAK_TFLOPS = {"H200": 989.0, "H100": 989.0, "A100": 312.0, "L40S": 362.0, "L4": 121.0, "RTX 4090": 165.0}
 """Dense bfloat16 peaks from the makers' data sheets, by a part of the device's name."""
@@ -42,7 +42,7 @@ def _behind_attention(arch: Architecture, layer: int) -> int:
     return output + 3 * hidden * experts.intermediate_size * experts.per_token + hidden * experts.count
 
 
-def batch_flops(arch: Architecture, layouts: Sequence[Layout], *, frozen: bool) -> float:
+def batch_flops(arch: Architecture, layouts: Sequence[TokenLayout], *, frozen: bool) -> float:
     """Of forward and backward pass over a batch; `frozen`: only an adapter is trained."""
     tokens = sum(len(layout.tokens) for layout in layouts)
     predictors = sum(len(layout.predictors) for layout in layouts)
@@ -53,6 +53,6 @@ def batch_flops(arch: Architecture, layouts: Sequence[Layout], *, frozen: bool) 
     return float((4 if frozen else 6) * products + 12 * arch.num_layers * arch.num_heads * arch.head_dim * pairs)
 
 
-def _pairs(layout: Layout) -> float:
+def _pairs(layout: TokenLayout) -> float:
     """Pairs of a token and one that it reads: all of those before it, and half of itself."""
     return float(layout.positions.sum() + len(layout.positions) / 2)

@@ -1,4 +1,4 @@
-"""A model directory and a config become a learner. The only place that decides which learner.
+"""A model directory and a config become a learner. The only module that decides which learner.
 
 Torch and `transformers` are imported inside the functions: importing this module is cheap.
 """
@@ -58,7 +58,7 @@ def make_learner(
     gradient instead of being kept. `publish_dtype` is what engines are given. `threads` sets torch's threads for the
     whole process. `reference` is the policy that a loss with `kl_coef` holds to: "initial" (the weights as they are
     now; with LoRA the base), or another model by path or name; None where no loss has one. With `reference_thread` it
-    is computed beside the learner, in one thread more. Seeds torch's generator, which draws LoRA's first weights and
+    is computed concurrently, in one more thread. Seeds torch's generator, which draws LoRA's first weights and
     dropout. Raises `ModelLoadError`, and `ConfigError` for a reference of other tokens.
     """
     import torch

@@ -2,7 +2,7 @@
 
 A process pool of one worker from the standard library holds a `TorchLearner` and answers one call at a time; batches go
 there as arrays, weights come back as files in shared memory. Calls block: the asynchronous loop makes them from a
-thread. The process ends with its parent, however that ends, and leaves Ctrl-C to it. What it warns of is told by `log`.
+thread. The process ends with its parent, however that ends, and leaves Ctrl-C to it. `log` passes its warnings on.
 """
 
 from __future__ import annotations

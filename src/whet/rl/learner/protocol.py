@@ -40,7 +40,7 @@ class LossOutput:
     tokens: int
     sums: dict[str, float] = field(default_factory=dict)
     values: TokenValues | None = None  # None where a loss has no use for what a sampler did
-    flops: float | None = None  # of forward and backward pass; None where nobody counts
+    flops: float | None = None  # of forward and backward pass; None where it is not counted
     peak_flops: float | None = None  # that the learner's device could do in a second; None where it is not known
 
     def __add__(self, other: LossOutput) -> LossOutput:

@@ -30,7 +30,7 @@ from whet.rl.data.batch import PackedBatch
 from whet.rl.learner.config import OptimizerConfig
 from whet.rl.learner.flops import batch_flops, known_peak
 from whet.rl.learner.forward.decoder import hidden_states
-from whet.rl.learner.forward.layout import Layout, micro_batches
+from whet.rl.learner.forward.layout import TokenLayout, micro_batches
 from whet.rl.learner.forward.logprobs import Kept, token_logprobs
 from whet.rl.learner.optim import Optimizer, schedule_factor
 from whet.rl.learner.protocol import LossOutput, OptimOutput, OptimParams, TokenValues
@@ -63,8 +63,8 @@ class TorchLearner:
         """`token_budget` bounds a micro-batch, in tokens; `autocast` is the dtype of matrix products, if not fp32.
 
         `reference` is the policy that a loss with `kl_coef` holds to; with `reference_thread` its passes are made
-        beside the learner's, where its weights are its own. With `arch` the output of a loss says how much was
-        computed, and `peak_tflops` is what the device could do at most (where it is not known by its name).
+        concurrently with the learner's, where its weights are its own. With `arch` the output of a loss says how much
+        was computed, and `peak_tflops` is what the device could do at most (where it is not known by its name).
         """
         self.version = 0
         self._weights = weights
@@ -76,8 +76,8 @@ class TorchLearner:
         self._checkpointing = activation_checkpointing
         self._autocast = autocast
         self._reference = reference
-        beside = reference_thread and reference is not None and not reference.shared
-        self._thread = ThreadPoolExecutor(1, "reference") if beside else None
+        concurrent = reference_thread and reference is not None and not reference.shared
+        self._thread = ThreadPoolExecutor(1, "reference") if concurrent else None
         self._device = weights.model.device
         self._drops = any(isinstance(part, nn.Dropout) and part.p > 0 for part in weights.model.modules())
         self._arch = arch
@@ -111,7 +111,7 @@ class TorchLearner:
         references = self._references(batch, layouts) if loss.kl_coef else [None] * len(layouts)
         wholes = self._wholes(batch, layouts) if self._drops and (sampled or loss.kl_coef) else [None] * len(layouts)
         self._weights.model.train()
-        # In this order: what the reference says of a micro-batch is asked for after the learner's own forward pass.
+        # In this order: the reference's logprobs of a micro-batch are requested after the learner's own forward pass.
         for layout, (logprobs_N, entropies_N), reference_N, whole in zip(
             layouts, self._forward(batch, layouts), references, wholes, strict=True
         ):
@@ -201,7 +201,7 @@ class TorchLearner:
         self.version = version
 
     def export(self, directory: Path, dtype: torch.dtype | None = None) -> None:
-        """For plain `transformers` or `peft`, with the tokenizer beside it; in `dtype`, or as trained."""
+        """For plain `transformers` or `peft`, with its tokenizer; in `dtype`, or as trained."""
         self._weights.export(directory, dtype)
 
     def export_merged(self, directory: Path, dtype: torch.dtype | None = None) -> None:
@@ -213,16 +213,16 @@ class TorchLearner:
         if self._thread is not None:
             self._thread.shutdown(cancel_futures=True)
 
-    def _forward(self, batch: PackedBatch, layouts: Iterable[Layout]) -> Iterator[tuple[Tensor, Tensor]]:
+    def _forward(self, batch: PackedBatch, layouts: Iterable[TokenLayout]) -> Iterator[tuple[Tensor, Tensor]]:
         return (self._logprobs(self._weights.model, batch, layout) for layout in layouts)
 
     @torch.no_grad()
-    def _wholes(self, batch: PackedBatch, layouts: Sequence[Layout]) -> list[tuple[Tensor, Tensor]]:
+    def _wholes(self, batch: PackedBatch, layouts: Sequence[TokenLayout]) -> list[tuple[Tensor, Tensor]]:
         """What each micro-batch is under the policy itself, without dropout: that is what was sampled with."""
         self._weights.model.eval()
         return list(self._forward(batch, layouts))
 
-    def _logprobs(self, model: Any, batch: PackedBatch, layout: Layout) -> tuple[Tensor, Tensor]:
+    def _logprobs(self, model: Any, batch: PackedBatch, layout: TokenLayout) -> tuple[Tensor, Tensor]:
         """log p and entropy of a micro-batch's N targets under `model`."""
         with torch.autocast(self._device.type, self._autocast, enabled=self._autocast is not None):
             ids_T = self._tensor(batch.ids[layout.tokens]).long()
@@ -242,7 +242,7 @@ class TorchLearner:
                 self._kept(batch, layout),
             )
 
-    def _kept(self, batch: PackedBatch, layout: Layout) -> Kept | None:
+    def _kept(self, batch: PackedBatch, layout: TokenLayout) -> Kept | None:
         """What the sampler's cuts left of each distribution, where probabilities are compared within that."""
         if batch.kept is None:
             return None
@@ -250,8 +250,8 @@ class TorchLearner:
         states = np.repeat(np.arange(len(kept)), kept.counts)
         return Kept(self._tensor(states), self._tensor(kept.ids).long())
 
-    def _references(self, batch: PackedBatch, layouts: Sequence[Layout]) -> Iterator[Tensor]:
-        """The reference's logprobs of each micro-batch: made when they are asked for, or before that in the thread."""
+    def _references(self, batch: PackedBatch, layouts: Sequence[TokenLayout]) -> Iterator[Tensor]:
+        """The reference's logprobs of each micro-batch: computed on demand, or earlier in the thread."""
         if self._reference is None:
             raise TrainingError("kl_coef needs a reference policy, and this learner was made without one.")
         seen = batch if self._reference.replays else replace(batch, experts=None)
@@ -259,11 +259,11 @@ class TorchLearner:
         return map(work, layouts) if self._thread is None else self._thread.map(work, layouts)
 
     @torch.no_grad()
-    def _reference_logprobs(self, reference: Reference, batch: PackedBatch, layout: Layout) -> Tensor:
+    def _reference_logprobs(self, reference: Reference, batch: PackedBatch, layout: TokenLayout) -> Tensor:
         with reference.lend() as model:
             return self._logprobs(model, batch, layout)[0]
 
-    def _loss_inputs(self, batch: PackedBatch, layout: Layout, logprobs_N: Tensor) -> LossInputs:
+    def _loss_inputs(self, batch: PackedBatch, layout: TokenLayout, logprobs_N: Tensor) -> LossInputs:
         return LossInputs(
             logprobs_N=logprobs_N,
             sampled_logprobs_N=self._tensor(batch.logprobs[layout.targets]),
@@ -295,7 +295,7 @@ def _add(sums: dict[str, float], more: dict[str, float]) -> None:
         sums[name] = sums.get(name, 0.0) + value
 
 
-def _not_finite(batch: PackedBatch, layout: Layout, logprobs_N: Tensor, terms: LossTerms) -> TrainingError:
+def _not_finite(batch: PackedBatch, layout: TokenLayout, logprobs_N: Tensor, terms: LossTerms) -> TrainingError:
     bad_N = ~terms.loss_N.detach().isfinite().cpu().numpy()
     sequences = np.unique(batch.sequence_of_token[layout.targets[bad_N]])
     names = ", ".join(dict.fromkeys(batch.rollouts[sequence] for sequence in sequences.tolist()))

@@ -18,9 +18,9 @@ from rich.text import Text
 
 from whet.rl.doctor.live import LiveDoctor
 from whet.rl.monitors.jsonl import EVALS, read_evaluations
-from whet.rl.monitors.progress import Progress
+from whet.rl.monitors.progress import RunProgress
 from whet.rl.monitors.protocol import EvalReport, Outcome, RunPlan, StepReport
-from whet.rl.monitors.views import comparison_table, evaluation_line, live_view, places, plan_line, step_line
+from whet.rl.monitors.views import comparison_table, evaluation_line, live_view, output_paths, plan_line, step_line
 from whet.system.files import read_lines
 from whet.system.terminal import duration, safe_text
 
@@ -35,13 +35,13 @@ class ConsoleMonitor:
     def __init__(self, console: Console | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self.console = console or Console(highlight=False)
         self._clock = clock
-        self._progress: Progress | None = None
+        self._progress: RunProgress | None = None
         self._live: Live | None = None
         self._doctor: LiveDoctor | None = None
         self._next_draw = float("-inf")
 
     def start(self, plan: RunPlan) -> None:
-        self._progress = Progress(plan, self._clock)
+        self._progress = RunProgress(plan, self._clock)
         self._doctor = LiveDoctor.of(plan.directory, plan.first_step)
         if plan.first_step > 1:  # so that the end can be compared with the beginning
             self._progress.evaluations += read_evaluations(plan.directory / EVALS)
@@ -49,7 +49,7 @@ class ConsoleMonitor:
         if self.console.is_terminal:
             self._live = Live(console=self.console, auto_refresh=False)
             self._live.start()
-            atexit.register(self._live.stop)  # gives the cursor back when nobody calls close
+            atexit.register(self._live.stop)  # restores the cursor where close is not called
             self._draw()
         else:
             self._print(plan_line(plan))
@@ -115,7 +115,7 @@ class ConsoleMonitor:
                 took = f", {max(0, outcome.step - before)} of them since it was resumed,{took}"
         why = "" if outcome.state == "finished" else f": {safe_text(outcome.message, 2000)}"
         self._print(f"{outcome.state} after {steps}{took}{why}")
-        for label, text in places(outcome):
+        for label, text in output_paths(outcome):
             self._print(f"{label:<9} {text}")
         self._progress = None
 

@@ -1,7 +1,7 @@
 """`MonitorGroup`: several monitors as one, none of which can end a run.
 
 Monitors watch; training does not depend on them. One that raises is named, once, with its error, and switched off for
-the rest of the run, but told how it ended. (What must be on disk for a run to be resumed is written by
+the rest of the run; only `close` still reaches it. (What must be on disk for a run to be resumed is written by
 `whet.rl.storage.records`, not through this.)
 """
 
@@ -17,33 +17,33 @@ logger = logging.getLogger(__name__)
 
 
 class MonitorGroup:
-    """Tells every monitor everything, in the order given."""
+    """Calls every monitor, in the order given."""
 
     def __init__(self, monitors: Sequence[Monitor]) -> None:
         self._all = tuple(monitors)
         self.monitors = list(monitors)
 
     def start(self, plan: RunPlan) -> None:
-        self._tell(lambda monitor: monitor.start(plan))
+        self._call_each(lambda monitor: monitor.start(plan))
 
     def phase(self, name: str, done: int, total: int) -> None:
-        self._tell(lambda monitor: monitor.phase(name, done, total))
+        self._call_each(lambda monitor: monitor.phase(name, done, total))
 
     def step(self, report: StepReport) -> None:
-        self._tell(lambda monitor: monitor.step(report))
+        self._call_each(lambda monitor: monitor.step(report))
 
     def evaluation(self, report: EvalReport) -> None:
-        self._tell(lambda monitor: monitor.evaluation(report))
+        self._call_each(lambda monitor: monitor.evaluation(report))
 
     def note(self, message: str) -> None:
-        self._tell(lambda monitor: monitor.note(message))
+        self._call_each(lambda monitor: monitor.note(message))
 
     def close(self, outcome: Outcome) -> None:
-        """Every monitor is told, also one that is off: how a run ended is what people ask for first."""
+        """Reaches every monitor, also one that is off: how a run ended matters most."""
         self.monitors = list(self._all)
-        self._tell(lambda monitor: monitor.close(outcome))
+        self._call_each(lambda monitor: monitor.close(outcome))
 
-    def _tell(self, call: Callable[[Monitor], None]) -> None:
+    def _call_each(self, call: Callable[[Monitor], None]) -> None:
         for monitor in tuple(self.monitors):
             try:
                 call(monitor)

@@ -25,7 +25,7 @@ EVALS = "evals.jsonl"
 
 
 class JsonlMonitor:
-    """Appends to the metrics file at `path` and to `evals.jsonl` beside it; lines are on disk when a call returns."""
+    """Appends to the metrics file at `path` and to `evals.jsonl` next to it; lines are on disk when a call returns."""
 
     def __init__(self, path: Path) -> None:
         self._metrics = LineFile(path)

@@ -59,7 +59,7 @@ def run_log(directory: Path, redactor: Redactor, children: Sequence[ChildLog] = 
             stack.callback(logger.removeHandler, handler)
         stack.enter_context(_python_warnings())
         for child in children:
-            stack.enter_context(child.told(handler.handle))
+            stack.enter_context(child.forwarded_to(handler.handle))
         yield LogMonitor(LineWriter(handler))
 
 

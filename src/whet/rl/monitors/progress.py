@@ -20,7 +20,7 @@ LOSSES = {"optim/loss": "training", "validation/loss": "validation"}
 
 
 @dataclass(slots=True)
-class Progress:
+class RunProgress:
     """Everything the views need to know."""
 
     plan: RunPlan
@@ -136,7 +136,7 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ScoreComparison:
     """One quantity of one environment, before and after, by way of sampling."""
 
     environment: str
@@ -145,7 +145,7 @@ class Comparison:
     member: bool = False  # of an EnvGroup: a part of the row of the whole
 
 
-def compare(before: EvalReport | None, after: EvalReport | None) -> tuple[list[str], list[Comparison]]:
+def compare(before: EvalReport | None, after: EvalReport | None) -> tuple[list[str], list[ScoreComparison]]:
     """The ways of sampling, and a row per environment, member and exact match, with the means over environments last.
 
     A reward's interval is of the differences of tasks that both sides have (`whet.evals.analysis.compare`).
@@ -158,15 +158,17 @@ def compare(before: EvalReport | None, after: EvalReport | None) -> tuple[list[s
     rows = []
     for name in names:
         pairs = {way: (sides[0].get((name, way)), sides[1].get((name, way))) for way in ways}
-        rows.append(Comparison(name, "reward", {way: _rewards(*pair) for way, pair in pairs.items()}, name in members))
+        rows.append(
+            ScoreComparison(name, "reward", {way: _rewards(*pair) for way, pair in pairs.items()}, name in members)
+        )
         exact = {way: Difference(*(_exact_match(side) for side in pair)) for way, pair in pairs.items()}
         if any(one.before is not None or one.after is not None for one in exact.values()):
-            rows.append(Comparison(name, "exact_match", exact, name in members))
+            rows.append(ScoreComparison(name, "exact_match", exact, name in members))
     rewards = [row for row in rows if row.quantity == "reward" and not row.member]
     if len(rewards) > 1:
         environments = [row.environment for row in rewards]
         means = {way: _mean_over(way, environments, rewards, sides) for way in ways}
-        rows.append(Comparison("mean", "reward", means))
+        rows.append(ScoreComparison("mean", "reward", means))
     return ways, rows
 
 
@@ -183,7 +185,7 @@ def _rewards(before: EvalScore | None, after: EvalScore | None) -> Difference:
     return Difference(None if before is None else before.reward, None if after is None else after.reward, reach)
 
 
-def _mean_over(way: str, environments: list[str], rewards: list[Comparison], sides: list[Scores]) -> Difference:
+def _mean_over(way: str, environments: list[str], rewards: list[ScoreComparison], sides: list[Scores]) -> Difference:
     """The mean over environments; with an interval where each has as many tasks, so that all tasks count alike."""
     pairs = [_differences(sides[0].get((name, way)), sides[1].get((name, way))) for name in environments]
     alike = len({len(differences) for differences in pairs}) == 1

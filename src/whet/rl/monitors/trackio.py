@@ -1,7 +1,7 @@
 """`[trackio]`: the numbers of a run in trackio, kept on this machine. `trackio show` shows them in a browser.
 
 The library keeps its files where TRACKIO_DIR says, else in its own cache. Which of its runs this one is stands in the
-run's directory, so that a resumed run goes on with the same one.
+run's directory, so that a resumed run continues the same one.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ logger = logging.getLogger(__name__)
 class TrackioMonitor:
     """One trackio run from `start` to `close`."""
 
-    def __init__(self, config: TrackioConfig, told: dict[str, Any]) -> None:
-        """`told` is the run's config as it is kept. Raises `MissingExtraError`."""
+    def __init__(self, config: TrackioConfig, settings: dict[str, Any]) -> None:
+        """`settings` is the run's config as it is kept. Raises `MissingExtraError`."""
         try:
             with quietly(logger):
                 import trackio
@@ -36,11 +36,11 @@ class TrackioMonitor:
             raise MissingExtraError("tracking with trackio", "trackio") from error
         self._trackio = trackio
         self._config = config
-        self._told = told
+        self._settings = settings
         self._run: Any = None
 
     def start(self, plan: RunPlan) -> None:
-        """Raises `RunError` where a resumed run's place was taken by another run of the same name."""
+        """Raises `RunError` where another run has taken a resumed run's name."""
         kept = plan.directory / RUN
         known = json.loads(kept.read_text(encoding="utf-8")) if kept.is_file() else None
         project = known["project"] if known else self._config.project
@@ -50,7 +50,7 @@ class TrackioMonitor:
                 project=project,
                 name=name,
                 group=self._config.group,
-                config=self._told,
+                config=self._settings,
                 resume="allow" if known else "never",
                 embed=False,
                 auto_log_cpu=False,

@@ -1,4 +1,4 @@
-"""The terminal's pictures of a run: pure functions from `Progress` to what rich prints.
+"""The terminal's pictures of a run: pure functions from `RunProgress` to what rich prints.
 
 Text from models and environments goes through `safe_text` and into `Text` objects, never through markup.
 """
@@ -16,7 +16,7 @@ from rich.text import Text
 
 from whet.display.panel import sample_panel
 from whet.display.text import number
-from whet.rl.monitors.progress import LOSSES, Comparison, Difference, Progress, compare
+from whet.rl.monitors.progress import LOSSES, Difference, RunProgress, ScoreComparison, compare
 from whet.rl.monitors.protocol import EvalReport, Outcome, RunPlan
 from whet.rollouts.totals import EvalScore
 from whet.system.terminal import duration, safe_text, sparkline
@@ -24,7 +24,7 @@ from whet.system.terminal import duration, safe_text, sparkline
 SAMPLE_LINES = 8
 KEYS = "Ctrl-C  stop with a checkpoint; twice: end at once"
 CURVE_BESIDE = 2 * 8 + 3 * 3
-"""Columns of the table of rewards beside the names and the curves: two numbers with their heads, and what separates."""
+"""Columns of the table of rewards next to names and curves: two numbers with their heads, and what separates them."""
 
 
 def signed(value: float | None, reach: float | None = None) -> Text:
@@ -54,7 +54,7 @@ def _count(parameters: int) -> str:
     return str(parameters)
 
 
-def live_view(progress: Progress, width: int, height: int, keys: bool = True) -> RenderableType:
+def live_view(progress: RunProgress, width: int, height: int, keys: bool = True) -> RenderableType:
     """The whole live view, in at most `height` lines; with `keys`, what they do is its last line."""
     head: list[RenderableType] = [
         Text(plan_line(progress.plan), style="bold", no_wrap=True, overflow="ellipsis"),
@@ -80,7 +80,7 @@ def live_view(progress: Progress, width: int, height: int, keys: bool = True) ->
     return Group(*parts)
 
 
-def _bar(progress: Progress, width: int) -> RenderableType:
+def _bar(progress: RunProgress, width: int) -> RenderableType:
     total = progress.plan.max_steps
     left = "" if progress.remaining is None else f", {duration(progress.remaining)} left"
     label = f" {progress.step}/{total}  {duration(progress.elapsed)}{left}"
@@ -93,7 +93,7 @@ def _bar(progress: Progress, width: int) -> RenderableType:
     return grid
 
 
-def _phase(progress: Progress) -> Text:
+def _phase(progress: RunProgress) -> Text:
     what = progress.phase
     if progress.phase_total > 1:
         what += f" {progress.phase_done}/{progress.phase_total}"
@@ -105,7 +105,7 @@ def _phase(progress: Progress) -> Text:
     return Text("  ".join(parts), style="cyan", no_wrap=True, overflow="ellipsis")
 
 
-def _rewards(progress: Progress, width: int, rows: int) -> Table:
+def _rewards(progress: RunProgress, width: int, rows: int) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False)
     table.add_column("environment", no_wrap=True, overflow="ellipsis", max_width=max(10, width // 3))
     table.add_column("held-out", justify="right", style="dim")
@@ -128,7 +128,7 @@ def _rewards(progress: Progress, width: int, rows: int) -> Table:
     return table
 
 
-def _losses(progress: Progress, width: int) -> Table:
+def _losses(progress: RunProgress, width: int) -> Table:
     """What imitation goes by: the newest value of each loss, and its curve."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False)
     table.add_column("")
@@ -141,7 +141,7 @@ def _losses(progress: Progress, width: int) -> Table:
     return table
 
 
-def step_line(progress: Progress) -> str:
+def step_line(progress: RunProgress) -> str:
     """One step on one line, for logs."""
     plan, metrics = progress.plan, progress.metrics
     parts = [f"step {progress.step}/{plan.max_steps}"]
@@ -205,7 +205,7 @@ def comparison_table(before: EvalReport | None, after: EvalReport | None) -> Tab
     return table
 
 
-def _row_name(row: Comparison) -> Text:
+def _row_name(row: ScoreComparison) -> Text:
     if row.quantity == "reward":
         return Text(_shown_name(row.environment, row.member))
     return Text(f"  {safe_text(row.quantity, 40).replace('_', ' ')}", style="dim")
@@ -220,7 +220,7 @@ def _cells(one: Difference) -> tuple[Text, Text, Text]:
     return Text(number(one.before)), Text(number(one.after)), signed(one.change, one.reach)
 
 
-def places(outcome: Outcome) -> list[tuple[str, str]]:
+def output_paths(outcome: Outcome) -> list[tuple[str, str]]:
     """Where things are, and what to do next: (label, text to copy)."""
     found = [("weights", outcome.weights), ("report", outcome.report), ("rollouts", outcome.rollouts)]
     lines = [(label, _short(path)) for label, path in found if path is not None]
@@ -228,6 +228,6 @@ def places(outcome: Outcome) -> list[tuple[str, str]]:
 
 
 def _short(path: Path) -> str:
-    """Relative to where the person stands, if it lies below."""
+    """Relative to the working directory, if it lies below."""
     here = Path.cwd()
     return str(path.relative_to(here)) if path.is_absolute() and path.is_relative_to(here) else str(path)

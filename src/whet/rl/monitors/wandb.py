@@ -1,7 +1,7 @@
 """`[wandb]`: the numbers of a run in Weights & Biases, online or as files that `wandb sync` sends later.
 
 Metrics have the names of docs/training.md, over `step` (so that steps that a resumed run repeats are not refused), and
-the scores of evaluations beside them. The run's id is kept in its directory, so that a resumed run goes on with the
+the scores of evaluations with them. The run's id is kept in its directory, so that a resumed run continues the
 same W&B run. The key is read from WANDB_API_KEY by the library and nowhere else; code, console and git are not sent.
 """
 
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 KEY = "WANDB_API_KEY"
 RUN_ID = Path("wandb", "run_id")
-"""Where the id lies, below the run's directory; the library's own files are beside it."""
+"""Where the id is stored, below the run's directory; the library's own files are in the same directory."""
 PATIENCE = 60
 """Seconds that W&B may take to begin a run, and to send what is left at its end."""
 
@@ -35,8 +35,8 @@ EXIT_CODES = {"finished": 0, "failed": 1, "interrupted": 130}
 class WandbMonitor:
     """One W&B run from `start` to `close`."""
 
-    def __init__(self, config: WandbConfig, told: dict[str, Any]) -> None:
-        """`told` is the run's config as it is sent. Raises `MissingExtraError`, and `ConfigError` without a key."""
+    def __init__(self, config: WandbConfig, settings: dict[str, Any]) -> None:
+        """`settings` is the run's config as it is sent. Raises `MissingExtraError`, and `ConfigError` without a key."""
         try:
             import wandb
         except ModuleNotFoundError as error:
@@ -45,7 +45,7 @@ class WandbMonitor:
             raise MissingExtraError("tracking with Weights & Biases", "wandb") from error
         self._wandb = wandb
         self._config = config
-        self._told = told
+        self._settings = settings
         self._mode: Any = "offline" if config.offline else os.environ.get("WANDB_MODE") or "online"
         if self._mode in ("online", "shared") and not os.environ.get(KEY):
             raise ConfigError(
@@ -68,7 +68,7 @@ class WandbMonitor:
             entity=config.entity,
             group=config.group,
             tags=list(config.tags) or None,
-            config={**self._told, "parameters": plan.parameters, "trained_parameters": plan.trained_parameters},
+            config={**self._settings, "parameters": plan.parameters, "trained_parameters": plan.trained_parameters},
             id=_run_id(plan.directory / RUN_ID),
             resume="allow",
             mode=self._mode,

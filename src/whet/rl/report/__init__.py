@@ -1,4 +1,4 @@
-"""`report.html`: a run on one page, made from the files of the run alone, and `reward.png` beside it."""
+"""`report.html`: a run on one page, made from the files of the run alone, and `reward.png` in the same directory."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ KEY_METRICS: tuple[tuple[str, tuple[str, ...], bool], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class RunData:
-    """A run, as its directory tells it."""
+    """A run, as its directory describes it."""
 
     directory: Path
     config: dict[str, Any]

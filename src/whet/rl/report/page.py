@@ -13,7 +13,7 @@ from whet.display.html import Html, join, tag
 from whet.display.svg import figure
 from whet.display.text import number
 from whet.rl.doctor.finding import DoctorFinding
-from whet.rl.monitors.progress import Comparison, Difference, compare
+from whet.rl.monitors.progress import Difference, ScoreComparison, compare
 from whet.rl.report.data import RunData
 from whet.rl.report.samples import Pair, TrainedGroup, before_and_after, trained_samples
 from whet.system.terminal import duration
@@ -102,7 +102,7 @@ def _comparison(run: RunData) -> Html:
     )
 
 
-def _row(row: Comparison, ways: list[str]) -> Html:
+def _row(row: ScoreComparison, ways: list[str]) -> Html:
     cells = []
     for way in ways:
         one = row.values[way]

@@ -21,10 +21,10 @@ TOOL_KEYS = ("tools", "tool_defs")
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
+class TrainingConversation:
     messages: Messages
     tools: list[Tool]
-    trained: frozenset[int]  # places of the messages that carry loss, all of them the assistant's
+    trained: frozenset[int]  # indices of the messages that carry loss, all of them the assistant's
 
     @property
     def answers(self) -> list[int]:
@@ -32,7 +32,7 @@ class Conversation:
         return [place for place, message in enumerate(self.messages) if message["role"] == "assistant"]
 
 
-def conversation_of(row: Mapping[str, Any], train_on: Literal["assistant", "last"]) -> Conversation:
+def conversation_of(row: Mapping[str, Any], train_on: Literal["assistant", "last"]) -> TrainingConversation:
     """Raises `DatasetError`, without saying where the row came from."""
     messages, start = _messages(row)
     weights = [message.pop("weight", 1) if message["role"] == "assistant" else 0 for message in messages]
@@ -45,11 +45,11 @@ def conversation_of(row: Mapping[str, Any], train_on: Literal["assistant", "last
         raise DatasetError(f"{where} has no assistant message that carries loss")
     if answers[0] == 0:
         raise DatasetError("the conversation begins with the assistant; there is nothing to answer")
-    return Conversation(messages, _tools(row), frozenset(answers if train_on == "assistant" else answers[-1:]))
+    return TrainingConversation(messages, _tools(row), frozenset(answers if train_on == "assistant" else answers[-1:]))
 
 
 def _messages(row: Mapping[str, Any]) -> tuple[Messages, int]:
-    """All messages, and the place of the first that may carry loss."""
+    """All messages, and the index of the first that may carry loss."""
     if row.get("messages") is not None:
         return _read(row["messages"], "messages"), 0
     if row.get("prompt") is None or row.get("completion") is None:

@@ -19,7 +19,7 @@ from whet.rl.data.samples import TokenSequence
 from whet.rl.sft.batches import Batches
 from whet.rl.sft.config import SftConfig
 from whet.rl.sft.conversation import conversation_of
-from whet.rl.sft.sources import Row, Source, read_dataset, read_path
+from whet.rl.sft.sources import DataSource, Row, read_dataset, read_path
 from whet.rl.sft.tokens import conversation_tokens, recorded_tokens, text_tokens
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class _Reader:
         if count:
             self.notes.append(f"{count} row{'' if count == 1 else 's'} {why}")
 
-    def examples(self, source: Source, name: str) -> list[Example]:
+    def examples(self, source: DataSource, name: str) -> list[Example]:
         if not source.rows:
             raise DatasetError(f"{name}: there is no row in it")
         rows = self._good(source, name)
@@ -144,7 +144,7 @@ class _Reader:
             raise DatasetError(f"{name}: {len(faults)} of {len(rows)} rows cannot be used.{_list(faults)}")
         return self._fitting(examples, name)
 
-    def _good(self, source: Source, name: str) -> list[Row]:
+    def _good(self, source: DataSource, name: str) -> list[Row]:
         """Rows that ended well and earned enough."""
         least = self._data.min_reward
         if least is None:

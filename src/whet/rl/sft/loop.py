@@ -166,8 +166,8 @@ class SftLoop:
         state |= {} if self.ending is None else self.ending.state_dict()
         if step <= 0:
             return
-        whom = "the learner, or the disk (a checkpoint)"
-        with self.watchdog.waiting("save", "the run", whom, act=self.watchdog.stop, blocks=True):
+        awaited = "the learner, or the disk (a checkpoint)"
+        with self.watchdog.waiting("save", "the run", awaited, act=self.watchdog.stop, blocks=True):
             saved = self.records.save(step, self.learner, state)
         if saved:
             self.monitor.note(f"checkpoint of step {step} written")

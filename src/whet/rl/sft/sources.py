@@ -23,11 +23,11 @@ FILES = (".jsonl", ".json", ".parquet")
 class Row:
     where: str  # "train.jsonl, line 3"
     fields: Mapping[str, Any]
-    number: int = 0  # its place in the source, from 1: what the ledger calls it
+    number: int = 0  # its position in the source, from 1, by which the ledger names it
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class DataSource:
     """Rows, and of what kind they are."""
 
     rows: list[Row]
@@ -40,42 +40,42 @@ class Source:
         return cls([replace(row, number=number) for number, row in enumerate(rows, start=1)], rollouts, sampled_by)
 
 
-def read_path(path: Path, split: str) -> Source:
-    """Whatever lies at `path`. Raises `DatasetError`."""
+def read_path(path: Path, split: str) -> DataSource:
+    """The rows of the file or data set at `path`. Raises `DatasetError`."""
     if path.is_file():
         if split != "train":
             raise DatasetError(f"[data] split = {split!r} would have no effect: {path} is a file")
-        return Source.of(_file(path))
+        return DataSource.of(_file(path))
     check_path(path)
     try:
         if (path / "rollouts").is_dir() and (path / "config.toml").is_file():
             model = read_toml(path / "config.toml").get("model")
-            return Source.of(_trained(path), rollouts=True, sampled_by=str(model))
+            return DataSource.of(_trained(path), rollouts=True, sampled_by=str(model))
         if evaluations := sorted(results.parent for results in path.rglob(RESULTS)):
             rows = (row for evaluation in evaluations for row in _evaluated(evaluation))
-            return Source.of(rows, rollouts=True)
+            return DataSource.of(rows, rollouts=True)
     except RunError as error:
         raise DatasetError(str(error)) from None
     if (path / "state.json").is_file() or (path / "dataset_dict.json").is_file():
-        return Source.of(_with_datasets(lambda datasets: datasets.load_from_disk(str(path)), str(path), split))
+        return DataSource.of(_with_datasets(lambda datasets: datasets.load_from_disk(str(path)), str(path), split))
     files = sorted(file for file in path.iterdir() if file.suffix in FILES)
     if not files:
         raise DatasetError(
             f"{path} holds no data: no {', '.join(FILES)} file, no saved dataset, no {RESULTS} of an evaluation and no "
             "rollouts of a run"
         )
-    return Source.of(row for file in files for row in _file(file))
+    return DataSource.of(row for file in files for row in _file(file))
 
 
 def check_path(path: Path) -> None:
-    """Raise `DatasetError` where nothing lies at `path`."""
+    """Raise `DatasetError` where nothing exists at `path`."""
     if not path.is_file() and not path.is_dir():
         raise DatasetError(f"{path}: there is no such file or directory")
 
 
-def read_dataset(name: str, split: str) -> Source:
+def read_dataset(name: str, split: str) -> DataSource:
     """A dataset of the Hugging Face hub. Raises `DatasetError`."""
-    return Source.of(_with_datasets(lambda datasets: datasets.load_dataset(name, split=split), name, split))
+    return DataSource.of(_with_datasets(lambda datasets: datasets.load_dataset(name, split=split), name, split))
 
 
 def _file(path: Path) -> Iterator[Row]:

@@ -14,7 +14,7 @@ from whet.errors import DatasetError, ModelError
 from whet.inference.rendering.writing import answer_ids
 from whet.messages import whole_characters
 from whet.rl.data.samples import TokenSequence, sequences_of
-from whet.rl.sft.conversation import Conversation
+from whet.rl.sft.conversation import TrainingConversation
 from whet.types import AssistantMessage, TrajectoryStep
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def conversation_tokens(
-    conversation: Conversation, renderer: ChatRenderer, *, enable_thinking: bool | None, name: str
+    conversation: TrainingConversation, renderer: ChatRenderer, *, enable_thinking: bool | None, name: str
 ) -> list[TokenSequence]:
     """One sequence, or several where the format cannot go on from an answer. Raises `DatasetError`."""
     messages, tools = conversation.messages, conversation.tools or None

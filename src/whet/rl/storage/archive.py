@@ -1,4 +1,4 @@
-"""What a run goes back behind is kept aside: nothing that was computed is deleted because somebody chose an older step.
+"""Archives steps that a resume discards: nothing is deleted because an older step was chosen.
 
 set_aside/after_step_20/          (then after_step_20-2, ...)
     metrics.jsonl, evals.jsonl, ledger.jsonl, errors.jsonl     as they were
@@ -35,9 +35,9 @@ def set_aside(run: Path, step: int, *, records: bool) -> Path | None:
                 shutil.copyfile(run / name, target / name)
     # Checkpoints last and newest first: killed half-way, the newest that is left is still one that records agree with.
     for path in [*rollouts, *reversed(checkpoints)]:
-        place = target / path.parent.name / path.name
-        place.parent.mkdir(parents=True, exist_ok=True)
-        os.rename(path, place)
+        archived = target / path.parent.name / path.name
+        archived.parent.mkdir(parents=True, exist_ok=True)
+        os.rename(path, archived)
     return target
 
 

@@ -4,7 +4,7 @@
     checkpoints/step_20/          renamed once every byte, and the manifest with its hashes, is on disk
         manifest.json             {"step": 20, "files": {"weights.safetensors": {"size": ..., "sha256": ...}, ...}}
 
-A reader trusts a directory only if its manifest verifies. What is inside is the business of whoever passes `write`;
+A reader trusts a directory only if its manifest verifies. The contents are decided by the `write` that is passed in;
 there is no torch here.
 """
 

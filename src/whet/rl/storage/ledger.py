@@ -4,7 +4,7 @@ One JSON line a step, `{"step": 3, "groups": ["3-0", "3-1"]}`, fsynced before th
 left half written is cut off when the file is opened; resuming from an older checkpoint cuts off the steps after it. A
 group that would be recorded twice is a `RunError`.
 
-In memory is only which groups were trained, a bit for each (`Names`): which step that was the file says.
+In memory is only which groups were trained, a bit for each (`NameSet`): the step is in the file.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Ledger:
     def __init__(self, path: Path) -> None:
         """Read and repair. Raises `RunError` for a damaged line that is not the last, which no crash can explain."""
         self.path = path
-        self._steps, self._groups = Names(), Names()
+        self._steps, self._groups = NameSet(), NameSet()
         if path.exists():
             self._load()
 
@@ -56,7 +56,7 @@ class Ledger:
             raise TrainingError(f"{self.path}: cannot record step {step}: {error.strerror}. Make room.") from None
 
     def truncate_after(self, step: int) -> None:
-        """Forget every later step: the run goes on from a checkpoint of `step`."""
+        """Forget every later step: the run resumes from a checkpoint of `step`."""
         steps = self.steps
         for later in [number for number in steps if number > step]:
             self._forget(later, steps.pop(later))
@@ -109,7 +109,7 @@ class Ledger:
             self._groups.discard(group)
 
 
-class Names:
+class NameSet:
     """A set of names most of which are numbered: `17`, or `3-17`. A million of them take 125 kB."""
 
     _NUMBERED = re.compile(r"(.*?)(0|[1-9][0-9]{0,6})", re.DOTALL)

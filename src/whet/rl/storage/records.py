@@ -121,7 +121,7 @@ class Records:
         return step in self._evaluated
 
     def save(self, step: int, learner: Learner, state: Mapping[str, Any]) -> bool:
-        """A checkpoint of `step`, unless it is there already; `state` is what the loop remembers beside the learner."""
+        """A checkpoint of `step`, unless it is there already; `state` is what the loop has to remember."""
         if step == self._saved:
             return False
 

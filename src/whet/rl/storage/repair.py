@@ -1,4 +1,4 @@
-"""Records that were damaged by something other than a kill: what can be read is kept, and what was done is told.
+"""Records that were damaged by something other than a kill: what can be read is kept, and the repair is reported.
 
 A kill tears the last line of a file, and every file is opened without it. Damage elsewhere (a disk, an editor) must not
 cost a run whose checkpoint is whole: the lines go to `<file>.damaged`, and the ledger's are made again from the

@@ -1,4 +1,4 @@
-"""A run is a directory: where each of its files lies, and who may write in it.
+"""A run is a directory: where each of its files is, and which process may write in it.
 
 One process at a time owns a run (an advisory lock that the kernel drops when the process dies). Making the directory
 is refused when it exists; resuming is refused when the config differs in anything that would change what is trained,
@@ -42,7 +42,7 @@ LENGTH = ("max_steps", "num_epochs")
 
 
 class RunSettings(Protocol):
-    """What a run directory asks of a config."""
+    """The part of a config that a run directory uses."""
 
     @property
     def optimizer(self) -> OptimizerConfig: ...

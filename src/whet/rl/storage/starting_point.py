@@ -1,7 +1,7 @@
-"""A run that begins where another one was: a checkpoint directory given as `model`, or as `[lora] path`.
+"""A run that begins from another one: a checkpoint directory given as `model`, or as `[lora] path`.
 
     model = "runs/other/checkpoints/step_20"          what was trained, an adapter added in, is the model to begin with
-    [lora] path = "runs/other/checkpoints/step_20"    the adapter goes on, with a new optimiser
+    [lora] path = "runs/other/checkpoints/step_20"    the adapter is trained further, with a new optimiser
 
 A checkpoint holds what resuming needs, not what other programs load. So it is exported first, as `whet train export`
 does it, to `runs/other/exports/`, where it stays: a resumed run finds it there when the checkpoint is long gone.

@@ -2,7 +2,7 @@
 
     {"state": "running", "step": 12, "max_steps": 100, "phase": "generate", "heartbeat": "2026-...", "pid": 4711, ...}
 
-`state` is starting, running, finished, interrupted or failed. A run whose state says running while nobody holds the
+`state` is starting, running, finished, interrupted or failed. A run whose state says running while no process holds the
 lock of its directory was killed: `whet train list` calls it died. `stalled` is what the run waits for too long,
 until its next step. Every write replaces the whole file. Nothing reads it to decide anything about training: `--resume`
 goes by the checkpoints.
@@ -27,7 +27,7 @@ from whet.system.files import json_line, write_whole
 HEARTBEAT_SECONDS = 2.0
 """Least time between two writes that tell nothing new but that the run is alive."""
 MOST_STALLS = 3
-"""Lines of what keeps a run waiting that are kept: who waits for whom, and what that one waits for."""
+"""Lines of what keeps a run waiting that are kept: who waits for what, and what that one waits for."""
 
 
 class Status:
@@ -68,8 +68,8 @@ class Status:
     def note(self, message: str) -> None:
         self._fields["last_note"] = message
         if message.startswith(STALLED):
-            told = [*self._fields.get("stalled", ()), message.removeprefix(STALLED)]
-            self._fields["stalled"] = told[-MOST_STALLS:]
+            lines = [*self._fields.get("stalled", ()), message.removeprefix(STALLED)]
+            self._fields["stalled"] = lines[-MOST_STALLS:]
             self._write()
         else:
             self._beat()
@@ -103,7 +103,7 @@ class Status:
 
 
 def _this_process() -> dict[str, Any]:
-    """Who writes, so that nobody else is ever taken for it: numbers of processes are used again."""
+    """Identifies the writing process: an id alone is not enough, ids are reused."""
     pid = os.getpid()
     return {"pid": pid, "process_began": began(pid), "host": socket.gethostname()}
 

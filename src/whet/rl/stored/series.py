@@ -52,7 +52,7 @@ def names(rows: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def chosen(rows: Sequence[Row], wanted: Sequence[str], every: int = 1) -> tuple[list[str], list[Row]]:
-    """The metrics that were asked for (`reward/` asks for all that begin so; nothing for all), and every n-th row.
+    """The selected metrics (`reward/` selects all that begin so; nothing selects all), and every n-th row.
 
     The last row is always there. Raises `RunError` for a name that no row has.
     """

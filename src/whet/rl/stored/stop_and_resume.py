@@ -51,7 +51,7 @@ def stop_run(run: StoredRun, *, patience: float, clock: Callable[[], float] = ti
     while is_locked(run.path):
         if clock() >= deadline:
             raise RunError(
-                f"{run.path}: process {pid} was asked to stop {patience:.0f} s ago and is still at it. It stops by "
+                f"{run.path}: process {pid} was sent a stop signal {patience:.0f} s ago and still runs. It stops by "
                 f"itself; to end it now: kill -9 {pid} (what was trained since the last checkpoint is trained again)."
             )
         time.sleep(LOOK_SECONDS)

@@ -3,7 +3,7 @@
     child     any logger, warnings.warn ─▶ handler ─▶ queue, bounded ─▶ thread ─▶ pipe
     run       pipe ─▶ thread ─▶ the log, whose records say which child they are from
 
-Nobody waits for a log. In the child a record is put in a queue; where that is full the record is counted and dropped,
+Logging never blocks. In the child a record is put in a queue; where that is full the record is counted and dropped,
 and the next one to pass says how many were. Each child has a pipe of its own and is its only writer, so that one that
 is killed in the middle of a record takes no lock with it: the run finds the end of the pipe. What comes before the log
 is open waits in pipe and queue. Secrets are taken out where they are written down, in the run's own process.
@@ -28,19 +28,19 @@ MOST_WAITING = 1000
 LONGEST = 20_000
 """Characters of a message, and of the traceback with it."""
 CHILD = "whet_child"
-"""Attribute of a record from a child: what people call that."""
+"""Attribute of a record from a child: the name of that process."""
 FLUSH_S = 1.0
 """Seconds that a child which ends by itself waits for its last records to be read."""
 
 
-Tell = Callable[[logging.LogRecord], object]
+Deliver = Callable[[logging.LogRecord], object]
 
 
 class ChildLog:
     """The run's side of one child's log."""
 
     def __init__(self, process: str) -> None:
-        """`process` is what people call it: `learner`, `engine`."""
+        """`process` is its name in the log: `learner`, `engine`."""
         self._ours, self.theirs = process_context().Pipe(duplex=False)  # `theirs` is given to `tell_parent`
         self._woken, self._wake = process_context().Pipe(duplex=False)
         self._process = process
@@ -52,10 +52,10 @@ class ChildLog:
         self.theirs.close()
 
     @contextmanager
-    def told(self, tell: Tell) -> Iterator[None]:
-        """`tell` is given every record, from a thread, until the block ends or the child does."""
+    def forwarded_to(self, deliver: Deliver) -> Iterator[None]:
+        """`deliver` is given every record, from a thread, until the block ends or the child does."""
         self._thread = threading.Thread(
-            target=self._listen, args=(tell,), name=f"whet log of the {self._process}", daemon=True
+            target=self._listen, args=(deliver,), name=f"whet log of the {self._process}", daemon=True
         )
         self._thread.start()
         try:
@@ -64,13 +64,13 @@ class ChildLog:
             self._stop_listening()
 
     def close(self) -> None:
-        """Once the child has ended. What nobody has heard goes to standard error."""
+        """Once the child has ended. Records that were not delivered go to standard error."""
         if self._closed:
             return
         self._closed = True
         self.handed_over()
         self._stop_listening()
-        self._tell_rest(_on_standard_error)
+        self._deliver_rest(_on_standard_error)
         for end in (self._ours, self._woken, self._wake):
             end.close()
 
@@ -80,26 +80,26 @@ class ChildLog:
             self._thread.join(timeout=FLUSH_S)
             self._thread = None
 
-    def _listen(self, tell: Tell) -> None:
+    def _listen(self, deliver: Deliver) -> None:
         """The thread."""
         while self._woken not in connection.wait([self._ours, self._woken]):
-            if not self._tell_next(tell):
+            if not self._deliver_next(deliver):
                 return
-        self._tell_rest(tell)
+        self._deliver_rest(deliver)
 
-    def _tell_rest(self, tell: Tell) -> None:
-        """What is there already; not what goes on coming."""
+    def _deliver_rest(self, deliver: Deliver) -> None:
+        """What is there already, not what comes later."""
         for _ in range(MOST_WAITING):
-            if not (self._ours.poll() and self._tell_next(tell)):
+            if not (self._ours.poll() and self._deliver_next(deliver)):
                 return
 
-    def _tell_next(self, tell: Tell) -> bool:
+    def _deliver_next(self, deliver: Deliver) -> bool:
         """Pass one record on; False at the end of the pipe, also in the middle of a record."""
         try:
             fields = json.loads(self._ours.recv_bytes())
         except (EOFError, OSError):
             return False
-        tell(logging.makeLogRecord({**fields, CHILD: self._process}))
+        deliver(logging.makeLogRecord({**fields, CHILD: self._process}))
         return True
 
 
@@ -124,7 +124,7 @@ class ChildHandler(logging.Handler):
         self._end = end
         self._waiting: queue.Queue[dict[str, Any] | None] = queue.Queue(MOST_WAITING)
         self._dropped = 0
-        self._counting = threading.Lock()  # not the handler's own, which whoever closes it holds
+        self._counting = threading.Lock()  # not the handler's own lock, which is held while it is closed
         self._thread = threading.Thread(target=self._send_all, name="whet log", daemon=True)
         self._thread.start()
         util.Finalize(None, self.close, exitpriority=0)  # a child of multiprocessing may end without `logging.shutdown`
@@ -155,7 +155,7 @@ class ChildHandler(logging.Handler):
         super().close()
 
     def _send_all(self) -> None:
-        """The thread. It ends when nobody listens any more."""
+        """The thread. It ends when the pipe is closed at the other end."""
         with suppress(OSError):
             while (fields := self._waiting.get()) is not None:
                 self._end.send_bytes(json.dumps(fields).encode())

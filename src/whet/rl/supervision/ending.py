@@ -16,7 +16,7 @@ from whet.rl.supervision.early_stop import EarlyStopConfig, check_metric, reason
 
 @dataclass(slots=True)
 class Ending:
-    """Measures while a run goes on, and asks it to stop; `reason` is what people are told."""
+    """Measures while a run continues, and requests its stop; `reason` is the message for the user."""
 
     budget: Budget
     early_stop: EarlyStopConfig | None

@@ -1,7 +1,7 @@
-"""Who waits for whom in a run, for how long, and since when that is too long. Pure: no clock, no threads, no I/O.
+"""The waits of a run: what waits for what, for how long, and when that is too long. Pure: no clock, no threads, no I/O.
 
     begin ──ends in time──▶ its duration counts for what is usual
-      └──longer than usual──▶ told, once ──past its deadline──▶ acted on, by whoever began it ──still there──▶ given up
+      └──longer than usual──▶ reported, once ──past its deadline──▶ acted on, by its `act` ──still there──▶ given up
 
 A deadline is a multiple of the slowest wait of the same kind (and, for groups, of the same environment) that has ended
 in this run, and at least a floor; while none has ended it is `first_seconds`. So a slow model is not taken for a hung
@@ -21,25 +21,25 @@ from pydantic import Field, model_validator
 from whet.config import StrictModel
 from whet.system.cancellation import GRACE_S
 
-Verdict = Literal["told", "acted on", "given up"]
+Verdict = Literal["reported", "acted on", "given up"]
 """What has become of a wait that takes too long, in this order."""
 
 GROUP = "group "
 """Kinds of waits for a group of rollouts begin so; the environment's name follows."""
 
 STALLED = "stalled: "
-"""What people are told of a wait begins so."""
+"""Notes about a wait begin so."""
 EVALUATION = "evaluation"
 ENGINE = "engine"
-"""Kind of the one wait that lasts while the engine answers nobody; meanwhile the time of groups stands still."""
+"""Kind of the one wait that lasts while the engine answers no request; meanwhile the time of groups stands still."""
 
 HOPELESS = 2
 USUAL = 2.0
-"""A wait is told of when it takes longer than this many times the slowest so far."""
+"""A wait is reported when it takes longer than this many times the slowest so far."""
 
 
 class WatchdogConfig(StrictModel):
-    """`[watchdog]`: how long anything may wait for anything before it is told, and acted on."""
+    """`[watchdog]`: how long anything may wait before it is reported, and acted on."""
 
     report_seconds: float = Field(
         60.0, gt=0, description="A wait longer than this, and than twice the slowest so far, is reported."
@@ -60,15 +60,15 @@ class WatchdogConfig(StrictModel):
 
 @dataclass(eq=False, slots=True)
 class Wait:
-    """One wait: `who` waits for `whom`. `kind` says whose deadlines it shares."""
+    """One wait: `who` waits for `awaited`. `kind` says whose deadlines it shares."""
 
     kind: str
     who: str
-    whom: str
+    awaited: str
     began: float
-    act: Callable[[str], None] | None = None  # told what is wrong; None: others act on what this one waits for
-    blocks: bool = False  # it may keep the event loop from turning; others cannot go on while the loop stands still
-    detail: Callable[[], str] | None = None  # more about whom, asked when it is told of
+    act: Callable[[str], None] | None = None  # passed what is wrong; None: others act on what this one waits for
+    blocks: bool = False  # it may keep the event loop from turning; others cannot progress while the loop stands still
+    detail: Callable[[], str] | None = None  # more about `awaited`, called when it is reported
     verdict: Verdict | None = None
     acted: float = 0.0  # when
 
@@ -93,15 +93,15 @@ class Stall:
     usual: float | None  # seconds of the slowest of its kind; None where none has ended
 
     def describe(self) -> str:
-        """One line for people: who waits for whom for how long, and what is usual."""
+        """One line for people: who waits for what for how long, and what is usual."""
         wait = self.wait
         detail = f" ({found})" if wait.detail is not None and (found := wait.detail()) else ""
         usual = "" if self.usual is None else f"; the longest so far took {seconds(self.usual)}"
-        return f"{wait.who} has waited {seconds(self.waited)} for {wait.whom}{detail}{usual}"
+        return f"{wait.who} has waited {seconds(self.waited)} for {wait.awaited}{detail}{usual}"
 
 
 @dataclass(slots=True)
-class Waits:
+class WaitTable:
     """All waits of a run. Times are seconds of any one clock."""
 
     config: WatchdogConfig = field(default_factory=WatchdogConfig)
@@ -114,7 +114,7 @@ class Waits:
         self,
         kind: str,
         who: str,
-        whom: str,
+        awaited: str,
         now: float,
         act: Callable[[str], None] | None = None,
         *,
@@ -122,7 +122,7 @@ class Waits:
         detail: Callable[[], str] | None = None,
     ) -> Wait:
         """`act` is called once the deadline has passed, with what is wrong in words."""
-        wait = Wait(kind, who, whom, now, act, blocks, detail)
+        wait = Wait(kind, who, awaited, now, act, blocks, detail)
         self._open[id(wait)] = wait
         if kind == ENGINE:
             self._engine = wait
@@ -147,10 +147,10 @@ class Waits:
         return kind not in self._slowest and self.expired[kind] >= HOPELESS
 
     def overdue(self, now: float, *, turned: float = math.inf) -> list[Stall]:
-        """Waits that have become worse since this was asked last, each once for every verdict.
+        """Waits that have become worse since the last call, each once for every verdict.
 
         The event loop has last `turned` then. What has passed since counts only for waits that may keep it: the loop
-        may be standing still, and the others could not go on.
+        may be standing still, and the others could not progress.
         """
         stalls = []
         for wait in list(self._open.values()):
@@ -165,7 +165,7 @@ class Waits:
         return stalls
 
     def forgive(self, paused: float, *, everything: bool = False) -> None:
-        """Time in which nothing could go on is no fault of whoever waited.
+        """Takes time in which nothing could progress out of every wait.
 
         That is the event loop standing still, or (`everything`) the whole process: suspended, a laptop asleep.
         """
@@ -183,7 +183,7 @@ class Waits:
         if wait.act is not None and waited > self.deadline(wait.kind):
             return "acted on"
         longest = max(self.config.report_seconds, USUAL * self._slowest.get(wait.kind, 0.0))
-        return "told" if waited > longest or wait.verdict == "told" else None
+        return "reported" if waited > longest or wait.verdict == "reported" else None
 
 
 def seconds(value: float) -> str:

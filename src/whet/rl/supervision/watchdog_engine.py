@@ -1,4 +1,4 @@
-"""An engine that is watched: how long it has answered nobody while somebody asked, and how much it has
+"""An engine that is watched: how long requests have waited without any answer, and how much it has
 sampled, in all and for each rollout under way."""
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from whet.rl.supervision.watchdog_thread import Watchdog
 
 @dataclass(slots=True)
 class GroupLimit:
-    """Places for the rollouts of one group, out of those that all share; the group's time begins with its first one."""
+    """Slots for the rollouts of one group, out of those of all groups; the group's time begins with its first one."""
 
     places: asyncio.Semaphore
     rollouts: int
@@ -65,9 +65,9 @@ async def watched_group(
         with suppress(RuntimeError):  # it has just ended by itself
             timeout.reschedule(asyncio.get_running_loop().time())
 
-    whom = f"environment {environment}, task {example_id}"
-    with watchdog.waiting(f"{GROUP}{environment}", f"group {number}", whom, act=end) as wait:
-        wait.began = math.inf  # waiting for a place among others is nobody's stall
+    awaited = f"environment {environment}, task {example_id}"
+    with watchdog.waiting(f"{GROUP}{environment}", f"group {number}", awaited, act=end) as wait:
+        wait.began = math.inf  # waiting for a slot is not a stall
         limit = GroupLimit(places, rollouts, watchdog.clock, wait, on_begin)
         wait.detail = limit.describe
         try:

@@ -1,6 +1,6 @@
 """The watchdog at work: a thread that looks at every wait, and a process that notices when the event loop stands still.
 
-    thread      once a second: waits that take too long are told, acted on, given up (`watchdog.py` decides)
+    thread      once a second: waits that take too long are reported, acted on, given up (`watchdog.py` decides)
     process     hears a byte from the event loop once a second. Hears it none for long, it sends the run a signal, and
                 the handler, which runs inside the code that keeps the loop, says which code that is and whose, and
                 raises `RolloutTimeoutError` there once its deadline has passed
@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 
 from whet.errors import RolloutTimeoutError, TrainingError
-from whet.rl.supervision.watchdog import STALLED, Stall, Wait, Waits, WatchdogConfig, seconds
+from whet.rl.supervision.watchdog import STALLED, Stall, Wait, WaitTable, WatchdogConfig, seconds
 from whet.system.signals import environment_code, place
 
 SIGNAL = signal.SIGUSR2
@@ -67,13 +67,13 @@ class Watchdog:
     config: WatchdogConfig = field(default_factory=WatchdogConfig)
     clock: Callable[[], float] = time.monotonic
     failure: str | None = None  # why it stopped the run
-    waits: Waits = field(init=False)
+    waits: WaitTable = field(init=False)
     _stop: Callable[[], None] | None = None
     _say: Say | None = None
     _last_resort: Say | None = None
     _loop: asyncio.AbstractEventLoop | None = None
     _beat: float = 0.0
-    _told_of_beat: float | None = None  # the beat after which code was said to keep the event loop
+    _reported_beat: float | None = None  # the beat after which code was said to keep the event loop
     _interrupted: FrameType | None = None  # the call that was interrupted last
     _swallowed: int = 0  # how often it has gone on regardless
     _gave_up: float | None = None
@@ -81,14 +81,14 @@ class Watchdog:
     _listener: subprocess.Popen[bytes] | None = None
 
     def __post_init__(self) -> None:
-        self.waits = Waits(self.config)
+        self.waits = WaitTable(self.config)
 
     @contextmanager
     def waiting(
         self,
         kind: str,
         who: str,
-        whom: str,
+        awaited: str,
         *,
         act: Callable[[str], None] | None = None,
         blocks: bool = False,
@@ -99,12 +99,12 @@ class Watchdog:
         Args:
             kind: waits of one kind share what is usual and the deadline.
             who: who waits, as the subject of a sentence.
-            whom: who is waited for.
+            awaited: what is waited for.
             act: called on the event loop, once the deadline has passed, with what is wrong.
             blocks: whet's own work, which may keep the event loop from turning.
-            detail: more about whom, asked when the wait is told of.
+            detail: more about `awaited`, called when the wait is reported.
         """
-        wait = self.waits.begin(kind, who, whom, self.clock(), act, blocks=blocks, detail=detail)
+        wait = self.waits.begin(kind, who, awaited, self.clock(), act, blocks=blocks, detail=detail)
         usual = False
         try:
             with in_context_of(wait):
@@ -124,7 +124,7 @@ class Watchdog:
         """Watch from the running event loop's thread until the block ends.
 
         Args:
-            stop: asks the run to save and stop; called on the event loop.
+            stop: makes the run save and stop; called on the event loop.
             say: a line for people.
             last_resort: called with a message where nothing else has ended the run; it should end the process.
         """
@@ -172,10 +172,10 @@ class Watchdog:
         now = self.clock()
         stood_still = now - self._beat
         if self._beat and stood_still > 5 * self._tick:
-            self.waits.forgive(stood_still)  # others could not go on meanwhile
+            self.waits.forgive(stood_still)  # others could not progress meanwhile
         self._beat = now
         if self._listener is not None and self._listener.stdin is not None:
-            with suppress(OSError):  # full, or somebody has killed the listener: code that holds the lock goes unseen
+            with suppress(OSError):  # full, or the listener was killed: code that holds the lock goes unseen
                 os.write(self._listener.stdin.fileno(), b".")
         if self._loop is not None and not self._off_duty.is_set():
             self._loop.call_later(self._tick, self._turn)
@@ -198,16 +198,16 @@ class Watchdog:
 
     def _on_stall(self, stall: Stall) -> None:
         line = stall.describe()
-        if stall.verdict == "told":
-            self._tell(f"{STALLED}{line}")
+        if stall.verdict == "reported":
+            self._report(f"{STALLED}{line}")
             return
         if stall.verdict == "acted on" and stall.wait.act is not None:
-            self._tell(f"{STALLED}{line}; {'it is replaced' if stall.wait.replaceable else 'the run stops'}")
+            self._report(f"{STALLED}{line}; {'it is replaced' if stall.wait.replaceable else 'the run stops'}")
             self._on_the_loop(stall.wait.act, line)
         elif self._gave_up is None:
             self._gave_up = self.clock()
             self.failure = self.failure or line
-            self._tell(f"{line}, also after it was told to stop: giving up")
+            self._report(f"{line}, also after it was stopped: giving up")
             self._on_the_loop(self.stop, line)
             if self._listener is not None and self._stands_still(self.clock()):  # signals are taken, and needed
                 signal.pthread_kill(threading.main_thread().ident or 0, SIGNAL)
@@ -217,15 +217,15 @@ class Watchdog:
         now = self.clock()
         wait, stood_still = _current.get(), now - self._beat
         if self._gave_up is not None:
-            if self._stands_still(now):  # else the loop turns, and what is told there is heard
+            if self._stands_still(now):  # else the loop turns, and what is reported there is seen
                 raise TrainingError(self.failure or "nothing answered")
             return
         if wait is None or not wait.runs_rollouts or stood_still < self.config.report_seconds:
             return
         code = environment_code(frame) or frame
-        line = f"{wait.whom} has kept the event loop for {seconds(stood_still)}: it is in {place(code)}"
-        if self._told_of_beat != self._beat:
-            self._told_of_beat = self._beat
+        line = f"{wait.awaited} has kept the event loop for {seconds(stood_still)}: it is in {place(code)}"
+        if self._reported_beat != self._beat:
+            self._reported_beat = self._beat
             if self._say is not None:
                 self._say(f"{STALLED}{line}")
         if stood_still < self.waits.deadline(wait.kind):
@@ -239,8 +239,8 @@ class Watchdog:
             self._loop.call_soon_threadsafe(wait.act, line)
         raise RolloutTimeoutError(line)
 
-    def _tell(self, line: str) -> None:
-        """From the thread. Monitors belong to the event loop; while it stands still nobody else is in them."""
+    def _report(self, line: str) -> None:
+        """From the thread. Monitors belong to the event loop; while it stands still nothing else uses them."""
         assert self._say is not None
         if self._stands_still(self.clock()):
             self._say(line)

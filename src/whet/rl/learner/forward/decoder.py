@@ -1,4 +1,4 @@
-"""The forward pass that training runs: a `transformers` decoder's own modules, called over a `Layout`.
+"""The forward pass that training runs: a `transformers` decoder's own modules, called over a `TokenLayout`.
 
 Every parameter stays where `transformers` put it and every projection is called as a module, so PEFT's layers, names
 and checkpoints work unchanged. What is ours is the order of work: tokens stay flat, what several sequences begin with
@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from whet.rl.learner.forward import moe
 from whet.rl.learner.forward.attention import AttentionBlock, attention
 from whet.rl.learner.forward.kernels import product_dtype, rms_norm, rotate, take
-from whet.rl.learner.forward.layout import Layout
+from whet.rl.learner.forward.layout import TokenLayout
 
 PLACES = 64
 """Where a CPU computes in bfloat16, tokens and predictors are padded to a multiple of this. Its library compiles code
@@ -28,7 +28,7 @@ for every new shape of a product and forgets the oldest: where no shape comes ba
 
 
 def hidden_states(
-    model: nn.Module, ids_T: Tensor, layout: Layout, *, experts_TLK: Tensor | None = None, recompute: bool = False
+    model: nn.Module, ids_T: Tensor, layout: TokenLayout, *, experts_TLK: Tensor | None = None, recompute: bool = False
 ) -> Tensor:
     """Final hidden states of a layout's U predictors, [U or more, hidden]: where there are more, the rest are padding.
 
@@ -70,13 +70,13 @@ def _multiple(device: torch.device) -> int:
     return PLACES if device.type == "cpu" and product_dtype(device) != torch.float32 else 1
 
 
-def _padding(layout: Layout, multiple: int) -> tuple[int, int]:
+def _padding(layout: TokenLayout, multiple: int) -> tuple[int, int]:
     """Tokens to add behind those of a layout, and how many of these count as predictors: they carry no gradient."""
     padding, predictors = (-len(places) % multiple for places in (layout.tokens, layout.predictors))
     return (padding if padding >= predictors else padding + multiple), predictors
 
 
-def _plan(modules: Any, layout: Layout, like: Tensor, experts_TLK: Tensor | None) -> _Plan:
+def _plan(modules: Any, layout: TokenLayout, like: Tensor, experts_TLK: Tensor | None) -> _Plan:
     device, config = like.device, modules.config
     real, tokens, multiple = len(layout.tokens), len(like), _multiple(like.device)
     _, padded_predictors = _padding(layout, multiple)
@@ -102,7 +102,7 @@ def _plan(modules: Any, layout: Layout, like: Tensor, experts_TLK: Tensor | None
 
 
 def _layer(layer: Any, x_TD: Tensor, *, plan: _Plan, number: int, is_last: bool) -> Tensor:
-    # Nobody needs what the last layer would make of tokens that predict nothing: there they only supply keys and
+    # What the last layer would make of tokens that predict nothing is not needed: there they only supply keys and
     # values.
     mixed_TD = _attention(layer.self_attn, _rms_norm(layer.input_layernorm, x_TD, plan.dtype), plan, is_last)
     replayed_TK = None if plan.experts_TLK is None else plan.experts_TLK[:, number]

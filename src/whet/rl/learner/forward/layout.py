@@ -55,7 +55,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Layout:
+class TokenLayout:
     """One micro-batch: T flat tokens, run after run and block after block.
 
     U of them are predictors: a successor is a trained token. N trained tokens are predicted, by the order of D
@@ -107,7 +107,7 @@ class _Run:
         return self.end - self.begin
 
 
-def micro_batches(batch: PackedBatch, token_budget: int) -> list[Layout]:
+def micro_batches(batch: PackedBatch, token_budget: int) -> list[TokenLayout]:
     """The batch in pieces of at most `token_budget` tokens. Every trained token is a target exactly once.
 
     Sequences stay whole; one that is longer than the budget gets a piece of its own.
@@ -149,7 +149,7 @@ def _common(left_TK: NDArray[np.int32], right_TK: NDArray[np.int32]) -> int:
     return int(differ.argmax()) if differ.any() else length
 
 
-def _lay_out(batch: PackedBatch, branches: Sequence[_Branch]) -> Layout:
+def _lay_out(batch: PackedBatch, branches: Sequence[_Branch]) -> TokenLayout:
     path = np.zeros(0, np.int64)
     paths: list[Index] = []
     sources, depths, predictors, targets = [], [], [], []
@@ -177,7 +177,7 @@ def _lay_out(batch: PackedBatch, branches: Sequence[_Branch]) -> Layout:
     drawn_N3 = drawn_N3[order_N]
     first_N = np.concatenate([[True], (drawn_N3[1:] != drawn_N3[:-1]).any(axis=1)])
     unique_U, predictor_of_distribution = np.unique(drawn_N3[first_N, 0], return_inverse=True)
-    return Layout(
+    return TokenLayout(
         tokens=np.concatenate(sources)[order],
         positions=np.concatenate(depths)[order],
         silent=tuple(_block(alike, place) for alike in silent),
@@ -202,7 +202,7 @@ def _drawn_from(batch: PackedBatch, target_N: Index) -> tuple[Index, Index]:
 
 
 def _runs(branches: Sequence[_Branch], paths: Sequence[Index], predicts: NDArray[np.bool_]) -> Iterator[_Run]:
-    """What each branch adds, cut before its first predictor: behind the attention of the last layer nobody needs what
+    """What each branch adds, cut before its first predictor: behind the attention of the last layer nothing needs what
     is before it."""
     for branch, path in zip(branches, paths, strict=True):
         if branch.new:
