@@ -1,19 +1,20 @@
-"""Which worker a job goes to, and what a worker's death says about the rollouts it had. Pure.
+"""Which worker a job goes to, and what happens to the jobs of a worker that died. Pure.
 
-A rollout that kills its worker takes everybody else's with it, and nobody can tell which it was. So rollouts whose
-worker died are suspects: they are run again with fewer beside them, a quarter at each death, until one that kills is
-alone, is known, and becomes an error. The innocent finish on the way.
+The death of a worker ends all its rollouts, and which of them caused it is unknown. They are run again as before: most
+deaths have causes outside, such as memory that ran out. Jobs whose worker died again are run alone in a worker. A job
+that is alone when its worker dies, `DEATHS_AT_MOST` times, caused it, and its rollouts become errors.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from whet.evals.workers.child import Child
 from whet.evals.workers.jobs import Job
 
-DEATHS_AT_MOST = 3  # of workers that had nothing but this rollout, or its group, to run
+DEATHS_AT_MOST = 3  # of workers that had nothing but this job
+DEATHS_TOGETHER = 1  # of workers with several jobs, after which a job is run as before
 
 
 def shares(most: int, workers: int, processes: int) -> list[int]:
@@ -21,77 +22,66 @@ def shares(most: int, workers: int, processes: int) -> list[int]:
     return [most // workers + (number < most % workers) if number < workers else 0 for number in range(processes)]
 
 
-class Suspects:
-    """Deaths of workers, by the rollouts that they had."""
-
-    def __init__(self) -> None:
-        self._deaths: Counter[tuple[int, int, int]] = Counter()
-        self._alone: Counter[tuple[int, int, int]] = Counter()
-
-    def __bool__(self) -> bool:
-        return bool(self._deaths)
-
-    def deaths(self, job: Job) -> int:
-        """Of workers that had some of the job's rollouts."""
-        return max(self._deaths[key] for key in _keys(job))
-
-    def died_with(self, jobs: Sequence[Job]) -> list[Job]:
-        """Count a death. The jobs that are guilty: nothing else was there, too often."""
-        for job in jobs:
-            for key in _keys(job):
-                self._deaths[key] += 1
-                self._alone[key] += len(jobs) == 1
-        return [job for job in jobs if any(self._alone[key] >= DEATHS_AT_MOST for key in _keys(job))]
-
-    def cleared(self, job: Job) -> None:
-        """It is done: whatever killed its workers, it was not this."""
-        if self._deaths:
-            for key in _keys(job):
-                self._deaths.pop(key, None)
-                self._alone.pop(key, None)
-
-
-def _keys(job: Job) -> Iterable[tuple[int, int, int]]:
-    return ((job.evaluation, job.task, place) for place in job.places)
-
-
-class Line:
+class JobQueue:
     """Jobs that wait for a worker: those of dead workers first, then in the order in which they came."""
 
-    def __init__(self, limits: Sequence[Sequence[int]], suspects: Suspects) -> None:
+    def __init__(self, limits: Sequence[Sequence[int]]) -> None:
         """`limits`: for each evaluation, how many of its rollouts each worker may have in flight."""
-        self._limits, self._suspects = limits, suspects
+        self._limits = limits
         self._jobs: deque[Job] = deque()
+        self._alone: deque[Job] = deque()  # need a worker that has nothing else
+        self._deaths: Counter[Job] = Counter()
+        self._deaths_alone: Counter[Job] = Counter()
 
     def __len__(self) -> int:
-        return len(self._jobs)
+        return len(self._jobs) + len(self._alone)
+
+    @property
+    def accepts(self) -> bool:
+        """Whether every job found a worker, except those that wait to be run alone."""
+        return not self._jobs
 
     def add(self, job: Job) -> None:
         self._jobs.append(job)
 
-    def again(self, jobs: Sequence[Job]) -> None:
-        self._jobs.extendleft(reversed(jobs))
+    def deaths(self, job: Job) -> int:
+        """Of workers that had the job."""
+        return self._deaths[job]
+
+    def worker_died(self, jobs: Sequence[Job]) -> list[Job]:
+        """Queue the jobs of a dead worker again, but for those it returns: they caused the death."""
+        self._deaths.update(jobs)
+        if len(jobs) == 1:
+            self._deaths_alone.update(jobs)
+        caused = [job for job in jobs if self._deaths_alone[job] >= DEATHS_AT_MOST]
+        again = [job for job in jobs if job not in caused]
+        self._alone.extend(job for job in again if self._runs_alone(job))
+        self._jobs.extendleft(job for job in reversed(again) if not self._runs_alone(job))
+        return caused
+
+    def done(self, job: Job) -> None:
+        """Forget the deaths of a job that is done."""
+        self._deaths.pop(job, None)
+        self._deaths_alone.pop(job, None)
 
     def next(self, children: Sequence[Child]) -> tuple[Job, Child] | None:
-        """The first job and the worker with the most room for it; None while no worker has any."""
-        if not self._jobs:
-            return None
-        job = self._jobs[0]
-        rooms = [(self._room(job, child), -child.number) for child in children if child.ready]
-        most, number = max(rooms, default=(0, 0))
-        if most < 1:
-            return None
-        self._jobs.popleft()
-        return job, next(child for child in children if child.number == -number)
+        """The first job for which a worker has room, and the worker with the most; None while there is none."""
+        for queue in (self._alone, self._jobs):
+            if not queue:
+                continue
+            job = queue[0]
+            rooms = [(self._room(job, child), -child.number, child) for child in children if child.ready]
+            room, _, child = max(rooms, default=(0, 0, None), key=lambda found: found[:2])
+            if room > 0 and child is not None:
+                return queue.popleft(), child
+        return None
 
     def _room(self, job: Job, child: Child) -> int:
-        limit = self._limits[job.evaluation][child.number]
-        if not self._suspects:
-            return limit - child.busy
-        deaths = max((self._suspects.deaths(given.job) for given in child.given.values()), default=0)
-        deaths = max(deaths, self._suspects.deaths(job))
-        if deaths and limit:
-            limit = max(1, limit >> (2 * deaths))
-            # A group that was run alone is to be alone, also once some of its rollouts have finished.
-            return 0 if limit == 1 and child.given else limit - child.busy
-        return limit - child.busy
+        """How many more rollouts of the job's evaluation a worker may have in flight."""
+        jobs = [job, *(given.job for given in child.given.values())] if self._deaths else [job]
+        if len(jobs) > 1 and any(map(self._runs_alone, jobs)):
+            return 0
+        return self._limits[job.evaluation][child.number] - child.busy
+
+    def _runs_alone(self, job: Job) -> bool:
+        return self._deaths[job] > DEATHS_TOGETHER

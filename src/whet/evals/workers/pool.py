@@ -18,7 +18,7 @@ from whet.clients.client import Client
 from whet.errors import ConfigError, RunError, WorkerDiedError
 from whet.evals.config import EvalConfig
 from whet.evals.model import Models
-from whet.evals.workers.assignment import Line, Suspects, shares
+from whet.evals.workers.assignment import JobQueue, shares
 from whet.evals.workers.child import Child, is_picklable
 from whet.evals.workers.frames import BrokenFrameError, error_from_words, read_head
 from whet.evals.workers.jobs import Attempted, Finished, Job, Sink, finished
@@ -62,8 +62,7 @@ class WorkerPool:
         # With a time limit, a worker whose event loop does not turn has broken it; without, it may take its time.
         timeouts = [recipe.timeout for recipe in self._recipes if recipe.timeout is not None]
         self._stuck_s = STUCK_S + max(timeouts) if len(timeouts) == len(self._recipes) else None
-        self._suspects = Suspects()
-        self._line = Line(self._limits, self._suspects)
+        self._queue = JobQueue(self._limits)
         self._asked = Asked(Models(configs))
         self._children: dict[int, Child] = {}
         self._keepers: list[asyncio.Task[None]] = []
@@ -88,12 +87,12 @@ class WorkerPool:
             await self._asked.open(evaluation)
 
     async def submit(self, job: Job) -> None:
-        self._line.add(job)
+        self._queue.add(job)
         self._give_out()
-        await self._until(lambda: not self._line)
+        await self._until(lambda: self._queue.accepts)
 
     async def drain(self) -> None:
-        await self._until(lambda: not self._line and not any(child.given for child in self._children.values()))
+        await self._until(lambda: not self._queue and not any(child.given for child in self._children.values()))
 
     async def _until(self, holds: Callable[[], bool]) -> None:
         while self._failure is None and not holds():
@@ -130,7 +129,7 @@ class WorkerPool:
 
     def _give_out(self) -> None:
         """Give jobs to workers while one has room for the first of them."""
-        while not self._closing and (found := self._line.next(list(self._children.values()))) is not None:
+        while not self._closing and (found := self._queue.next(list(self._children.values()))) is not None:
             job, child = found
             row = self._evaluations[job.evaluation].tasks[job.task]
             try:
@@ -168,7 +167,7 @@ class WorkerPool:
                 raise RunError(
                     f"worker processes do not get ready ({child.fate}). Run the rollouts in this process: --workers 1."
                 )
-            self._mourn(child)
+            self._replace_jobs(child)
 
     async def _talk(self, child: Child) -> None:
         """Tell it what to do and hear what it has to say, until it is gone."""
@@ -223,18 +222,17 @@ class WorkerPool:
         self._done(job, [Finished(*one) for one in zip(places, rows, lines, strict=True)])
 
     def _done(self, job: Job, found: Sequence[Finished]) -> None:
-        self._suspects.cleared(job)
+        self._queue.done(job)
         self._idle_deaths = 0
         self._sink.rollouts(job, found)
 
     # Death
 
-    def _mourn(self, child: Child) -> None:
-        """Have what a dead worker had run again, unless it is what killed it."""
+    def _replace_jobs(self, child: Child) -> None:
+        """Have the jobs of a dead worker run again, except one that caused its death."""
         jobs = child.abandoned()
-        guilty = self._suspects.died_with(jobs)
-        again = [job for job in jobs if job not in guilty]
-        rollouts = sum(len(job.places) for job in again)
+        caused = self._queue.worker_died(jobs)
+        rollouts = sum(len(job.places) for job in jobs if job not in caused)
         what = f"{rollouts} rollout{'s are' if rollouts != 1 else ' is'} run again" if rollouts else "nothing was lost"
         self._sink.note(f"worker {child.number + 1} {child.fate}; it is replaced, and {what}")
         if child.was_ready:
@@ -244,15 +242,14 @@ class WorkerPool:
                 f"worker processes die while they have nothing to do ({child.fate}). "
                 "Run the rollouts in this process: --workers 1."
             )
-        for job in guilty:
+        for job in caused:
             self._done(job, [self._error_row(job, place, child) for place in job.places])
-        self._line.again(again)
         self._give_out()
 
     def _error_row(self, job: Job, place: int, child: Child) -> Finished:
         recipe = self._recipes[job.evaluation]
         row = self._evaluations[job.evaluation].tasks[job.task]
-        deaths = self._suspects.deaths(job)
+        deaths = self._queue.deaths(job)
         error = WorkerDiedError(f"the worker died {deaths} times on this rollout; the last one was {child.fate}")
         sampling = recipe.sampling_of(row["example_id"], place)
         nobody: Client[Any, Any, Any, Any] = Client(None)  # it is not asked any more
