@@ -35,7 +35,7 @@ class HTTPError(Exception):
 @pytest.mark.parametrize(
     ("error", "told"),
     [
-        (EndpointDownError("connection refused"), "EndpointDownError: nobody is there"),
+        (EndpointDownError("connection refused"), "EndpointDownError: connection refused"),
         (ModelError("429: slow down\nplease"), "ModelError: 429: slow down"),
         (SandboxError("no room"), "SandboxError: no room"),
         (caused(RewardError("the judge failed"), EndpointDownError("judge gone")), "EndpointDownError: judge gone"),

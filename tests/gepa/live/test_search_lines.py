@@ -1,4 +1,4 @@
-"""A search where nobody watches a terminal: plain lines, few enough for a log."""
+"""The progress of a search as plain lines, few enough for a log."""
 
 from __future__ import annotations
 

@@ -203,7 +203,7 @@ def test_a_lineage_of_any_length_can_be_drawn(candidate: Make, searched: Searche
 def test_candidates_that_claim_to_be_their_own_parents_do_not_keep_it_from_being_drawn(candidate: Make) -> None:
     seed = candidate(0)
     odd = candidate(1, parent=seed, text="odd")
-    odd.parents = [odd.id, "nobody"]
+    odd.parents = [odd.id, "unknown"]
     twice = candidate(2, parent=seed, text="odd")
     assert sorted(node.record.number for node in lineage([seed, odd, twice])) == [0, 1, 2]
     assert ancestors([seed, odd], odd) == {1}
