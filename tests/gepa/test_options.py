@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.main import get_command
 
+from whet.cli.gepa import app
 from whet.errors import ConfigError, GepaError
+from whet.gepa.config import OPTIONS, GepaConfig
 from whet.gepa.options import load_config, load_resumed
 from whet.gepa.records.run_directory import SearchDirectory
 
@@ -173,3 +176,37 @@ def test_what_is_no_run_cannot_be_gone_on_with(write: Write) -> None:
 def test_without_an_environment_there_is_nothing_to_search(write: Write) -> None:
     with pytest.raises(ConfigError, match="name an environment or a config file"):
         load_config(None, {})
+
+
+def test_every_field_is_an_option_with_its_description_default_and_short_name() -> None:
+    run = get_command(app).commands["run"]  # type: ignore[attr-defined]
+    options = {option.name: option for option in run.params}
+    assert OPTIONS.keys() - options.keys() == set()
+    assert GepaConfig.model_fields.keys() - OPTIONS.keys() == {"env", "gepa"}  # tables of a file
+    for name, field in OPTIONS.items():
+        assert options[name].help == field.description
+    assert {option: options[name].opts for name, option in (("max_calls", "-B"), ("sampling", "-S"))} == {
+        "-B": ["--max-calls", "-B"],
+        "-S": ["--sampling-args", "-S"],
+    }
+    assert (options["num_val"].default, options["components"].default) == (50, ["system_prompt"])
+
+
+def test_options_come_over_a_file_in_the_types_of_a_file(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write('env_id = "wordle"\nmax_calls = 200\nstate_columns = "a, b"\n[sampling]\ntop_p = 0.9\n')
+    seen: list[GepaConfig] = []
+
+    def stop(config: GepaConfig, *_: object, **__: object) -> None:
+        seen.append(config)
+        raise GepaError("seen")
+
+    monkeypatch.setattr("whet.gepa.run.run_search", stop)
+    arguments = ["-N", "30", "-T", "0.5", "-S", '{"top_k": 4}', "-C", "x,y", "-a", '{"hints": 1}', "--env-file", "a,b"]
+    models = ["--components", "system_prompt,tools", "-b", "http://127.0.0.1:1/v1"]
+    with pytest.raises(GepaError, match="seen"):
+        get_command(app).main(["run", path, *arguments, *models], standalone_mode=False)
+    [config] = seen
+    assert (config.max_calls, config.num_val, config.state_columns) == (200, 30, ("x", "y"))
+    assert config.sampling == {"top_p": 0.9, "top_k": 4, "temperature": 0.5}
+    assert (config.env_file, config.components) == ((Path("a,b"),), ("system_prompt", "tools"))
+    assert config.env[0].args == {"hints": 1}

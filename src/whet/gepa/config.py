@@ -1,20 +1,35 @@
-"""The config of one search for better prompts. Each description is the help text of its option."""
+"""The config of one search for better prompts. Its fields are options of `whet gepa run` and keys of its files."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from whet.clients.endpoints import DEFAULT_FILE
-from whet.config import StrictModel
+from whet.config import Option, StrictModel, options_of
 from whet.envs.config.env_table import EnvTable
-from whet.evals.config import EvalConfig
+from whet.evals.config import (
+    ApiKeyVar,
+    BaseUrl,
+    Dtype,
+    EndpointsFile,
+    EnvFiles,
+    EvalConfig,
+    MaxConcurrent,
+    ModelName,
+    Offline,
+    Threads,
+    Timeout,
+)
+from whet.evals.planning.options import IN_SAMPLING
 from whet.system.redaction import redacted
 
 Kind = Literal["system_prompt", "tools", "judge"]
 """Kinds of texts that can be optimised."""
+OF_BOTH_MODELS = ("endpoints", "env_file", "max_concurrent", "timeout", "seed", "offline", "dtype", "threads")
+"""Fields with which both models are opened as evaluations open theirs."""
 
 
 class SearchConfig(StrictModel):
@@ -69,62 +84,63 @@ class EnvSection(EnvTable):
 class GepaConfig(StrictModel):
     """`whet gepa run`: better prompts for a model that stays as it is."""
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="The run is the directory runs/<name>.")
-    runs_directory: Path = Field(Path("runs"), description="Where run directories are made.")
-    model: str = Field(
-        "whet/tiny",
-        min_length=1,
-        description="whet/tiny, a local directory, an endpoint's model, or a short name of --endpoints.",
+    name: str = Field(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
+        description="The run is the directory runs/<name>; auto, the default, takes the first name that is free.",
     )
-    reflection_model: str | None = Field(
+    runs_directory: Path = Field(Path("runs"), description="Where run directories are made.")
+    model: ModelName = "whet/tiny"
+    reflection_model: Annotated[str | None, Option("-M")] = Field(
         None, min_length=1, description="Proposes new texts; named like the model, and the same if absent."
     )
-    base_url: str | None = Field(None, description="OpenAI-compatible endpoint; without it the model is run here.")
-    reflection_base_url: str | None = Field(
+    base_url: BaseUrl = None
+    reflection_base_url: Annotated[str | None, Option(metavar="URL")] = Field(
         None, description="Endpoint of the reflection model; the model's own if absent."
     )
-    api_key_var: str = Field("OPENAI_API_KEY", description="Environment variable that holds the endpoint's key.")
-    reflection_api_key_var: str | None = Field(
+    api_key_var: ApiKeyVar = "OPENAI_API_KEY"
+    reflection_api_key_var: Annotated[str | None, Option(metavar="NAME")] = Field(
         None, description="The same for the reflection model; the model's own if absent."
     )
-    endpoints: Path = Field(DEFAULT_FILE, description="File with short names for models behind endpoints.")
-    env_file: tuple[Path, ...] = Field(
-        (), description="File of KEY=VALUE lines for keys and environments; never saved."
+    endpoints: EndpointsFile = DEFAULT_FILE
+    env_file: EnvFiles = ()
+    max_calls: Annotated[int, Option("-B")] = Field(
+        500, ge=1, description="Rollouts that may ever be begun, the final comparison included."
     )
-    max_calls: int = Field(500, ge=1, description="Rollouts that may ever be begun, the final comparison included.")
-    max_cost: float | None = Field(None, gt=0, description="Dollars after which no call is begun.")
-    num_train: int = Field(100, ge=1, description="Examples that proposals are made from.")
-    num_val: int = Field(50, ge=1, description="Examples that candidates are compared on.")
+    max_cost: Annotated[float | None, Option(metavar="DOLLARS")] = Field(
+        None, gt=0, description="Dollars after which no call is begun."
+    )
+    num_train: Annotated[int, Option("-n")] = Field(100, ge=1, description="Examples that proposals are made from.")
+    num_val: Annotated[int, Option("-N")] = Field(50, ge=1, description="Examples that candidates are compared on.")
     minibatch_size: int = Field(3, ge=1, description="Examples of training that one proposal is made from.")
     perfect_score: float | None = Field(
-        1.0, description="Reward that cannot be bettered; what has it everywhere is left as it is."
+        1.0, description="Highest possible reward; a prompt that has it on every example is not changed."
     )
-    state_columns: tuple[str, ...] = Field(
+    state_columns: Annotated[tuple[str, ...], Option("-C", "NAME,...")] = Field(
         (), description="Further values of the state to save and to show to the reflection model."
     )
-    components: tuple[Kind, ...] = Field(
+    components: Annotated[tuple[Kind, ...], Option(metavar="KIND,...")] = Field(
         ("system_prompt",), min_length=1, description="What is optimised: system_prompt, tools, judge."
     )
-    seed_prompt: str | None = Field(
+    seed_prompt: Annotated[str | None, Option(metavar="TEXT|FILE")] = Field(
         None, min_length=1, description="System prompt to begin from, for environments that have none."
     )
-    max_concurrent: int = Field(32, ge=1, description="Rollouts in flight at once.")
-    timeout: float | None = Field(None, gt=0, description="Seconds a rollout may take.")
+    max_concurrent: MaxConcurrent = 32
+    timeout: Timeout = None
     seed: int | None = Field(
         None,
         ge=0,
         description="Seed of everything random; absent, 0 for the search and models run here, and none is sent to "
         "endpoints.",
     )
-    offline: bool = Field(False, description="Reach nothing outside this machine.")
-    dtype: Literal["float32", "bfloat16"] = Field("float32", description="Precision of a model run here.")
-    threads: int | None = Field(
-        None, ge=1, description="CPU threads of a model run here; torch's own choice if absent."
+    offline: Offline = False
+    dtype: Dtype = "float32"
+    threads: Threads = None
+    sampling: Annotated[dict[str, Any], Option("-S", long="--sampling-args", aliases=("sampling_args",))] = Field(
+        default_factory=dict, description="Sampling arguments of the model."
     )
-    sampling: dict[str, Any] = Field(default_factory=dict, description="Sampling arguments of the model.")
-    reflection_sampling: dict[str, Any] = Field(
-        default_factory=dict, description="Sampling arguments of the reflection model."
-    )
+    reflection_sampling: Annotated[
+        dict[str, Any], Option(long="--reflection-sampling-args", aliases=("reflection_sampling_args",))
+    ] = Field(default_factory=dict, description="Sampling arguments of the reflection model.")
     gepa: SearchConfig = Field(default_factory=SearchConfig, description="How the search goes.")
     env: tuple[EnvSection, ...] = Field(min_length=1, description="One or several environments.")
 
@@ -169,29 +185,32 @@ class GepaConfig(StrictModel):
 
     def _model(self, model: str | None, url: str | None, key: str, sampling: dict[str, Any]) -> EvalConfig:
         args = dict(sampling)
-        fields: dict[str, Any] = {name: args.pop(name) for name in ("max_tokens", "temperature") if name in args}
-        return EvalConfig(
+        fields = {name: args.pop(name) for name in IN_SAMPLING if name in args}
+        fields |= {name: getattr(self, name) for name in OF_BOTH_MODELS}
+        config = EvalConfig(
             environment=self.env[0].id,
             model=model or self.model,
             base_url=url,
             api_key_var=key,
-            endpoints=self.endpoints,
-            env_file=self.env_file,
-            max_concurrent=self.max_concurrent,
             sampling_args=args,
-            timeout=self.timeout,
-            seed=self.seed,
-            offline=self.offline,
-            dtype=self.dtype,
-            threads=self.threads,
             **fields,
-        ).with_endpoint()
+        )
+        return config.with_endpoint()
 
     def to_toml(self) -> str:
         """The resolved config, to begin another run with: without secrets, and without nulls, which TOML has not."""
         import tomli_w
 
         return tomli_w.dumps(_without_none(redacted(self.model_dump(mode="json", exclude={"env_file"}))))
+
+
+OF_EVALUATIONS = (*IN_SAMPLING, "env_args")
+"""Options that are not fields: they go into `[sampling]` and into the one environment."""
+OPTIONS = {
+    **options_of(GepaConfig, without=("gepa", "env")),
+    **{name: EvalConfig.model_fields[name] for name in OF_EVALUATIONS},
+}
+"""The options of `whet gepa run` that set its config."""
 
 
 def _without_none(value: Any) -> Any:

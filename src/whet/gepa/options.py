@@ -20,9 +20,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from whet.config import read_toml, resolve_paths, validate
+from whet.config import aliases_of, fields_with, read_toml, resolve_paths, split_lists, validate
 from whet.envs.config.sections import with_files
 from whet.errors import ConfigError, GepaError
+from whet.evals.planning.options import IN_SAMPLING
 from whet.gepa.components import read_seed_prompt
 from whet.gepa.config import EnvSection, GepaConfig
 from whet.gepa.records.run_directory import CONFIG, SearchDirectory
@@ -30,13 +31,7 @@ from whet.rollouts.results import load_metadata
 from whet.system.redaction import redacted_keys
 
 COMMAND_LINE = "command line"
-SPELLINGS = {
-    "endpoint_id": "model",
-    "api_base_url": "base_url",
-    "endpoints_path": "endpoints",
-    "sampling_args": "sampling",
-    "reflection_sampling_args": "reflection_sampling",
-}
+SPELLINGS = aliases_of(GepaConfig)
 OF_ONE_ENVIRONMENT = {
     "env_id": "id",
     "environment": "id",
@@ -47,10 +42,9 @@ OF_ONE_ENVIRONMENT = {
     "harness": "harness",
 }
 """Keys that exclude `[[env]]`."""
-IN_SAMPLING = ("temperature", "max_tokens")
 IN_EITHER = ("max_calls", "num_train", "num_val", "minibatch_size", "perfect_score", "state_columns", "seed")
 """Keys that may also stand in `[gepa]`."""
-PATHS = ("endpoints", "env_file")
+PATHS = tuple(name for name in fields_with(GepaConfig, Path) if name != "runs_directory")
 TABLES = ("sampling", "reflection_sampling", "gepa")
 
 
@@ -121,9 +115,7 @@ def _canonical(raw: Mapping[str, Any], source: str, folder: Path | None) -> dict
         layer["env"] = [layer["env"]]
     if "env" in layer:
         layer["env"] = [_environment(section, source, folder) for section in _sections(layer["env"], source)]
-    for name in ("state_columns", "components", "env_file"):
-        if isinstance(layer.get(name), str):
-            layer[name] = [part.strip() for part in layer[name].split(",")]
+    split_lists(layer, GepaConfig)
     if "seed_prompt" in layer:
         layer["seed_prompt"] = read_seed_prompt(layer["seed_prompt"], folder or Path(), source)
     if folder is not None:
@@ -150,8 +142,7 @@ def _sections(value: Any, source: str) -> Sequence[Mapping[str, Any]]:
 
 
 def _environment(section: Mapping[str, Any], source: str, folder: Path | None) -> dict[str, Any]:
-    names = {"env_id": "id", "environment": "id", "env_args": "args"}
-    env = {names.get(key, key): value for key, value in section.items()}
+    env = {OF_ONE_ENVIRONMENT.get(key, key): value for key, value in section.items()}
     if isinstance(env.get("args"), Mapping):
         env["args"] = with_files(env["args"], folder or Path(), source)
     if folder is not None and isinstance(env.get("id"), str):

@@ -31,6 +31,19 @@ from whet.system.redaction import redacted
 CONFIG = "gepa.toml"
 IDENTITY = "identity"
 MAX_CALLS = "max_calls"
+FIXED = {
+    "sampling",
+    "reflection_sampling",
+    "seed",
+    "num_train",
+    "num_val",
+    "minibatch_size",
+    "perfect_score",
+    "state_columns",
+    "components",
+    "timeout",
+}
+"""Fields that a resume may not change."""
 FREE_IN_SEARCH = {"held_out", "confirm_calls", "max_retries", "retry_delay", "max_unusable"}
 """Fields of `[gepa]` that a resume may change."""
 
@@ -138,16 +151,7 @@ def identity_of(
         },
         "model": _model(config, policy),
         "reflection_model": _model(config, reflector),
-        "sampling": config.sampling,
-        "reflection_sampling": config.reflection_sampling,
-        "seed": config.seed,
-        "num_train": config.num_train,
-        "num_val": config.num_val,
-        "minibatch_size": config.minibatch_size,
-        "perfect_score": config.perfect_score,
-        "state_columns": list(config.state_columns),
-        "components": list(config.components),
-        "timeout": config.timeout,
+        **config.model_dump(include=FIXED),
         "gepa": config.gepa.model_dump(mode="json", exclude=FREE_IN_SEARCH),
         "seed_candidate": dict(seed),
         "tasks": {
