@@ -56,7 +56,7 @@ class Served:
         for name in self.engine.adapters:
             asyncio.run(self.engine.unload_adapter(name))
         self.gateway = Gateway({"base": policy.client}, api_key=api_key)
-        self.adapters = self.gateway.adapters = Adapters(self.gateway, "base", policy, folder)
+        self.adapters = self.gateway.adapters = Adapters(self.gateway.models, "base", policy, folder)
 
     async def post(self, path, body, headers=None):
         transport = httpx.ASGITransport(app=self.gateway.app)

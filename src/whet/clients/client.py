@@ -2,8 +2,8 @@
 
 A client for an HTTP interface implements the native hooks, and `get_response` calls them in order. A client that has no
 native form (an engine in this process, a script) overrides `get_response` itself. A client with a
-`release(state)` method is told when a rollout is over. Where the endpoint's price is known, `usage` has its `cost`;
-whoever is charged is told of every response (`usage.py`).
+`release(state)` method is called when a rollout is over. Where the endpoint's price is known, `usage` has its `cost`;
+every response is charged (`usage.py`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from abc import ABC
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from whet.calls import describe
-from whet.clients.deltas import OnDelta, Told
+from whet.clients.deltas import OnDelta, StreamedAnswer
 from whet.clients.usage import charge
 from whet.errors import Error, ModelError, WhetError
 from whet.types import Messages, Response, SamplingArgs, State, Tool
@@ -62,7 +62,7 @@ class Client(ABC, Generic[ClientT, MessagesT, ResponseT, ToolT]):
         on_delta: OnDelta | None = None,
         **kwargs: Any,
     ) -> Response:
-        """The model's next message. `on_delta` is told of it in pieces; here that is one, when it is finished.
+        """The model's next message. `on_delta` receives it in deltas; here that is one, when it is finished.
 
         Raises `ModelError` or `OverlongPromptError` where this turn fails, `WhetError` where every turn would.
         """
@@ -85,7 +85,7 @@ class Client(ABC, Generic[ClientT, MessagesT, ResponseT, ToolT]):
             raise ModelError(describe(error)) from error
         charge(response)
         if on_delta is not None:
-            on_delta(Told().rest(response.message))
+            on_delta(StreamedAnswer().rest(response.message))
         return response
 
     def setup_client(self, config: ClientConfig) -> ClientT:
@@ -120,7 +120,7 @@ class Client(ABC, Generic[ClientT, MessagesT, ResponseT, ToolT]):
         raise self._missing("from_native_response")
 
     async def close(self) -> None:
-        """Give back connections. Nothing to do for a client that holds none."""
+        """Close connections. Nothing to do for a client that holds none."""
 
     def _headers_of(self, state: State | None) -> dict[str, str]:
         wanted = self._config.extra_headers_from_state if self._config is not None else None

@@ -16,7 +16,7 @@ ClientType = Literal["openai_chat_completions", "openai_completions", "openai_re
 
 
 class Price(BaseModel):
-    """What an endpoint asks, in dollars for a million tokens."""
+    """What an endpoint charges, in dollars for a million tokens."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -85,7 +85,7 @@ class EndpointsFile(StrictModel):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """What a short name stands for."""
+    """The model and the client of a short name."""
 
     model: str
     client: ClientConfig
@@ -100,7 +100,7 @@ def read_endpoints(path: Path) -> dict[str, Endpoint]:
 
 
 def find_endpoint(name: str, path: Path = DEFAULT_FILE) -> Endpoint | None:
-    """What `name` stands for; None where the file has no such name, or there is no file at the default place."""
+    """The endpoint called `name`; None where the file has no such name, or the default file does not exist."""
     if not path.exists() and path == DEFAULT_FILE:
         return None
     return read_endpoints(path).get(name)

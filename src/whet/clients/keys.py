@@ -1,6 +1,6 @@
 """Where the keys of endpoints come from: the environment (and with it, an `env_file`), else the system's keyring.
 
-A config names a key; it never holds one. The keyring is asked where the `keyring` package is installed:
+A config names a key; it never holds one. The keyring is used where the `keyring` package is installed:
 `keyring set whet OPENAI_API_KEY` puts a key there.
 """
 

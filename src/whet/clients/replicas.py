@@ -1,9 +1,9 @@
 """`ReplicaClient`: several endpoints that serve the same model, as one client.
 
 Rollouts of one task go to one replica, because they share a prompt, and tasks go to the replicas in turn. A replica
-that cannot be reached, is overloaded or fails by itself is rested, longer each time, while the others answer for it.
-When nobody else answers, the one whose rest is over first is asked anyway. Only where none of them was ever reached,
-that is everybody's error.
+that cannot be reached, is overloaded or fails by itself is paused, longer each time, while the others answer for it.
+When no other answers, the one whose pause ends first is tried anyway. Only where none of them was ever reached,
+the error ends the run.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ReplicaClient(Client[None, Any, Any, Any]):
         self._next = 0
         self._failures = [0] * len(clients)
         self._rests_until = [0.0] * len(clients)
-        self._absent: set[int] = set()  # those at whose address there never was anybody
+        self._absent: set[int] = set()  # those that were never reached
         self._homes: dict[Hashable, int] = {}  # the replica of each task
         self._guests: dict[Hashable, set[str]] = {}  # the rollouts under way of each task
 
@@ -85,7 +85,7 @@ class ReplicaClient(Client[None, Any, Any, Any]):
             await client.close()
 
     def _order(self, state: State | None) -> list[int]:
-        """The replicas to ask, the task's own first; when none of them answers, the one that has rested longest."""
+        """The replicas to try, the task's own first; when none of them answers, the one that has rested longest."""
         start = self._home(state)
         order = [(start + offset) % len(self.clients) for offset in range(len(self.clients))]
         now = self._clock()

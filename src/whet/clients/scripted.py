@@ -15,7 +15,7 @@ from typing import Any
 
 from whet.calls import CallSpec, resolve
 from whet.clients.client import Client
-from whet.clients.deltas import OnDelta, Told
+from whet.clients.deltas import OnDelta, StreamedAnswer
 from whet.clients.usage import charge
 from whet.errors import ConfigError, ModelError
 from whet.messages import as_message
@@ -76,7 +76,7 @@ class ScriptedClient(Client[None, Any, Any, Any]):
         response = _as_response(answer, model, turn)
         charge(response)
         if on_delta is not None:
-            on_delta(Told().rest(response.message))
+            on_delta(StreamedAnswer().rest(response.message))
         return response
 
 

@@ -1,8 +1,8 @@
-"""Tokens that models report to have used, what they cost, and who is charged for them.
+"""Tokens that models report to have used, what they cost, and what they are charged to.
 
 What the model under test uses is counted by its environment, in `state["usage"]`. What the models use that judge its
-rollouts is charged, by every client, to the rollouts they judge: `state["judge_usage"]`, there once one was asked. And
-what all of them cost together is charged to whoever holds a `spending()` open, such as the budget of a run.
+rollouts is charged, by every client, to the rollouts they judge: `state["judge_usage"]`, there once a judge was used.
+And what all of them cost together is charged to the open `spending()`, such as the budget of a run.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class UsageTotals(dict[str, float]):
 class Spending:
     """What models have cost, in dollars."""
 
-    cost: float | None = None  # None while nobody has reported any
+    cost: float | None = None  # None while none was reported
     unpriced_tokens: int = 0  # of judges whose price is not known
 
 
@@ -83,9 +83,9 @@ def judging(states: Sequence[State]) -> Iterator[None]:
 
 
 def charge(response: Any, cost: float | None = None) -> None:
-    """Tell of a response, once, whoever is charged; `cost` where the response does not know its own.
+    """Charge a response, once, to all that pay for it; `cost` where the response does not know its own.
 
-    For clients. A reward function that asks a model by other means may call it too.
+    For clients. A reward function that calls a model by other means may call it too.
     """
     tokens = usage_of(response)
     if tokens is None:
@@ -111,7 +111,7 @@ def cost_of(response: Any) -> float | None:
 
 
 def usage_of(response: Any) -> tuple[int, int] | None:
-    """(input, output) tokens of a response in the words of either OpenAI interface; None where it does not say."""
+    """(input, output) tokens of a response in the words of either OpenAI interface; None where it has no usage."""
     usage = getattr(response, "usage", None)
     if usage is None:
         return None

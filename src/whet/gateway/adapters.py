@@ -1,4 +1,4 @@
-"""Adapters beside a served model: `base:adapter` is a model of its own, loaded and unloaded while others are answered.
+"""Adapters of a served model: `base:adapter` is a model of its own, loaded and unloaded while others answer.
 
 One engine answers for the base and all of them, so an adapter takes the memory of its own matrices.
 """
@@ -9,12 +9,12 @@ import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from whet.clients.client import Client
 from whet.errors import ConfigError, Error, WhetError
 from whet.gateway.wire import Body, RequestError, read_body
 from whet.inference.protocol import WeightUpdate
 
 if TYPE_CHECKING:
-    from whet.gateway.app import Gateway
     from whet.inference.loading import Policy
 
 
@@ -30,9 +30,11 @@ class UnloadBody(Body):
 class Adapters:
     """The adapters of one served model. `folder` holds those that a request may have loaded; None allows none."""
 
-    def __init__(self, gateway: Gateway, base: str, policy: Policy, folder: Path | None = None) -> None:
-        """`base` is what requests call the model, `policy` the model itself."""
-        self._gateway, self._base, self._policy, self._folder = gateway, base, policy, folder
+    def __init__(
+        self, models: dict[str, Client[Any, Any, Any, Any]], base: str, policy: Policy, folder: Path | None = None
+    ) -> None:
+        """`models` are those that the gateway serves; `policy` is the one that requests name `base`."""
+        self._models, self._base, self._policy, self._folder = models, base, policy, folder
         self._names: list[str] = []
 
     def full_name(self, name: str) -> str:
@@ -45,9 +47,9 @@ class Adapters:
         if not name or ":" in name:
             raise ConfigError(f"an adapter cannot be called {name!r}; give it a name without a colon.")
         full = self.full_name(name)
-        if name in self._names or full in self._gateway.models:
+        if name in self._names or full in self._models:
             raise ConfigError(f"{full} is served already; unload it first, or choose another name.")
-        self._names.append(name)  # before anything is waited for: nobody else takes it
+        self._names.append(name)  # before the first await, so that no concurrent request takes the name
         engine = self._policy.engine
         try:
             await asyncio.to_thread(check_adapter, path, self._policy.path)
@@ -55,38 +57,38 @@ class Adapters:
         except BaseException:
             self._names.remove(name)
             raise
-        self._gateway.models[full] = PolicyClient(
+        self._models[full] = PolicyClient(
             engine, self._policy.renderer, max_context=engine.max_context, adapter=name, in_threads=True
         )
 
     async def unload(self, name: str) -> None:
         """Take no more requests for `base:name`; it is forgotten once those under way are answered."""
-        served = [known for known in self._names if self.full_name(known) in self._gateway.models]
+        served = [known for known in self._names if self.full_name(known) in self._models]
         if name not in served:
             raise ConfigError(f"there is no adapter {name!r} here; there are: {', '.join(served) or 'none'}.")
-        del self._gateway.models[self.full_name(name)]
+        del self._models[self.full_name(name)]
         self._names.remove(name)
         await self._policy.engine.unload_adapter(name)
 
     async def load_by_request(self, body: Any) -> str:
-        asked = read_body(LoadBody, body)
+        request = read_body(LoadBody, body)
         if self._folder is None:
             raise RequestError("adapters are loaded by request only where --adapters-from names a folder", status=403)
         try:
-            path = (self._folder / asked.lora_path).resolve()
+            path = (self._folder / request.lora_path).resolve()
         except (OSError, ValueError) as error:  # too long, or with characters that no path has
             raise RequestError(f"lora_path is no path: {error}", param="lora_path") from None
         if not path.is_relative_to(self._folder.resolve()):
             raise RequestError("lora_path leads out of the folder of adapters", status=403, param="lora_path")
-        await self._as_request(self.load(asked.lora_name, path))
-        return self.full_name(asked.lora_name)
+        await self._as_request(self.load(request.lora_name, path))
+        return self.full_name(request.lora_name)
 
     async def unload_by_request(self, body: Any) -> str:
-        asked = read_body(UnloadBody, body)
+        request = read_body(UnloadBody, body)
         if self._folder is None:
             raise RequestError("adapters are unloaded by request only where --adapters-from names a folder", status=403)
-        await self._as_request(self.unload(asked.lora_name))
-        return self.full_name(asked.lora_name)
+        await self._as_request(self.unload(request.lora_name))
+        return self.full_name(request.lora_name)
 
     async def _as_request(self, work: Any) -> None:
         try:

@@ -1,4 +1,4 @@
-"""The answers to one request: its choices, and every failure as an error of the request or of what stands behind us."""
+"""The answers to one request: its choices, and every failure as an error of the request or of the model."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ logger = logging.getLogger(__name__)
 
 
 async def answers_of(
-    answer: Answer, turn: TurnRequest, hear: Callable[[int, Delta], None] | None = None, *, in_turn: bool = False
+    answer: Answer, turn: TurnRequest, on_delta: Callable[[int, Delta], None] | None = None, *, in_turn: bool = False
 ) -> list[Response]:
-    """The response of each choice, all asked for at once, or one after the other with `in_turn`.
+    """The response of each choice, all requested at once, or one after the other with `in_turn`.
 
-    Choices of a request with a seed have seeds of their own; the first has the request's. `hear` is told of deltas by
-    the number of the choice. Raises `RequestError`; the choices that are not answered by then are cancelled.
+    Choices of a request with a seed have seeds of their own; the first has the request's. `on_delta` receives deltas
+    with the number of the choice. Raises `RequestError`; the choices that are not answered by then are cancelled.
     """
 
     def one(choice: int) -> Awaitable[Response]:
-        on_delta = None if hear is None else partial(hear, choice)
-        return _translated(answer, _choice_of(turn, choice), on_delta)
+        own = None if on_delta is None else partial(on_delta, choice)
+        return _translated(answer, _choice_of(turn, choice), own)
 
     if turn.choices == 1 or in_turn:
         return [await one(choice) for choice in range(turn.choices)]
@@ -59,7 +59,7 @@ def _choice_of(turn: TurnRequest, choice: int) -> TurnRequest:
 
 
 async def _translated(answer: Answer, turn: TurnRequest, on_delta: OnDelta | None = None) -> Response:
-    """The answer; what whet raises is an error of the request, or of what stands behind us."""
+    """The answer; what whet raises is an error of the request, or of the model behind the gateway."""
     try:
         return await answer(turn, on_delta)
     except RequestError:

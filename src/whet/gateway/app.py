@@ -6,7 +6,7 @@
     /v1/load_lora_adapter  /v1/unload_lora_adapter                          adapters, as vLLM has it
 
 A request whose client has gone is cancelled. A streamed answer begins with the first token; see `streams.py`. What
-pages of other sites send is refused by `guard.py`; `bodies.py` reads and bounds what a request says.
+pages of other sites send is refused by `guard.py`; `bodies.py` reads and bounds the bodies of requests.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Gateway:
                 except RequestError as error:
                     response = _json(interface.write_error(error), error.status)
                 except ClientDisconnect:
-                    response = HttpResponse(status_code=499)  # nobody reads it
+                    response = HttpResponse(status_code=499)  # the client is gone
                 outcome.status = response.status_code
                 if isinstance(response, EventStream):
                     response.on_end = self._ending(response, outcome, closing.pop_all())
@@ -130,7 +130,10 @@ class Gateway:
         if turn.stream:
             writer = interface.write_stream(turn, AnswerId(name, int(time.time())))
             stream = EventStream(
-                request, lambda hear: answers_of(answer, turn, hear, in_turn=in_turn), writer, choices=turn.choices
+                request,
+                lambda on_delta: answers_of(answer, turn, on_delta, in_turn=in_turn),
+                writer,
+                choices=turn.choices,
             )
             await stream.begun()
             return stream
@@ -182,7 +185,7 @@ class Gateway:
         except RequestError as error:
             return _refusal(request.url.path, error)
         except ClientDisconnect:
-            return HttpResponse(status_code=499)  # nobody reads it
+            return HttpResponse(status_code=499)  # the client is gone
 
     async def _health(self, request: Request) -> HttpResponse:
         return _json({"status": "ok"})

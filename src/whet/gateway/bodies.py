@@ -2,7 +2,7 @@
 
 What parsing costs depends on how many values there are, much less on how long they are, and Python cannot do anything
 else meanwhile, in no thread. So a body that may hold many values is parsed by a process of its own (`parse_body.py`),
-which gives back what it found if that is little enough.
+which returns what it found if that is little enough.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ def raise_open_files() -> int:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _WANTED_FILES if hard == resource.RLIM_INFINITY else min(_WANTED_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        with contextlib.suppress(ValueError, OSError):  # macOS may allow less than it says
+        with contextlib.suppress(ValueError, OSError):  # macOS may allow less than it reports
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return _WANTED_FILES if soft == resource.RLIM_INFINITY else soft

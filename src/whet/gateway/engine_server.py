@@ -1,11 +1,11 @@
-"""An engine behind HTTP, for the process that owns it: `RemoteEngine` is the other side, `engine_wire.py` their words.
+"""An engine behind HTTP, for the process that owns it: `RemoteEngine` is the other side, `engine_wire.py` the protocol.
 
     POST /v1/completions         a prompt as token ids, answered with token ids; as events with "stream"
     POST /weights                take new weights from a path of this host
     POST /release  /adapters/unload  /facts
 
-It listens on a Unix socket in a directory of its owner's, and answers nobody without the key that it was started with.
-What stands here is the bare ASGI interface: with hundreds of small requests a second, routing and request objects of a
+It listens on a Unix socket in a directory of its owner's, and answers only requests with the key that it was started
+with. This is the bare ASGI interface: with hundreds of small requests a second, routing and request objects of a
 framework would cost as much as sampling does.
 """
 
@@ -93,23 +93,23 @@ class EngineServer:
         drawn: list[int] = []
         news = asyncio.Event()
 
-        def hear(ids: list[int]) -> None:
+        def collect(ids: list[int]) -> None:
             drawn.extend(ids)
             news.set()
 
         async def answer() -> dict[str, Any]:
             try:
-                return answer_of(await self._engine.sample(body.request(), on_tokens=hear))
+                return answer_of(await self._engine.sample(body.request(), on_tokens=collect))
             except (Error, WhetError) as error:
                 return failure_of(error)
 
-        async def tell(work: asyncio.Task[dict[str, Any]]) -> None:
+        async def stream(work: asyncio.Task[dict[str, Any]]) -> None:
             while not work.done() or drawn:
                 news.clear()
                 if drawn:
-                    told = drawn.copy()
+                    piece = drawn.copy()
                     drawn.clear()
-                    await send(_piece(_event({"token_ids": told})))
+                    await send(_piece(_event({"token_ids": piece})))
                 else:
                     await news.wait()
             await send(_piece(_event(work.result())))
@@ -119,7 +119,7 @@ class EngineServer:
         work = asyncio.create_task(answer())
         work.add_done_callback(lambda _: news.set())
         try:
-            await unless_gone(receive, tell(work))
+            await unless_gone(receive, stream(work))
         finally:
             work.cancel()
 

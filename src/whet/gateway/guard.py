@@ -1,9 +1,10 @@
-"""Which requests are looked at, by their headers alone, so that web pages cannot use a gateway on this machine.
+"""Which requests are accepted, by their headers alone, so that web pages cannot use a gateway on this machine.
 
 A page of any site can make a browser send requests to loopback; and a site whose own name is made to resolve to
 loopback (DNS rebinding) can read what is answered. So requests must be for a name of this server (`Host`), must not
-come from the page of another site (`Origin`), and must be declared as JSON, for which a browser asks the server first.
-Sessions need none of this: each has a key that no page knows, and proxies of sandboxes have names of their own.
+come from the page of another site (`Origin`), and must be declared as JSON, for which a browser sends a preflight
+request first. Sessions need none of this: each has a key that no page knows, and proxies of sandboxes have names of
+their own.
 """
 
 from __future__ import annotations

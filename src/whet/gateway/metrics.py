@@ -1,4 +1,4 @@
-"""What `/metrics` says, for Prometheus: requests by interface and status, their time, tokens, how many at once."""
+"""The figures of `/metrics`, for Prometheus: requests by interface and status, their time, tokens, how many at once."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The gateway inside evaluation and training: a server on loopback whose sessions are rollouts that are running.
 
-Here a session records nothing itself. What a program asks is the next turn of its rollout, taken and recorded by the
+Here a session records nothing itself. A request of a program is the next turn of its rollout, taken and recorded by the
 rollout loop like that of any program, so tokens, limits, sampling and errors are the loop's.
 
 There is one server for an event loop, whatever the number of environments. It begins with the first session, on a free
@@ -19,7 +19,7 @@ from collections.abc import Iterator
 
 import uvicorn
 
-from whet.clients.deltas import OnDelta, Told
+from whet.clients.deltas import OnDelta, StreamedAnswer
 from whet.errors import EnvError
 from whet.gateway.app import Gateway
 from whet.gateway.connections import limited_connections
@@ -45,7 +45,7 @@ class RolloutSession:
         return is_secret(given, self.secret)
 
     async def answer(self, request: TurnRequest, on_delta: OnDelta | None = None) -> Response:
-        """The rollout's next turn, told in one piece. Raises `RequestError` where there is none any more."""
+        """The rollout's next turn, streamed as one delta. Raises `RequestError` where there is none any more."""
         try:
             prompt = with_reasoning(request.messages, self._rollout.state)
             response = await self._rollout.respond(prompt, request.tools or [])
@@ -57,7 +57,7 @@ class RolloutSession:
                 raise
             raise RequestError("the rollout is over", status=403, code="rollout_over") from None
         if on_delta is not None:
-            on_delta(Told().rest(response.message))
+            on_delta(StreamedAnswer().rest(response.message))
         return copy.copy(response)  # the answer gets an id of its own; what was recorded stays as it is
 
     async def close(self) -> State:
@@ -67,7 +67,7 @@ class RolloutSession:
 class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Interrupts are the business of the program that this server runs in."""
+        """Interrupts are handled by the program that this server runs in."""
         yield
 
 
@@ -96,7 +96,7 @@ class _Running:
             await self._server.serve(sockets=[self._listening])
 
     def check(self) -> None:
-        """Raises `EnvError` where the server has ended, which nobody has asked for."""
+        """Raises `EnvError` where the server has ended unexpectedly."""
         if self._serving.done():
             raise EnvError("the gateway of the rollouts has ended")
 

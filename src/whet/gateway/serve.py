@@ -76,7 +76,7 @@ def event_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def required_key(config: ServeConfig) -> str | None:
-    """The key that requests must carry; None where none is asked for, which only loopback may do."""
+    """The key that requests must carry; None for no key, which only loopback allows."""
     if config.api_key_var is not None:
         key = find_key(config.api_key_var)
         if not key:
@@ -99,7 +99,7 @@ def listen(host: str, port: int) -> socket.socket:
     )
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if hasattr(socket, "TCP_USER_TIMEOUT"):  # connections have it from here: who reads nothing is cut off
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # connections have it from here: a client that reads nothing is cut off
             listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_MS)
         listening.bind((host, port))
         listening.listen(2048)
@@ -126,7 +126,7 @@ async def _serve(
     )
     name = config.name or config.model
     gateway = Gateway({name: policy.client}, api_key=key, hosts=Hosts.of(config.host, config.allow_host))
-    gateway.adapters = adapters = Adapters(gateway, name, policy, config.adapters_from)
+    gateway.adapters = adapters = Adapters(gateway.models, name, policy, config.adapters_from)
     for adapter, path in config.adapters.items():
         await adapters.load(adapter, path)
     host, port = listening.getsockname()[:2]
@@ -138,7 +138,7 @@ async def _serve(
 
 
 async def run(gateway: Gateway, listening: socket.socket) -> None:
-    """Answer requests until the process is told to stop."""
+    """Answer requests until the process receives a signal to stop."""
     import uvicorn
 
     from whet.gateway.connections import limited_connections

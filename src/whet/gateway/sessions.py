@@ -1,8 +1,8 @@
 """A session: what one program does through the gateway, recorded as a rollout.
 
 Each session has an address and a secret of its own. Its requests use the run's sampling arguments, whatever the program
-asks for; its turns and tokens are limited; and what was said, with the tokens behind it, is the trajectory of a `State`
-like any environment's. A request whose messages go on from an earlier turn goes on from that turn's tokens.
+requests; its turns and tokens are limited; and the messages, with their tokens, are the trajectory of a `State`
+like any environment's. A request whose messages continue an earlier turn continues that turn's tokens.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class RecordedSession:
         limits: SessionLimits | None = None,
         state: State | None = None,
     ) -> None:
-        """Make a session of `model`. `sampling_args` go over what requests ask for; `state` is recorded into."""
+        """Make a session of `model`. `sampling_args` override those of requests; turns are recorded into `state`."""
         self.client = client
         self.model = model
         self.sampling_args = sampling_args or {}
@@ -57,7 +57,7 @@ class RecordedSession:
         return is_secret(given, self.secret)
 
     async def answer(self, request: TurnRequest, on_delta: OnDelta | None = None) -> Response:
-        """The model's turn, recorded, and told to `on_delta`. Raises `RequestError` where the session is over."""
+        """The model's turn, recorded, and streamed to `on_delta`. Raises `RequestError` where the session is over."""
         self._check()
         prompt = with_reasoning(request.messages, self.state)
         listening: dict[str, Any] = {} if on_delta is None else {"on_delta": on_delta}
@@ -121,7 +121,7 @@ def _empty_state(client: AnyClient, model: str) -> State:
 
 
 def is_secret(given: str | None, secret: str) -> bool:
-    """Whether a request has brought the right secret; how long this takes does not tell how much of it is right."""
+    """Whether a request carries the right secret, compared in constant time."""
     return given is not None and hmac.compare_digest(given.encode(), secret.encode())
 
 
@@ -151,7 +151,7 @@ class Sessions:
         return session
 
     def find(self, session_id: str, secret: str | None) -> Answering:
-        """The session, for whoever knows its secret. The same error for a wrong secret and for no such session."""
+        """The session, for a request with its secret. The same error for a wrong secret and for no such session."""
         session = self._open.get(session_id)
         if session is None or not session.admits(secret):
             raise RequestError("there is no such session, or this is not its key", status=401)
@@ -176,7 +176,7 @@ def with_reasoning(messages: Messages, state: State) -> Messages:
     restored: Messages = []
     for message in messages:
         left = recorded.get(_key(message)) if _lacks_reasoning(message) else None
-        # Equal answers are taken in the order in which they were given; the last stands for any more there are.
+        # Equal answers are taken in the order in which they were given; the last counts for all further ones.
         reasoning = (left.pop(0) if len(left) > 1 else left[0]) if left else None
         restored.append(message if reasoning is None else AssistantMessage(**{**_fields(message), **reasoning}))
     return restored
@@ -195,7 +195,7 @@ def _lacks_reasoning(message: Mapping[str, Any]) -> bool:
 
 
 def _key(message: Mapping[str, Any]) -> Any:
-    """What an answer says and calls. Calls are told apart by their ids, which are the session's own."""
+    """The content and the calls of an answer. Calls are identified by their ids, which are the session's own."""
     content = message.get("content") or ""
     calls = tuple((call["id"], call["name"]) for call in message.get("tool_calls") or ())
     return content if isinstance(content, str) else repr(content), calls

@@ -18,7 +18,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from whet.clients.deltas import Delta, Told
+from whet.clients.deltas import Delta, StreamedAnswer
 from whet.errors import ModelError
 from whet.gateway.wire import EventWriter, RequestError
 from whet.types import Response
@@ -40,7 +40,7 @@ class EventStream(StreamingResponse):
         self.outcome: Sequence[Response] | RequestError | None = None  # None: the client has not taken it all
         self.on_end: Callable[[], object] = lambda: None
         self._request, self._writer = request, writer
-        self._told = [Told() for _ in range(choices)]
+        self._streamed = [StreamedAnswer() for _ in range(choices)]
         self._pending, self._size = list[tuple[int, Delta]](), 0
         self._news = asyncio.Event()
         self._work = asyncio.ensure_future(work(self._hear))
@@ -84,18 +84,18 @@ class EventStream(StreamingResponse):
     def _hear(self, choice: int, delta: Delta) -> None:
         if self._size > MOST_PENDING:
             raise RequestError("the client reads too slowly", status=408)
-        self._told[choice].add(delta)
+        self._streamed[choice].add(delta)
         self._pending.append((choice, delta))
         self._size += len(delta.reasoning) + len(delta.content)
         self._news.set()
 
     def _prompt_tokens(self) -> int | None:
-        """Told with the first delta, or by an answer that is there already."""
-        told = self._pending[0][1].prompt_tokens if self._pending else None
-        if told is None and self._work.done() and self._work.exception() is None:
+        """From the first delta, or from an answer that is complete already."""
+        known = self._pending[0][1].prompt_tokens if self._pending else None
+        if known is None and self._work.done() and self._work.exception() is None:
             usage = self._work.result()[0].usage
             return usage.prompt_tokens if usage is not None else None
-        return told
+        return known
 
     def _taken(self) -> str:
         pending, self._pending, self._size = self._pending, [], 0
@@ -105,7 +105,9 @@ class EventStream(StreamingResponse):
         """What ends the stream, once `work` is done: the rest of the answer, or what went wrong."""
         try:
             responses = self._work.result()
-            rests = [told.rest(response.message) for told, response in zip(self._told, responses, strict=True)]
+            rests = [
+                streamed.rest(response.message) for streamed, response in zip(self._streamed, responses, strict=True)
+            ]
             last = "".join(self._writer.add(rest, choice) for choice, rest in enumerate(rests))
             return last + self._writer.finish(responses), responses
         except RequestError as error:
@@ -120,13 +122,13 @@ class EventStream(StreamingResponse):
                 await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
 
     async def _end(self) -> None:
-        """Nobody waits for the model any more, and nothing for the client."""
+        """Cancel the model's work and the watch for the client's disconnect."""
         self._gone.cancel()
         self._work.cancel()
         try:
             await asyncio.wait([self._work])
             if not self._work.cancelled():
-                self._work.exception()  # seen: a client that left is not told of it
+                self._work.exception()  # retrieved, so that asyncio does not log it: the client has left
         finally:
             self.on_end()
 

@@ -33,15 +33,15 @@ class RequestError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TurnRequest:
-    """One turn that a program asks of the model."""
+    """One turn that a program requests from the model."""
 
     model: str
     messages: Messages
     tools: list[Tool] | None = None
     sampling_args: SamplingArgs = field(default_factory=dict)
     stream: bool = False
-    stream_usage: bool = False  # a last event with the usage, in the interface where that is asked for
-    token_ids: bool = False  # the answer says which token ids were read and sampled
+    stream_usage: bool = False  # a last event with the usage, in the interface that has an option for it
+    token_ids: bool = False  # the answer has the token ids of prompt and completion
     logprobs: bool = False
     choices: int = 1  # answers to the same prompt, each drawn on its own
 

@@ -33,7 +33,7 @@ class RopeScaling:
 
 @dataclass(frozen=True, slots=True)
 class Experts:
-    """A mixture of experts in place of the feed-forward part of some layers."""
+    """A mixture of experts instead of the feed-forward part of some layers."""
 
     count: int
     per_token: int
@@ -147,7 +147,7 @@ def parse_architecture(config: dict[str, Any], *, where: str) -> Architecture:
 
 
 def _experts(config: dict[str, Any]) -> Experts | None:
-    """Older configs say `num_experts`, those of transformers 5 `num_local_experts`."""
+    """Older configs use `num_experts`, those of transformers 5 `num_local_experts`."""
     count = int(config["num_experts"] if "num_experts" in config else config["num_local_experts"])
     step, dense = int(config.get("decoder_sparse_step", 1)), set(config.get("mlp_only_layers") or [])
     layers = frozenset(i for i in range(int(config["num_hidden_layers"])) if i not in dense and (i + 1) % step == 0)

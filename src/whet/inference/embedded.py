@@ -2,7 +2,7 @@
 
 Torch runs inline, between awaits: with one thread, the same requests in the same order give bit-identical ids and
 logprobs, and new weights can only ever arrive between two decode steps. The driver task lives while there is work. It
-alternates one decode step with a few turns of the event loop, in which finished rollouts ask for their next turn.
+alternates one decode step with a few turns of the event loop, in which finished rollouts request their next turn.
 
 This file only joins the parts. In `decoding/`: the slots of rows (`scheduler.py`), the width of the cache
 (`kv_width.py`), prompts (`prefill.py`), the arithmetic (`decoder.py`), drawing (`sampling.py`), stop strings and
@@ -41,7 +41,7 @@ from whet.inference.weights.weight_loader import WeightLoader
 _TURNS_AFTER_FINISH = 4
 """Turns of the event loop a finished rollout has to come back with its next request before the next step."""
 _PATIENCE = 4
-"""Decode steps a few newcomers wait for company, while many rows run: a prefill of one row costs half a step."""
+"""Decode steps that a few new requests wait for more, while many rows run: a prefill of one row costs half a step."""
 
 
 class EmbeddedEngine:
@@ -64,10 +64,10 @@ class EmbeddedEngine:
         """`decode_text` is needed for stop strings only; `seed` fixes the draws of requests that bring none.
 
         Where it is not `repeatable`, memory keeps its shape from one burst of requests to the next: less work where
-        they come one by one, but in the last bits of a logprob an answer may depend on what was asked before.
+        they come one by one, but in the last bits of a logprob an answer may depend on earlier requests.
 
-        With `record_experts` samples of a mixture of experts say which experts their tokens went to, with `record_kept`
-        those of requests that cut say what was left to draw from.
+        With `record_experts` samples of a mixture of experts record which experts their tokens went to, with
+        `record_kept` those of requests that cut record which tokens were left to draw from.
         """
         limits = limits or EngineLimits()
         self.arch, self.dtype, self.device = arch, dtype, torch.device(device)
@@ -155,7 +155,7 @@ class EmbeddedEngine:
         """See `Engine`. An adapter without a name is merged onto the last whole model; KV of finished turns is dropped.
 
         Raises `ModelLoadError`, and changes nothing, for files that are missing, torn or of another model, where
-        adapters with a name would lose the base they stand on, and for an adapter after packed weights.
+        adapters with a name would lose their base, and for an adapter after packed weights.
         """
         async with self._loading:
             if update.kind == "adapter" and update.adapter is not None:
@@ -167,7 +167,7 @@ class EmbeddedEngine:
         if self._adapters or any(job.adapter is not None for job in self._scheduler.jobs):
             names = ", ".join(self._adapters) or "one that was unloaded and is still being answered with"
             raise ModelLoadError(f"the engine's weights cannot change under its adapters ({names}); unload them first")
-        # While requests run they go on, and what was read is taken between two decode steps.
+        # Running requests continue; what was read is taken between two decode steps.
         busy = bool(self._scheduler.running)
         loader, in_use = self._weight_loader, self._decoder.weights
         read = loader.read
@@ -182,7 +182,7 @@ class EmbeddedEngine:
             await asyncio.to_thread(retired.clear)
 
     async def _load_adapter(self, name: str, update: WeightUpdate) -> None:
-        """Requests go on while the files are read; what was read is taken between two decode steps."""
+        """Requests continue while the files are read; what was read is taken between two decode steps."""
         if self._merged:
             raise ModelLoadError(
                 f"adapter {name!r} cannot stand beside weights that have an adapter merged into them; serve the base"
@@ -214,7 +214,7 @@ class EmbeddedEngine:
         self._scheduler.release(rollout_key)
 
     async def close(self) -> None:
-        """Stop; whoever still waits gets a `ModelError`."""
+        """Stop; requests in progress fail with a `ModelError`."""
         self._closed = True
         self._fail_all(ModelError("the engine was closed while requests were waiting"))
         if self._driver is not None and not self._driver.done():
@@ -341,7 +341,7 @@ class EmbeddedEngine:
         job.waiter.set_result(sample)
 
     def _next_position(self, job: SampleJob) -> int:
-        """Where the next token that `job` draws will stand."""
+        """The position of the next token that `job` draws."""
         return len(job.request.prompt_ids) + self.stats.decode_steps - self._began[job]
 
     @torch.inference_mode()
@@ -358,7 +358,7 @@ class EmbeddedEngine:
         self._place_adapters()
 
     def _place_adapters(self) -> None:
-        """Which adapter each row of the next steps has; rows that stand still get whichever saves work."""
+        """Which adapter each row of the next steps has; idle rows get whichever saves work."""
         any_adapter = next((job.adapter for job in self._began if job.adapter is not None), None)
         if any_adapter is None:
             self._row_adapters = None
@@ -370,7 +370,7 @@ class EmbeddedEngine:
 
     @torch.inference_mode()
     def _drop(self, job: SampleJob) -> None:
-        """The caller gave up, or is not told any more: its place is free."""
+        """The request was cancelled or has failed: free its slot."""
         slot = job.slot
         self._scheduler.cancel(job)
         self._forget(job)

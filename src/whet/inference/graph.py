@@ -1,9 +1,9 @@
-"""What one rollout has said so far, each message once: which earlier answer does a prompt go on from?
+"""The messages of one rollout, each once: which earlier answer does a prompt continue?
 
-    system ── user ── answer 1 ── tool ── answer 2          turn 2 goes on from turn 1
+    system ── user ── answer 1 ── tool ── answer 2          turn 2 continues turn 1
                           └────── user' ── answer 3         turn 3 was forked off after turn 1
 
-Messages are compared by what they say when they are sampled from, so one that is edited later, even in place, begins
+Messages are compared by their content at the time of sampling, so one that is edited later, even in place, begins
 a branch. A lookup takes one step a message and renders nothing. Nothing here reads or makes token ids.
 """
 
@@ -16,8 +16,8 @@ from typing import Any, Self
 
 from whet.types import AssistantMessage, Messages, ResponseTokens, Tool, TrajectoryStep
 
-_NOT_SAID = frozenset({"finish_reason", "is_truncated", "tokens"})
-"""What a client notes on an answer beside what it says."""
+_NOT_CONTENT = frozenset({"finish_reason", "is_truncated", "tokens"})
+"""What a client notes on an answer in addition to its content."""
 
 
 @dataclass(slots=True)
@@ -72,7 +72,7 @@ class MessageGraph:
         node.tokens = tokens
 
     def latest_answer(self, prompt: Messages, tools: Sequence[Tool] | None) -> tuple[ResponseTokens, int] | None:
-        """The last sampled answer that `prompt` goes on from, and how many of its messages that answer ends.
+        """The last sampled answer that `prompt` continues, and how many of its messages that answer ends.
 
         None where `prompt` has nothing new after an answer of this rollout.
         """
@@ -87,12 +87,12 @@ class MessageGraph:
 
 
 def as_written(message: Mapping[str, Any]) -> Hashable:
-    """What a message says, to the letter. Fields without a value count as absent."""
+    """The exact content of a message. Fields without a value count as absent."""
     return tuple([(key, _frozen(message[key])) for key in sorted(message) if _says(key, message[key])])
 
 
 def as_meant(message: Mapping[str, Any]) -> Hashable:
-    """What a message says, however its text is cut into parts and the JSON of its calls is laid out."""
+    """The content of a message, independent of how its text is split and its calls' JSON is formatted."""
     meant = {key: value for key, value in message.items() if _says(key, value)}
     if meant.get("tool_calls"):
         meant["tool_calls"] = [{**call, "arguments": _laid_out(call["arguments"])} for call in meant["tool_calls"]]
@@ -103,7 +103,7 @@ def as_meant(message: Mapping[str, Any]) -> Hashable:
 
 
 def _says(key: str, value: Any) -> bool:
-    return key not in _NOT_SAID and value is not None and value != "" and value != []
+    return key not in _NOT_CONTENT and value is not None and value != "" and value != []
 
 
 def _frozen(value: Any) -> Hashable:

@@ -75,9 +75,9 @@ def load_policy(
         max_rows: rollouts decoded together.
         kv_bytes: memory of the KV cache; default: a quarter of the device's.
         seed: fixes the draws of requests that bring no seed.
-        record_experts: samples of a mixture of experts say which experts their tokens went to.
-        record_kept: samples of requests with top-p, top-k, min-p or temperature 0 say what was left to draw from.
-        repeatable: the same requests give the same bits, whatever was asked before; False saves work for a server.
+        record_experts: samples of a mixture of experts record which experts their tokens went to.
+        record_kept: samples of requests with top-p, top-k, min-p or temperature 0 record which tokens were left.
+        repeatable: the same requests give the same bits, whatever came before; False saves work for a server.
 
     Raises `ModelLoadError` for files that are missing, torn or of an unsupported architecture, in one line.
     """
@@ -118,10 +118,10 @@ def load_policy(
 
 
 def read_model(model: str) -> ModelFiles:
-    """What a program needs that asks an engine of `model` elsewhere. Raises `ModelLoadError` as `load_policy` does."""
+    """What a client of an engine of `model` in another process needs. Raises `ModelLoadError` as `load_policy` does."""
     path = resolve_model(model)
     base = base_of_adapter(path)
-    arch = read_architecture(base or path)  # first of all: it says what is missing, or refuses by name
+    arch = read_architecture(base or path)  # first of all: it reports what is missing, or refuses by name
     try:
         from transformers import AutoTokenizer
 
@@ -134,7 +134,7 @@ def read_model(model: str) -> ModelFiles:
     except Exception as error:  # the tokenizer libraries raise bare Exceptions for torn files
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise ModelLoadError(f"the tokenizer in {base or path} cannot be read ({reason})") from None
-    tokenizer.deprecation_warnings[_TOO_LONG] = True  # as if it had been said: the client says it, of each request
+    tokenizer.deprecation_warnings[_TOO_LONG] = True  # marked as logged: the client reports it, for each request
     return ModelFiles(path, base, arch, tokenizer, ChatRenderer(tokenizer))
 
 

@@ -1,7 +1,7 @@
-"""`PolicyClient`: the policy as a `Client`, so that environments cannot tell it from a remote model.
+"""`PolicyClient`: the policy as a `Client`. To environments it is the same as a remote model.
 
-Each turn it sends exact token ids and gives back exactly what was sampled. A turn whose messages go on from an earlier
-turn of the same rollout goes on from that turn's ids; one that does not is rendered whole, which is a new branch.
+Each turn it sends exact token ids and returns exactly what was sampled. A turn whose messages continue an earlier
+turn of the same rollout continues that turn's ids; one that does not is rendered whole, which is a new branch.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from dataclasses import replace
 from typing import Any
 
 from whet.clients.client import Client
-from whet.clients.deltas import Delta, OnDelta, Told
+from whet.clients.deltas import Delta, OnDelta, StreamedAnswer
 from whet.clients.usage import charge
 from whet.errors import OverlongPromptError
 from whet.inference.graph import MessageGraph
 from whet.inference.protocol import Engine, Sample, SampleRequest
 from whet.inference.rendering.chat_renderer import ChatRenderer, is_plain_text
 from whet.inference.rendering.streaming import AnswerReader, TextReader
-from whet.inference.sampling_args import read_sampling_args
+from whet.inference.sampling_args import SamplingSettings, read_sampling_args
 from whet.inference.stops import cut_at_stop
 from whet.types import (
     AssistantMessage,
@@ -37,33 +37,33 @@ _LONG = 20_000
 """Characters of a prompt whose tokenisation would hold up an event loop for more than about ten milliseconds."""
 
 
-class _Telling:
-    """Between the ids of an engine and the deltas of one turn."""
+class _DeltaStream:
+    """Turns the ids of an engine into the deltas of one turn."""
 
     def __init__(self, reader: AnswerReader | TextReader, on_delta: OnDelta, prompt_tokens: int) -> None:
         self._reader, self._on_delta = reader, on_delta
         self._prompt_tokens: int | None = prompt_tokens
-        self._told = Told()
+        self._streamed = StreamedAnswer()
 
-    def hear(self, ids: list[int]) -> None:
-        self._tell(self._reader.feed(ids))
+    def feed(self, ids: list[int]) -> None:
+        self._send(self._reader.feed(ids))
 
     def finish(self, message: AssistantMessage) -> None:
-        """What was held back. Raises `ModelError` where something told is not in the message."""
-        self._tell(self._told.rest(message))
+        """Send the rest. Raises `ModelError` where something that was streamed is not in the message."""
+        self._send(self._streamed.rest(message))
 
-    def _tell(self, delta: Delta) -> None:
+    def _send(self, delta: Delta) -> None:
         if not delta and self._prompt_tokens is None:
             return
-        self._told.add(delta)
+        self._streamed.add(delta)
         self._on_delta(replace(delta, prompt_tokens=self._prompt_tokens))
         self._prompt_tokens = None
 
 
 class PolicyClient(Client[Engine, Any, Any, Any]):
-    """Asks `engine`; `max_context` is the most tokens a prompt and its answer may have together.
+    """A client of `engine`; `max_context` is the most tokens a prompt and its answer may have together.
 
-    With `in_threads` long prompts are rendered in a thread, so that others are answered meanwhile. The order in which
+    With `in_threads` long prompts are rendered in a thread, so that other requests are not held up. The order in which
     requests reach the engine then depends on how long that takes.
     """
 
@@ -79,7 +79,7 @@ class PolicyClient(Client[Engine, Any, Any, Any]):
         super().__init__(engine)
         self.engine, self.renderer = engine, renderer
         self.max_context, self.adapter, self.in_threads = max_context, adapter, in_threads
-        self._graphs: dict[str, MessageGraph] = {}  # of the rollouts that are going on, by trajectory id
+        self._graphs: dict[str, MessageGraph] = {}  # of running rollouts, by trajectory id
 
     async def get_response(
         self,
@@ -92,7 +92,7 @@ class PolicyClient(Client[Engine, Any, Any, Any]):
         on_delta: OnDelta | None = None,
         **kwargs: Any,
     ) -> Response:
-        """The policy's next message, with the tokens behind it. `on_delta` is told of it while it is sampled.
+        """The policy's next message, with its tokens. `on_delta` receives it while it is sampled.
 
         Raises `OverlongPromptError` when the context leaves no room for a single token, and `ConfigError` for sampling
         arguments that a policy does not take.
@@ -115,43 +115,73 @@ class PolicyClient(Client[Engine, Any, Any, Any]):
         request = SampleRequest(
             prompt_ids=prompt_ids,
             params=settings.params(room=room, turn=turn, stop_token_ids=self.renderer.stop_token_ids),
-            # Equal prompts hash alike, and that is what the rollouts of a group share.
+            # The rollouts of a group have equal prompts, and so equal hashes.
             group_key=str(hash(tuple(prompt_ids))) if first_of_branch else None,
             rollout_key=None if state is None else state["trajectory_id"],
             adapter=self.adapter,
         )
-        plain = is_plain_text(prompt)
+        sample, stream = await self._sample(request, prompt, tools, settings, on_delta)
+        message = self._message(request, sample, prompt, tools, settings, call_ids=f"call_{turn}")
+        if stream is not None:
+            stream.finish(message)
+        graph.add(prompt, message, tools, message["tokens"])
+        rollout = "" if state is None else f"{state['trajectory_id']}-"
+        usage = Usage(prompt_tokens=len(prompt_ids), completion_tokens=len(sample.ids))
+        response = Response(id=f"policy-{rollout}{turn}", model=model, message=message, usage=usage)
+        charge(response)  # it may be its own judge
+        return response
+
+    async def _sample(
+        self,
+        request: SampleRequest,
+        prompt: Messages,
+        tools: list[Tool] | None,
+        settings: SamplingSettings,
+        on_delta: OnDelta | None,
+    ) -> tuple[Sample, _DeltaStream | None]:
+        """The engine's answer, and the stream of its deltas where the caller wants them."""
         if on_delta is None:
-            sample, told = await self.engine.sample(request), None
+            return await self.engine.sample(request), None
+        reader: AnswerReader | TextReader
+        if is_plain_text(prompt):
+            reader = TextReader(self.renderer.decode, settings.stop, self.renderer.stop_token_ids)
         else:
-            reader: AnswerReader | TextReader
-            if plain:
-                reader = TextReader(self.renderer.decode, settings.stop, self.renderer.stop_token_ids)
-            else:
-                reader = self.renderer.reader(
-                    prompt_ids, tools, enable_thinking=settings.enable_thinking, stops=settings.stop
-                )
-            telling = _Telling(reader, on_delta, len(prompt_ids))
-            sample, told = await self.engine.sample(request, on_tokens=telling.hear), telling
-        if plain:
+            reader = self.renderer.reader(
+                request.prompt_ids, tools, enable_thinking=settings.enable_thinking, stops=settings.stop
+            )
+        stream = _DeltaStream(reader, on_delta, len(request.prompt_ids))
+        return await self.engine.sample(request, on_tokens=stream.feed), stream
+
+    def _message(
+        self,
+        request: SampleRequest,
+        sample: Sample,
+        prompt: Messages,
+        tools: list[Tool] | None,
+        settings: SamplingSettings,
+        *,
+        call_ids: str,
+    ) -> ResponseMessage:
+        """What was sampled as a message, with its tokens."""
+        if is_plain_text(prompt):
             parsed = AssistantMessage(self.renderer.parse_text(sample.ids))
         else:
             parsed = self.renderer.parse(
                 sample.ids,
-                prompt_ids=prompt_ids,
+                prompt_ids=request.prompt_ids,
                 tools=tools,
                 enable_thinking=settings.enable_thinking,
-                call_ids=f"call_{turn}",
+                call_ids=call_ids,
             )
         truncated = sample.finish_reason == "length"
-        message = ResponseMessage(
+        return ResponseMessage(
             cut_at_stop(str(parsed.content or ""), settings.stop),
             tool_calls=parsed.tool_calls,
             reasoning_content=parsed.reasoning_content,
             finish_reason="length" if truncated else "tool_calls" if parsed.tool_calls else "stop",
             is_truncated=truncated,
             tokens=ResponseTokens(
-                prompt_ids=prompt_ids,
+                prompt_ids=request.prompt_ids,
                 completion_ids=sample.ids,
                 completion_logprobs=sample.logprobs,
                 policy_version=[[run.version, run.count] for run in sample.versions],
@@ -159,14 +189,6 @@ class PolicyClient(Client[Engine, Any, Any, Any]):
                 **_known_of(sample),
             ),
         )
-        if told is not None:
-            told.finish(message)
-        graph.add(prompt, message, tools, message["tokens"])
-        rollout = "" if state is None else f"{state['trajectory_id']}-"
-        usage = Usage(prompt_tokens=len(prompt_ids), completion_tokens=len(sample.ids))
-        response = Response(id=f"policy-{rollout}{turn}", model=model, message=message, usage=usage)
-        charge(response)  # it may be its own judge
-        return response
 
     def _refuse_hopeless(self, prompt: Messages, tools: Sequence[Tool] | None) -> int:
         """Raise for text that cannot fit however it is tokenised: tokenising 100 MB takes minutes.
@@ -184,11 +206,11 @@ class PolicyClient(Client[Engine, Any, Any, Any]):
             raise OverlongPromptError(
                 f"the prompt has {characters} characters; the context holds {self.max_context} tokens"
             )
-        said = sum(_characters(message["content"]) for message in prompt if message["role"] == "assistant")
-        return characters + said + sum(len(str(tool)) for tool in tools or ())
+        answered = sum(_characters(message["content"]) for message in prompt if message["role"] == "assistant")
+        return characters + answered + sum(len(str(tool)) for tool in tools or ())
 
     async def release(self, state: State) -> None:
-        """The rollout is over: what it said is forgotten, and the engine may forget its keys and values."""
+        """The rollout is over: its messages are forgotten, and the engine may forget its keys and values."""
         self._graphs.pop(state["trajectory_id"], None)
         await self.engine.release(state["trajectory_id"])
 
@@ -203,7 +225,7 @@ class PolicyClient(Client[Engine, Any, Any, Any]):
     def _continued(
         self, graph: MessageGraph, prompt: Messages, tools: Sequence[Tool] | None, thinking: bool | None
     ) -> list[int] | None:
-        """Ids of the latest answer that `prompt` goes on from, extended by what is new; None where there is none."""
+        """Ids of the latest answer that `prompt` continues, extended by what is new; None where there is none."""
         found = graph.latest_answer(prompt, tools)
         if found is None:
             return None
@@ -221,6 +243,6 @@ def _characters(content: Any) -> int:
 
 
 def _known_of(sample: Sample) -> dict[str, Any]:
-    """What only some engines say, or only of some requests."""
-    told = {"routed_experts": sample.experts, "kept_mass": sample.kept_mass, "kept": sample.kept}
-    return {name: value for name, value in told.items() if value is not None}
+    """What only some engines record, or only for some requests."""
+    known = {"routed_experts": sample.experts, "kept_mass": sample.kept_mass, "kept": sample.kept}
+    return {name: value for name, value in known.items() if value is not None}

@@ -25,7 +25,7 @@ MOST_STOPS = 256
 MOST_STOP_CHARACTERS = 1024
 """Of one stop string: the text that it is searched in is decoded again with each token."""
 OnTokens = Callable[[list[int]], None]
-"""Told of ids as they are drawn, in order and each once. It returns at once; what it raises ends the request."""
+"""Receives ids as they are drawn, in order and each once. It returns at once; what it raises ends the request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class VersionRun(NamedTuple):
     """`count` tokens in a row that were sampled by the weights of policy `version`."""
 
     version: int
-    count: int  # type: ignore[assignment]  # shadows tuple.count, which nobody needs here
+    count: int  # type: ignore[assignment]  # shadows tuple.count, which is not used here
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +79,10 @@ class Sample:
 
     `logprobs[i]` is log softmax(logits / temperature)[ids[i]] (temperature 1 when greedy), before top-p, top-k and
     min-p cut anything off: the quantity a learner recomputes. `versions` counts add up to `len(ids)`.
-    `experts`, from an engine that was asked to record them for a mixture of experts, are those that each token of
+    `experts`, from an engine that records them for a mixture of experts, are those that each token of
     prompt and ids but the last went to in each layer, [tokens, layers, experts a token]; -1 where it went to none.
     Where the request cuts (`SamplingParams.cuts`) `kept_mass[i]` is the probability of what was left to draw from, and
-    `kept`, from an engine that was asked to record it, which tokens these are.
+    `kept`, from an engine that records them, which tokens these are.
     """
 
     ids: list[int]
@@ -96,13 +96,13 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class WeightUpdate:
-    """New weights are a version and a place.
+    """New weights: a version and a path.
 
     `path` is a safetensors file with the names of the `transformers` checkpoint (kind `model`), a PEFT adapter
-    directory (kind `adapter`), or a file that an embedded engine maps and uses as it lies (kind `packed`, see
-    `packed_file.py`), which takes no adapter. On one host it lies in shared memory. An adapter with a name (`adapter`)
-    is loaded beside the engine's own weights, for requests that name it, with a version of its own. Without a name it
-    is the policy itself: what requests that name no adapter are answered with.
+    directory (kind `adapter`), or a file that an embedded engine maps and uses in place (kind `packed`, see
+    `packed_file.py`), which takes no adapter. On one host it is in shared memory. An adapter with a name (`adapter`) is
+    loaded in addition to the engine's own weights, for requests that name it, with a version of its own. Without a name
+    it is the policy itself: what requests that name no adapter are answered with.
     """
 
     version: int
@@ -119,20 +119,20 @@ class Engine(Protocol):
     async def sample(self, request: SampleRequest, *, on_tokens: OnTokens | None = None) -> Sample:
         """Draw one continuation. Cancelling the awaiting task frees the request's slot.
 
-        The sample is what counts; `on_tokens` has been told of all its ids, and of nothing else, when it is returned.
+        The sample is what counts; when it is returned, `on_tokens` has received all its ids and nothing else.
         Callers that do not listen leave the argument out.
         """
         ...
 
     async def load_weights(self, update: WeightUpdate) -> None:
-        """Take new weights between two decode steps. Running requests go on; their next tokens say the new version.
+        """Take new weights between two decode steps. Running requests continue; their next tokens have the new version.
 
-        A token says the version of the weights it was sampled with: the adapter's own where its request names one.
+        A token has the version of the weights it was sampled with: the adapter's own where its request names one.
         """
         ...
 
     async def unload_adapter(self, name: str) -> None:
-        """Take no more requests for an adapter. Those it was asked already are answered, then it is forgotten.
+        """Refuse further requests for an adapter. Those in progress are answered, then it is forgotten.
 
         Raises `ModelError`, with the names there are, for one that is not loaded.
         """

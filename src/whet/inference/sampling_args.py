@@ -67,7 +67,7 @@ def turn_seed(seed: int, turn: int) -> int:
 def read_sampling_args(args: Mapping[str, Any]) -> SamplingSettings:
     """Raises `ConfigError` for a key that is unknown or would have no effect, and for a value out of range.
 
-    `extra_body` is read as if its keys stood beside the others, `None` as if the key were absent.
+    `extra_body` is read as if its keys were among the others, `None` as if the key were absent.
     """
     given = {key: value for key, value in args.items() if value is not None}
     extra = _table(given.pop("extra_body", {}), "extra_body")

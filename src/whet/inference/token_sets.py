@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenSets:
-    """Token t has `counts[t]` ids, behind those of the tokens before it; none stand for the whole vocabulary."""
+    """Token t has `counts[t]` ids, behind those of the tokens before it; none means the whole vocabulary."""
 
     counts: NDArray[np.int32]
     ids: NDArray[np.int32]

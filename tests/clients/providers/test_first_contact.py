@@ -130,7 +130,7 @@ def test_a_request_to_nobody_is_an_error_of_the_run_in_one_line(kind: str, free_
     (error,) = asked(url, kind=kind)
     assert isinstance(error, EndpointUnreachableError)
     assert str(error) == (
-        f"{url}/ cannot be reached: Connection refused. Nobody there has answered yet: check the address, or start the "
+        f"{url}/ cannot be reached: Connection refused. No server has answered there yet: check the address, or start the "
         "server and try again."
     )
 

@@ -23,7 +23,7 @@ from test_shipped_templates import COVERED, answers_of, package_of, renderer_of,
 from test_unknown_templates import CONTINUED, MARKERS
 from test_unknown_templates import renderer_of as unknown
 
-from whet.clients.deltas import Delta, Told
+from whet.clients.deltas import Delta, StreamedAnswer
 from whet.inference.policy_client import PolicyClient
 from whet.inference.rendering.chat_renderer import ChatRenderer
 from whet.inference.rendering.streaming import TextReader
@@ -53,9 +53,15 @@ PIECES = (
 WORDS = "words that come one after another, and then some more of them"
 
 
-def told_of(renderer: ChatRenderer, ids: list[int], stops: tuple[str, ...] = (), *, steps: Any = (1,)) -> Told:
+def told_of(
+    renderer: ChatRenderer, ids: list[int], stops: tuple[str, ...] = (), *, steps: Any = (1,)
+) -> StreamedAnswer:
     """What is told before the answer is finished, with as many ids at a time as `steps` say."""
-    reader, told, sizes = renderer.reader(renderer.render(OPENING, [TOOL]), [TOOL], stops=stops), Told(), iter(())
+    reader, told, sizes = (
+        renderer.reader(renderer.render(OPENING, [TOOL]), [TOOL], stops=stops),
+        StreamedAnswer(),
+        iter(()),
+    )
     place = 0
     while place < len(ids):
         size = next(sizes, None)
@@ -121,7 +127,7 @@ def test_2_also_where_thinking_is_switched(thinking: bool) -> None:
     for name in (name for name in COVERED if "enable_thinking" in template_field_names(package_of(name).config)):
         renderer = renderer_of(name)
         prompt = renderer.render(OPENING, enable_thinking=thinking)
-        reader, told = renderer.reader(prompt, enable_thinking=thinking), Told()
+        reader, told = renderer.reader(prompt, enable_thinking=thinking), StreamedAnswer()
         for token in renderer.tokenizer.encode(WORDS, add_special_tokens=False):
             told.add(reader.feed([token]))
         assert len(told.content) + len(told.reasoning) > 50
@@ -136,7 +142,7 @@ def test_2_also_where_words_begin_with_the_mark_of_a_space(strip: bool) -> None:
 
 def test_3_what_may_become_a_stop_is_held_back() -> None:
     renderer = RENDERERS["whet/tiny"]()
-    reader, told = renderer.reader(renderer.render(OPENING), stops=("END", "x.y")), Told()
+    reader, told = renderer.reader(renderer.render(OPENING), stops=("END", "x.y")), StreamedAnswer()
     seen = []
     for letter in "a EENx.ExEND more":
         told.add(reader.feed(renderer.tokenizer.encode(letter)))
@@ -155,7 +161,7 @@ def test_4_a_character_is_told_when_it_is_whole() -> None:
 def test_5_plain_text_is_told_to_the_letter() -> None:
     renderer = RENDERERS["whet/tiny"]()
     ids = renderer.tokenizer.encode("  once</think> upon {a} 🎉 \nEND")
-    told = Told()
+    told = StreamedAnswer()
     reader = TextReader(renderer.decode, ("END",), renderer.stop_token_ids)
     for token in split_to_bytes(renderer.tokenizer, ids):
         told.add(reader.feed([token]))
@@ -178,7 +184,7 @@ def test_6_a_turn_is_the_same_for_who_listens_and_who_does_not(prompt: Messages)
 
     response = asyncio.run(ask(on_delta=heard.append))
     assert response == asyncio.run(ask())
-    told = Told()
+    told = StreamedAnswer()
     for delta in heard:
         told.add(delta)
     message = response.message

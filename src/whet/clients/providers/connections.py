@@ -3,7 +3,7 @@
 The library's own pool looks at each of its connections for every request and every response: with 256 at once that
 is more than half of a request's processor time. Here the one that came back last goes out first, and is all that is
 looked at. And a request goes onto the wire as a whole, where the library sends its headers and its body one after the
-other. What a connection is (TLS, time-outs, errors) stays the library's business.
+other. What a connection is (TLS, time-outs, errors) is left to the library.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from urllib.request import getproxies
 from whet.clients.providers.first_contact import FirstContact, GivenUp, may_give_up, reason
 
 IDLE_S = 5.0
-"""Seconds after which a connection that nobody used is closed, as the library does."""
+"""Seconds after which an idle connection is closed, as the library does."""
 WRITTEN_AT_ONCE = 1 << 16
 """Bytes of a request that wait for its end at most."""
 
@@ -160,7 +160,7 @@ class _Network:
 
 
 class _BatchedStream:
-    """A stream of the library's whose writes wait for each other, until there are many or an answer is awaited."""
+    """A stream of the library's whose writes are collected until there are many or an answer is read."""
 
     def __init__(self, stream: Any, write_error: type[Exception], on_write: Callable[[], None]) -> None:
         self._stream, self._write_error, self._on_write = stream, write_error, on_write

@@ -25,7 +25,7 @@ OVERLONG_PHRASES = (  # how servers say that the prompt does not fit, lower case
     "prompt is too long",
     "too many total text bytes",
 )
-FILTER_PHRASES = ("content_filter", "content management policy")  # of servers that filter what they are asked
+FILTER_PHRASES = ("content_filter", "content management policy")  # of servers that filter prompts
 QUOTA_PHRASES = ("quota", "billing", "credit balance", "insufficient_funds", "spend limit")
 
 

@@ -1,7 +1,7 @@
 """Whether an endpoint is worth waiting for that has not been reached yet: for some seconds, and then no longer.
 
-A server that is being restarted is waited for with all the retries a request has. But an address at which there never
-was one is most likely wrong, or nobody has started the server; whoever waits a minute for that has waited in vain.
+A server that is being restarted is waited for with all the retries a request has. But an address that was never reached
+is most likely wrong, or the server is not running; waiting a minute for that is of no use.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ GRACE_S = 5.0
 
 
 class FirstContact:
-    """Told of connections to one endpoint as they come about or fail."""
+    """Records whether connections to one endpoint succeed or fail."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -30,7 +30,7 @@ class FirstContact:
         self._made = True
 
     def failed(self) -> bool:
-        """A connection could not be opened; whether the endpoint is to be given up."""
+        """A connection could not be opened; returns whether to give up the endpoint."""
         if self._made:
             return False
         now = self._clock()
@@ -50,7 +50,7 @@ def reason(error: BaseException) -> str:
 
 
 class GivenUp(BaseException):
-    """Nobody was ever reached. Not an `Exception`: after each of those the providers' packages ask again."""
+    """The endpoint was never reached. Not an `Exception`: after each of those the providers' packages retry."""
 
 
 _may_give_up: ContextVar[bool] = ContextVar("whet_may_give_up", default=False)
@@ -63,7 +63,7 @@ def may_give_up() -> bool:
 
 @contextmanager
 def giving_up() -> Iterator[None]:
-    """Within, an endpoint that nobody ever reached is given up by `GivenUp`."""
+    """Within, an endpoint that was never reached raises `GivenUp`."""
     token = _may_give_up.set(True)
     try:
         yield

@@ -1,8 +1,8 @@
 """`OpenAIResponsesClient`: OpenAI's responses interface, through the `openai` package.
 
-Every request carries the whole conversation, and the server is asked to keep none of it. What the model reasoned comes
-back encrypted; it is kept on the message (`responses_output`) and sent again with the next turn, where the interface
-wants it beside the tool calls it led to.
+Every request carries the whole conversation, and the server is to keep none of it (`store`). What the model reasoned
+comes back encrypted; it is kept on the message (`responses_output`) and sent again with the next turn, where the
+interface wants it next to the tool calls it led to.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""`OpenAIPosts`: a request to one of OpenAI's interfaces in fewer steps than the package's method for it takes.
+"""What the clients of OpenAI's interfaces share: posting a request, and reading the answer.
+
+`OpenAIPosts` sends a request in fewer steps than the package's method for it takes.
 
 That method looks through its arguments for fields to rename, and builds its answer field by field, each with a look at
 its type: together a quarter of a short request's processor time. Here the body is posted as it is, through the same
-client of the package (retries, time-outs, headers and errors stay its business), and the answer is read in one go.
+client of the package (retries, time-outs, headers and errors stay with the package), and the answer is read in one go.
 What does not fit the package's types, as of servers that are not quite OpenAI's, is built as the package would.
 """
 
@@ -27,7 +29,7 @@ OPTIONS = {"extra_headers": "headers", "extra_query": "params", "extra_body": "e
 
 
 class OpenAIPosts(ProviderClient[Any, MessagesT, ResponseT, ToolT]):
-    """A client over the `openai` package. A subclass says what it asks for, and translates."""
+    """A client over the `openai` package. A subclass names resource and type, and translates."""
 
     package = "openai"
     constructor = "AsyncOpenAI"
@@ -36,7 +38,7 @@ class OpenAIPosts(ProviderClient[Any, MessagesT, ResponseT, ToolT]):
 
     async def post(self, sampling_args: SamplingArgs, **arguments: Any) -> Any:
         """The server's answer, as the package's type. `arguments` go over those of the sampling; None is left out."""
-        if self._config is None:  # a client of the user's own may be anything, and is asked as the package's would be
+        if self._config is None:  # a client of the user's own may be anything, and is called like the package's
             return await self.call(attrgetter(self.resource)(self.client).create, sampling_args, **arguments)
         body = together(sampling_args, arguments)
         options = {OPTIONS[name]: body.pop(name) for name in OPTIONS.keys() & body.keys()}
@@ -50,7 +52,7 @@ class OpenAIPosts(ProviderClient[Any, MessagesT, ResponseT, ToolT]):
 
 
 def read(native: Any, response: Any) -> Any:
-    """What a response holds: as `native`, or text where it is no JSON and does not say it is."""
+    """What a response holds: as `native`, or text where it is neither JSON nor declared as JSON."""
     try:
         return native.model_validate_json(response.content)
     except ValueError:  # not of that type, or no JSON

@@ -69,22 +69,22 @@ class MessagesBody(Body):
 
 
 def read_request(body: Any) -> TurnRequest:
-    asked = read_body(MessagesBody, body)
-    native = [] if not asked.system else [{"role": "system", "content": _text(asked.system, "system")}]
-    for index, message in enumerate(asked.messages):
+    request = read_body(MessagesBody, body)
+    native = [] if not request.system else [{"role": "system", "content": _text(request.system, "system")}]
+    for index, message in enumerate(request.messages):
         native += _native(message, f"messages.{index}")
     return TurnRequest(
-        model=asked.model,
+        model=request.model,
         messages=read_messages(native, "messages"),
-        tools=_tools(asked),
+        tools=_tools(request),
         sampling_args=given(
-            max_tokens=asked.max_tokens,
-            temperature=asked.temperature,
-            top_p=asked.top_p,
-            top_k=asked.top_k,
-            stop=asked.stop_sequences or None,
+            max_tokens=request.max_tokens,
+            temperature=request.temperature,
+            top_p=request.top_p,
+            top_k=request.top_k,
+            stop=request.stop_sequences or None,
         ),
-        stream=bool(asked.stream),
+        stream=bool(request.stream),
     )
 
 
@@ -153,7 +153,7 @@ class _MessageEvents:
     def _close(self) -> str:
         if self._kind is None:
             return ""
-        # A thought ends with its signature, which nobody checks here.
+        # A thought ends with its signature, which is not checked here.
         signed = self._delta({"type": "signature_delta", "signature": ""}) if self._kind == "thinking" else ""
         self._kind = None
         return signed + _event("content_block_stop", index=self._index)
@@ -240,14 +240,14 @@ def _string(block: dict[str, Any], key: str, where: str) -> str:
     return value
 
 
-def _tools(asked: MessagesBody) -> list[Tool] | None:
-    choice = asked.tool_choice.type if asked.tool_choice is not None else "auto"
+def _tools(request: MessagesBody) -> list[Tool] | None:
+    choice = request.tool_choice.type if request.tool_choice is not None else "auto"
     if choice == "none":
         return None
     if choice != "auto":
         raise RequestError("tool_choice: only types 'auto' and 'none' are possible here", param="tool_choice")
     made = []
-    for index, tool in enumerate(asked.tools or ()):
+    for index, tool in enumerate(request.tools or ()):
         if tool.type not in (None, "custom"):
             raise RequestError(f"tools.{index}: tools that the server runs are not possible here", param="tools")
         schema = tool.input_schema or {"type": "object", "properties": {}}
@@ -271,7 +271,7 @@ def _blocks(response: Response) -> list[dict[str, Any]]:
     message = response.message
     blocks: list[dict[str, Any]] = []
     if message.reasoning_content:
-        # The interface signs what was thought; nobody checks the signature of a thought that comes back here.
+        # The interface signs what was thought; the signature of a thought that comes back is not checked here.
         blocks.append({"type": "thinking", "thinking": message.reasoning_content, "signature": ""})
     if message.content:
         blocks.append({"type": "text", "text": message.content})
@@ -281,7 +281,7 @@ def _blocks(response: Response) -> list[dict[str, Any]]:
 
 
 def _input(arguments: str) -> Any:
-    """The interface wants an object: what the model wrote that is none stands inside one, as it was."""
+    """The interface wants an object: other JSON that the model wrote is put inside one, unchanged."""
     try:
         value = json.loads(arguments)
     except (ValueError, RecursionError):

@@ -87,7 +87,7 @@ def write_stream(request: TurnRequest, answer: AnswerId) -> _Chunks:
 
 
 class _Chunks:
-    """A chat completion in chunks. Token ids and logprobs, where they are asked for, come with the last choice."""
+    """A chat completion in chunks. Token ids and logprobs, where requested, come with the last choice."""
 
     def __init__(self, request: TurnRequest, answer: AnswerId) -> None:
         self._request, self._head = request, _head(request, answer, "chat.completion.chunk")
@@ -167,7 +167,7 @@ def _head(request: TurnRequest, answer: AnswerId, kind: str) -> dict[str, Any]:
 
 
 def _tokens(request: TurnRequest, response: Response) -> dict[str, Any]:
-    """What a choice says of the sampled tokens, as far as it is asked for."""
+    """The fields of a choice about its sampled tokens, where requested."""
     tokens, said = response.message.tokens, dict[str, Any]()
     if tokens is not None and request.logprobs:
         pairs = zip(tokens.completion_ids, tokens.completion_logprobs, strict=True)
@@ -179,7 +179,7 @@ def _tokens(request: TurnRequest, response: Response) -> dict[str, Any]:
 
 
 def _prompt(request: TurnRequest, responses: Sequence[Response]) -> dict[str, Any]:
-    """What goes beside the choices: the tokens that were read, where they are asked for."""
+    """The fields next to the choices: the prompt's tokens, where requested."""
     tokens = responses[0].message.tokens
     return {"prompt_token_ids": tokens.prompt_ids} if tokens is not None and request.token_ids else {}
 

@@ -1,4 +1,4 @@
-"""`/v1/completions`, as OpenAI's API reference describes it: plain text goes on, one prompt a request."""
+"""`/v1/completions`, as OpenAI's API reference describes it: plain text is continued, one prompt a request."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ class CompletionBody(SamplingBody):
 
 
 def read_request(body: Any) -> TurnRequest:
-    asked = read_body(CompletionBody, body)
-    if asked.best_of not in (None, asked.n or 1):
+    request = read_body(CompletionBody, body)
+    if request.best_of not in (None, request.n or 1):
         raise RequestError(
             "best_of: as many answers as n are possible here; choose among them yourself", param="best_of"
         )
     for name in ("echo", "suffix"):
-        if getattr(asked, name):
+        if getattr(request, name):
             raise RequestError(f"{name} is not possible here", param=name)
-    prompt = asked.prompt
+    prompt = request.prompt
     if isinstance(prompt, list):
         if len(prompt) != 1 or not isinstance(prompt[0], str):
             raise RequestError("prompt: one text a request is possible here", param="prompt")
@@ -39,14 +39,14 @@ def read_request(body: Any) -> TurnRequest:
     if not prompt:
         raise RequestError("prompt should not be empty", param="prompt")
     return TurnRequest(
-        model=asked.model,
+        model=request.model,
         messages=[TextMessage(prompt)],
-        sampling_args=asked.sampling_args(asked.max_tokens or 16),  # the interface's own default
-        stream=bool(asked.stream),
-        stream_usage=asked.wants_usage,
-        token_ids=bool(asked.return_token_ids),
-        logprobs=asked.logprobs is not None,
-        choices=asked.n or 1,
+        sampling_args=request.sampling_args(request.max_tokens or 16),  # the interface's own default
+        stream=bool(request.stream),
+        stream_usage=request.wants_usage,
+        token_ids=bool(request.return_token_ids),
+        logprobs=request.logprobs is not None,
+        choices=request.n or 1,
     )
 
 
@@ -67,7 +67,7 @@ def write_stream(request: TurnRequest, answer: AnswerId) -> _Pieces:
 
 
 class _Pieces:
-    """A completion in pieces. Token ids and logprobs, where they are asked for, come with the last one."""
+    """A completion in pieces. Token ids and logprobs, where requested, come with the last one."""
 
     def __init__(self, request: TurnRequest, answer: AnswerId) -> None:
         self._request, self._head = request, _head(request, answer)
@@ -103,7 +103,7 @@ def _choice(index: int, text: str, finish_reason: str | None) -> dict[str, Any]:
 
 
 def _tokens(request: TurnRequest, response: Response) -> dict[str, Any]:
-    """What a choice says of the sampled tokens, as far as it is asked for."""
+    """The fields of a choice about its sampled tokens, where requested."""
     tokens, said = response.message.tokens, dict[str, Any]()
     if tokens is not None and request.logprobs:
         said["logprobs"] = {

@@ -51,25 +51,26 @@ class ResponsesBody(Body):
 
 
 def read_request(body: Any) -> TurnRequest:
-    asked = read_body(ResponsesBody, body)
+    request = read_body(ResponsesBody, body)
     for name in ("previous_response_id", "conversation", "background"):
-        if getattr(asked, name):
+        if getattr(request, name):
             raise RequestError(f"{name}: nothing is stored here; send the whole conversation as input", param=name)
-    if ((asked.text or {}).get("format") or {"type": "text"}).get("type") != "text":
+    if ((request.text or {}).get("format") or {"type": "text"}).get("type") != "text":
         raise RequestError("text.format: only {'type': 'text'} is possible here", param="text.format")
     native: list[dict[str, Any]] = []
-    if asked.instructions:
-        native.append({"role": "system", "content": asked.instructions})
-    if isinstance(asked.input, str):
-        native.append({"role": "user", "content": asked.input})
+    if request.instructions:
+        native.append({"role": "system", "content": request.instructions})
+    if isinstance(request.input, str):
+        native.append({"role": "user", "content": request.input})
     else:
-        native += _conversation(asked.input)
+        native += _conversation(request.input)
+    tools = [_nested(tool, index) for index, tool in enumerate(request.tools or ())]
     return TurnRequest(
-        model=asked.model,
+        model=request.model,
         messages=read_messages(native, "input"),
-        tools=chosen_tools([_nested(tool, index) for index, tool in enumerate(asked.tools or ())], asked.tool_choice),
-        sampling_args=given(max_tokens=asked.max_output_tokens, temperature=asked.temperature, top_p=asked.top_p),
-        stream=bool(asked.stream),
+        tools=chosen_tools(tools, request.tool_choice),
+        sampling_args=given(max_tokens=request.max_output_tokens, temperature=request.temperature, top_p=request.top_p),
+        stream=bool(request.stream),
     )
 
 

@@ -35,7 +35,7 @@ class SamplingBody(Body):
     return_token_ids: bool | None = None
 
     def sampling_args(self, max_tokens: int | None) -> SamplingArgs:
-        """What the request asks of the sampler."""
+        """The sampling arguments of the request."""
         return given(
             max_tokens=max_tokens,
             temperature=self.temperature,

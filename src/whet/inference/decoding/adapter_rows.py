@@ -88,7 +88,7 @@ class AdapterRows:
 
 
 class Stack(NamedTuple):
-    """N adapters; `factors` by layer and place are `[N, in, R]` and `[N, R, out]`, thinner ones filled with zeros."""
+    """N adapters; `factors` by layer and projection are `[N, in, R]` and `[N, R, out]`, padded with zeros."""
 
     adapters: list[PackedAdapter]
     factors: list[list[Factors | None]]
@@ -110,7 +110,7 @@ class StackedRows:
         for number, rows in enumerate(rows_N):
             for i, row in enumerate(rows):
                 place[row], lacking[row] = number * longest + i, False
-        # Shorter groups are filled up with a row of their own, whose result is then not looked at.
+        # Shorter groups are filled up with a row of their own, whose result is not used.
         padded = [row for rows in rows_N for row in rows + rows[:1] * (longest - len(rows))]
         self.stack = stack
         self._padded_NL = torch.tensor(padded, device=device)

@@ -41,7 +41,7 @@ class Decoder:
     def decode(self, ids_B: Tensor, positions_B: Tensor, width: int, adapters: AdapterRows | None = None) -> Tensor:
         """Logits `[B, V]` (float32) of the tokens that follow `ids_B`, one per cache slot 0..B-1.
 
-        `positions_B` says where each token stands; its keys and values are written there, and it sees the columns up
+        `positions_B` is the position of each token; its keys and values are written there, and it sees the columns up
         to and including it. `width` is at least the largest position + 1. `adapters` are those of the rows, if any.
         """
         arch, cache = self.arch, self.cache
@@ -97,7 +97,7 @@ class Decoder:
         arch, cache = self.arch, self.cache
         rows, length = ids_PT.shape
         heads, kv_heads, dim = arch.num_heads, arch.num_kv_heads, arch.head_dim
-        # Padding may reach past the last column; clamped, it lands where no prompt token but the last can stand.
+        # Padding may reach past the last column; clamped, it lands where only the last prompt token can be.
         positions = (starts_P.unsqueeze(1) + cache.index[:length]).clamp_max_(cache.columns - 1)
         flat = positions.reshape(-1)
         cos = self._cos.index_select(0, flat).unsqueeze(1)

@@ -1,6 +1,6 @@
-"""Who follows a row token by token: stop strings, and callers that are told of an answer while it is sampled.
+"""Followers of a row, token by token: stop strings, and callers that receive an answer while it is sampled.
 
-Rows that nobody follows cost nothing here: their tokens stay in tensors until they are done.
+Rows without followers cost nothing here: their tokens stay in tensors until they are done.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ class Followers:
         return len(self._watchers.keys() | self._listeners.keys())
 
     def watch(self, job: SampleJob, watcher: StopWatcher) -> None:
-        """`job` is running, and ends where `watcher` says so."""
+        """`job` is running, and ends where `watcher` finds a stop string."""
         self._watchers[job] = watcher
 
     def listen(self, job: SampleJob, on_tokens: OnTokens) -> None:
-        """`job`, which may have to wait, is told of to `on_tokens`."""
+        """`on_tokens` receives the tokens of `job`, which may still be waiting."""
         self._listeners[job] = on_tokens
 
     def forget(self, job: SampleJob) -> None:
@@ -55,7 +55,7 @@ class Followers:
         return done
 
     def _fail(self, job: SampleJob, error: Exception) -> None:
-        """What follows one row fails for that row alone: its caller is told, and then gives the row up."""
+        """An error of a follower fails its row alone: the row's caller receives it, and cancels the row."""
         self.forget(job)
         if not job.waiter.done():
             job.waiter.set_exception(error)

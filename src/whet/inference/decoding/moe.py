@@ -1,4 +1,4 @@
-"""Mixtures of experts: which experts a token goes to, and what they make of it. Engine and learner compute it alike.
+"""Mixtures of experts: which experts a token goes to, and their output. Engine and learner share this code.
 
     p = softmax(x @ router)              over all experts
     chosen = the K largest p             w = p[chosen], divided by their sum where the model says so

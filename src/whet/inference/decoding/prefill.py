@@ -39,7 +39,7 @@ def fills_of(wave: list[Admission]) -> list[Fill]:
 
 
 def waves(admissions: list[Admission]) -> list[list[Admission]]:
-    """Admissions in the order they must be filled: who copies from another newcomer comes a wave after it."""
+    """Admissions in the order they must be filled: a copy from another admission comes one wave later."""
     level: dict[int, int] = {}
     found: list[list[Admission]] = []
     for admission in admissions:

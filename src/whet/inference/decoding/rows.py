@@ -1,7 +1,8 @@
 """What a decode step needs to know of every slot, as tensors: its tokens so far, its random numbers, where it ends.
 
 Everything a row draws stays in these tensors until the row is done, so a step costs no Python work per row. A row that
-is not running stands still: it is computed along with the others, writes where nothing is kept, and is never done.
+is not running keeps its position: it is computed along with the others, writes where nothing is kept, and is never
+done.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ class BatchRows:
         self._cuts.min_p_B[slots] = self._column([float(p.min_p) for p in params])
 
     def stop(self, slots: list[int]) -> None:
-        """These rows are done: they stand still from now on."""
+        """These rows are done: they keep their positions."""
         index = torch.tensor(slots, dtype=torch.long, device=self._device)
         self._advance_S[index] = 0
         self._last_S[index] = _NEVER
@@ -133,7 +134,7 @@ class BatchRows:
         return None if self._cuts_off else Cuts(cuts.top_k_B[:rows], cuts.top_p_B[:rows], cuts.min_p_B[:rows])
 
     def next_places(self, rows: int) -> Tensor:
-        """Where the tokens fed next stand in the flattened `[S * T]` tensors; the token drawn goes one further."""
+        """Where the tokens fed next are in the flattened `[S * T]` tensors; the token drawn goes one further."""
         return self._offset_S[:rows] + self.position_S[:rows]
 
     def advance(self, places_B: Tensor, drawn: Drawn) -> Tensor:

@@ -69,7 +69,7 @@ def draw(
     greedy_B: Tensor | None = None,
     cuts: Cuts | None = None,
 ) -> Drawn:
-    """Draw a token a row; `None` stands for temperature 1, no greedy row, no cut."""
+    """Draw a token a row; `None` means temperature 1, no greedy row, no cut."""
     if inverse_temperature_B is not None:
         logits_BV = logits_BV * inverse_temperature_B.unsqueeze(1)
     probs_BV = logits_BV.softmax(-1)

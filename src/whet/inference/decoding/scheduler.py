@@ -1,9 +1,9 @@
-"""Who decodes where: the state of continuous batching, without tensors and without asyncio.
+"""Which request decodes in which slot: the state of continuous batching, without tensors and without asyncio.
 
 A *job* waits, runs in a cache slot, and ends. Slots are in one of three states:
 
     free ──admit──▶ running ──finish──▶ parked (a rollout's keys and values, kept for its next turn)
-      ▲                │ cancel            │ admit (same rollout: goes on where it ended)
+      ▲                │ cancel            │ admit (same rollout: continues where it ended)
       └────────────────┴──── release, eviction (oldest first), new weights ◀┘
 
 Jobs are admitted in order of arrival and never overtake one another, so the same requests in the same order meet the
@@ -23,12 +23,12 @@ from whet.inference.decoding.kv_width import rounded
 from whet.inference.protocol import SampleRequest, VersionRun
 
 _TOO_WIDE = 2
-"""Columns kept from earlier requests, as a multiple of what is needed now, beyond which they are given up."""
+"""Columns kept from earlier requests, as a multiple of what is needed now, beyond which they are freed."""
 
 
 @dataclass(slots=True, eq=False)
 class LoadedAdapter:
-    """An adapter beside the engine's own weights. Jobs hold on to it, so with them it outlives its being unloaded."""
+    """An adapter in addition to the engine's own weights. Jobs hold a reference, so it lives until they end."""
 
     name: str
     version: int
@@ -150,7 +150,7 @@ class Scheduler:
         slot.state, slot.ids, slot.parked_at = "parked", ids, self._clock
 
     def cancel(self, job: SampleJob) -> None:
-        """Forget a job wherever it stands; unknown jobs are ignored."""
+        """Forget a job, waiting or running; unknown jobs are ignored."""
         if job.slot is not None:
             self._free(self.slots[job.slot])
             job.slot = None

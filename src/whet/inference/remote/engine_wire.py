@@ -1,9 +1,9 @@
-"""How an engine is spoken to over HTTP: what requests and answers look like as JSON, on both sides.
+"""The HTTP protocol of an engine: requests and answers as JSON, for both sides.
 
 `/v1/completions` is vLLM's where it takes a prompt as token ids and returns token ids. Beyond it a request may name its
-group and its rollout, and a choice says which policy version sampled its tokens, in runs of `[version, count]`. What
-only the owner of an engine asks (`/weights`, `/release`, `/adapters/unload`, `/facts`) is whet's own. Numbers survive
-bit by bit: JSON as Python writes it holds a float exactly.
+group and its rollout, and a choice has the policy version that sampled its tokens, in runs of `[version, count]`. What
+only the owner of an engine requests (`/weights`, `/release`, `/adapters/unload`, `/facts`) is whet's own. Numbers
+survive bit by bit: JSON as Python writes it holds a float exactly.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from whet.inference.protocol import Sample, SampleRequest, SamplingParams, Versi
 from whet.inference.token_sets import TokenSets
 
 KEY_HEADER = "x-whet-key"
-_TOLD: dict[str, type[Exception]] = {
+_BY_TYPE: dict[str, type[Exception]] = {
     error.__name__: error for error in (ModelError, OverlongPromptError, RequestRefusedError, ModelLoadError)
 }
 """Errors that arrive as what they are. Others of a request arrive as `ModelError`."""
@@ -95,7 +95,7 @@ class Facts(StrictModel):
 
 
 def completion_of(request: SampleRequest, *, stream: bool) -> dict[str, Any]:
-    """The body that asks for `request`; what is as `EngineCompletionBody` has it is left out."""
+    """The body of `request`; fields with the defaults of `EngineCompletionBody` are left out."""
     params = request.params
     body: dict[str, Any] = {"prompt": request.prompt_ids, "max_tokens": params.max_tokens}
     given = {
@@ -165,15 +165,15 @@ def _decoded(data: str, dtype: str) -> NDArray[Any]:
 
 
 def failure_of(error: Exception) -> dict[str, Any]:
-    """The answer to a request that failed with an error which its sender can be told."""
+    """The answer to a request that failed with an error that may be shown to its sender."""
     return {"error": {"type": type(error).__name__, "message": str(error)}}
 
 
 def error_in(answer: Any) -> Error | WhetError:
     """The error that `failure_of` wrote."""
     try:
-        said = answer["error"]
-        kind, message = _TOLD.get(said["type"], ModelError), str(said["message"])
+        sent = answer["error"]
+        kind, message = _BY_TYPE.get(sent["type"], ModelError), str(sent["message"])
     except (KeyError, TypeError):
         return ModelError(f"the engine answered what is no answer: {str(answer)[:200]}")
     error = kind(message)

@@ -39,8 +39,8 @@ class HttpPool:
         self._open: set[_Connection] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    async def ask(self, method: str, path: str, body: bytes = b"", on_body: OnBody | None = None) -> Answer:
-        """The answer to one request. With `on_body` the body of an answer of status 200 is told in pieces instead.
+    async def request(self, method: str, path: str, body: bytes = b"", on_body: OnBody | None = None) -> Answer:
+        """The answer to one request. With `on_body` the body of an answer of status 200 is passed on in pieces instead.
 
         Raises `ConnectionError` where the server cannot be reached or goes away before it has answered. What `on_body`
         raises ends the request.
@@ -59,7 +59,7 @@ class HttpPool:
             self._open.add(connection)
         head = f"{method} {path} HTTP/1.1\r\ncontent-length: {len(body)}\r\n".encode("ascii")
         try:
-            answer = await connection.ask(head + self._head + b"\r\n" + body, on_body)
+            answer = await connection.request(head + self._head + b"\r\n" + body, on_body)
         except BaseException:
             self._open.discard(connection)
             connection.close()
@@ -68,7 +68,7 @@ class HttpPool:
         return answer
 
     def close(self) -> None:
-        """Give up what is asked and close every connection."""
+        """Cancel all requests and close every connection."""
         if self._loop is not None and not self._loop.is_closed():
             for connection in self._open:
                 connection.close()
@@ -86,7 +86,7 @@ class _Connection(asyncio.Protocol):
         self._pieces: list[bytes] = []
         self._on_body: OnBody | None = None
 
-    async def ask(self, request: bytes, on_body: OnBody | None) -> Answer:
+    async def request(self, request: bytes, on_body: OnBody | None) -> Answer:
         assert self._transport is not None
         if self.lost:
             raise ConnectionError("the connection was closed")
@@ -111,7 +111,7 @@ class _Connection(asyncio.Protocol):
         self.fail(ConnectionError(str(error) if error else "the connection was closed"))
 
     def data_received(self, data: bytes) -> None:
-        if self._waiter is None:  # nobody has asked
+        if self._waiter is None:  # no request is in progress
             self.close()
             return
         try:

@@ -1,8 +1,8 @@
-"""`RemoteEngine`: an `Engine` that runs in another process of this host, asked over HTTP on a Unix socket.
+"""`RemoteEngine`: an `Engine` that runs in another process of this host, over HTTP on a Unix socket.
 
-The server is `whet.gateway.engine_server`, the words of both are in `engine_wire.py`. A request that is cancelled
-closes its connection, and its row in the engine is free. Weights travel as a path: the file lies in memory that both
-share. How long an answer may take depends on the model; whoever asks sets a limit (a run's is its watchdog).
+The server is `whet.gateway.engine_server`, the protocol is in `engine_wire.py`. A request that is cancelled
+closes its connection, and its row in the engine is free. Weights travel as a path: the file is in memory that both
+share. How long an answer may take depends on the model; the caller sets a limit (a run's is its watchdog).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class RemoteEngine:
         version: int = 0,
         gone: Callable[[str], Exception] = EndpointDownError,
     ) -> None:
-        """Connects when it is first asked something.
+        """Connects with the first request.
 
         Args:
             socket: the Unix socket that the engine's server listens on.
@@ -68,12 +68,12 @@ class RemoteEngine:
         return Facts.model_validate(await self._ask("/facts"))
 
     async def close(self) -> None:
-        """Give up what is asked. The engine itself belongs to whoever started it."""
+        """Cancel all requests. The engine itself belongs to the process that started it."""
         self._pool.close()
 
     async def _ask(self, path: str, body: bytes = b"", on_body: Callable[[bytes], None] | None = None) -> Any:
         try:
-            answer = await self._pool.ask("POST", path, body, on_body)
+            answer = await self._pool.request("POST", path, body, on_body)
         except ConnectionError as error:
             raise self._gone(str(error)) from None
         if answer.status == 200 and on_body is not None:
@@ -98,11 +98,11 @@ class _TokenStream:
     def feed(self, data: bytes) -> None:
         *events, self._rest = (self._rest + data).split(b"\n\n")
         for event in events:
-            said = json.loads(event.removeprefix(b"data: "))
-            if "token_ids" in said:
-                self._on_tokens(said["token_ids"])
+            piece = json.loads(event.removeprefix(b"data: "))
+            if "token_ids" in piece:
+                self._on_tokens(piece["token_ids"])
             else:
-                self._last = said
+                self._last = piece
 
     def sample(self) -> Sample:
         if self._last is None:

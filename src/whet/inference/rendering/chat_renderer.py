@@ -92,9 +92,9 @@ class ChatRenderer:
             try:
                 return list(renderer.render_ids(native, tools=_native_tools(tools), add_generation_prompt=open_turn))
             except (TemplateError, *_OF_ODD_VALUES) as error:
-                said = " ".join(str(error).split())
+                reason = " ".join(str(error).split())
                 raise RequestRefusedError(
-                    f"the chat template of this model refuses the conversation: {said}"
+                    f"the chat template of this model refuses the conversation: {reason}"
                 ) from error
 
         return self._once("prompt", messages, tools, enable_thinking, open_turn, make=ids)
@@ -111,8 +111,8 @@ class ChatRenderer:
     ) -> list[int] | None:
         """Ids of the next prompt, beginning with `prompt_ids + completion_ids`; None where that cannot be.
 
-        `conversation` is what those ids say, as messages; of it only the calls that `new_messages` answer are looked
-        at. An answer that was cut off is closed first.
+        `conversation` is those ids as messages; of it only the calls that `new_messages` answer are used. An answer
+        that was cut off is closed first.
         """
         calls = _calls_answered(conversation, new_messages)
         asking = {"role": "assistant", "tool_calls": calls}
@@ -161,7 +161,7 @@ class ChatRenderer:
         return AnswerReader(self._futures[enable_thinking], answers, prompt_ids, _native_tools(tools), stops)
 
     def parse_text(self, completion_ids: list[int]) -> str:
-        """What plain text goes on with: the sampled ids to the letter, without the stop that ends them."""
+        """The continuation of plain text: the sampled ids unchanged, without the stop that ends them."""
         ends = completion_ids[-1:] and completion_ids[-1] in self.stop_token_ids
         return self.decode(completion_ids[:-1] if ends else completion_ids)
 
@@ -184,8 +184,8 @@ class ChatRenderer:
     ) -> list[int] | None:
         """What a renderer of the package writes after an answer whose last id is `last` (None: it was cut off).
 
-        It is asked for what follows a plain answer: in the formats it knows, that depends on how an answer was closed
-        and on nothing else. Asked about the answer that was sampled, it would re-open or re-close some.
+        It is given a plain answer instead of the sampled one: in the formats it knows, that depends on how an answer
+        was closed and on nothing else. Given the sampled answer, it would re-open or re-close some.
         """
         ids = self._bridge([], added, tools, thinking)
         if ids is not None and last in (None, ids[0]):
@@ -240,7 +240,7 @@ class ChatRenderer:
             alone = renderer.render_ids([*_ASKED, answer], tools=given)
             whole = renderer.render_ids([*_ASKED, answer, *added], tools=given, add_generation_prompt=True)
         except ValueError:
-            return None  # the format cannot say this at all
+            return None  # the format cannot express this at all
         header = len(renderer.render_ids(_ASKED, tools=given, add_generation_prompt=False))
         end = max((i for i, token in enumerate(alone) if token in self.stop_token_ids and i >= header), default=None)
         if end is None or alone[: end + 1] != whole[: end + 1]:
@@ -255,7 +255,7 @@ class ChatRenderer:
         tools: Sequence[Tool] | None,
         thinking: bool | None,
     ) -> list[int] | None:
-        """What a template nobody knows writes after an answer, as far as that can be proved."""
+        """What an unknown template writes after an answer, as far as that can be proved."""
         options = {} if thinking is None else {"enable_thinking": thinking}
         stops = {self.decode([stop]): stop for stop in self.stop_token_ids}
         found = text_after_answer(
@@ -272,7 +272,7 @@ class ChatRenderer:
         return ids[1:] if last is not None else ids
 
     def _once(self, *key: Any, make: Callable[[], _Ids]) -> _Ids:
-        """What `make` gives, made once for equal keys: the rollouts of a group say much that is the same."""
+        """The result of `make`, made once for equal keys: the rollouts of a group have much in common."""
         name = json.dumps(key, default=str)
         # In this order, so that threads may come here at the same time.
         if (ids := self._remembered.get(name, _UNKNOWN)) is _UNKNOWN:
@@ -293,7 +293,7 @@ class ChatRenderer:
 
 
 def is_plain_text(messages: Messages) -> bool:
-    """Whether a prompt is text to go on with, outside any chat format."""
+    """Whether a prompt is text to continue, outside any chat format."""
     return bool(messages) and all(message["role"] == "text" for message in messages)
 
 
@@ -321,7 +321,7 @@ def _native_call(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_arguments(calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """For where what they ask for does not matter; what a model wrote may be no JSON."""
+    """The calls with empty arguments: those that a model wrote may not be JSON."""
     return [{**call, "function": {**call["function"], "arguments": {}}} for call in calls]
 
 

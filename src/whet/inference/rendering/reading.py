@@ -2,7 +2,7 @@
 
 * Content and reasoning are without the whitespace around them. Formats differ in this, some also by whether the answer
   was cut off; an answer that arrives token by token could then not be shown before its end.
-* Nothing that was said is taken back: where the package forgets what came before a marker out of place, it stays, and
+* No text is lost: where the package forgets what came before a marker out of place, it stays, and
   the marker is text like any other. Calls that cannot be read stay in the content, as the model wrote them.
 """
 
@@ -18,7 +18,7 @@ from renderers import Renderer, ToolCallParseStatus
 from whet.types import AssistantMessage, ToolCall
 
 _FORGETS = {"gemma4": "<|channel>", "inkling": "<|content_thinking|>", "llama-3": "<|end_header_id|>"}
-"""The marker before which a format's parser forgets what was said: an open thought, a header."""
+"""The marker at which a format's parser drops the text before it: an open thought, a header."""
 _READABLE = (ToolCallParseStatus.OK, ToolCallParseStatus.UNKNOWN_TOOL)
 
 
@@ -56,8 +56,8 @@ class AnswerFormat:
     def _with_text(self, read: Reading, ids: list[int]) -> Reading:
         message = read.message
         content = f"{message.content}{self._decode(ids)}".strip()
-        said = AssistantMessage(content, tool_calls=message.tool_calls, reasoning_content=message.reasoning_content)
-        return Reading(said, read.calls)
+        stripped = AssistantMessage(content, tool_calls=message.tool_calls, reasoning_content=message.reasoning_content)
+        return Reading(stripped, read.calls)
 
     def _read(self, ids: list[int], prompt_ids: list[int] | None, tools: Any, call_ids: str) -> Reading:
         parsed = self.package.parse_response(ids, tools=tools, prompt_ids=prompt_ids)
@@ -72,12 +72,12 @@ class AnswerFormat:
             else:
                 content += call.raw
         reasoning = parsed.reasoning_content
-        said = AssistantMessage(
+        stripped = AssistantMessage(
             content.strip(),
             tool_calls=calls or None,
             reasoning_content=None if reasoning is None else reasoning.strip(),
         )
-        return Reading(said, len(parsed.tool_calls))
+        return Reading(stripped, len(parsed.tool_calls))
 
 
 def _goes_on(before: Reading, after: Reading) -> bool:

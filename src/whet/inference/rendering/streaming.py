@@ -1,9 +1,9 @@
-"""An answer as it is sampled: ids in, and of its reasoning and content whatever no later id can change.
+"""An answer while it is sampled: ids in; out of its reasoning and content, all that no later id can change.
 
 The finished message is read by one parser (`reading.py`); nothing here reads a format a second time. Between two
 markers of a format (a thought's end, a call's begin) text is added to one field, and only what markers do has to be
 known. That is tried out, once for each order of markers that occurs: `Futures` has the parser read short made-up
-answers with those markers, and asks which field text is added to, and whether that is still there after any one or two
+answers with those markers, and notes which field text is added to, and whether that is still there after any one or two
 markers more. Where it is not, as behind the begin of a call, text is held back until the answer is finished.
 
 Also held back: whitespace that may be the end, characters of which not all bytes are there, and text that may become a
@@ -42,7 +42,7 @@ _PROMPT_TAIL = 256
 
 
 class Futures:
-    """What markers do in one format, as far as it has been asked. Shared by all answers of that format."""
+    """What markers do in one format, as far as it was tried. Shared by all answers of that format."""
 
     def __init__(self, answers: AnswerFormat, tokenizer: Any) -> None:
         self._answers, self._tokenizer = answers, tokenizer
@@ -164,16 +164,16 @@ class TextSoFar:
 
 
 class TextReader:
-    """Plain text that goes on: it is told as it is, up to a stop."""
+    """Plain text that is continued: streamed unchanged, up to a stop."""
 
     def __init__(self, decode: Callable[[list[int]], str], stops: tuple[str, ...], stop_ids: Sequence[int]) -> None:
-        self._text, self._said, self._told = TextSoFar(decode), "", 0
+        self._text, self._said, self._streamed = TextSoFar(decode), "", 0
         self._stops, self._stop_ids = tuple(stop for stop in stops if stop), frozenset(stop_ids)
 
     def feed(self, ids: list[int]) -> Delta:
         self._said += "".join(self._text.push(token) for token in ids if token not in self._stop_ids)
         sure = _without_begun(cut_at_stop(self._said, self._stops), self._stops)
-        new, self._told = sure[self._told :], max(self._told, len(sure))
+        new, self._streamed = sure[self._streamed :], max(self._streamed, len(sure))
         return Delta(content=new)
 
 
@@ -195,7 +195,7 @@ class AnswerReader:
         self._in_thought = futures.begins_in_thought(prompt_ids)
         self._ids: list[int] = []
         self._markers: tuple[str | int, ...] = ()
-        self._told: dict[Field, str] = {"reasoning": "", "content": ""}
+        self._streamed: dict[Field, str] = {"reasoning": "", "content": ""}
         self._over = not futures.exact
         self._field: Field | None = None
         self._before = ""  # text of the field before the last marker
@@ -252,13 +252,13 @@ class AnswerReader:
         before = before[: len(before) - len(since)]
         if before.strip() and self._markers[:1] == self._markers[-1:]:
             self._over = True  # a marker as text at the very beginning, which may be that of a header
-        # What stands before can be put together with what follows where that is all that decoding does.
+        # What comes before can be put together with what follows where that is all that decoding does.
         elif not before.endswith(_HALF) and (self._futures.joins or not before.strip()):
             self._field, self._before, self._since = field, before, since
 
     def _new(self) -> Delta:
         field = self._field
-        if field is None or (field == "reasoning" and self._told["content"]):
+        if field is None or (field == "reasoning" and self._streamed["content"]):
             return Delta()
         text = f"{self._before}{self._since}".lstrip()
         ends = self._futures.text_markers
@@ -266,11 +266,11 @@ class AnswerReader:
             if text.startswith("{") and self._futures.reads_json_as_call:
                 return Delta()
             text, ends = cut_at_stop(text, self._stops), (*ends, *self._stops)
-        text, told = _without_begun(text, ends).rstrip(), self._told[field]
-        if len(text) <= len(told) or not text.startswith(told):
+        text, streamed = _without_begun(text, ends).rstrip(), self._streamed[field]
+        if len(text) <= len(streamed) or not text.startswith(streamed):
             return Delta()
-        self._told[field] = text
-        new = text[len(told) :]
+        self._streamed[field] = text
+        new = text[len(streamed) :]
         return Delta(reasoning=new) if field == "reasoning" else Delta(content=new)
 
 

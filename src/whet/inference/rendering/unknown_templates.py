@@ -1,7 +1,7 @@
-"""What a chat template that nobody knows writes after an answer, where that can be proved.
+"""What an unknown chat template writes after an answer, where that can be proved.
 
 A template is text with holes; it says nothing of where an answer ends. So it is tried out: it renders a made-up
-conversation whose answer is a marker, with the new messages after it and without. What stands behind the marker is
+conversation whose answer is a marker, with the new messages after it and without. What comes after the marker is
 what follows an answer, and it can be put behind any ids that were sampled, provided that
 
 * the marker is there once, with the conversation before it rendered as it was when there was nothing after it, so the

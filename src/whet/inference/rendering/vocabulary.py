@@ -1,4 +1,4 @@
-"""The text of single tokens, for people who look at them. Needs neither torch nor the model's weights."""
+"""The text of single tokens, for display. Needs neither torch nor the model's weights."""
 
 from __future__ import annotations
 

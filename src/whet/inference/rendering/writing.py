@@ -1,4 +1,4 @@
-"""What a model samples to say a given message: the reverse of `reading.py`, for demonstrations that somebody wrote.
+"""The ids that a model would sample for a given message: the reverse of `reading.py`, for written demonstrations.
 
 Found by rendering, never by looking for text: the prompt that an engine is given, and the same conversation with the
 answer in it. The second begins with the first; what follows, up to the token that ends a turn, is the answer.
@@ -8,8 +8,8 @@ answer in it. The second begins with the first; what follows, up to the token th
     the answer                                                                 Hello!<|im_end|>
 
 It has to read back as the message. Formats that write an empty thought before the last answer of a conversation and
-none before earlier ones have two ways to say a message without one: with `reasoning_content` absent it is said without,
-with `reasoning_content` "" it is said with the empty thought.
+none before earlier ones have two forms of a message without one: with `reasoning_content` absent it is written without,
+with `reasoning_content` "" it is written with the empty thought.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def answer_ids(
     *,
     enable_thinking: bool | None = None,
 ) -> list[int]:
-    """The ids that say `answer` after `conversation`, the token that ends the turn included.
+    """The ids of `answer` after `conversation`, the token that ends the turn included.
 
     Raises `ModelError` where the format leaves no exact answer: it writes something else before an answer than it opens
     a turn with, leaves out part of the message, ends answers with nothing that can be seen, or the message itself holds
@@ -134,10 +134,10 @@ def _has_thought(answer: AssistantMessage) -> bool:
 
 
 def _refuse_an_end_inside(renderer: ChatRenderer, answer: AssistantMessage) -> None:
-    said = [_content(answer), str(answer.get("reasoning_content") or "")]
-    said += [f"{call['name']} {call['arguments']}" for call in answer.get("tool_calls") or []]
+    texts = [_content(answer), str(answer.get("reasoning_content") or "")]
+    texts += [f"{call['name']} {call['arguments']}" for call in answer.get("tool_calls") or []]
     for stop in renderer.stop_token_ids:
-        if (end := renderer.decode([stop])) and any(end in text for text in said):
+        if (end := renderer.decode([stop])) and any(end in text for text in texts):
             raise ModelError(f"an assistant message holds {end!r}, which ends a turn; take it out of the text")
 
 

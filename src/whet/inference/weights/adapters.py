@@ -1,4 +1,4 @@
-"""LoRA adapters: read from the directories that PEFT writes, merged onto a model, or packed to stand beside it.
+"""LoRA adapters: read from the directories that PEFT writes, merged onto a model, or packed to be served with it.
 
 Supported is what `peft` calls plain LoRA on linear layers: any rank and alpha, also by module (`rank_pattern`,
 `alpha_pattern`), and rank-stabilised scaling; dropout is for training and ignored. An adapter that is more than that is
@@ -167,7 +167,7 @@ class _Fusion(NamedTuple):
 def pack_adapter(
     directory: Path, named: Mapping[str, Tensor], arch: Architecture, *, dtype: torch.dtype, device: torch.device
 ) -> PackedAdapter:
-    """An adapter to stand beside the packed weights of `named`. Raises `ModelLoadError` where it cannot.
+    """An adapter to be served with the packed weights of `named`. Raises `ModelLoadError` where it cannot.
 
     Constants are folded in as `weights.pack` folds them into the base, in float32 and rounded once.
     """

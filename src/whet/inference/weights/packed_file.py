@@ -1,15 +1,15 @@
-"""Packed weights as a file that a learner leaves for engines of its host: mapped into memory, and used as they lie.
+"""Packed weights as a file that a learner leaves for engines of its host: mapped into memory, and used in place.
 
     packed tensors, each from a multiple of 64 bytes on │ where they are, as JSON │ length of the JSON │ `_ENDING`
 
-An engine that takes such weights neither copies nor computes anything, so next to nothing stands in the way of the
-thread that decodes: it maps the file and looks the tensors up. All engines of a host and the learner share one copy.
+An engine that takes such weights neither copies nor computes anything, so the decoding thread is hardly
+delayed: it maps the file and looks the tensors up. All engines of a host and the learner share one copy.
 The alignment is the one that torch gives its own tensors: matrix products may round otherwise on others. The table
-stands at the end, so that the learner can write one layer after the other.
+is at the end, so that the learner can write one layer after the other.
 
-A learner writes into the file that nobody reads any more, instead of into a new one, and an engine keeps what it has
+A learner writes into the file that no engine reads any more, instead of into a new one, and an engine keeps what it has
 mapped: so in the long run two files go back and forth, and the system neither clears nor maps nor gives back a page,
-which at gigabytes would take as long as a decode step, and slow those of the time down. Who reads a file holds a shared
+which at gigabytes would take as long as a decode step, and slow those of the time down. A reader holds a shared
 lock on it for as long as one of its tensors lives, also where the engine is behind, or another one reads as well; the
 learner takes only files that it can lock for itself. Locks end with their process.
 
@@ -58,9 +58,9 @@ def write_packed(path: Path, tensors: Iterable[tuple[str, Tensor]]) -> None:
 
 
 def take_unread(path: Path, to: Path) -> bool:
-    """Rename a file that nobody reads, to be written anew; False for one that somebody does.
+    """Rename a file without readers, to be written anew; False for one that is being read.
 
-    Whoever has opened it, and not locked it yet, finds that its name is gone.
+    A process that has opened it, and not locked it yet, finds that its name is gone.
     """
     with path.open("rb") as file:
         try:

@@ -23,16 +23,16 @@ class WeightLoader:
     """Weights for an engine of this architecture, dtype and device. `base` is what adapters are put onto."""
 
     def __init__(self, arch: Architecture, base: NamedWeights, *, dtype: torch.dtype, device: torch.device) -> None:
-        self.base: NamedWeights | None = base  # None: what came was packed, and adapters have nothing to stand on
+        self.base: NamedWeights | None = base  # None: the weights were packed, and no adapter can be added
         self._arch, self._dtype, self._device = arch, dtype, device
-        # On a GPU new weights arrive beside the steps, and in memory that goes from old ones to the next.
+        # On a GPU new weights are copied concurrently with the steps, into memory that old weights have freed.
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._mappings = Mappings()  # of what came packed
 
     def read(self, update: WeightUpdate, in_use: PackedWeights) -> tuple[NamedWeights | None, PackedWeights]:
         """The next `base`, and what to sample with. Raises `ModelLoadError` for what cannot be read or put together.
 
-        `in_use` says what packed weights have to look like.
+        `in_use` gives the names, shapes and dtypes that packed weights must have.
         """
         if update.kind == "packed":
             return None, self._arrived(lambda: map_packed(update.path, in_use, self._mappings))
@@ -43,7 +43,7 @@ class WeightLoader:
         return base, self.pack(merge_adapter(base, update.path))
 
     def read_adapter(self, directory: Path) -> PackedAdapter:
-        """An adapter that stands beside the base."""
+        """An adapter to be served with the base."""
         return pack_adapter(directory, self._named(), self._arch, dtype=self._dtype, device=self._device)
 
     def pack(self, named: NamedWeights) -> PackedWeights:
@@ -55,7 +55,7 @@ class WeightLoader:
         return self.base
 
     def _arrived(self, read: Callable[[], PackedWeights]) -> PackedWeights:
-        """What `read` gives, once it is there: a GPU's copies go on while decode steps do."""
+        """What `read` returns, once it is complete: a GPU copies concurrently with decode steps."""
         with torch.cuda.stream(self._stream):
             weights = read()
         if self._stream is not None:
