@@ -1,4 +1,4 @@
-"""A real HTTP server on loopback that answers as it is told and remembers what it was asked."""
+"""A real HTTP server on loopback that gives scripted answers and records requests."""
 
 from __future__ import annotations
 

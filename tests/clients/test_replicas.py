@@ -11,7 +11,7 @@ from whet.types import UserMessage
 
 
 class Replica(whet.ScriptedClient):
-    """Answers with its name, unless it is told to fail."""
+    """Answers with its name, unless it is set to fail."""
 
     def __init__(self, name: str) -> None:
         super().__init__(self.answer)

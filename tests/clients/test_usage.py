@@ -1,4 +1,4 @@
-"""Who is charged for what a model uses: the rollouts that it judges, and whoever counts what everything costs."""
+"""What the usage of a model is charged to: the rollouts that it judges, and the open `spending()`."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ _spec.loader.exec_module(_running)
 
 
 class Model(ScriptedClient):
-    """Says what it is told to say next, and remembers what it was shown."""
+    """Returns the next answer it was given, and records its prompts."""
 
     def __init__(self):
         super().__init__(self.answer)

@@ -1,4 +1,4 @@
-"""Adapters beside a served model: named, loaded, unloaded, refused. The model is whet/tiny, the adapters are PEFT's."""
+"""Adapters of a served model: named, loaded, unloaded, refused. The model is whet/tiny, the adapters are PEFT's."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Agents that nobody here wrote, from PyPI, as commands in a sandbox.
+"""Agents of other projects, from PyPI, as commands in a sandbox.
 
 Set WHET_TEST_AGENTS=1 to run them: their packages are downloaded the first time.
 """

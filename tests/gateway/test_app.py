@@ -1,4 +1,4 @@
-"""Keys, failures, clients that leave, figures: what the gateway does besides answering."""
+"""Keys, failures, clients that leave, figures: what the gateway does apart from answering."""
 
 import asyncio
 

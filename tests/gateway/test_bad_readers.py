@@ -22,7 +22,7 @@ CONTEXT = 4096
 
 @pytest.fixture(scope="module")
 def policy(tmp_path_factory):
-    """A model with random weights: when the likeliest token is taken, it goes on until its context is full."""
+    """A model with random weights: when the likeliest token is taken, it continues until its context is full."""
     path = tmp_path_factory.mktemp("endless")
     torch.manual_seed(0)
     config = Qwen3Config(
@@ -163,7 +163,7 @@ def test_a_streamed_turn_is_recorded_as_it_was_sampled(address, gateway, policy)
             said += asked.recv(65536)
     step = session.state["trajectory"][0]
     events = [json.loads(line[6:]) for line in said.decode().split("\n") if line.startswith("data: {")]
-    told = "".join(choice["delta"].get("content", "") for event in events for choice in event["choices"])
-    assert told == step["completion"][0]["content"]
+    streamed = "".join(choice["delta"].get("content", "") for event in events for choice in event["choices"])
+    assert streamed == step["completion"][0]["content"]
     assert step["tokens"]["completion_ids"] == step["response"]["message"]["tokens"]["completion_ids"]
     assert len(step["tokens"]["completion_ids"]) == 20

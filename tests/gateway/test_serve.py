@@ -1,4 +1,4 @@
-"""`whet serve`: whom it listens to, and the tiny model through it, right to the token."""
+"""`whet serve`: which requests it accepts, and the tiny model through it, right to the token."""
 
 import asyncio
 import socket

@@ -80,7 +80,7 @@ def chat(client, **more):
 
 
 def first_then_rest(model, stream, is_first):
-    """All events of a stream; the model goes on only when the first piece has been read."""
+    """All events of a stream; the model continues only when the first piece has been read."""
     seen = []
     for event in stream:
         seen.append(event)

@@ -168,7 +168,7 @@ def test_what_is_reused_and_what_is_new_are_computed_together_in_a_narrow_cache(
 
     async def run() -> tuple[list[SampleRequest], list[Sample]]:
         seen = first.prompt_ids + (await engine.sample(first)).ids
-        # Padded to the longest of them, the turn that goes on would reach beyond the columns there are.
+        # Padded to the longest of them, the continued turn would reach beyond the columns there are.
         turn = SampleRequest(seen + list(range(30)), SamplingParams(max_tokens=3, seed=2), rollout_key="r")
         others = [
             SampleRequest(random_prompt(random.Random(i), 36, 37), SamplingParams(max_tokens=3, seed=i))

@@ -1,4 +1,4 @@
-"""An endpoint that nobody ever reached is given up after some seconds; one that was reached is waited for."""
+"""An endpoint that was never reached is given up after some seconds; one that was reached is waited for."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def free_port() -> int:
 
 @pytest.fixture
 def no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody who is not there at once is waited for."""
+    """No grace period: an endpoint that is not there at once is given up."""
     monkeypatch.setattr(first_contact, "GRACE_S", 0.0)
     for name in ("http_proxy", "https_proxy", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
@@ -130,8 +130,8 @@ def test_a_request_to_nobody_is_an_error_of_the_run_in_one_line(kind: str, free_
     (error,) = asked(url, kind=kind)
     assert isinstance(error, EndpointUnreachableError)
     assert str(error) == (
-        f"{url}/ cannot be reached: Connection refused. No server has answered there yet: check the address, or start the "
-        "server and try again."
+        f"{url}/ cannot be reached: Connection refused. No server has answered there yet: check the address, or start "
+        "the server and try again."
     )
 
 

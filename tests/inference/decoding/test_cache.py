@@ -1,4 +1,4 @@
-"""The rectangle of keys and values keeps what it is told to, and is finite everywhere."""
+"""The rectangle of keys and values keeps what it is to keep, and is finite everywhere."""
 
 from __future__ import annotations
 

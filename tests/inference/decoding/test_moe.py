@@ -35,7 +35,7 @@ def chosen_by_transformers(model: Any, ids: list[int]) -> list[np.ndarray[Any, A
 
 
 def test_samples_say_which_experts_their_tokens_went_to(checkpoints: Checkpoints) -> None:
-    """Of a group that shares its prefill, and of a later turn that goes on from what was computed."""
+    """Of a group that shares its prefill, and of a later turn that continues what was computed."""
     directory, model = checkpoints("qwen3-moe")
     engine = EmbeddedEngine.from_directory(directory, record_experts=True)
     group = [
@@ -50,7 +50,7 @@ def test_samples_say_which_experts_their_tokens_went_to(checkpoints: Checkpoints
         assert sample.experts.shape == (len(ids) - 1, 3, 2)
         np.testing.assert_array_equal(np.sort(sample.experts[:, 0]), first_layer)
         assert (sample.experts[:, 1] == -1).all()  # a dense layer
-        # Nobody reads what the last layer makes of a prompt, so there it is not computed.
+        # The last layer's output for a prompt is not used, so there it is not computed.
         drawn = len(ids) - 1 - len(sample.ids)
         np.testing.assert_array_equal(np.sort(sample.experts[drawn:, 2]), last_layer[drawn:])
         assert (sample.experts[: len(PROMPT) - 1, 2] == -1).all()

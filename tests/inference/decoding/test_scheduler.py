@@ -1,4 +1,4 @@
-"""Who decodes where: a pure state machine, tested without tensors."""
+"""Which request decodes in which slot: a pure state machine, tested without tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages to ids and back, with the tiny model's tokenizer and with templates nobody knows."""
+"""Messages to ids and back, with the tiny model's tokenizer and with unknown templates."""
 
 from __future__ import annotations
 

@@ -83,8 +83,8 @@ class ProviderClient(Client[ClientT, MessagesT, ResponseT, ToolT]):
                     return await method(*arguments, **named)
             except GivenUp as error:
                 raise EndpointUnreachableError(
-                    f"{self.base_url} cannot be reached: {error}. No server has answered there yet: check the address, or "
-                    "start the server and try again."
+                    f"{self.base_url} cannot be reached: {error}. No server has answered there yet: check the "
+                    "address, or start the server and try again."
                 ) from error
             except self._package.APIError as error:
                 ours = failure(self._package, error, self.base_url, self._advice)
