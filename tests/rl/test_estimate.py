@@ -18,12 +18,12 @@ from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config, Qwen3Mo
 
 from whet.cli.main import main
 from whet.inference.architecture import read_architecture
+from whet.rl.algorithm_config import AlgorithmConfig
 from whet.rl.config import RunConfig
 from whet.rl.data.batch import pack
 from whet.rl.data.samples import TokenSequence
 from whet.rl.estimate import estimate, lines, memory_parts, parameter_count
 from whet.rl.learner.make import make_learner
-from whet.rl.losses.config import AlgorithmConfig
 
 SIZES: dict[str, Any] = {
     "vocab_size": 512,

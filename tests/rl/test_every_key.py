@@ -24,6 +24,7 @@ import whet.rl.run
 from whet.config import all_keys
 from whet.errors import ConfigError
 from whet.inference.weights.model_weights import read_checkpoint
+from whet.rl.algorithms import LossTerms
 from whet.rl.config import INSTEAD, LATER, RunConfig, load_run_config
 from whet.rl.data.assembly import assemble
 from whet.rl.data.batch import PackedBatch
@@ -34,7 +35,6 @@ from whet.rl.learner.make import make_learner
 from whet.rl.learner.protocol import OptimParams
 from whet.rl.loop.group import Group
 from whet.rl.loop.group_runner import TrainingEnv
-from whet.rl.losses.terms import LossTerms
 from whet.rl.monitors import trackers
 from whet.rl.monitors.protocol import EvalReport, RunPlan, StepReport
 from whet.rl.monitors.redaction import Redactor
@@ -336,11 +336,16 @@ def loss_of_our_own(given: Any, config: Any) -> Any:
     return LossTerms(given.logprobs_N * config.loss_args.get("weight", 1.0))
 
 
+def advantage_of_our_own(groups: Any, *, weight: float = 1.0) -> Any:
+    return [group.rewards_G * weight for group in groups]
+
+
 def backwards(pools: Any, seed: int) -> MixedCurriculum:
     return MixedCurriculum(list(reversed(pools)), seed=seed)
 
 
 ASYNC = ("--max_async_level", "2")
+OWN_ADVANTAGE = ("--algorithm.advantage", "every_key:advantage_of_our_own")
 OWN_LOSS = ("--algorithm.loss", "every_key:loss_of_our_own")
 DIFFICULTY = ("--buffer.online_difficulty_filtering", "true")
 EVALUATING = ("--eval.interval", "1")
@@ -427,6 +432,7 @@ KEYS: dict[str, InRuns | InPart | Refused] = {
     "algorithm.entropy_coef": InPart(learned, "0.5", STEP),
     "algorithm.reference": InPart(lambda config: made(config, "make_learner")["reference"], "whet/tiny", KL),
     "algorithm.advantage": InPart(assembled, "rloo"),
+    "algorithm.advantage_args": InPart(assembled, "2", OWN_ADVANTAGE, ".weight"),
     "algorithm.reward_clip": InPart(assembled, "[0.2, 0.6]"),
     "algorithm.length_penalty": InPart(assembled, "0.1", LENGTH),
     "algorithm.length_penalty_start": InPart(assembled, "2", LENGTH),
@@ -518,6 +524,7 @@ KEYS: dict[str, InRuns | InPart | Refused] = {
 def importable() -> Any:
     """Functions here that configs name."""
     module = ModuleType("every_key")
+    module.advantage_of_our_own = advantage_of_our_own  # type: ignore[attr-defined]
     module.loss_of_our_own, module.backwards = loss_of_our_own, backwards  # type: ignore[attr-defined]
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "every_key", module)

@@ -154,8 +154,10 @@ def test_a_name_cannot_leave_the_runs_directory(load) -> None:
         ({"repetition_ngram": 3}, "repetition_penalty is 0"),
         ({"reward_clip": "[1, 0]"}, "leaves nothing between"),
         ({"reward_norm": "batch", "advantage": "grpo_std"}, "use it with grpo or rloo"),
-        ({"loss_args": "{a = 1}"}, "has constants of its own"),
+        ({"loss_args": "{a = 1}"}, "loss = masked_is does not use a"),
+        ({"advantage_args": "{a = 1}"}, "unexpected keyword argument 'a'"),
         ({"loss": "ppoo"}, "Did you mean 'ppo'?"),
+        ({"advantage": "grpo_sdt"}, "Did you mean 'grpo_std'?"),
     ],
 )
 def test_a_setting_of_the_algorithm_without_effect_or_sense_is_refused(load, settings, message) -> None:

@@ -1,7 +1,7 @@
 """`RunConfig`: one TOML shape for a local run, a cluster run and a submitted run.
 
 Strict: an unknown key, a key that would have no effect, or two that contradict are errors. Sections live next to what
-they configure (`learner/config.py`, `losses/config.py`); those that only describe a run are here.
+they configure (`learner/config.py`, `algorithm_config.py`); those that only describe a run are here.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from whet.envs.config.env_table import EnvTable
 from whet.envs.config.sections import with_files
 from whet.errors import ConfigError
 from whet.inference.protocol import GREEDY_BELOW
+from whet.rl.algorithm_config import AlgorithmConfig
 from whet.rl.data.buffer import BufferConfig
 from whet.rl.learner.config import LearnerConfig, LoraConfig, OptimizerConfig
-from whet.rl.losses.config import AlgorithmConfig
 from whet.rl.monitors.config import TrackioConfig, WandbConfig
 from whet.rl.spellings import canonical
 from whet.rl.supervision.budgets import BudgetConfig

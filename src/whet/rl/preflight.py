@@ -9,24 +9,23 @@ from whet.calls import call_all
 from whet.envs.environment import Environment
 from whet.envs.loading import load_environment
 from whet.errors import DatasetError
+from whet.rl.algorithms import check_imported
 from whet.rl.config import EnvConfig, RunConfig
 from whet.rl.loop.group_runner import TrainingEnv
 from whet.rl.sft.config import SftConfig
 from whet.rl.storage.starting_point import check_starting_point
 from whet.system import cancellation
 from whet.system.env_files import load_env_files
-from whet.tasksets.refs import resolve_function
 from whet.types import RolloutInput
 
 HeldOut = list[tuple[str, Environment]]
 
 
 def check_models(config: RunConfig) -> None:
-    """See that model, adapter and reference are there, as far as is known without a download, and the loss."""
+    """Check model, adapter and reference, as far as is known without a download, and algorithms by import path."""
     algorithm = config.algorithm
     check_starting_point(config.model, config.lora, algorithm.reference if algorithm.kl_coef else None)
-    if ":" in algorithm.loss:  # a function of the user's
-        resolve_function(algorithm.loss, "[algorithm] loss")
+    check_imported(algorithm)
 
 
 def load_environments(config: RunConfig) -> tuple[list[TrainingEnv], HeldOut]:

@@ -6,11 +6,12 @@ from typing import get_args
 import pytest
 
 from whet.errors import TrainingError
+from whet.rl.algorithm_config import AlgorithmConfig
+from whet.rl.algorithms import RewardNorm, algorithms, names_of
 from whet.rl.data.assembly import assemble, assembly_metrics, require_tokens
 from whet.rl.data.curriculum import Task
 from whet.rl.data.reward_shaping import RewardShaper
 from whet.rl.loop.group import Group
-from whet.rl.losses.config import BLIND_TO, AdvantageName, AlgorithmConfig, RewardNorm
 from whet.rubrics.rubric import Rubric
 from whet.types import State
 
@@ -118,7 +119,12 @@ def test_a_rubric_of_ones_own_may_set_advantages_of_steps_after_the_fact():
 
 @pytest.mark.parametrize(
     ("advantage", "reward_norm"),
-    [(a, norm) for a in get_args(AdvantageName) for norm in get_args(RewardNorm) if norm not in BLIND_TO.get(a, ())],
+    [
+        (name, norm)
+        for name in names_of("advantages")
+        for norm in get_args(RewardNorm)
+        if norm not in algorithms()[name].excludes_reward_norm
+    ],
 )
 def test_a_batch_is_learned_in_parts_where_that_makes_the_same_advantages_and_nowhere_else(advantage, reward_norm):
     settings = {"advantage": advantage, "reward_norm": reward_norm}

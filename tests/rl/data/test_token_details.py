@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from whet.rl.algorithm_config import AlgorithmConfig
 from whet.rl.config import load_run_config
 from whet.rl.data.assembly import assemble
 from whet.rl.data.curriculum import Task
@@ -19,7 +20,6 @@ from whet.rl.data.reward_shaping import RewardShaper
 from whet.rl.data.token_details import turn_details
 from whet.rl.learner.protocol import TokenValues
 from whet.rl.loop.group import Group
-from whet.rl.losses.config import AlgorithmConfig
 from whet.rl.run import run_training
 from whet.system.files import read_lines
 from whet.viewer.widgets.tokens import token_view

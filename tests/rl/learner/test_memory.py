@@ -6,12 +6,12 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from whet.rl.algorithm_config import LossConfig
 from whet.rl.data.batch import pack
 from whet.rl.learner.config import LoraConfig
 from whet.rl.learner.forward import logprobs
 from whet.rl.learner.forward.layout import micro_batches
 from whet.rl.learner.make import TOKEN_BUDGET
-from whet.rl.losses.config import LossConfig
 
 CROSS_ENTROPY = LossConfig(loss="cross_entropy")
 

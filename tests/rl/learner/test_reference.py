@@ -1,5 +1,9 @@
-"""The KL term holds the learner to a policy that stands still; the entropy bonus pushes it away from certainty."""
+"""The KL term holds the learner to a policy that stands still; the entropy bonus pushes it away from certainty.
 
+Estimators worked by hand: p = .5 .2, f = .25 .4, so log(p / f) = ln 2, -ln 2.
+"""
+
+import math
 import threading
 from dataclasses import replace
 
@@ -9,13 +13,16 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from whet.errors import ConfigError, ModelLoadError, TrainingError
+from whet.rl.algorithm_config import LossConfig
 from whet.rl.learner.config import LoraConfig, OptimizerConfig
 from whet.rl.learner.protocol import OptimParams
-from whet.rl.losses.config import LossConfig
-from whet.rl.losses.regularisers import kl_to_reference
+from whet.rl.learner.reference import kl_to_reference
 
 KL = LossConfig(loss="cross_entropy", kl_coef=0.5)
 LORA = LoraConfig(rank=4, alpha=8)
+P = torch.tensor([0.5, 0.2], dtype=torch.float64)
+F = torch.tensor([0.25, 0.4], dtype=torch.float64)
+LN2 = math.log(2)
 
 
 def step(learner, batch, loss=LossConfig(loss="cross_entropy")):  # noqa: B008
@@ -132,3 +139,38 @@ def test_the_entropy_bonus_is_taken_off_the_loss_and_its_gradient_raises_entropy
             p -= size * direction[name]
     moved = plain.forward_backward(batch, LossConfig(loss="cross_entropy")).sums["entropy"] - before.sums["entropy"]
     assert moved == pytest.approx(size * squared / 0.3, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "values", "gradients"),
+    [
+        ("k1", [LN2, -LN2], [LN2, -LN2]),
+        ("k2", [LN2**2 / 2, LN2**2 / 2], [LN2, -LN2]),
+        ("k3", [0.5 - 1 + LN2, 2 - 1 - LN2], [1 - 0.5, 1 - 2]),  # f / p - 1 - log(f / p); 1 - f / p
+    ],
+)
+def test_values_and_gradients_are_those_worked_by_hand(estimator, values, gradients):
+    logprobs = P.log().requires_grad_()
+    found = kl_to_reference(logprobs, F.log(), estimator)
+    found.sum().backward()
+    torch.testing.assert_close(found.detach(), torch.tensor(values, dtype=torch.float64))
+    torch.testing.assert_close(logprobs.grad, torch.tensor(gradients, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("estimator", ["k1", "k3"])
+def test_k1_and_k3_are_the_kl_on_average(estimator):
+    p, f = torch.tensor([0.7, 0.2, 0.1]), torch.tensor([0.3, 0.3, 0.4])
+    expected = (p * (p / f).log()).sum()
+    torch.testing.assert_close((p * kl_to_reference(p.log(), f.log(), estimator)).sum(), expected)
+
+
+@pytest.mark.parametrize("estimator", ["k1", "k2"])
+def test_the_gradient_of_k1_and_k2_is_that_of_the_kl_on_average(estimator):
+    """Over all tokens of a softmax, each weighed by its probability when it was drawn."""
+    logits = torch.tensor([0.4, -0.3, 0.1], dtype=torch.float64, requires_grad=True)
+    reference = torch.log_softmax(torch.tensor([0.0, 0.5, -0.2], dtype=torch.float64), -1)
+    logp = torch.log_softmax(logits, -1)
+    (expected,) = torch.autograd.grad((logp.exp() * (logp - reference)).sum(), logits, retain_graph=True)
+    drawn = logp.detach().exp()
+    (found,) = torch.autograd.grad((drawn * kl_to_reference(logp, reference, estimator)).sum(), logits)
+    torch.testing.assert_close(found, expected)

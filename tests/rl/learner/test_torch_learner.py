@@ -17,12 +17,12 @@ from whet.inference.architecture import read_architecture
 from whet.inference.token_sets import TokenSets
 from whet.inference.weights.model_weights import pack as pack_weights
 from whet.inference.weights.packed_file import map_packed
+from whet.rl.algorithm_config import LossConfig
+from whet.rl.algorithms import names_of
 from whet.rl.data.batch import pack
 from whet.rl.learner.config import OptimizerConfig
 from whet.rl.learner.forward import attention, decoder
 from whet.rl.learner.protocol import OptimParams
-from whet.rl.losses.config import LossConfig
-from whet.rl.losses.registry import LOSSES
 from whet.rl.storage.checkpoints import newest_checkpoint, save_checkpoint
 
 CROSS_ENTROPY = LossConfig(loss="cross_entropy")
@@ -166,7 +166,7 @@ def test_long_sequences_take_the_fused_attention_and_agree(make, make_rollouts, 
         torch.testing.assert_close(gradient, gradients(eager)[name], atol=2e-4, rtol=2e-4, msg=name)
 
 
-@pytest.mark.parametrize("loss", sorted(LOSSES))
+@pytest.mark.parametrize("loss", names_of("loss"))
 def test_no_loss_depends_on_micro_batches_or_on_the_order_of_sequences(make, sequences, loss):
     advantages = np.linspace(-1, 2, len(sequences))
     config = LossConfig(loss=loss)

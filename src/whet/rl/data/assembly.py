@@ -1,7 +1,7 @@
-"""Scored groups to packed tokens: every sampled token carries its rollout's advantage, or its turn's.
+"""Scored groups to packed tokens: every sampled token carries its rollout's advantage, its turn's, or its own.
 
 An environment may give turns advantages of their own (`step["advantage"]`), which nothing here changes. The turns to
-which it gave none have what `algorithm.advantage` makes of the rewards.
+which it gave none have what `algorithm.advantage` makes of the scored groups: one number for a rollout, or one a token.
 
 Where `mask_truncated` is set, rollouts that were cut off carry no loss, as in DAPO's overlong filtering (Yu et al.
 2025, arXiv:2503.14476): an answer without its end says little about the task. They still count among the rollouts of
@@ -18,12 +18,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from whet.errors import TrainingError
-from whet.rl.advantages import advantages
+from whet.rl.algorithm_config import AlgorithmConfig
+from whet.rl.algorithms import Array, ScoredGroup, advantages_of
 from whet.rl.data.batch import PackedBatch, pack
 from whet.rl.data.reward_shaping import RewardShaper, Turns
 from whet.rl.data.samples import TokenSequence, sequences_of
 from whet.rl.loop.group import Group
-from whet.rl.losses.config import AlgorithmConfig
 from whet.rubrics.rubric import own_step_advantages
 from whet.types import State
 
@@ -33,7 +33,7 @@ class Assembled:
     """What one part of an optimiser step is made of; or all of it, where it comes at once."""
 
     batch: PackedBatch
-    advantages: list[list[float]]  # of each rollout of each group
+    advantages: list[list[float]]  # of each rollout of each group; the mean of its tokens where each has its own
     sequences: list[TokenSequence]  # as sampled, those included that carry no loss
     shaping: dict[str, float]  # of what was done to rewards, means over the rollouts; empty where nothing was
     branches: list[list[int]]  # of each rollout of each group: how many of the sequences are its
@@ -46,9 +46,12 @@ def assemble(
     shaped, shaping = shaper.shape(
         [group.rewards_G for group in groups], [[sampled_ids(state) for state in group.states] for group in groups]
     )
+    scored = [ScoredGroup(rewards_G, group.states) for group, rewards_G in zip(groups, shaped, strict=True)]
     advantages_by_group = [
-        group.own_advantages_G if group.own_advantages else advantages_G
-        for group, advantages_G in zip(groups, advantages(config.advantage, shaped), strict=True)
+        list(map(np.asarray, group.own_advantages_G)) if group.own_advantages else advantages_G
+        for group, advantages_G in zip(
+            groups, advantages_of(scored, config.advantage, config.advantage_args), strict=True
+        )
     ]
     sequences: list[TokenSequence] = []
     packed: list[TokenSequence] = []
@@ -66,8 +69,8 @@ def assemble(
             sequences += found
             branches[-1].append(len(found))
             packed += map(_without_loss, found) if config.mask_truncated and state["is_truncated"] else found
-            per_sequence += _per_token(found, float(advantage), own_step_advantages(state))
-    rows = [list(map(float, advantages_G)) for advantages_G in advantages_by_group]
+            per_sequence += _per_token(found, advantage, own_step_advantages(state))
+    rows = [[float(advantage.mean()) for advantage in advantages_G] for advantages_G in advantages_by_group]
     return Assembled(pack(packed, per_sequence), rows, sequences, shaping, branches)
 
 
@@ -104,15 +107,18 @@ def _mean_of_sampled(values: Sequence[float | NDArray[np.float32]], sequences: S
     return float(np.concatenate(found).mean(dtype=np.float64))
 
 
-def _per_token(sequences: Sequence[TokenSequence], advantage: float, own: dict[int, float]) -> list[ArrayLike]:
-    """The rollout's advantage for each sequence, or one a token where turns have their own."""
-    if not own:
-        return [advantage] * len(sequences)
+def _per_token(sequences: Sequence[TokenSequence], advantage: Array, own: dict[int, float]) -> list[ArrayLike]:
+    """The rollout's advantage for each sequence, or one a token where tokens or turns have their own."""
+    if advantage.ndim == 0 and not own:
+        return [float(advantage)] * len(sequences)
+    lengths = {turn: stop - start for sequence in sequences for turn, start, stop in sequence.turns}
+    before = dict(zip(sorted(lengths), np.cumsum([0, *(lengths[turn] for turn in sorted(lengths))]), strict=False))
+    advantage_C = np.broadcast_to(advantage, sum(lengths.values()))  # of the completion tokens, turn after turn
     found: list[ArrayLike] = []
     for sequence in sequences:
-        advantages_T = np.full(len(sequence), advantage, np.float32)
+        advantages_T = np.zeros(len(sequence), np.float32)
         for turn, start, stop in sequence.turns:
-            advantages_T[start:stop] = own.get(turn, advantage)
+            advantages_T[start:stop] = own.get(turn, advantage_C[before[turn] : before[turn] + stop - start])
         found.append(advantages_T)
     return found
 

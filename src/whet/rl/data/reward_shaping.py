@@ -15,8 +15,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from whet.rl.advantages.terms import STD_FLOOR, Array
-from whet.rl.losses.config import AlgorithmConfig
+from whet.rl.algorithm_config import AlgorithmConfig
+from whet.rl.algorithms import STD_FLOOR, Array
 
 Turns: TypeAlias = Sequence[Sequence[int]]
 """The sampled ids of one rollout, turn by turn."""

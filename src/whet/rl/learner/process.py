@@ -18,9 +18,9 @@ from typing import Any, TypeVar
 
 from whet.errors import TrainingError
 from whet.inference.protocol import WeightUpdate
+from whet.rl.algorithm_config import LossConfig
 from whet.rl.data.batch import PackedBatch
 from whet.rl.learner.protocol import LossOutput, OptimOutput, OptimParams
-from whet.rl.losses import LossConfig
 from whet.rl.supervision.child_log import ChildHandler, ChildLog, tell_parent
 from whet.rl.supervision.processes import follow_parent, process_context
 from whet.system.loading_time import rare_collections

@@ -1,10 +1,20 @@
-"""The policy that a KL term holds the learner to: lent for one forward pass, never trained.
+"""The policy that a KL term holds the learner to: lent for one forward pass, never trained; and that KL.
 
     all weights   a frozen copy of the weights the learner began with: 4 more bytes a parameter
     LoRA          the base with the adapter switched off: no memory at all
     a model       another checkpoint of the same vocabulary, frozen: 4 more bytes for each of its parameters
 
-Each costs one more forward pass a step.
+Each costs one more forward pass a step. The KL is estimated per token. With p the learner's probability of the token
+that was taken and f that of the reference, x = log f - log p:
+
+    k1   log p - log f           unbiased as a value, and negative for many tokens
+    k2   x^2 / 2                 biased; its gradient, (log p - log f) grad log p, is that of the KL on policy
+    k3   exp(x) - 1 - x          unbiased as a value, never negative, little variance
+
+Differentiated directly, k1 would have a gradient of mean zero on policy. It is therefore applied as a penalty on the
+token's reward would be, by the score function: the value is k1, the gradient (log p - log f) grad log p.
+Sources: Schulman 2020, Approximating KL Divergence (the three estimators); Shao et al. 2024 (arXiv:2402.03300; k3 in
+GRPO's loss).
 """
 
 from __future__ import annotations
@@ -14,14 +24,16 @@ from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
 
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from whet.errors import ConfigError
+from whet.rl.algorithm_config import KLEstimator
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A policy to be held to."""
+    """The policy of a KL term."""
 
     lend: Callable[[], AbstractContextManager[PreTrainedModel]]  # the model, for the length of a `with` block
     replays: bool  # it takes the experts that the sampler chose, where the learner does; another model's are others
@@ -48,3 +60,12 @@ def _frozen(model: PreTrainedModel, *, replays: bool) -> Reference:
     model.requires_grad_(False)
     model.eval()
     return Reference(lambda: nullcontext(model), replays)
+
+
+def kl_to_reference(logprobs_N: Tensor, reference_logprobs_N: Tensor, estimator: KLEstimator) -> Tensor:
+    """An estimate of KL(learner || reference) for each of N tokens."""
+    if estimator == "k1":
+        gap_N = (logprobs_N - reference_logprobs_N).detach()
+        return gap_N + gap_N * (logprobs_N - logprobs_N.detach())
+    x_N = reference_logprobs_N - logprobs_N
+    return 0.5 * x_N.square() if estimator == "k2" else x_N.expm1() - x_N

@@ -26,6 +26,8 @@ from torch import Tensor, nn
 from whet.errors import RunError, TrainingError
 from whet.inference.architecture import Architecture
 from whet.inference.protocol import WeightUpdate
+from whet.rl.algorithm_config import LossConfig
+from whet.rl.algorithms import LossInputs, LossTerms, find, loss_fn
 from whet.rl.data.batch import PackedBatch
 from whet.rl.learner.config import OptimizerConfig
 from whet.rl.learner.flops import batch_flops, known_peak
@@ -34,12 +36,8 @@ from whet.rl.learner.forward.layout import TokenLayout, micro_batches
 from whet.rl.learner.forward.logprobs import Kept, token_logprobs
 from whet.rl.learner.optim import Optimizer, schedule_factor
 from whet.rl.learner.protocol import LossOutput, OptimOutput, OptimParams, TokenValues
-from whet.rl.learner.reference import Reference
+from whet.rl.learner.reference import Reference, kl_to_reference
 from whet.rl.learner.weights import Weights
-from whet.rl.losses import LossConfig
-from whet.rl.losses.registry import loss_fn
-from whet.rl.losses.regularisers import kl_to_reference
-from whet.rl.losses.terms import LossInputs, LossTerms
 
 
 class TorchLearner:
@@ -103,8 +101,7 @@ class TorchLearner:
         engines sample, which takes one more forward pass; gradients have it. Raises `TrainingError` where the loss is
         not finite, naming the rollouts; all gradients are cleared then.
         """
-        function = loss_fn(loss.loss)
-        sampled = loss.loss != "cross_entropy"
+        function, sampled = loss_fn(loss.loss), find(loss.loss, "loss").compares_with_sampler
         output = LossOutput(loss=0.0, tokens=batch.trained_tokens, peak_flops=self._peak_flops)
         seen = TokenValues(np.zeros(len(batch.ids), np.float32), np.zeros(len(batch.ids), np.bool_))
         layouts = list(micro_batches(batch, self._token_budget))

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from whet.rl.algorithm_config import LossConfig
 from whet.rl.data.batch import pack
 from whet.rl.data.metrics import utilisation
 from whet.rl.data.samples import TokenSequence
 from whet.rl.learner.protocol import Learner, LossOutput, OptimOutput, OptimParams
-from whet.rl.losses.config import LossConfig
 from whet.rl.monitors.protocol import EvalReport, Monitor, StepReport
 from whet.rl.sft.batches import Batches, Pick
 from whet.rl.sft.config import VALIDATION_LOSS, SftConfig

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from whet.rl.algorithms import algorithms
 from whet.rl.doctor.changes import calmer, larger_groups
 from whet.rl.doctor.finding import Advice, DoctorFinding
 from whet.rl.doctor.record import MIN_STEPS, OPENING, WINDOW, MetricSeries, Row, RunRecord, share
@@ -251,7 +252,8 @@ DONE = 0.9
 def no_variance(run: RunRecord) -> Iterator[DoctorFinding]:
     """Rewards inside groups are all equal: those groups have no advantage and teach nothing."""
     flat, rewards = run.series("groups/zero_variance_frac").last(), run.series("reward/mean").last(MIN_STEPS)
-    if run.setting("algorithm.advantage") == "reinforce_pp":  # rollouts are compared with the batch, not their group
+    algorithm = algorithms().get(str(run.setting("algorithm.advantage")))
+    if algorithm is not None and algorithm.needs_whole_batch:  # rollouts are compared with the batch, not their group
         return
     if len(flat) < MIN_STEPS or flat.mean < MANY_FLAT or not len(rewards) or rewards.mean > DONE:
         return

@@ -5,10 +5,10 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator
 
+from whet.rl.algorithms import algorithms
 from whet.rl.doctor.changes import lower_rate
 from whet.rl.doctor.finding import Advice, DoctorFinding, Severity, rounded
 from whet.rl.doctor.record import MIN_STEPS, MetricSeries, RunRecord
-from whet.rl.losses.config import BOUNDS
 
 MISMATCH = "sampler-learner-mismatch"
 ROUNDING = 1e-4
@@ -123,10 +123,10 @@ def clipped(run: RunRecord) -> Iterator[DoctorFinding]:
     changes = []
     if stale > 1:
         changes.append(run.change("max_async_level", 1, "newer tokens are nearer to the policy"))
-    if loss in BOUNDS:
-        sides = [
-            (f"algorithm.eps_{side}", usual) for side, usual in zip(("high", "low"), BOUNDS[loss][::-1], strict=True)
-        ]
+    known = algorithms().get(loss)
+    bounds = {} if known is None else known.loss_constants
+    if "eps_high" in bounds:
+        sides = [(f"algorithm.{key}", float(bounds[key])) for key in ("eps_high", "eps_low")]
         now = {key: float(run.setting(key, usual)) for key, usual in sides}
         if any(now[key] < usual / 2 for key, usual in sides):
             changes += [run.change(key, max(now[key], usual), "the usual room for the ratio") for key, usual in sides]

@@ -9,11 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from whet.rl.advantages.terms import STD_FLOOR, Array
+from whet.rl.algorithms import STD_FLOOR, Algorithm, Array, ScoredGroup
 
 
-def grpo_std(rewards_by_group: Sequence[Array]) -> list[Array]:
+def advantages(groups: Sequence[ScoredGroup]) -> list[Array]:
     return [
         (rewards_G - rewards_G.mean()) / (rewards_G.std(ddof=1) + STD_FLOOR) if len(rewards_G) > 1 else rewards_G * 0
-        for rewards_G in rewards_by_group
+        for rewards_G in (group.rewards_G for group in groups)
     ]
+
+
+ALGORITHM = Algorithm(
+    name="grpo_std",
+    advantages=advantages,
+    excludes_reward_norm=("group", "batch", "running"),  # it divides by a deviation itself
+)

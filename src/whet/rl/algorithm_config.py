@@ -3,37 +3,19 @@
 from __future__ import annotations
 
 import difflib
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-AdvantageName = Literal["grpo", "grpo_std", "rloo", "reinforce_pp", "max_rl"]
-LossName = Literal["masked_is", "grpo", "ppo", "cispo", "gspo", "dro", "importance_sampling", "cross_entropy"]
+from whet.rl.algorithms import KEYS, Part, RewardNorm, algorithms, find, names_of
+
 KLEstimator = Literal["k1", "k2", "k3"]
-RewardNorm = Literal["none", "group", "batch", "running"]
 
-USED_BY: dict[str, tuple[LossName, ...]] = {
-    "eps_low": ("grpo", "ppo", "cispo", "gspo"),
-    "eps_high": ("grpo", "ppo", "cispo", "gspo"),
-    "mask_threshold": ("masked_is",),
-    "mask_penalty": ("masked_is",),
-    "dro_beta": ("dro",),
-}
-"""Which losses read a constant; with another loss it would have no effect, which is refused."""
+CONSTANTS = ("eps_low", "eps_high", "mask_threshold", "mask_penalty", "dro_beta")
+"""Keys that only the losses use whose `loss_constants` name them; with another loss they are refused."""
 
-BOUNDS: dict[str, tuple[float, float]] = {
-    "grpo": (0.2, 0.2),
-    "ppo": (0.2, 0.2),
-    "gspo": (3e-4, 4e-4),
-    "cispo": (1.0, 4.0),
-}
-"""eps_low and eps_high where the config has none, from the papers. PPO: Schulman et al. 2017 (arXiv:1707.06347). GSPO:
-section 5.1 of arXiv:2507.18071; one ratio for a sequence moves far less than those of its tokens. CISPO: MiniMax-M1
-(arXiv:2506.13585) has no lower bound and tunes the upper one; ScaleRL (arXiv:2510.13786) finds largest weights of 4 to
-8 alike, here it is 5."""
-
-ONCE_WRITTEN = 0.2
-"""What configs of earlier runs hold for both, whatever their loss; as it was, it says nothing there."""
+EARLIER_BOUND = 0.2
+"""What configs of earlier runs hold for eps_low and eps_high, whatever their loss: dropped where the loss has none."""
 
 PART_OF: dict[str, str] = {
     "kl_estimator": "kl_coef",
@@ -44,15 +26,22 @@ PART_OF: dict[str, str] = {
 }
 """Settings of something that a weight of 0 switches off; they would have no effect then, which is refused."""
 
-BLIND_TO: dict[AdvantageName, tuple[RewardNorm, ...]] = {
-    "grpo_std": ("group", "batch", "running"),
-    "reinforce_pp": ("batch", "running"),
-    "max_rl": ("group", "batch", "running"),
-}
-"""Normalisations that an advantage cancels (it divides by a deviation itself), or that would leave it nothing
-(`max_rl` divides by a mean, which is 0 after them)."""
-
 INITIAL = "initial"
+"""`reference`: the weights that the run began with."""
+
+
+def _default(loss: str, constant: str) -> Any:
+    return algorithms()[loss].loss_constants[constant]
+
+
+def _known(value: str, part: Part) -> str:
+    """`value`, where it is an algorithm that has this part, or an import path."""
+    names, key = names_of(part), KEYS[part]
+    if value in names or ":" in value:
+        return value
+    near = difflib.get_close_matches(value, names, n=1, cutoff=0.6)
+    hint = f"Did you mean '{near[0]}'?" if near else f"It is one of {', '.join(names)}."
+    raise ValueError(f"there is no {key} '{value}'. {hint} One of your own is 'package.module:name'.")
 
 
 class LossConfig(BaseModel):
@@ -62,7 +51,7 @@ class LossConfig(BaseModel):
 
     loss: str = Field(
         "masked_is",
-        description=f"Loss per token: {', '.join(get_args(LossName))}; or an import path, package.module:function.",
+        description=f"Loss per token: {', '.join(names_of('loss'))}; or an import path, package.module:name.",
     )
     loss_args: dict[str, Any] = Field(default_factory=dict, description="Constants of a loss given by import path.")
     eps_low: float | None = Field(
@@ -74,9 +63,15 @@ class LossConfig(BaseModel):
     eps_high: float | None = Field(
         None, ge=0, description="Ratios are clipped this far above 1. Default: 0.2 (grpo, ppo), 4e-4 (gspo), 4 (cispo)."
     )
-    mask_threshold: float = Field(0.2, gt=0, description="Probability difference at which masked_is drops a token.")
-    mask_penalty: float = Field(1e-3, ge=0, description="Weight of (log r)^2 in masked_is.")
-    dro_beta: float = Field(0.1, ge=0, description="Weight of the quadratic term in dro.")
+    mask_threshold: float = Field(
+        _default("masked_is", "mask_threshold"),
+        gt=0,
+        description="Probability difference at which masked_is drops a token.",
+    )
+    mask_penalty: float = Field(
+        _default("masked_is", "mask_penalty"), ge=0, description="Weight of (log r)^2 in masked_is."
+    )
+    dro_beta: float = Field(_default("dro", "dro_beta"), ge=0, description="Weight of the quadratic term in dro.")
     kl_coef: float = Field(
         0.0, ge=0, description="Weight per token of the KL to the reference; 0 = none, and no reference is held."
     )
@@ -85,21 +80,26 @@ class LossConfig(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _bounds_of_the_loss(cls, data: Any) -> Any:
-        """Written out where the loss has bounds, so that a run's config says which it was trained with."""
+    def _constants_of_the_loss(cls, data: Any) -> Any:
+        """Writes the loss's constants out, so that a run's config says which it was trained with."""
         if not isinstance(data, dict):
             return data
-        given, usual = dict(data), BOUNDS.get(data.get("loss", "masked_is"))
-        for place, name in enumerate(("eps_low", "eps_high")):
-            if usual is not None and given.get(name) is None:
-                given[name] = usual[place]
-            elif usual is None and given.get(name) == ONCE_WRITTEN:
+        algorithm = algorithms().get(str(data.get("loss", "masked_is")))
+        constants = {} if algorithm is None else algorithm.loss_constants
+        given = dict(data)
+        for name in ("eps_low", "eps_high"):
+            if name not in constants and given.get(name) == EARLIER_BOUND:
                 del given[name]
+        for name, default in constants.items():
+            if name not in cls.model_fields:
+                given["loss_args"] = {name: default, **given.get("loss_args", {})}
+            elif cls.model_fields[name].default is None and given.get(name) is None:
+                given[name] = default
         return given
 
     @property
     def ratio_bounds(self) -> tuple[float, float]:
-        """Between which the loss clips ratios."""
+        """The interval that the loss clips ratios to."""
         assert self.eps_low is not None, f"{self.loss} has no bounds"
         assert self.eps_high is not None, f"{self.loss} has no bounds"
         return 1 - self.eps_low, 1 + self.eps_high
@@ -107,20 +107,17 @@ class LossConfig(BaseModel):
     @field_validator("loss")
     @classmethod
     def _known_loss(cls, value: str) -> str:
-        names = get_args(LossName)
-        if value in names or ":" in value:
-            return value
-        near = difflib.get_close_matches(value, names, n=1, cutoff=0.6)
-        hint = f"Did you mean '{near[0]}'?" if near else f"It is one of {', '.join(names)}."
-        raise ValueError(f"there is no loss '{value}'. {hint} One of your own is 'package.module:function'.")
+        return _known(value, "loss")
 
     @model_validator(mode="after")
     def _everything_has_an_effect(self) -> Self:
-        for name, losses in USED_BY.items():
-            if self.loss not in losses and self._is_set(name):
+        algorithm = algorithms().get(self.loss)
+        constants = {} if algorithm is None else algorithm.loss_constants
+        for name in CONSTANTS:
+            if name not in constants and self._is_set(name):
                 raise ValueError(f"{name} would have no effect: loss = {self.loss} does not use it")
-        if self.loss_args and ":" not in self.loss:
-            raise ValueError(f"loss_args would have no effect: loss = {self.loss} has constants of its own")
+        if algorithm is not None:
+            algorithm.check_args("loss", self.loss_args)
         for name, weight in PART_OF.items():
             if name in type(self).model_fields and self._is_set(name) and not getattr(self, weight):
                 raise ValueError(f"{name} would have no effect: {weight} is 0")
@@ -131,10 +128,15 @@ class LossConfig(BaseModel):
 
 
 class AlgorithmConfig(LossConfig):
-    """`[algorithm]`: what becomes of rewards, the advantage made of them, and the loss that it is given."""
+    """`[algorithm]`: what becomes of rewards, the advantage made of them, and the loss that uses it."""
 
-    advantage: AdvantageName = Field(
-        "grpo", description="How rewards of a group become advantages, where the environment does not set them."
+    advantage: str = Field(
+        "grpo",
+        description="How rewards of a group become advantages, where the environment does not set them: "
+        f"{', '.join(names_of('advantages'))}; or an import path, package.module:name.",
+    )
+    advantage_args: dict[str, Any] = Field(
+        default_factory=dict, description="Constants of an advantage given by import path."
     )
     reference: str = Field(
         INITIAL,
@@ -171,7 +173,20 @@ class AlgorithmConfig(LossConfig):
     @property
     def learns_in_parts(self) -> bool:
         """Whether some groups of a batch can be learned before the others are known: nothing is a mean over all."""
-        return self.advantage != "reinforce_pp" and self.reward_norm not in ("batch", "running")
+        whole = find(self.advantage, "advantages").needs_whole_batch
+        return not whole and self.reward_norm not in ("batch", "running")
+
+    @field_validator("advantage")
+    @classmethod
+    def _known_advantage(cls, value: str) -> str:
+        return _known(value, "advantages")
+
+    @model_validator(mode="after")
+    def _advantage_uses_its_constants(self) -> Self:
+        algorithm = algorithms().get(self.advantage)
+        if algorithm is not None:
+            algorithm.check_args("advantages", self.advantage_args)
+        return self
 
     @model_validator(mode="after")
     def _rewards_fit_together(self) -> Self:
@@ -188,7 +203,8 @@ class AlgorithmConfig(LossConfig):
                     f"length_penalty_start = {self.length_penalty_start} should be below length_penalty_full = "
                     f"{self.length_penalty_full}"
                 )
-        if self.reward_norm in BLIND_TO.get(self.advantage, ()):
+        algorithm = algorithms().get(self.advantage)
+        if algorithm is not None and self.reward_norm in algorithm.excludes_reward_norm:
             raise ValueError(
                 f'reward_norm = "{self.reward_norm}" would have no effect or leave nothing: advantage = '
                 f'"{self.advantage}" divides by a statistic of the rewards itself; use it with grpo or rloo'

@@ -8,11 +8,17 @@ tokens alone, whose ratios are large by noise. The penalty also holds the droppe
 Source: the default loss of prime-rl (Prime Intellect), after DPPO's binary total-variation mask.
 """
 
-from whet.rl.losses.config import LossConfig
-from whet.rl.losses.terms import LossInputs, LossTerms
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from whet.rl.algorithms import Algorithm, LossInputs, LossTerms
+
+if TYPE_CHECKING:
+    from whet.rl.algorithm_config import LossConfig
 
 
-def masked_is(inputs: LossInputs, config: LossConfig) -> LossTerms:
+def loss(inputs: LossInputs, config: LossConfig) -> LossTerms:
     log_ratio_N = inputs.log_ratio_N
     moved_N = inputs.logprobs_N.detach().exp() - inputs.sampled_logprobs_N.exp()
     advantages_N = inputs.advantages_N
@@ -23,3 +29,6 @@ def masked_is(inputs: LossInputs, config: LossConfig) -> LossTerms:
     surrogate_N = -advantages_N * log_ratio_N.masked_fill(dropped_N, 0.0).exp()
     policy_N = surrogate_N.masked_fill(dropped_N, 0.0)
     return LossTerms(policy_N + config.mask_penalty * log_ratio_N.square(), dropped_N)
+
+
+ALGORITHM = Algorithm(name="masked_is", loss=loss, loss_constants={"mask_threshold": 0.2, "mask_penalty": 1e-3})

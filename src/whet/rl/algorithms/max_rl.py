@@ -11,11 +11,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from whet.rl.advantages.terms import Array
+from whet.rl.algorithms import Algorithm, Array, ScoredGroup
 
 
-def max_rl(rewards_by_group: Sequence[Array]) -> list[Array]:
+def advantages(groups: Sequence[ScoredGroup]) -> list[Array]:
     return [
         (rewards_G - mean) / mean if (mean := rewards_G.mean()) > 0 else np.zeros_like(rewards_G)
-        for rewards_G in rewards_by_group
+        for rewards_G in (group.rewards_G for group in groups)
     ]
+
+
+ALGORITHM = Algorithm(
+    name="max_rl",
+    advantages=advantages,
+    excludes_reward_norm=("group", "batch", "running"),  # it divides by the mean, which is 0 after them
+)

@@ -4,20 +4,28 @@
     loss = -min(A s, A clip(s, 1 - eps_low, 1 + eps_high))    for each of its tokens
 
 The paper averages over sequences; here every token carries its sequence's value, so that, as in the other losses, all
-trained tokens of a batch weigh the same. Source: Zheng et al. 2025 (arXiv:2507.18071).
+trained tokens of a batch weigh the same. Source: Zheng et al. 2025 (arXiv:2507.18071); its section 5.1 has the bounds:
+one ratio for a sequence moves far less than those of its tokens.
 """
 
-import torch
+from __future__ import annotations
 
-from whet.rl.losses.config import LossConfig
-from whet.rl.losses.terms import LossInputs, LossTerms
+from typing import TYPE_CHECKING
+
+from whet.rl.algorithms import Algorithm, LossInputs, LossTerms
+
+if TYPE_CHECKING:
+    from whet.rl.algorithm_config import LossConfig
 
 
-def gspo(inputs: LossInputs, config: LossConfig) -> LossTerms:
-    sequences, sequence_N = torch.unique(inputs.sequence_N, return_inverse=True)
+def loss(inputs: LossInputs, config: LossConfig) -> LossTerms:
+    sequences, sequence_N = inputs.sequence_N.unique(return_inverse=True)
     log_ratio_N = inputs.log_ratio_N
     sums_B = log_ratio_N.new_zeros(len(sequences)).index_add(0, sequence_N, log_ratio_N)
     ratio_N = (sums_B / sequence_N.bincount(minlength=len(sequences))).exp()[sequence_N]
     plain_N = inputs.advantages_N * ratio_N
     cut_N = inputs.advantages_N * ratio_N.clamp(*config.ratio_bounds)
-    return LossTerms(-torch.minimum(plain_N, cut_N), cut_N < plain_N)
+    return LossTerms(-plain_N.minimum(cut_N), cut_N < plain_N)
+
+
+ALGORITHM = Algorithm(name="gspo", loss=loss, loss_constants={"eps_low": 3e-4, "eps_high": 4e-4})

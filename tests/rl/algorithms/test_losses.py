@@ -10,15 +10,14 @@ import torch
 from pydantic import ValidationError
 
 from whet.errors import ConfigError, TrainingError
+from whet.rl.algorithm_config import LossConfig
+from whet.rl.algorithms import LossInputs, LossTerms, loss_fn, names_of
 from whet.rl.config import RunConfig
-from whet.rl.losses.config import LossConfig
-from whet.rl.losses.registry import LOSSES, loss_fn
-from whet.rl.losses.terms import LossInputs, LossTerms
 
 P = torch.tensor([0.5, 0.9, 0.1, 0.1], dtype=torch.float64)
 Q = torch.tensor([0.4, 0.5, 0.5, 0.08], dtype=torch.float64)
 A = torch.tensor([1.0, 1.0, -1.0, -1.0], dtype=torch.float64)
-RATIO_LOSSES = sorted(set(LOSSES) - {"cross_entropy"})
+RATIO_LOSSES = sorted(set(names_of("loss")) - {"cross_entropy"})
 
 
 def inputs(p=P, q=Q, advantages=A):
@@ -65,7 +64,7 @@ def test_gradients_with_respect_to_logprobs_are_those_of_the_formula(name, expec
     torch.testing.assert_close(given.logprobs_N.grad, torch.tensor(expected, dtype=torch.float64), atol=1e-6, rtol=0)
 
 
-@pytest.mark.parametrize("name", sorted(set(LOSSES) - {"cispo"}))
+@pytest.mark.parametrize("name", sorted(set(names_of("loss")) - {"cispo"}))
 def test_gradients_are_the_finite_differences_of_the_loss(name):
     def loss(logprobs):
         given = LossInputs(logprobs, Q.log(), A, torch.tensor([4, 4, 9, 9]))
@@ -126,9 +125,9 @@ def test_gspo_clips_a_sequence_that_moved_by_a_thousandth():
 
 
 def test_the_bounds_of_a_loss_are_written_into_the_config_and_those_given_stay():
-    bounds = {name: (LossConfig(loss=name).eps_low, LossConfig(loss=name).eps_high) for name in LOSSES}
+    bounds = {name: (LossConfig(loss=name).eps_low, LossConfig(loss=name).eps_high) for name in names_of("loss")}
     clipped = {"ppo": (0.2, 0.2), "grpo": (0.2, 0.2), "gspo": (3e-4, 4e-4), "cispo": (1.0, 4.0)}
-    assert bounds == {name: clipped.get(name, (None, None)) for name in LOSSES}
+    assert bounds == {name: clipped.get(name, (None, None)) for name in names_of("loss")}
     given = LossConfig(loss="gspo", eps_low=0.2)
     assert given.ratio_bounds == (0.8, 1 + 4e-4)
     assert LossConfig(**given.model_dump()) == given

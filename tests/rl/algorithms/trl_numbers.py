@@ -1,6 +1,6 @@
 """What TRL 1.16.0 makes of a few tokens: the source of `trl-1.16.0.json` beside this, which whet's losses are held to.
 
-    pip install trl==1.16.0 && python tests/rl/losses/trl_numbers.py > tests/rl/losses/trl-1.16.0.json
+    pip install trl==1.16.0 && python tests/rl/algorithms/trl_numbers.py > tests/rl/algorithms/trl-1.16.0.json
 
 TRL's own `GRPOTrainer._compute_loss` is run on logprobs that are given to it, without a model, in float64.
 """

@@ -1,0 +1,237 @@
+"""Algorithms, one file each: how the rewards of a batch become advantages, a loss over sampled tokens, or both.
+
+To add one, add a file to this folder that defines `ALGORITHM`; its name is then a value of `[algorithm] advantage`,
+`loss`, or both. An algorithm outside of this package is given by import path. No file here imports torch, so that
+configs load fast.
+
+Advantages are made of whole groups, one value for a rollout or one for each of its completion tokens. An advantage
+that the environment sets itself, of a rollout or of a step, replaces them (`rl/data/assembly.py`).
+
+Losses are functions of tensors that are flat over N trained tokens; there is no padding to mask.
+
+    r = exp(logprobs - sampled_logprobs)    probability of a token under the learner over that under the sampler
+    A                                       the token's advantage
+
+A loss returns one value per token and never divides: the batch as a whole is divided by its number of trained tokens
+at the optimiser step, so packing, micro-batches and ranks do not change the gradient.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from whet.errors import ConfigError, TrainingError
+from whet.tasksets.refs import resolve_function, resolve_ref
+from whet.types import State
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from whet.rl.algorithm_config import AlgorithmConfig, LossConfig
+
+Array: TypeAlias = NDArray[np.float64]
+
+RewardNorm = Literal["none", "group", "batch", "running"]
+
+Part = Literal["advantages", "loss"]
+KEYS: dict[Part, str] = {"advantages": "advantage", "loss": "loss"}
+"""The key of `[algorithm]` that names each part."""
+
+STD_FLOOR = 1e-4
+"""Added to standard deviations: without it a group of nearly equal rewards would have enormous advantages."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScoredGroup:
+    """All rollouts of one task, as an advantage sees them."""
+
+    rewards_G: Array  # after reward_clip, penalties and reward_norm
+    states: Sequence[State]  # trajectory, metrics, info; rewards here are those of the environment
+
+    @property
+    def completion_lengths(self) -> list[list[int]]:
+        """Completion tokens of each turn of each rollout."""
+        return [
+            [len(step["tokens"]["completion_ids"]) for step in state["trajectory"] if step.get("tokens")]
+            for state in self.states
+        ]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LossInputs:
+    """The trained tokens of a micro-batch."""
+
+    logprobs_N: Tensor  # of the learner, with gradient
+    sampled_logprobs_N: Tensor
+    advantages_N: Tensor
+    sequence_N: Tensor  # which sequence a token is part of; whole sequences only
+
+    @property
+    def log_ratio_N(self) -> Tensor:
+        return self.logprobs_N - self.sampled_logprobs_N
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LossTerms:
+    """What a loss returns."""
+
+    loss_N: Tensor
+    clipped_N: Tensor | None = None  # bool: the token was dropped, or its ratio was cut; None where a loss does neither
+
+
+AdvantageFunction: TypeAlias = Callable[..., Sequence[Sequence[ArrayLike] | Array]]
+"""Of the groups of a batch, and its constants as keyword arguments: for each rollout of each group one number, or one
+for each of its completion tokens, turn after turn."""
+
+LossFunction: TypeAlias = Callable[[LossInputs, "LossConfig"], LossTerms]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Algorithm:
+    """What a file of this folder defines, as `ALGORITHM`: advantages, a loss, or both."""
+
+    name: str
+    advantages: AdvantageFunction | None = None
+    needs_whole_batch: bool = False  # the advantages of a group depend on the other groups
+    excludes_reward_norm: tuple[RewardNorm, ...] = ()  # the advantage would cancel it, or have nothing left after it
+    loss: LossFunction | None = None
+    compares_with_sampler: bool = True  # the loss reads the sampler's logprobs; False: tokens need not be sampled
+    loss_constants: Mapping[str, Any] = field(default_factory=dict)
+    """Constants that the loss reads from its config, and their defaults: keys of `[algorithm]` or of `loss_args`."""
+    any_loss_args: bool = False  # the loss may read others, too
+
+    def check_args(self, part: Part, args: Mapping[str, Any]) -> None:
+        """Raises `ValueError` for an argument in `advantage_args` or `loss_args` that has no effect, or is missing."""
+        where = f"{KEYS[part]}_args: {KEYS[part]} = {self.name}"
+        if part == "advantages":
+            assert self.advantages is not None
+            try:
+                inspect.signature(self.advantages).bind((), **args)
+            except TypeError as error:
+                raise ValueError(f"{where} cannot be called with these: {error}") from None
+        elif not self.any_loss_args and (unknown := args.keys() - self.loss_constants):
+            raise ValueError(f"{where} does not use {', '.join(sorted(unknown))}, which would have no effect")
+
+
+@cache
+def algorithms() -> dict[str, Algorithm]:
+    """Every algorithm of this folder, by name."""
+    found = dict[str, Algorithm]()
+    for module in pkgutil.iter_modules(__path__):
+        algorithm = getattr(importlib.import_module(f"{__name__}.{module.name}"), "ALGORITHM", None)
+        if not isinstance(algorithm, Algorithm):
+            raise TypeError(f"{__name__}.{module.name} defines no ALGORITHM; each file of this folder defines one.")
+        if algorithm.name in found:
+            raise TypeError(f"{__name__}.{module.name}: there is already an algorithm named '{algorithm.name}'.")
+        found[algorithm.name] = algorithm
+    return found
+
+
+def names_of(part: Part) -> list[str]:
+    """Algorithms of this folder that have this part."""
+    return [name for name, algorithm in algorithms().items() if getattr(algorithm, part) is not None]
+
+
+def find(name: str, part: Part) -> Algorithm:
+    """The algorithm of that name, or the one that an import path such as `my_package.algorithms:mine` leads to.
+
+    An import path leads to an `Algorithm`, or to the function itself: `advantages(groups)`, which is then assumed to
+    need the whole batch, or `loss(inputs, config)`. Raises `ConfigError` for a path that leads to neither.
+    """
+    if ":" not in name:
+        return algorithms()[name]
+    where = f"[algorithm] {KEYS[part]}"
+    found = resolve_ref(name, where)
+    if not isinstance(found, Algorithm):
+        function = resolve_function(name, where)
+        if part == "advantages":
+            return Algorithm(name=name, advantages=function, needs_whole_batch=True)
+        return Algorithm(name=name, loss=partial(_checked_loss, name, function), any_loss_args=True)
+    if getattr(found, part) is None:
+        raise ConfigError(f"{where}: the algorithm '{name}' has no {part}.")
+    if found.loss is None:
+        return replace(found, name=name)
+    return replace(found, name=name, loss=partial(_checked_loss, name, partial(_with_constants, found)))
+
+
+def check_imported(config: AlgorithmConfig) -> None:
+    """Raises `ConfigError` where an import path leads to no algorithm, or to one that refuses its arguments."""
+    names: tuple[tuple[Part, str, Mapping[str, Any]], ...] = (
+        ("advantages", config.advantage, config.advantage_args),
+        ("loss", config.loss, config.loss_args),
+    )
+    for part, name, args in names:
+        algorithm = find(name, part)
+        try:
+            algorithm.check_args(part, args)
+        except ValueError as error:
+            raise ConfigError(f"[algorithm] {error}.") from None
+
+
+def loss_fn(name: str) -> LossFunction:
+    """The loss of that name or import path."""
+    function = find(name, "loss").loss
+    assert function is not None, "find returns an algorithm with a loss"
+    return function
+
+
+def advantages_of(
+    groups: Sequence[ScoredGroup], name: str, constants: Mapping[str, Any] | None = None
+) -> list[list[Array]]:
+    """For each rollout of each group, its advantage: of shape () for all of its completion tokens, or one for each.
+
+    Raises `TrainingError` where the algorithm returned something else.
+    """
+    function = find(name, "advantages").advantages
+    assert function is not None, "find returns an algorithm with advantages"
+    by_group = function(groups, **(constants or {}))
+    try:
+        found = [[np.asarray(value, np.float64) for value in values] for values in by_group]
+    except (TypeError, ValueError) as error:
+        raise TrainingError(f"the advantage {name} should return numbers for each rollout: {error}.") from error
+    sizes, wanted = [len(values) for values in found], [len(group.rewards_G) for group in groups]
+    if sizes != wanted:
+        raise TrainingError(
+            f"the advantage {name} should return one value for each rollout of each group: groups of {wanted} rollouts "
+            f"were given, and {sizes} values returned."
+        )
+    for group, values in zip(groups, found, strict=True):
+        if all(value.ndim == 0 for value in values):
+            continue
+        for value, lengths in zip(values, group.completion_lengths, strict=True):
+            if value.shape not in ((), (sum(lengths),)):
+                raise TrainingError(
+                    f"the advantage {name} should return, for a rollout, one number or one for each of its "
+                    f"{sum(lengths)} completion tokens; it returned values of shape {value.shape}."
+                )
+    return found
+
+
+def _with_constants(algorithm: Algorithm, inputs: LossInputs, config: LossConfig) -> LossTerms:
+    """The loss of an imported algorithm, with the constants that its config does not set."""
+    assert algorithm.loss is not None
+    constants = {**algorithm.loss_constants, **config.loss_args}
+    keys = {key: value for key, value in constants.items() if key in type(config).model_fields}
+    rest = {key: value for key, value in constants.items() if key not in keys}
+    return algorithm.loss(inputs, config.model_copy(update={**keys, "loss_args": rest}))
+
+
+def _checked_loss(name: str, function: Callable[..., Any], inputs: LossInputs, config: LossConfig) -> LossTerms:
+    """What an imported loss returns. Raises `TrainingError` where that is not one value per token."""
+    terms = function(inputs, config)
+    if not isinstance(terms, LossTerms) or terms.loss_N.shape != inputs.logprobs_N.shape:
+        found = f"values of shape {tuple(terms.loss_N.shape)}" if isinstance(terms, LossTerms) else repr(type(terms))
+        raise TrainingError(
+            f"the loss {name} should return LossTerms with one value for each of the "
+            f"{len(inputs.logprobs_N)} tokens; it returned {found}."
+        )
+    return terms
