@@ -132,7 +132,7 @@ def whet(tmp_path_factory: pytest.TempPathFactory) -> Whet:
     return run
 
 
-def test_a_package_for_verifiers_comes_with_what_it_needs_and_without_verifiers(whet: Whet) -> None:
+def test_verifiers_package_installs_without_verifiers(whet: Whet) -> None:
     done = whet("-m", "whet.cli.main", "env", "install", "old-env", "-e", "--json")
     assert done.returncode == 0, done.stderr
     (installed,) = json.loads(done.stdout)
@@ -174,7 +174,7 @@ def installed_files(whet: Whet) -> str:
 
 
 @pytest.mark.parametrize("name", INTRUDERS)
-def test_a_wheel_with_files_that_are_not_its_own_is_refused_and_changes_nothing(whet: Whet, name: str) -> None:
+def test_wheel_with_foreign_files_is_refused_unchanged(whet: Whet, name: str) -> None:
     if name == "helper":
         assert whet("-m", "whet.cli.main", "env", "install", "helper-lib").returncode == 0
     before = installed_files(whet)
@@ -186,7 +186,7 @@ def test_a_wheel_with_files_that_are_not_its_own_is_refused_and_changes_nothing(
     assert installed_files(whet) == before
 
 
-def test_a_dependency_with_files_that_are_not_its_own_is_refused_with_what_asked_for_it(whet: Whet) -> None:
+def test_dependency_with_foreign_files_is_refused_with_its_parent(whet: Whet) -> None:
     before = installed_files(whet)
     done = whet("-B", "-m", "whet.cli.main", "env", "install", "leads-to-pth")
     assert (done.returncode, "bad-pth 1.0 was not installed" in done.stderr) == (2, True)

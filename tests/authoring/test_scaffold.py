@@ -40,7 +40,7 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_new_package_passes_its_own_tests_and_a_review_without_a_finding(kind: str) -> None:
+def test_new_package_passes_tests_and_review(kind: str) -> None:
     made = init_package("brand-new", kind)
     tests = run("-m", "pytest", "-q", "-p", "no:cacheprovider", str(made.folder))
     assert tests.returncode == 0, tests.stdout
@@ -79,7 +79,7 @@ def test_a_name_that_contains_the_templates_name_is_written_as_it_is(name: str) 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_templates_keep_to_the_style_of_the_project_and_are_disjoint_by_a_hash(kind: str) -> None:
+def test_templates_are_formatted_and_have_disjoint_splits(kind: str) -> None:
     assert "crc32" in (TEMPLATES / kind / "my_env.py").read_text()
     assert run("-m", "ruff", "format", "--check", str(TEMPLATES / kind)).returncode == 0
 

@@ -167,7 +167,7 @@ def load_with_keywords(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("how", ["plain", "subclass"])
-def test_unknown_arguments_become_attributes_in_code_that_imports_verifiers(load_with_keywords, how, caplog):
+def test_unknown_arguments_become_attributes_for_verifiers_code(load_with_keywords, how, caplog):
     env = load_with_keywords("verifiers", "keywords_0_1", how=how)
     assert (env.name, env.eval_model, env.description) == ("asks", "m", "d")
     (record,) = [record for record in caplog.records if "no argument" in record.message]
@@ -181,13 +181,13 @@ def test_unknown_arguments_are_errors_in_code_that_imports_whet(load_with_keywor
         load_with_keywords("whet", "keywords_whet", how=how)
 
 
-def test_a_module_that_imports_verifiers_does_not_make_other_modules_lenient(load_with_keywords):
+def test_verifiers_module_does_not_make_others_lenient(load_with_keywords):
     load_with_keywords("verifiers", "keywords_0_1")
     with pytest.raises(whet.WhetError, match="no argument 'nmae'"):
         whet.SingleTurnEnv(dataset=[{"question": "?"}], nmae="asks")
 
 
-def test_a_caller_that_imports_verifiers_does_not_make_a_package_of_whet_lenient(load_with_keywords, tmp_path):
+def test_verifiers_caller_does_not_make_whet_packages_lenient(load_with_keywords, tmp_path):
     load_with_keywords("verifiers", "keywords_0_1")  # installs the alias
     (tmp_path / "strict_package.py").write_text(KEYWORDS.format(library="whet"))
     caller = {"__name__": "caller_of_0_1", "path": str(tmp_path / "strict_package.py")}
@@ -196,7 +196,7 @@ def test_a_caller_that_imports_verifiers_does_not_make_a_package_of_whet_lenient
     assert "caller_of_0_1" in alias._importers
 
 
-def test_a_modules_helper_in_the_same_package_counts_as_written_for_verifiers(tmp_path, monkeypatch):
+def test_helper_module_of_a_verifiers_package_is_lenient(tmp_path, monkeypatch):
     package = tmp_path / "keywords_package"
     package.mkdir()
     (package / "__init__.py").write_text(
@@ -343,7 +343,7 @@ def test_only_an_installed_verifiers_of_the_same_contract_is_left_alone(tmp_path
     assert (len(sys.meta_path) > count) is aliased
 
 
-def test_an_environment_of_the_installed_verifiers_is_refused_with_what_to_do(load):
+def test_environment_of_installed_verifiers_is_refused(load):
     source = """
 class SingleTurnEnv:
     pass

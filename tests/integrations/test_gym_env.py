@@ -71,7 +71,7 @@ def test_a_truncated_step_of_five_values_ends_the_episode():
     assert (row["reward"], row["stop_condition"]) == (0.5, "is_done")
 
 
-def test_observations_are_written_by_obs_to_text_and_actions_found_by_the_parser():
+def test_obs_to_text_and_action_parser():
     row = play(
         ["<answer>3</answer>"], obs_to_text=lambda at: f"You are at {at}.", parser=whet.XMLParser(["answer"]), seed=1
     )

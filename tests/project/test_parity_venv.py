@@ -102,7 +102,7 @@ def test_what_cannot_be_compiled_does_not_take_the_rest_with_it(parity_venv, mon
     assert stamp(parity_venv)["missing"] == {}
 
 
-def test_a_python_that_is_too_new_for_the_peer_gives_way_to_another_or_is_named(parity_venv, monkeypatch) -> None:
+def test_too_new_python_falls_back_or_is_named(parity_venv, monkeypatch) -> None:
     commands: list[list[str]] = []
     monkeypatch.setattr(parity_venv, "run_merged", answer(commands))
     monkeypatch.setattr(parity_venv, "own_python", lambda: ("/usr/bin/python3.14", (3, 14, 0)))

@@ -39,7 +39,7 @@ def test_the_environment_of_the_readme_loads_and_scores() -> None:
     assert not {str(r["prompt"]) for r in env.get_dataset()} & {str(r["prompt"]) for r in env.get_eval_dataset()}
 
 
-def test_the_tiny_model_solves_the_readme_example_sometimes_and_training_improves_it(warm: Any, tmp_path: Path) -> None:
+def test_readme_example_is_learnable_by_the_tiny_model(warm: Any, tmp_path: Path) -> None:
     for name, language in (("letters.py", "python"), ("letters.toml", "toml")):
         (tmp_path / name).write_text(blocks("README.md", language)[0])
     (evaluate,) = [command for command in commands() if command.startswith("eval run ./letters.py")]

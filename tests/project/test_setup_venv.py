@@ -133,7 +133,7 @@ def test_an_unknown_failure_of_pip_shows_its_last_lines() -> None:
     assert "  ERROR: odd" in setup_venv.explain_failure("installing whet", "Collecting\n\nERROR: odd\n")
 
 
-def test_cuda_packages_on_a_machine_without_a_gpu_are_reported_unless_asked_for() -> None:
+def test_unrequested_cuda_packages_are_reported() -> None:
     names = ["torch", "nvidia-cudnn-cu13"]
     assert "nvidia-cudnn-cu13" in setup_venv.cuda_surprise(names, "default", has_gpu=False)
     assert setup_venv.cuda_surprise(names, "default", has_gpu=True) is None
@@ -151,9 +151,7 @@ def test_a_full_disk_is_reported_before_anything_is_made(monkeypatch: pytest.Mon
     setup_venv.check_space(installed=True, has_gpu=False)
 
 
-def test_a_python_that_cannot_make_virtual_environments_names_the_missing_package(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_venv_module_names_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = tmp_path / "python3.12"
     broken.write_text("#!/bin/sh\necho 'Error: ensurepip is not available' >&2\nexit 1\n")
     broken.chmod(0o755)

@@ -116,7 +116,7 @@ def test_a_program_that_has_frozen_objects_itself_is_left_alone():
     asyncio.run(run())
 
 
-def test_what_is_loaded_is_not_visited_until_the_run_has_ended_and_what_comes_later_is():
+def test_frozen_objects_are_collected_only_after_the_run():
     loaded = [[] for _ in range(1000)]
     with what_is_loaded_stays():
         node = weakref.ref(Node())

@@ -177,7 +177,7 @@ def test_a_rubric_whose_own_code_raises_leaves_its_group_errored():
     assert "no table" in str(states[0]["error"])
 
 
-def test_a_rubric_cleanup_that_raises_makes_its_rollout_errored_and_the_others_still_run():
+def test_failing_rubric_cleanup_errors_only_its_rollout():
     cleaned = []
 
     class Breaks(whet.Rubric):
@@ -255,7 +255,7 @@ async def stalls_at_the_second_turn(turn):
 
 
 @pytest.mark.parametrize("in_a_group_of_environments", [False, True])
-def test_a_rollout_that_takes_too_long_is_an_error_with_what_was_said_and_scores_the_others(in_a_group_of_environments):
+def test_rollout_timeout_keeps_transcript_and_scores_siblings(in_a_group_of_environments):
     talks = Talks(dataset=[TASK], rubric=whet.Rubric([right]))
     environment = whet.EnvGroup([env(), talks]) if in_a_group_of_environments else talks
     inputs = [environment.get_dataset()[-1]]
@@ -268,7 +268,7 @@ def test_a_rollout_that_takes_too_long_is_an_error_with_what_was_said_and_scores
     assert state.get("info") == inputs[0].get("info")
 
 
-def test_an_environment_that_says_nothing_of_its_rollouts_is_stopped_in_time_too():
+def test_timeout_of_an_environment_without_progress():
     class Waits(whet.SingleTurnEnv):
         async def init_state(self, *args, **kwargs):
             await asyncio.sleep(3600)
@@ -286,7 +286,7 @@ def test_a_time_out_of_the_environments_own_is_not_taken_for_ours():
     assert "a server did not answer" in str(state["error"])
 
 
-def test_a_rollout_that_takes_too_long_and_will_not_be_cancelled_is_left_behind(monkeypatch):
+def test_uncancellable_rollout_is_abandoned_at_its_timeout(monkeypatch):
     monkeypatch.setattr(cancellation, "GRACE_S", 0.05)
 
     class Stubborn(whet.SingleTurnEnv):

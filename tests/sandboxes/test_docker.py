@@ -74,14 +74,14 @@ def test_a_daemon_that_does_not_answer_says_how_to_start_it(tmp_path: Path) -> N
         asyncio.run(DockerBackend(program).check())
 
 
-def test_a_container_that_does_not_start_is_the_hosts_failure_and_is_removed(tmp_path: Path) -> None:
+def test_unstarted_container_is_a_host_failure_and_removed(tmp_path: Path) -> None:
     program = scripted(tmp_path, 'if [ "$1" = run ]; then echo "no space left" >&2; exit 125; fi')
     with pytest.raises(SandboxError, match="did not start: no space left"):
         asyncio.run(DockerBackend(program).create(SandboxSpec()))
     assert "rm --force" in (tmp_path / "asked").read_text()
 
 
-def test_commands_run_through_exec_and_the_container_is_removed_at_the_end(tmp_path: Path) -> None:
+def test_commands_use_exec_and_close_removes_the_container(tmp_path: Path) -> None:
     program = scripted(tmp_path, 'if [ "$1" = exec ]; then cat; echo out; exit 3; fi')
 
     async def run() -> tuple[str, int | None]:
@@ -99,7 +99,7 @@ def test_commands_run_through_exec_and_the_container_is_removed_at_the_end(tmp_p
     ]
 
 
-def test_a_container_that_died_for_memory_is_the_codes_failure_then_and_later(tmp_path: Path) -> None:
+def test_out_of_memory_container_is_a_code_failure(tmp_path: Path) -> None:
     dead = 'if [ "$1" = exec ]; then exit 137; fi; if [ "$1" = inspect ]; then echo "false true"; fi'
 
     async def run() -> list[str | None]:
@@ -110,7 +110,7 @@ def test_a_container_that_died_for_memory_is_the_codes_failure_then_and_later(tm
     assert "rm --force" in (tmp_path / "asked").read_text()
 
 
-def test_containers_of_killed_processes_are_removed_and_those_of_living_ones_stay(tmp_path: Path) -> None:
+def test_only_containers_of_killed_processes_are_removed(tmp_path: Path) -> None:
     names = f"whet-docker-{os.getpid()}-1 whet-docker-{2**22 + 1}-1 somebody-elses"
     program = scripted(tmp_path, f'if [ "$1" = ps ]; then printf "%s\\n" {names}; fi')
     asyncio.run(DockerBackend(program).check())
@@ -120,7 +120,7 @@ def test_containers_of_killed_processes_are_removed_and_those_of_living_ones_sta
     assert f"--label whet.host={socket.gethostname()}" in " ".join(run_arguments("box", SandboxSpec()))
 
 
-def test_a_container_that_is_gone_is_the_hosts_failure_whatever_code_the_engine_gives(tmp_path: Path) -> None:
+def test_missing_container_is_a_host_failure(tmp_path: Path) -> None:
     script = 'case "$1" in exec) echo "Error: no such container" >&2; exit 125;; inspect) echo gone >&2; exit 1;; esac'
     program = scripted(tmp_path, script)
 

@@ -95,7 +95,7 @@ def test_links_and_special_files_are_left_out_and_named(tmp_path: Path, kind: by
         assert os.listdir(tmp_path) == ["file"]
 
 
-def test_a_file_behind_a_link_lands_in_a_folder_and_not_where_the_link_points(tmp_path: Path) -> None:
+def test_file_behind_a_link_is_unpacked_into_a_folder(tmp_path: Path) -> None:
     outside, inside = tmp_path / "outside", tmp_path / "inside"
     outside.mkdir()
     inside.mkdir()

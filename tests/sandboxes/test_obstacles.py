@@ -59,7 +59,7 @@ def test_a_kernel_that_allows_no_more_namespaces_is_told_with_the_setting() -> N
 
 
 @pytest.mark.usefixtures("bubblewrap")
-def test_a_container_whose_seccomp_filter_forbids_namespaces_is_told_with_the_option() -> None:
+def test_seccomp_obstacle_names_the_container_option() -> None:
     filter_ = seccomp.filter_for(os.uname().machine)
     assert filter_ is not None
     command = [sys.executable, "-c", FILTERED + ASK, filter_.hex()]

@@ -90,7 +90,7 @@ def test_who_asks_first_is_served_first() -> None:
     assert order == list(range(10))
 
 
-def test_an_owner_that_asks_for_a_thousand_does_not_hold_up_one_that_asks_for_one() -> None:
+def test_large_request_does_not_delay_another_owner() -> None:
     order: list[str] = []
 
     async def run() -> None:
@@ -142,7 +142,7 @@ def test_an_owner_gives_up_its_own_sandboxes_and_nobody_elses() -> None:
     asyncio.run(run())
 
 
-def test_a_sandbox_that_is_never_released_gives_its_place_back_at_the_end_of_its_lifetime(
+def test_unreleased_sandbox_frees_its_slot_after_its_lifetime(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(pool_module, "OVERTIME_S", 0.0)

@@ -63,7 +63,7 @@ def test_an_origin_opens_nothing_but_itself(target: str) -> None:
     run(script, **ORIGIN)
 
 
-def test_without_an_origin_a_request_to_the_proxy_itself_is_told_what_it_is() -> None:
+def test_request_to_the_proxy_without_origin_is_explained() -> None:
     async def script(there: Place) -> None:
         answer = await there.say("GET / HTTP/1.1\r\nHost: 127.0.0.1:3128\r\n\r\n")
         assert answer.startswith(b"HTTP/1.1 400 ")
@@ -106,7 +106,7 @@ def test_megabytes_come_back_whole() -> None:
     run(script, answer, max_bytes=1 << 30)
 
 
-def test_the_server_sees_the_host_of_the_address_whatever_the_header_says() -> None:
+def test_host_header_is_that_of_the_address() -> None:
     async def script(there: Place) -> None:
         await there.say(f"GET {there.url}/ HTTP/1.1\r\nHost: evil.test\r\nProxy-Authorization: Basic eDp5\r\n\r\n")
         heard = there.server.heard[0].lower()
@@ -229,7 +229,7 @@ def test_the_machines_own_addresses_are_known() -> None:
     assert not is_own_address(dial.ipaddress.ip_address("192.0.2.7"))
 
 
-def test_a_host_that_does_not_exist_or_answer_is_a_failure_and_no_refusal() -> None:
+def test_unreachable_host_is_a_failure_not_a_refusal() -> None:
     async def script(there: Place) -> None:
         for host, status in (("absent.invalid", b"502"), (f"web.test:{there.port}", b"502")):
             answer = await there.say(f"GET http://{host}/ HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -250,7 +250,7 @@ class TestTunnelsByName:
         monkeypatch.setattr(dial, "address_problem", lambda address: None)
         monkeypatch.setattr(dial, "is_own_address", lambda address: False)
 
-    def test_a_tunnel_that_begins_with_tls_for_its_host_goes_through_unchanged(self) -> None:
+    def test_tls_tunnel_for_its_host_is_forwarded_unchanged(self) -> None:
         first = hello("good.example")
 
         async def script(there: Place) -> None:
@@ -358,7 +358,7 @@ def test_closing_the_proxy_ends_its_connections() -> None:
     run(script, b"pong")
 
 
-def test_a_connection_that_is_cut_off_before_it_was_served_gives_everything_back() -> None:
+def test_early_disconnect_releases_the_connection() -> None:
     async def script(there: Place) -> None:
         served = proxy._process_connections()
         _, writer = await there.connect()

@@ -105,7 +105,7 @@ def test_an_expired_sandbox_gives_its_place_to_the_next(monkeypatch: pytest.Monk
 
 
 @pytest.mark.usefixtures("bubblewrap")
-def test_a_sandbox_whose_event_loop_has_ended_is_ended_by_the_next_that_needs_its_place(
+def test_sandbox_of_an_ended_loop_is_closed_by_the_next_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("whet.sandboxes.places.RECLAIM_S", 0.01)

@@ -69,9 +69,7 @@ def test_of_a_prefix_elsewhere_its_interpreter_and_libraries_are_shown(machine: 
     assert order == sorted(order), "a folder is hidden after the one above it is shown, and before one in it is"
 
 
-def test_a_prefix_in_a_home_is_shown_where_the_sandbox_has_no_folder_of_its_own(
-    machine: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_home_prefix_is_mounted_outside_sandbox_folders(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = machine / "home/alice/.pyenv"
     home.parent.mkdir(parents=True)
     (machine / "usr/local/miniconda").rename(home)

@@ -91,7 +91,7 @@ asyncio.run(main())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent has ended")
-def test_the_command_of_a_killed_parent_ends_and_its_folder_is_removed_by_the_next() -> None:
+def test_killed_parent_leaves_no_command_and_no_folder() -> None:
     with subprocess.Popen([sys.executable, "-c", ORPHANS], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         pid, folder = parent.stdout.readline().split()

@@ -62,7 +62,7 @@ def test_two_claims_never_have_the_same_id() -> None:
         claim.release()
 
 
-def test_a_folder_that_only_its_owner_may_enter_is_shown_under_the_owner_s_id(tmp_path: Path) -> None:
+def test_owner_only_folder_uses_the_owners_id(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     ranges = Users(1_990_001_000, 1_990_001_000, 8, mapped=True)
     launcher = Launcher("/usr/bin/unshare", "/usr/bin/setpriv", ranges)

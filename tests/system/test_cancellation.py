@@ -99,7 +99,7 @@ class TestCancellable:
             cancellation.run(cancellation.cancellable(work()))
 
     @pytest.mark.usefixtures("impatient")
-    def test_a_caller_that_is_cancelled_goes_on_although_the_work_does_not_end(self) -> None:
+    def test_cancelled_caller_continues_while_work_runs(self) -> None:
         told = []
 
         async def scenario() -> bool:

@@ -27,7 +27,7 @@ def codes(findings: list[Finding]) -> list[str]:
 RIGHT = rolled("right answer, boxed", 1.0)
 
 
-def test_right_answers_that_earn_and_others_that_do_not_are_as_it_should_be() -> None:
+def test_no_finding_where_only_right_answers_earn() -> None:
     assert review(rolled("right answer, plain", 0.0), RIGHT, rolled("nothing", 0.0)) == []
 
 
@@ -74,12 +74,12 @@ def test_another_reward_for_the_same_conversation_names_the_function() -> None:
     assert (finding.code, finding.where) == ("reward-varies", "a")
 
 
-def test_another_conversation_is_the_environments_doing_and_not_the_rewards() -> None:
+def test_changed_conversation_blames_the_environment() -> None:
     first, second = rolled("nothing", 0.0, replies="x"), rolled("nothing", 0.25, replies="y")
     assert codes(review(RIGHT, first, again=(RIGHT, second))) == ["turns-vary"]
 
 
-def test_failures_are_told_once_for_each_kind_with_the_probes_that_met_them() -> None:
+def test_failures_are_reported_once_per_kind_with_probes() -> None:
     failed = [rolled(probe, None, error="RewardError", message="IndexError") for probe in ("nothing", "refusal")]
     (finding,) = review(RIGHT, rolled("placeholder", 0.0), *failed)
     assert (finding.code, finding.where) == ("rollout-fails", "nothing, refusal")
@@ -105,7 +105,7 @@ def test_an_event_loop_that_stands_still_is_found() -> None:
     assert (finding.code, finding.where) == ("blocks", "no end of text")
 
 
-def test_findings_are_in_the_order_of_severity_and_an_excused_one_is_a_note() -> None:
+def test_findings_are_sorted_and_excused_ones_are_notes() -> None:
     findings = [Finding.of(code, "", "it is so", "mend it") for code in ("duplicates", "no-licence", "secret")]
     told = ordered(findings, {"no-licence": "not published"})
     assert [(one.code, one.severity) for one in told] == [

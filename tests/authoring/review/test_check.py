@@ -27,7 +27,7 @@ def message(report: Report, code: str) -> str:
     return next(finding.message for finding in report.findings if finding.code == code)
 
 
-def test_a_good_package_has_no_findings_and_its_right_answers_are_seen_to_be_rewarded(review: Review) -> None:
+def test_good_package_has_no_findings(review: Review) -> None:
     report = review()
     assert report.findings == ()
     assert report.facts["mean_rewards"]["right answer, plain"] == 1.0
@@ -68,7 +68,7 @@ def test_what_importing_does_beside_defining_names_is_found(review: Review, tmp_
     assert {f.where for f in report.findings if f.code == "import-process"} == {f"{tmp_path}/sums/sums.py:7"}
 
 
-def test_what_a_library_does_when_it_is_imported_is_not_held_against_the_package(review: Review) -> None:
+def test_import_effects_of_libraries_are_ignored(review: Review) -> None:
     assert review(before="import multiprocessing.resource_tracker, logging.config, webbrowser\n").findings == ()
 
 
@@ -144,7 +144,7 @@ def test_an_environment_that_never_ends_is_found(review: Review) -> None:
     assert "40 turns" in message(review(source=source), "endless")
 
 
-def test_groups_of_environments_and_rewards_of_groups_are_tried_as_they_are(review: Review) -> None:
+def test_env_groups_and_group_rewards_are_probed(review: Review) -> None:
     source = """
         import whet
 
@@ -200,7 +200,7 @@ def test_programs_of_the_system_are_found_whatever_path_the_host_has(
     assert "import-fails" not in codes(review(before="import subprocess\nsubprocess.run(['true'], check=True)\n"))
 
 
-def test_without_a_sandbox_the_keys_stay_away_all_the_same_and_the_report_says_so(
+def test_no_sandbox_hides_keys_and_is_reported(
     write_package: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PRECIOUS_KEY", "sk-precious")
@@ -317,7 +317,7 @@ def test_what_a_package_excuses_is_a_note_with_its_reason(review: Review) -> Non
     assert "it is only a test" in report.findings[0].message
 
 
-def test_an_environment_that_is_not_there_and_numbers_without_sense_are_the_users_mistakes() -> None:
+def test_missing_environment_and_bad_numbers_are_user_errors() -> None:
     with pytest.raises(EnvironmentLoadError, match="not installed"):
         check_environment("no-such-environment-anywhere")
     with pytest.raises(ConfigError, match="at least one task"):
@@ -346,7 +346,7 @@ def test_the_report_is_plain_data(review: Review) -> None:
     assert os.path.isdir(data["path"])
 
 
-def test_a_module_by_itself_sees_the_modules_beside_it_and_no_other_file_of_its_folder(tmp_path: Path) -> None:
+def test_single_module_sees_only_sibling_modules(tmp_path: Path) -> None:
     (tmp_path / "beside.py").write_text("WORD = 'seen'")
     (tmp_path / "notes.txt").write_text("private")
     (tmp_path / "alone.py").write_text(
@@ -356,7 +356,7 @@ def test_a_module_by_itself_sees_the_modules_beside_it_and_no_other_file_of_its_
     assert "('seen', False)" in message(check_environment(str(tmp_path / "alone.py")), "load-fails")
 
 
-def test_what_it_leaves_behind_and_what_it_prints_without_end_keeps_nobody_waiting(
+def test_leftover_processes_and_endless_output_do_not_block(
     write_package: Callable[..., Path],
 ) -> None:
     before = """

@@ -57,7 +57,7 @@ def env(tmp_path, bubblewrap, monkeypatch):
     return whet.load_environment(str(path))
 
 
-def test_an_environment_with_the_mixin_makes_fills_uses_and_ends_a_sandbox(env):
+def test_mixin_environment_manages_its_sandbox(env):
     columns = ["read", "job", "late", "active"]
     (row,) = env.evaluate_sync(whet.ScriptedClient(["."]), "m", state_columns=columns)["outputs"]
     assert row["error"] is None
