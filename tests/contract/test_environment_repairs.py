@@ -3,7 +3,7 @@
 1. Advantage is computed once, after all rubrics of the group, from the total reward.
 2. `{question}` in a judge prompt is the last user message, and a judge outage is an error.
 3. A reward function that raises makes the rollout errored, out of averages' numerator and denominator; never a 0.
-4. An exception in `env_response` or a tool fails that rollout alone; the run goes on.
+4. An exception in `env_response` or a tool fails that rollout alone; the run continues.
 5. The default rubric works with `independent_scoring`.
 6. An environment can be made on any thread; constructors install no signal handlers; importing has no side effects.
 7. A misspelt constructor argument is an error that suggests the right one, in code that imports whet; in code that
