@@ -113,23 +113,38 @@ def test_4_hooks_may_be_overridden():
     assert [(step["reward"], step["extras"]) for step in state["trajectory"]] == [(0.5, {"board": "empty"})] * 2
 
 
-def test_5_the_order_of_the_stops():
-    class Env(Talks):
-        pass
+@pytest.mark.parametrize(
+    ("holds", "first"),
+    [
+        ({"error": whet.ModelError("down"), "sandbox_failure": "full"}, "has_error"),
+        ({"sandbox_failure": "full"}, "sandbox_failed"),
+        ({}, "eager"),
+        ({"eager": False}, "has_final_env_response"),
+        ({"eager": False, "final_env_response": None}, "max_total_completion_tokens_reached"),
+        ({"eager": False, "final_env_response": None, "used": 0}, "max_turns_reached"),
+        ({"eager": False, "final_env_response": None, "used": 0, "max_turns": -1}, "prompt_too_long"),
+    ],
+)
+def test_5_the_order_of_the_stops(holds, first):
+    """All of them hold but those that are taken away; so the next in the order is the one that ends the rollout."""
 
-    env = Env(dataset=[ROW])
-    names = [spec.name for _, spec in env._stop_conditions]
-    assert names[:2] == ["has_error", "sandbox_failed"]
-    assert names[2:] == sorted(names[2:])
-    assert set(names) >= {
-        "has_error",
-        "prompt_too_long",
-        "max_turns_reached",
-        "max_total_completion_tokens_reached",
-        "has_final_env_response",
-    }
-    failed = rollout(Env(dataset=[ROW], max_turns=1), [whet.ModelError("down")])
-    assert (failed["stop_condition"], failed["is_completed"]) == ("has_error", True)
+    class Env(Talks):
+        @whet.stop
+        async def eager(self, state):
+            return bool(state["trajectory"]) and holds.get("eager", True)
+
+        async def add_trajectory_step(self, state, trajectory_step):
+            await super().add_trajectory_step(state, trajectory_step)
+            state["prompt_too_long"] = True
+            state["final_env_response"] = holds.get("final_env_response", [whet.UserMessage("over")])
+            state["error"] = holds.get("error")
+            state["sandbox_failure"] = holds.get("sandbox_failure")
+
+    used = whet.Usage(prompt_tokens=1, completion_tokens=holds.get("used", 10))
+    env = Env(dataset=[ROW], max_turns=holds.get("max_turns", 1))
+    env.set_max_total_completion_tokens(5)
+    state = rollout(env, lambda: whet.Response("1", "m", whet.ResponseMessage("a"), used))
+    assert (state["stop_condition"], state["is_completed"]) == (first, True)
 
 
 @pytest.mark.parametrize(("priority", "expected"), [(1, "mine"), (0, "max_turns_reached"), (101, "mine")])

@@ -275,11 +275,12 @@ def test_headers_are_sent_to_an_http_server():
     assert answer_to(call("authorization"), server=server) == "Bearer 123456"
 
 
-def test_a_server_that_runs_already_is_reached_by_its_url():
+def test_a_server_that_runs_already_is_reached_by_its_url(free_tcp_port):
+    url = f"http://127.0.0.1:{free_tcp_port}/mcp"
+
     async def go():
-        outer = env_with(MODERN_HTTP)
+        outer = env_with({**MODERN_HTTP, "args": [SERVERS / "modern.py", str(free_tcp_port)], "url": url})
         await outer.connect()
-        url = next(iter(outer._links.here()._shared.values()))._connection.url
         inner = env_with({"name": "there", "url": url})
         outputs = await evaluate(inner, call("add", a=2, b=2))
         await inner.close()

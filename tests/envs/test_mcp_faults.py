@@ -228,18 +228,18 @@ def test_an_http_server_that_dies_fails_the_rollout_and_is_started_again():
     assert tool_texts(after) == ["2"]
 
 
-def test_an_http_server_restarted_by_someone_else_is_reached_again():
+def test_an_http_server_restarted_by_another_process_is_reached_again(free_tcp_port):
+    url = f"http://127.0.0.1:{free_tcp_port}/mcp"
+    first = {**HTTP, "args": [HTTP["args"][0], str(free_tcp_port), "2025"], "url": url}
+
     async def go():
-        outer = env_with(HTTP)
+        outer = env_with(first)
         await outer.connect()
-        first = outer._links.here()._shared["modern"]._connection
-        port = first.url.split(":")[2].split("/")[0]
-        inner = env_with({"name": "there", "url": first.url})
+        inner = env_with({"name": "there", "url": url})
         script = [call("add", a=1, b=1), "done"]
         before = await rows(inner, script)
         await outer.close()
-        again = {**HTTP, "args": [*HTTP["args"][:1], port, "2025"], "url": first.url}
-        outer = env_with(again)
+        outer = env_with(first)
         await outer.connect()
         during = await rows(inner, script)
         after = await rows(inner, script)

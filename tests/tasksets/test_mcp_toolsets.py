@@ -1,5 +1,6 @@
 """MCP servers in toolsets: real servers, started as processes."""
 
+import asyncio
 import sys
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 import whet
 from whet.errors import ConfigError
+from whet.rollouts.groups import run_group
 
 pytest.importorskip("mcp")
 
@@ -95,11 +97,21 @@ def test_a_row_brings_no_server(rows, roll) -> None:
         roll(whet.Env(whet.Taskset(source=rows(1, **row))), ["x"])
 
 
-def test_servers_stay_where_something_else_is_added(rows, roll, call) -> None:
+def test_servers_stay_where_a_metric_is_added(rows, call) -> None:
     taskset = whet.Taskset(source=rows(), toolsets=[server()])
     env = whet.Env(taskset)
-    servers = env._plan.mcp
-    taskset.add_metric(lambda task: 1.0)
-    assert env._plan.mcp is servers
-    (state,) = roll(env, [call("pid"), "done"])
-    assert state["error"] is None
+
+    async def pid() -> str:
+        (state,) = await run_group(env, [env.get_dataset()[0]], whet.ScriptedClient([call("pid"), "done"]), "m", {})
+        assert state["error"] is None
+        return state["completion"][1]["content"]
+
+    async def before_and_after() -> tuple[str, str]:
+        before = await pid()
+        taskset.add_metric(lambda task: 1.0)
+        after = await pid()
+        await env.close()
+        return before, after
+
+    before, after = asyncio.run(before_and_after())
+    assert before == after
