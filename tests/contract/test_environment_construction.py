@@ -5,7 +5,7 @@
    defaults of 0.1.
 2. At least one dataset is required.
 3. Without a parser or a rubric there are plain ones; the default rubric gives 0.
-4. `tool_defs` are dicts or `Tool`s, and are told to the model.
+4. `tool_defs` are dicts or `Tool`s, and are offered to the model.
 5. `map_kwargs`, `max_workers` and `message_type` are accepted and change nothing.
 6. `env_id` and `env_args` are in the metadata.
 7. `__post_init__` runs once everything is constructed.

@@ -2,14 +2,14 @@
 
 1. `ToolEnv(tools, max_turns=10, error_formatter, stop_errors)`.
 2. A tool's schema comes from its signature, type hints and docstring.
-3. Tools may be plain or async; what they return is told as text, and content parts as they are.
+3. Tools may be plain or async; what they return is sent as text, and content parts as they are.
 4. The rollout ends with `no_tools_called` when the model answers without calling one.
 5. `total_tool_calls` and `{tool}_calls` are metrics.
 6. A failing tool and malformed arguments are the model's to deal with: `error_formatter` makes the text.
 7. Errors listed in `stop_errors` end the rollout, as ToolCallError or ToolParseError.
 8. Arguments that are not JSON, however malformed, stay to the letter in the rows.
-9. A tool that leaves by SystemExit, and arguments too deep to be read, are told to the model as well.
-10. `add_tool` and `remove_tool` change what the model is told, what is called and what is counted.
+9. A tool that leaves by SystemExit, and arguments too deep to be read, are reported to the model as well.
+10. `add_tool` and `remove_tool` change what the model is offered, what is called and what is counted.
 11. `StatefulToolEnv.add_tool(tool, args_to_skip)` hides arguments from the schema.
 12. `update_tool_args(tool_name, tool_args, messages, state)` fills them in, plain or async.
 13. `SandboxEnv` and `PythonEnv` take docker_image, start_command, cpu_cores, memory_gb, disk_size_gb, timeout_minutes,

@@ -16,7 +16,7 @@
 14. `@cleanup` sees the rendered completion.
 15. `@teardown` runs once, however often the environment is closed; one that raises keeps no other from running.
 16. `@teardown` runs to its end where closing is cancelled.
-17. `@teardown` runs at exit where nobody closed the environment.
+17. `@teardown` runs at exit where the environment was not closed.
 18. Handlers may be plain or async.
 19. `SingleTurnEnv` has one turn and takes no `max_turns`.
 20. An environment with a rollout of its own is an `Environment` as well.

@@ -1,6 +1,6 @@
 """What MCPEnv does when a server will not start, dies, hangs or floods, and when this process ends.
 
-Nothing is left behind and nobody waits for ever. Servers are real processes; `held` has ended when its holders have.
+Nothing is left behind and no call waits for ever. Servers are real processes; `held` has ended when its holders have.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""A shell in a sandbox: what the model is told, what the rollout is charged with, and what is left behind (nothing).
+"""A shell in a sandbox: what the model sees, what the rollout is charged with, and what is left behind (nothing).
 
 The sandboxes are real ones. What environments written for 0.1 call is tested as they call it.
 """
@@ -121,7 +121,7 @@ def test_the_middle_of_a_long_answer_can_be_left_out() -> None:
 
 def test_the_model_cannot_choose_another_sandbox() -> None:
     env = whet.SandboxEnv(dataset=TASK)
-    forged = bash("echo mine", sandbox_id="sandbox-of-somebody-else", working_dir="/etc", sandbox_state={})
+    forged = bash("echo mine", sandbox_id="sandbox-of-another-rollout", working_dir="/etc", sandbox_state={})
     (state,) = rollouts(env, [forged, "done"])
     assert answers(state) == ["mine"]
 

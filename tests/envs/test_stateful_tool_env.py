@@ -1,4 +1,4 @@
-"""Tools with hidden arguments: what the model is told, what the tool gets, and whose fault an error is."""
+"""Tools with hidden arguments: what the model sees, what the tool gets, and whose fault an error is."""
 
 import asyncio
 import json

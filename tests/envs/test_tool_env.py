@@ -1,4 +1,4 @@
-"""Tools: what the model is told of them, how calls are answered, and what is counted."""
+"""Tools: their definitions for the model, how calls are answered, and what is counted."""
 
 import asyncio
 import json

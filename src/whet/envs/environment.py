@@ -85,7 +85,7 @@ class Environment(Worded, Running):
             rubric: scores rollouts; without it every reward is 0.
             sampling_args: defaults for `generate` and `evaluate`.
             message_type: accepted for environments written for 0.1; whatever it says, prompts are messages.
-            tool_defs: tools the model is told of.
+            tool_defs: tools that the model may call.
             max_workers: accepted for environments written for 0.1; nothing here runs in threads.
             env_id: what the environment is called in results.
             env_args: what it was loaded with, for results.
@@ -129,13 +129,17 @@ class Environment(Worded, Running):
             self.build_eval_dataset()
         keep_as_attributes(self, unknown)
         self._find_hooks()
-        if parser is not None and type(parser) is not type(self.rubric.parser):
+        if parser is not None:
+            self._warn_of_another_parser(parser)
+        self.__post_init__()
+
+    def _warn_of_another_parser(self, parser: Parser) -> None:
+        if type(parser) is not type(self.rubric.parser):
             self.logger.warning(
                 "reward functions get the rubric's %s, not the environment's %s; give the rubric parser=... too",
                 type(self.rubric.parser).__name__,
                 type(parser).__name__,
             )
-        self.__post_init__()
 
     def __post_init__(self) -> None:
         """Override to do more once everything is constructed."""

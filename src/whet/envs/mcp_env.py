@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from whet.decorators import cleanup, setup, teardown
 from whet.envs.mcp.config import MCPServerConfig, read_servers, require_mcp
-from whet.envs.mcp.connection import Limits, MCPResultError, MCPToolError
+from whet.envs.mcp.connection import MCPResultError, MCPToolError, ServerLimits
 from whet.envs.mcp.content import content_of
 from whet.envs.mcp.links import Links
 from whet.envs.tool_env import ToolEnv
@@ -51,7 +51,7 @@ class MCPToolWrapper:
         return await self._call(self.server.name, self.tool.name, arguments)
 
     def to_tool_def(self) -> Tool:
-        """What a model is told of it: what the server says."""
+        """Its definition for a model, as the server describes it."""
         parameters = self.tool.input_schema or {"type": "object", "properties": {}}
         return Tool(name=self.__name__, description=self.__doc__ or "", parameters=parameters)
 
@@ -81,8 +81,8 @@ class MCPEnv(ToolEnv):
             tools: Python functions that the model may call besides, as in `ToolEnv`.
             stop_errors: errors that end the rollout as `ToolCallError` instead; `MCPToolError` is that of a server's
                 tool.
-            timeout_per_call_seconds: after this the model is told that its call took too long, where the server still
-                answers; where it does not, it is ended, and the rollout fails with `InfraError`.
+            timeout_per_call_seconds: after this the model is answered that its call took too long, where the server
+                still responds; where it does not, it is ended, and the rollout fails with `InfraError`.
             start_timeout_seconds: for a server to start and list its tools.
             max_result_chars: characters of a result's text that the model is shown.
             kwargs: arguments of `MultiTurnEnv`.
@@ -101,7 +101,7 @@ class MCPEnv(ToolEnv):
                 raise ConfigError(f"{name} of {type(self).__name__} must be more than 0, got {value}.")
         self.mcp_servers = read_servers(mcp_servers)
         self.mcp_tools: dict[str, MCPToolWrapper] = {}
-        limits = Limits(start_timeout_seconds, timeout_per_call_seconds, max_result_chars)
+        limits = ServerLimits(start_timeout_seconds, timeout_per_call_seconds, max_result_chars)
         self._links = Links(self.mcp_servers, limits, self._adopt)
         super().__init__(
             tools=tools, max_turns=max_turns, error_formatter=error_formatter, stop_errors=stop_errors, **kwargs
@@ -117,7 +117,7 @@ class MCPEnv(ToolEnv):
 
     @setup(priority=100)
     async def connect_rollout(self, state: State) -> None:
-        """Before anything else: the servers are there, and the model is told of their tools."""
+        """Before anything else: connect the servers and offer their tools to the model."""
         await self.connect()
         await self._links.here().open_own(state["trajectory_id"])
         info = state.get("info")

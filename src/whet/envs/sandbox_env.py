@@ -108,7 +108,7 @@ class SandboxEnv(StatefulToolEnv):
             disk_size_gb: its home, /tmp and /dev/shm together, in GiB.
             gpu_count: more than 0 is refused: no sandbox of whet has a GPU.
             timeout_minutes: a sandbox is closed so long after its creation.
-            timeout_per_command_seconds: a command is ended so long after its start, and the model told.
+            timeout_per_command_seconds: a command is ended so long after its start; its result says so.
             environment_vars: environment variables of every command. The model can read them.
             team_id: of a hosted service; without meaning here, and said so.
             advanced_configs: of a hosted service; without meaning here, and said so.
@@ -129,7 +129,7 @@ class SandboxEnv(StatefulToolEnv):
             programs: what commands in the sandbox need, such as "node" or "gcc". One that this machine has outside
                 /usr is shown; a missing one is an error with the command that installs it.
             max_sandboxes: how many this environment may have at once; the process's own cap holds besides.
-            max_output_bytes: a command that writes more is ended, and the model told.
+            max_output_bytes: a command that writes more is ended; its result says so.
             max_output_chars: the middle of a longer tool answer is left out before the model reads it; None = never.
             kwargs: arguments of `StatefulToolEnv`.
         """

@@ -85,7 +85,7 @@ class ToolEnv(MultiTurnEnv):
         """Make an environment with tools.
 
         Args:
-            tools: plain or async functions; signature, hints and docstring are what the model is told of them.
+            tools: plain or async functions; signature, hints and docstring make their definitions.
             max_turns: model turns after which the rollout ends.
             error_formatter: from the error of a failed call to the text that the model reads.
             stop_errors: errors that end the rollout as `ToolParseError` or `ToolCallError` instead.
@@ -107,7 +107,7 @@ class ToolEnv(MultiTurnEnv):
         self.tool_monitor_rubric.add_tool_metric(name_of(tool))
 
     def _learn(self, tool: Callable[..., Any], hidden: Collection[str] = ()) -> Tool:
-        """From now on there is this tool; what the model is told of it."""
+        """Add the tool; returns its definition for the model."""
         name = name_of(tool)
         if name in self.tool_map:
             raise ConfigError(f"{type(self).__name__} has two tools called '{name}'; give each a name of its own.")

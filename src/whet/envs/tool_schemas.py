@@ -1,4 +1,4 @@
-"""What a model is told of a Python function: its name, its docstring, and a JSON schema of its parameters.
+"""A Python function as a tool definition: its name, its docstring, and a JSON schema of its parameters.
 
 A tool is called with the values as JSON gives them: a dict for a model or a dataclass, a text for an Enum.
 
@@ -243,8 +243,8 @@ def _annotated_text(hint: Any) -> str | None:
 def _strict(schema: Any, definitions: Mapping[str, Any], within: frozenset[str] = frozenset()) -> Any:
     """Every object closed and every property required; defaults that say nothing or are no JSON are left out.
 
-    A reference stands alone: what it refers to takes the place of one with a description or a default beside it, unless
-    that would be `within` itself.
+    A reference stands alone: where it has a description or a default as well, it is replaced by what it refers to,
+    unless that is `within` itself.
     """
     if not isinstance(schema, dict):
         return schema

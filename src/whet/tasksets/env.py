@@ -1,7 +1,7 @@
 """`Env`: a taskset and a harness, joined into an `Environment`.
 
 It is a `MultiTurnEnv` whose turns are those of the harness: the environment's turn answers tool calls or asks the user;
-with a program, it is the program that says what the model is shown. The rollout loop is that of all environments.
+with a program, the program decides what the model is shown. The rollout loop is that of all environments.
 """
 
 from __future__ import annotations
@@ -273,7 +273,7 @@ class Env(Lifecycle):
         return await super().get_model_response(state, prompt, client, model, tool_defs, sampling_args)
 
     async def render_completion(self, state: State) -> None:
-        """What followed the first prompt; a program that asked no model may have said itself what that is."""
+        """What followed the first prompt; a program that called no model may have set that itself."""
         said = normalize_messages(state.get("completion") or [], field_name="completion")
         trajectory = state["trajectory"]
         state["num_model_requests"] = len(trajectory)
@@ -288,7 +288,7 @@ class Env(Lifecycle):
 
     @stop
     async def max_turns_reached(self, state: State) -> bool:
-        """Never by itself: the last turn is answered first, and a program is told of its last answer."""
+        """Never by itself: the last turn is answered first, and a program gets its last answer."""
         return False
 
     @stop(priority=50)
@@ -299,7 +299,7 @@ class Env(Lifecycle):
 
     @stop
     async def task_stop(self, state: TaskState) -> bool:
-        """The stops of taskset, harness and toolsets. A running program is asked about at its next request."""
+        """The stops of taskset, harness and toolsets. With a running program they are checked at its next request."""
         if state.session is not None and state["trajectory"]:
             return False
         state.ended_by = await self._stopped_by(state)

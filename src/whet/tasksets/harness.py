@@ -9,7 +9,7 @@ import whet
 from whet.envs.config.arguments import nearest
 from whet.errors import ConfigError
 from whet.tasksets.config import HarnessConfig
-from whet.tasksets.part import Part, either
+from whet.tasksets.part import EnvPart, either
 from whet.tasksets.programs.command import CommandProgram, read_command
 from whet.tasksets.refs import resolve_function, resolve_ref
 from whet.tasksets.state import NOT_HERE, TaskState
@@ -20,7 +20,7 @@ PROGRAM_KINDS = ("base", "fn", "command")
 SANDBOX_OPTIONS = ("files", "dirs", "setup", "env", "artifacts", "args", "bindings")
 
 
-class Harness(Part):
+class Harness(EnvPart):
     """How a model attempts a task: the chat loop with tools, a function, or a program."""
 
     config_type: ClassVar[type[HarnessConfig]] = HarnessConfig

@@ -40,7 +40,7 @@ def either(part: object, field: str, given: Any, config: PartConfig) -> Any:
     return given
 
 
-class Part:
+class EnvPart:
     config: PartConfig
 
     def _read(self, config: PartConfig, *, system_prompt: Any, user: Any, toolsets: Any, **lists: Any) -> None:

@@ -10,14 +10,14 @@ from whet.calls import is_awaitable
 from whet.envs.data.datasets import RowDataset
 from whet.errors import DatasetError
 from whet.tasksets.config import TasksetConfig
-from whet.tasksets.part import Part, either
+from whet.tasksets.part import EnvPart, either
 from whet.tasksets.refs import package_of, resolve_ref
 from whet.tasksets.signals import SIGNALS
 from whet.tasksets.state import TaskState
 from whet.tasksets.task import Task, dataset_of, task_of
 
 
-class Taskset(Part):
+class Taskset(EnvPart):
     """Tasks, and how attempts at them are scored."""
 
     config_type: ClassVar[type[TasksetConfig]] = TasksetConfig

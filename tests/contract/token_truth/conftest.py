@@ -1,4 +1,4 @@
-"""The helpers beside the tests of this folder."""
+"""The helpers of the tests in this folder."""
 
 import sys
 from pathlib import Path

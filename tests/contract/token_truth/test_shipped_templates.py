@@ -2,7 +2,7 @@
 
 1. Every format of the package is tried here, or is named with the reason why it cannot be.
 2. The next prompt begins with the prompt before it and what was sampled after it, id for id; so a rollout whose
-   history nobody edits is one branch. The answers: booleans and numbers as arguments, odd whitespace, no arguments,
+   history is not edited is one branch. The answers: booleans and numbers as arguments, odd whitespace, no arguments,
    malformed calls, parallel calls, thinking, each also cut off, closed by every other stop, and sampled in pieces that
    the tokenizer would join; markers out of place, halves of a character, nothing at all, and ids at random.
 3. What is added is what the package itself adds to the true ids, where it keeps them.
@@ -29,7 +29,7 @@ from whet.inference.rendering.chat_renderer import ChatRenderer
 from whet.types import AssistantMessage, Messages, ToolCall, ToolMessage, UserMessage
 
 NOT_COVERED = {
-    "default": "is the fallback for templates nobody knows: test_unknown_templates.py",
+    "default": "is the fallback for unknown templates: test_unknown_templates.py",
     "gpt-oss": "is encoded by openai-harmony, whose vocabulary is downloaded when it is first used",
 }
 ONE_CALL_ONLY = {"llama-3"}

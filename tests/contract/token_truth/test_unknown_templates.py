@@ -1,4 +1,4 @@
-"""Token truth with templates nobody knows: continued where what follows an answer can be proved, else a branch.
+"""Token truth with unknown templates: continued where what follows an answer can be proved, else a branch.
 
 1. A template that extends cleanly, drops earlier thinking, strips answers, parts arguments or writes no end of an
    answer is continued: one branch, whatever was sampled. What is added is what the template writes there.

@@ -4,7 +4,7 @@
 2. So a rollout of any number of turns, with tools or without, whatever the model wrote, is one branch.
 3. Ids, logprobs and versions of a turn are those the engine gave, in order.
 4. A turn that rewrites history is a new branch, rendered whole.
-5. The engine is told when a rollout is over.
+5. The engine is notified when a rollout is over.
 """
 
 from __future__ import annotations

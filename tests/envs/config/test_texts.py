@@ -147,7 +147,7 @@ def test_one_environment_has_several_wordings_at_the_same_time() -> None:
 
 
 class Judged(whet.JudgeRubric):
-    """A judge that is asked what it is told to ask."""
+    """A judge with a prompt of its own."""
 
     def __init__(self, asked: list[str]) -> None:
         def verdict(prompt: Any) -> str:

@@ -24,7 +24,7 @@ CODE_PROMPT = "Solve the following coding problem using the programming language
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ExampleSource:
     """Where a data set is, which split is meant where none is named, and how a row of it is a task.
 
     `task` is given the row and a random generator that depends on the seed and the row's place alone.
@@ -70,7 +70,7 @@ def load_example_dataset(name: str = "gsm8k", split: str | None = None, n: int |
     return tasks.select_columns(["question", "answer"])
 
 
-def _download(name: str, source: Source, config: str | None, split: str | None) -> Dataset:
+def _download(name: str, source: ExampleSource, config: str | None, split: str | None) -> Dataset:
     from datasets import Dataset, load_dataset
 
     split = split or source.split
@@ -134,24 +134,28 @@ def _level(level: str) -> Callable[[Row], bool]:
 
 _PROBLEM = _columns("problem", "answer")
 
-SOURCES: dict[str, Source] = {
-    "aime2024": Source("HuggingFaceH4/aime_2024", "train", _columns("problem", "answer", lambda text: str(int(text)))),
-    "aime2025": Source(
+SOURCES: dict[str, ExampleSource] = {
+    "aime2024": ExampleSource(
+        "HuggingFaceH4/aime_2024", "train", _columns("problem", "answer", lambda text: str(int(text)))
+    ),
+    "aime2025": ExampleSource(
         "opencompass/AIME2025", "test", _columns("question", "answer", _digits), ("AIME2025-I", "AIME2025-II")
     ),
-    "amc2023": Source("knoveleng/AMC-23", "train", _PROBLEM),
-    "gpqa_diamond": Source("Idavidrein/gpqa", "train", _gpqa, ("gpqa_diamond",)),
-    "gpqa_main": Source("Idavidrein/gpqa", "train", _gpqa, ("gpqa_main",)),
-    "gsm8k": Source("openai/gsm8k", "test", _columns("question", "answer", extract_hash_answer), ("main",)),
-    "math": Source("chiayewken/competition_math", "train", _columns("problem", "solution", extract_boxed_answer)),
-    "math500": Source("HuggingFaceH4/MATH-500", "test", _PROBLEM),
-    "mmlu": Source("cais/mmlu", "dev", _mmlu, ("all",)),
-    "mmlu_pro": Source("TIGER-Lab/MMLU-Pro", "validation", _mmlu_pro),
-    "openbookqa": Source("allenai/openbookqa", "train", _openbookqa, ("main",)),
-    "openrs": Source("knoveleng/open-rs", "train", _PROBLEM),
-    "openrs_easy": Source("knoveleng/open-rs", "train", _PROBLEM, keep=_level("Easy")),
-    "openrs_hard": Source("knoveleng/open-rs", "train", _PROBLEM, keep=_level("Hard")),
-    "prime_code": Source(
+    "amc2023": ExampleSource("knoveleng/AMC-23", "train", _PROBLEM),
+    "gpqa_diamond": ExampleSource("Idavidrein/gpqa", "train", _gpqa, ("gpqa_diamond",)),
+    "gpqa_main": ExampleSource("Idavidrein/gpqa", "train", _gpqa, ("gpqa_main",)),
+    "gsm8k": ExampleSource("openai/gsm8k", "test", _columns("question", "answer", extract_hash_answer), ("main",)),
+    "math": ExampleSource(
+        "chiayewken/competition_math", "train", _columns("problem", "solution", extract_boxed_answer)
+    ),
+    "math500": ExampleSource("HuggingFaceH4/MATH-500", "test", _PROBLEM),
+    "mmlu": ExampleSource("cais/mmlu", "dev", _mmlu, ("all",)),
+    "mmlu_pro": ExampleSource("TIGER-Lab/MMLU-Pro", "validation", _mmlu_pro),
+    "openbookqa": ExampleSource("allenai/openbookqa", "train", _openbookqa, ("main",)),
+    "openrs": ExampleSource("knoveleng/open-rs", "train", _PROBLEM),
+    "openrs_easy": ExampleSource("knoveleng/open-rs", "train", _PROBLEM, keep=_level("Easy")),
+    "openrs_hard": ExampleSource("knoveleng/open-rs", "train", _PROBLEM, keep=_level("Hard")),
+    "prime_code": ExampleSource(
         "PrimeIntellect/verifiable-coding-problems",
         "train",
         _columns("prompt", "verification_info"),

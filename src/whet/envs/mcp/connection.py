@@ -3,8 +3,8 @@
     open -> call, call, ... -> close
                \\-> over: the server died, hung or went away
 
-One task owns the process and the session, so that a server's end is noticed at once and whoever waits for an
-answer is told. A connection that is over stays over; starting the next one is the business of `links.py`.
+One task owns the process and the session, so that a server's end is noticed at once and pending
+calls fail. A connection that is over stays over; `links.py` starts the next one.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ class ServerStartError(Exception):
 
 
 @dataclass(frozen=True)
-class Limits:
+class ServerLimits:
     start_seconds: float
     call_seconds: float
     result_chars: int
 
 
 class Connection:
-    def __init__(self, config: MCPServerConfig, limits: Limits, on_tools: Callable[[list[Tool]], None]) -> None:
+    def __init__(self, config: MCPServerConfig, limits: ServerLimits, on_tools: Callable[[list[Tool]], None]) -> None:
         """`on_tools` is called with the server's tools once it is open, and again whenever they change."""
         self.config = config
         self.limits = limits
@@ -211,7 +211,7 @@ class Connection:
             if not opened.done():
                 what = "could not be reached" if self._process is None else "did not start"
                 opened.set_exception(ServerStartError(self._explain(f"{what}: {self._why}")))
-                opened.exception()  # retrieved, should nobody wait for it any more
+                opened.exception()  # retrieved: there may be no waiting call
 
     async def _connect(self, stack: contextlib.AsyncExitStack) -> Client:
         if "mcp" not in sys.modules:  # half a second, which would stand still for all rollouts
@@ -248,15 +248,15 @@ class Connection:
         self._on_tools(tools)
 
     async def _until_over(self, client: Client) -> None:
-        """Wait for the end, and meanwhile ask for the tools again whenever the server says that they changed."""
-        beside = [asyncio.create_task(self._follow_tools(client)), asyncio.create_task(self._subscribe(client))]
+        """Wait for the end, and meanwhile list the tools again whenever the server reports that they changed."""
+        watchers = [asyncio.create_task(self._follow_tools(client)), asyncio.create_task(self._subscribe(client))]
         try:
             if self._process is None:
                 await self._stop.wait()
             else:
                 await _first(self._stop.wait(), self._process.wait())
         finally:
-            await _cancel(beside)
+            await _cancel(watchers)
 
     async def _follow_tools(self, client: Client) -> None:
         while True:
@@ -271,7 +271,7 @@ class Connection:
                     )
 
     async def _subscribe(self, client: Client) -> None:
-        """Ask to be told of changes, as servers of the protocol of 2026 want to be asked; older ones just tell."""
+        """Subscribe to changes of tools, as the protocol of 2026 requires; older servers send them unasked."""
         from mcp import MCPError
         from mcp.client.subscriptions import SubscriptionLost
         from mcp.types.version import MODERN_PROTOCOL_VERSIONS

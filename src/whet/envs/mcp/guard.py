@@ -1,4 +1,4 @@
-"""Runs one MCP server, and ends it and all it started when whet says so or is no more.
+"""Runs one MCP server, and ends it and all it started when whet requests it or has ended.
 
     python -I -S guard.py LIFELINE PARENT GRACE COMMAND [ARG ...]
 
@@ -6,7 +6,7 @@ The server has this process's stdin, stdout and stderr and a process group of it
 pipe whose other end only the whet process PARENT holds: when it closes, even because PARENT was killed, the group gets
 SIGTERM, and GRACE seconds later SIGKILL. Exits with the server's exit code, or with 128 + the signal that ended it.
 
-Standard library only, and little of it: this runs beside every server, and should start in milliseconds.
+Standard library only, and little of it: one runs for every server, and should start in milliseconds.
 """
 
 import contextlib

@@ -1,8 +1,8 @@
 """Which connection a call goes over: for each event loop, one per shared server, and one per rollout for the others.
 
 A connection belongs to the event loop it was opened on and ends with it, so every loop gets its own, on first use. A
-shared server that was lost is started again for whoever needs it next, after a pause that doubles with every loss in
-a row, up to half a minute.
+shared server that was lost is started again for the next call that needs it, after a pause that doubles with every
+loss in a row, up to half a minute.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from whet.envs.mcp.config import MCPServerConfig
-from whet.envs.mcp.connection import Connection, Limits, ServerStartError
+from whet.envs.mcp.connection import Connection, ServerLimits, ServerStartError
 from whet.errors import ConfigError, InfraError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ OnTools = Callable[[MCPServerConfig, "list[Tool]"], None]
 class Links:
     """All connections of one environment."""
 
-    def __init__(self, configs: Sequence[MCPServerConfig], limits: Limits, on_tools: OnTools) -> None:
+    def __init__(self, configs: Sequence[MCPServerConfig], limits: ServerLimits, on_tools: OnTools) -> None:
         self.configs = {config.name: config for config in configs}
         self.limits = limits
         self.on_tools = on_tools

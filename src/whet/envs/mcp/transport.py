@@ -52,7 +52,7 @@ async def over_stdio(process: ServerProcess, on_noise: Callable[[bytes], None]) 
                     process.stdin.write(text.encode() + b"\n")
                     await process.stdin.drain()
                 except gone:
-                    await to_client.aclose()  # whoever waits for an answer learns that there will be none
+                    await to_client.aclose()  # pending requests end: there will be no answer
                     return
 
     async with anyio.create_task_group() as tasks:

@@ -92,7 +92,7 @@ class BackgroundJobStatus:
 
 
 class _Entry:
-    """A sandbox from the moment it is asked for to its end."""
+    """A sandbox from the request for it to its end."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
@@ -291,7 +291,7 @@ class SandboxClient:
         await self.bulk_delete(list(self._entries))
 
     def creation_error(self, sandbox_id: str) -> BaseException | None:
-        """Why a sandbox that nobody waited for could not be made or set up; None where it could."""
+        """Why a sandbox that no call waited for could not be made or set up; None where it could."""
         entry = self._entries.get(sandbox_id)
         for stage in (entry.created, entry.ready) if entry is not None else ():
             if stage is not None and stage.done() and not stage.cancelled() and stage.exception() is not None:
@@ -373,7 +373,7 @@ async def _say_if_it_fails(job: Job, name: str) -> None:
 
 
 def _retrieved(task: asyncio.Future[Any]) -> None:
-    """Whoever waits for the sandbox is told; nobody has to."""
+    """Mark the exception as retrieved: callers that wait for the sandbox get it, and there may be none."""
     if not task.cancelled():
         task.exception()
 

@@ -27,7 +27,7 @@ from whet.sandboxes.protocol import Sandbox
 INSIDE = "/opt/whet-packages"
 INSTALL_S = 900.0
 _REQUIREMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9._,-]+\])?([<>=!~]=?[^;@/\s]+)?")
-# Asked of the Python inside: its version, machine and C library.
+# Printed by the Python inside: its version, machine and C library.
 _PROBE = """
 import json, os, platform, sys
 try:
@@ -39,7 +39,7 @@ print(json.dumps([sys.version_info[0], sys.version_info[1], platform.machine(), 
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class InstallTarget:
     """The Python that packages are for."""
 
     version: str  # such as "3.11"
@@ -65,7 +65,7 @@ def requirements_of(packages: str) -> list[str]:
     return words
 
 
-async def target_of(sandbox: Sandbox) -> Target:
+async def target_of(sandbox: Sandbox) -> InstallTarget:
     """Ask a sandbox which Python it has."""
     result = await sandbox.exec(["python3", "-I", "-c", _PROBE])
     try:
@@ -74,7 +74,7 @@ async def target_of(sandbox: Sandbox) -> Target:
         raise ConfigError(
             f"the sandbox has no python3 to install packages for: {result.stderr.strip() or result.describe()}."
         ) from error
-    return Target(f"{major}.{minor}", platform_tags(system, machine, libc))
+    return InstallTarget(f"{major}.{minor}", platform_tags(system, machine, libc))
 
 
 def platform_tags(system: str, machine: str, libc: str) -> tuple[str, ...]:
@@ -95,7 +95,7 @@ def cache_directory() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "whet" / "packages"
 
 
-async def installed(requirements: Sequence[str], target: Target, cache: Path) -> Path:
+async def installed(requirements: Sequence[str], target: InstallTarget, cache: Path) -> Path:
     """The folder with these packages for this Python, installed now unless the cache has it.
 
     Raises ConfigError with pip's own words when that fails.
@@ -124,7 +124,7 @@ async def installed(requirements: Sequence[str], target: Target, cache: Path) ->
         await asyncio.to_thread(shutil.rmtree, fresh, ignore_errors=True)
 
 
-async def _pip(requirements: Sequence[str], target: Target, folder: Path) -> None:
+async def _pip(requirements: Sequence[str], target: InstallTarget, folder: Path) -> None:
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"]
     if target.version != f"{sys.version_info.major}.{sys.version_info.minor}":
         command.append("--no-compile")  # byte code of another Python would be of no use

@@ -1,7 +1,7 @@
 """Programs that code in a sandbox needs, such as node or gcc: found, shown where they are not, missed in one line.
 
-The bubblewrap sandbox shows /usr. A program that lies elsewhere (an interpreter below somebody's home) is shown as a
-single file of its own: its folder may hold more than anyone would show to a model.
+The bubblewrap sandbox shows /usr. A program that is elsewhere (an interpreter below a user's home) is shown as a
+single file of its own: its folder may hold what a model should not see.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ class PythonRepl:
                 await self._end(process)
                 why = "did not answer any more" if isinstance(error, TimeoutError) else "was ended from inside"
                 return self._failed(f"the interpreter {why}; its variables are lost.")
-            except BaseException:  # what it would still answer belongs to nobody
+            except BaseException:  # a late answer belongs to no call
                 self._process = None
                 process.kill()
                 process.close()

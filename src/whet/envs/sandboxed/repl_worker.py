@@ -85,7 +85,7 @@ class Interpreter:
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 prctl(PR_SET_DUMPABLE, 1)
-                prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # it ends with the supervisor, whoever ended that
+                prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # it ends with the supervisor, whatever ended that
                 os.setpgid(0, 0)
                 for fd in range(3, 256):  # the channel to the host above all
                     if fd not in (tasks, control, out, err):

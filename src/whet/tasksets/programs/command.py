@@ -255,7 +255,7 @@ def read_sandbox_config(own: Any, of_harness: Any, whose: str) -> SandboxConfig:
 
 
 def _record(result: ExecResult | None, key: str) -> dict[str, Any]:
-    """What rewards are told: data only, without the key; None of everything where the rollout ended first."""
+    """The record for reward functions: data only, without the key; None of everything where the rollout ended first."""
     return {
         "exit_code": None if result is None else result.exit_code,
         "signal": None if result is None else result.signal,

@@ -1,13 +1,13 @@
-"""`Session`: how a program asks the model, and how its requests become the turns of an ordinary rollout.
+"""`Session`: how a program calls its model, and how its requests become the turns of an ordinary rollout.
 
-The program runs beside the rollout loop. Each of its requests is the prompt of the loop's next turn, and the recorded
-answer goes back to the program:
+The program runs concurrently with the rollout loop. Each of its requests is the prompt of the loop's next turn, and the
+recorded answer goes back to the program:
 
     program  ── ask(messages) ──▶  next_request ──▶ loop: model, record the step, check the stops
              ◀──── answer ───────  give
 
-So tokens, timing, errors and stops are the loop's, whatever the program does, and turns are asked one after another,
-also where the program asks for several at once: a seeded run repeats. When the loop ends first, the program is
+So tokens, timing, errors and stops are the loop's, whatever the program does, and turns are taken one after another,
+also where the program requests several at once: a seeded run repeats. When the loop ends first, the program is
 cancelled.
 """
 
@@ -74,8 +74,8 @@ class Session:
         """The model's next message after `messages`: one turn of the rollout.
 
         Args:
-            messages: the whole conversation. One that goes on from an earlier turn continues that turn's tokens.
-            tools: what the model is told of; without it the tools of the rollout, `[]` for none.
+            messages: the whole conversation. One that extends an earlier turn continues that turn's tokens.
+            tools: those the model may call; without it the tools of the rollout, `[]` for none.
         """
         return cast(AssistantMessage, completion_messages(await self.respond(messages, tools))[0])
 
@@ -159,7 +159,7 @@ class Session:
                 self._asked = waiting.result()
             finally:
                 waiting.cancel()
-            if not self._asked.answer.done():  # otherwise who asked has left meanwhile
+            if not self._asked.answer.done():  # otherwise its caller was cancelled meanwhile
                 return self._asked
         self._asked = None
         self._take_result(self._running)
@@ -272,7 +272,7 @@ async def _in_thread(work: Callable[[], T], name: str) -> T:
         except BaseException as raised:
             # A future cannot hold a StopIteration.
             error = RuntimeError("StopIteration") if isinstance(raised, StopIteration) else raised
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits for it
             loop.call_soon_threadsafe(settle, result, error)
 
     threading.Thread(target=run, name=f"whet program {name}", daemon=True).start()

@@ -2,7 +2,7 @@
 
     bindings = {"search.index": "objects.index", "search.limit": "task.limit", "log.where": lambda state: ...}
 
-The source of a value is text that begins with task, state, runtime, objects or tools and goes on with a path; a
+The source of a value is text that begins with task, state, runtime, objects or tools followed by a path; a
 function of task and state; `{fn = "module:function"}`; or any other value, which stands for itself.
 """
 

@@ -1,4 +1,4 @@
-"""The tools of one rollout: what the model is told of them, and how they are called.
+"""The tools of one rollout: their definitions for the model, and how they are called.
 
 A failing call is the model's to deal with: it gets the error as the tool's answer.
 """
@@ -180,7 +180,7 @@ class RolloutTools:
 
 
 class Scopes:
-    """Which objects a rollout shares with whom: the keys of its scopes among all that are kept."""
+    """Which objects a rollout shares with which others: the keys of its scopes among all that are kept."""
 
     def __init__(self, objects: Objects, rollout: str, group: str | None) -> None:
         self.objects = objects

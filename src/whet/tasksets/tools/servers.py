@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from whet.envs.mcp.config import MCPServerConfig, read_servers
-from whet.envs.mcp.connection import Limits
+from whet.envs.mcp.connection import ServerLimits
 from whet.envs.mcp.content import content_of
 from whet.envs.mcp.links import Links
 from whet.errors import ConfigError, MissingExtraError
@@ -21,7 +21,7 @@ from whet.types import Tool
 if TYPE_CHECKING:
     from mcp.types import Tool as ServerTool
 
-LIMITS = Limits(start_seconds=30.0, call_seconds=60.0, result_chars=100_000)
+LIMITS = ServerLimits(start_seconds=30.0, call_seconds=60.0, result_chars=100_000)
 
 
 class MCPTools:
