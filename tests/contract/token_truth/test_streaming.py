@@ -1,12 +1,12 @@
-"""An answer that is told while it is sampled, in every format: numbered.
+"""An answer that is streamed while it is sampled, in every format: numbered.
 
-1. What is told adds up to the finished message, whatever is sampled and however the ids arrive: reasoning, content and
-   calls. Nothing told is taken back.
-2. Words are told as they come, not at the end: all but the last few of a plain answer, and of a thought before it.
-3. Nothing that may be the beginning of a stop string is told, and nothing after one.
-4. A character is told when all of its bytes are there.
-5. Plain text that goes on is told to the letter.
-6. What a listener makes of it changes nothing: the turn is the same as that of who does not listen.
+1. What is streamed adds up to the finished message, whatever is sampled and however the ids arrive: reasoning, content
+   and calls. Nothing streamed is taken back.
+2. Words are streamed as they come, not at the end: all but the last few of a plain answer, and of a thought before it.
+3. Nothing that may be the beginning of a stop string is streamed, and nothing after one.
+4. A character is streamed when all of its bytes are there.
+5. Plain text is streamed to the letter.
+6. The turn is the same with a listener and without one.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ WORDS = "words that come one after another, and then some more of them"
 def told_of(
     renderer: ChatRenderer, ids: list[int], stops: tuple[str, ...] = (), *, steps: Any = (1,)
 ) -> StreamedAnswer:
-    """What is told before the answer is finished, with as many ids at a time as `steps` say."""
+    """What is streamed before the answer is finished, with as many ids at a time as `steps` say."""
     reader, told, sizes = (
         renderer.reader(renderer.render(OPENING, [TOOL]), [TOOL], stops=stops),
         StreamedAnswer(),
