@@ -17,14 +17,14 @@ import math
 from pathlib import Path
 from typing import Any
 
-from whet.rl.monitors.protocol import EvalReport, Outcome, RunPlan, StepReport
+from whet.rl.monitors.protocol import EvalReport, Monitor, StepReport
 from whet.rollouts.totals import EvalScore
 from whet.system.files import LineFile, read_lines
 
 EVALS = "evals.jsonl"
 
 
-class JsonlMonitor:
+class JsonlMonitor(Monitor):
     """Appends to the metrics file at `path` and to `evals.jsonl` next to it; lines are on disk when a call returns."""
 
     def __init__(self, path: Path) -> None:
@@ -40,23 +40,11 @@ class JsonlMonitor:
         self._metrics.keep(lambda row: 0 < step >= row["step"])
         self._evals.keep(lambda row: 0 < step >= row["step"] and row["moment"] != "after")
 
-    def start(self, plan: RunPlan) -> None:
-        """Nothing: the plan is in config.toml."""
-
-    def phase(self, name: str, done: int, total: int) -> None:
-        """Nothing: progress inside a step is not recorded."""
-
     def step(self, report: StepReport) -> None:
         self._metrics.append([{"step": report.step, **dict(sorted(report.metrics.items()))}])
 
     def evaluation(self, report: EvalReport) -> None:
         self._evals.append(evaluation_rows(report))
-
-    def note(self, message: str) -> None:
-        """Nothing: notes are for people."""
-
-    def close(self, outcome: Outcome) -> None:
-        """Nothing is held open between lines."""
 
 
 def read_evaluations(path: Path) -> list[EvalReport]:

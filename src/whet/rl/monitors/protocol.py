@@ -61,18 +61,27 @@ class Outcome:
 
 
 class Monitor(Protocol):
-    def start(self, plan: RunPlan) -> None: ...
+    """Receives the events of a run. A subclass overrides the events that it needs; the others do nothing."""
+
+    def start(self, plan: RunPlan) -> None:
+        return None
+
     def phase(self, name: str, done: int, total: int) -> None:
         """Progress inside a step: `generate`, `train`, `evaluate`, `save`; cheap, called often."""
-        ...
+        return None
 
-    def step(self, report: StepReport) -> None: ...
-    def evaluation(self, report: EvalReport) -> None: ...
+    def step(self, report: StepReport) -> None:
+        return None
+
+    def evaluation(self, report: EvalReport) -> None:
+        return None
+
     def note(self, message: str) -> None:
         """One line a person should see (a warning, a checkpoint written)."""
-        ...
+        return None
 
-    def close(self, outcome: Outcome) -> None: ...
+    def close(self, outcome: Outcome) -> None:
+        return None
 
 
 GREEDY = "greedy"

@@ -13,7 +13,7 @@ from typing import Any
 from whet.errors import MissingExtraError, RunError
 from whet.rl.monitors.config import TrackioConfig
 from whet.rl.monitors.log import quietly
-from whet.rl.monitors.protocol import EvalReport, Outcome, RunPlan, StepReport, evaluation_metrics
+from whet.rl.monitors.protocol import EvalReport, Monitor, Outcome, RunPlan, StepReport, evaluation_metrics
 from whet.system.files import json_line, write_whole
 
 RUN = "trackio.json"
@@ -22,7 +22,7 @@ RUN = "trackio.json"
 logger = logging.getLogger(__name__)
 
 
-class TrackioMonitor:
+class TrackioMonitor(Monitor):
     """One trackio run from `start` to `close`."""
 
     def __init__(self, config: TrackioConfig, settings: dict[str, Any]) -> None:
@@ -65,17 +65,11 @@ class TrackioMonitor:
         self._run = run
         write_whole(kept, json_line({"project": project, "name": run.name, "id": run.id}))
 
-    def phase(self, name: str, done: int, total: int) -> None:
-        """Nothing: progress inside a step is not recorded."""
-
     def step(self, report: StepReport) -> None:
         self._run.log(dict(report.metrics), step=report.step)
 
     def evaluation(self, report: EvalReport) -> None:
         self._run.log(evaluation_metrics(report), step=report.step)
-
-    def note(self, message: str) -> None:
-        """Nothing: notes are for people at the terminal, and in logs/."""
 
     def close(self, outcome: Outcome) -> None:
         if self._run is None:

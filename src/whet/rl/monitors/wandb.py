@@ -17,7 +17,7 @@ from whet.errors import ConfigError, MissingExtraError
 from whet.messages import readable_text
 from whet.rl.monitors.config import WandbConfig
 from whet.rl.monitors.log import quietly
-from whet.rl.monitors.protocol import EvalReport, Outcome, RunPlan, StepReport, evaluation_metrics
+from whet.rl.monitors.protocol import EvalReport, Monitor, Outcome, RunPlan, StepReport, evaluation_metrics
 from whet.system.files import write_whole
 
 logger = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ SAMPLE_COLUMNS = ("step", "environment", "prompt", "completion", "reward", "adva
 EXIT_CODES = {"finished": 0, "failed": 1, "interrupted": 130}
 
 
-class WandbMonitor:
+class WandbMonitor(Monitor):
     """One W&B run from `start` to `close`."""
 
     def __init__(self, config: WandbConfig, settings: dict[str, Any]) -> None:
@@ -83,9 +83,6 @@ class WandbMonitor:
             ),
         )
 
-    def phase(self, name: str, done: int, total: int) -> None:
-        """Nothing: progress inside a step is not recorded."""
-
     def step(self, report: StepReport) -> None:
         values: dict[str, Any] = {"step": report.step, **report.metrics}
         every = self._config.samples_every
@@ -95,9 +92,6 @@ class WandbMonitor:
 
     def evaluation(self, report: EvalReport) -> None:
         self._run.log({"step": report.step, **evaluation_metrics(report)})
-
-    def note(self, message: str) -> None:
-        """Nothing: notes are for people at the terminal, and in logs/."""
 
     def close(self, outcome: Outcome) -> None:
         if self._run is None:
