@@ -11,39 +11,47 @@ from typing import Any
 from whet.gepa.types import CandidateRecord, Confirmation, Observer, Phase, Scored, SearchPlan
 
 
-class Several:
+class Forwarder(Observer):
+    """Passes every event on through one method, `send`."""
+
+    def send(self, event: str, *args: Any) -> None:
+        """An event by the name of its method, and what it carries."""
+        raise NotImplementedError
+
+    def planned(self, plan: SearchPlan) -> None:
+        self.send("planned", plan)
+
+    def phase(self, phase: Phase, detail: str, total: int) -> None:
+        self.send("phase", phase, detail, total)
+
+    def finished(self, scored: Scored, spent: int, cost: float | None, replayed: bool = False) -> None:
+        self.send("finished", scored, spent, cost, replayed)
+
+    def decided(self, record: CandidateRecord) -> None:
+        self.send("decided", record)
+
+    def proposed(self, number: int, parent: str, texts: Mapping[str, str], changed: Sequence[str]) -> None:
+        self.send("proposed", number, parent, texts, changed)
+
+    def note(self, line: str) -> None:
+        self.send("note", line)
+
+    def confirmed(self, confirmation: Confirmation) -> None:
+        self.send("confirmed", confirmation)
+
+    def close(self) -> None:
+        self.send("close")
+
+
+class Several(Forwarder):
     """Forwards to all of them in order. All are closed, also where closing one fails."""
 
     def __init__(self, *observers: Observer) -> None:
         self._observers = observers
 
-    def planned(self, plan: SearchPlan) -> None:
+    def send(self, event: str, *args: Any) -> None:
         for one in self._observers:
-            one.planned(plan)
-
-    def phase(self, phase: Phase, detail: str, total: int) -> None:
-        for one in self._observers:
-            one.phase(phase, detail, total)
-
-    def finished(self, scored: Scored, spent: int, cost: float | None, replayed: bool = False) -> None:
-        for one in self._observers:
-            one.finished(scored, spent, cost, replayed)
-
-    def decided(self, record: CandidateRecord) -> None:
-        for one in self._observers:
-            one.decided(record)
-
-    def proposed(self, number: int, parent: str, texts: Mapping[str, str], changed: Sequence[str]) -> None:
-        for one in self._observers:
-            one.proposed(number, parent, texts, changed)
-
-    def note(self, line: str) -> None:
-        for one in self._observers:
-            one.note(line)
-
-    def confirmed(self, confirmation: Confirmation) -> None:
-        for one in self._observers:
-            one.confirmed(confirmation)
+            getattr(one, event)(*args)
 
     def close(self) -> None:
         failure: Exception | None = None
@@ -56,39 +64,21 @@ class Several:
             raise failure
 
 
-class FromThread:
-    """Forwards each call to the event loop, in order; a record as it is at that moment."""
+class FromThread(Forwarder):
+    """Forwards each event to the event loop, in order; a record as it is at that moment."""
 
     def __init__(self, observer: Observer, loop: asyncio.AbstractEventLoop) -> None:
         self._observer, self._loop = observer, loop
 
-    def planned(self, plan: SearchPlan) -> None:
-        self._forward(self._observer.planned, plan)
-
-    def phase(self, phase: Phase, detail: str, total: int) -> None:
-        self._forward(self._observer.phase, phase, detail, total)
-
-    def finished(self, scored: Scored, spent: int, cost: float | None, replayed: bool = False) -> None:
-        self._forward(self._observer.finished, scored, spent, cost, replayed)
+    def send(self, event: str, *args: Any) -> None:
+        self._loop.call_soon_threadsafe(getattr(self._observer, event), *args)
 
     def decided(self, record: CandidateRecord) -> None:
         now = dataclasses.replace(record, minibatch=dict(record.minibatch), val_rewards=dict(record.val_rewards))
-        self._forward(self._observer.decided, now)
+        self.send("decided", now)
 
     def proposed(self, number: int, parent: str, texts: Mapping[str, str], changed: Sequence[str]) -> None:
-        self._forward(self._observer.proposed, number, parent, dict(texts), list(changed))
-
-    def note(self, line: str) -> None:
-        self._forward(self._observer.note, line)
-
-    def confirmed(self, confirmation: Confirmation) -> None:
-        self._forward(self._observer.confirmed, confirmation)
-
-    def close(self) -> None:
-        self._forward(self._observer.close)
-
-    def _forward(self, method: Callable[..., None], *args: Any) -> None:
-        self._loop.call_soon_threadsafe(method, *args)
+        self.send("proposed", number, parent, dict(texts), list(changed))
 
 
 @dataclass(slots=True)

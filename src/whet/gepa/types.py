@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -122,6 +122,16 @@ class CandidateRecord:
     val_rewards: dict[str, float] = field(default_factory=dict)  # by example key; fewer than all where the race ended
     p_value: float | None = None  # of the paired test against its parent; None where none was made
     val_mean: float | None = None  # None unless all of val was scored
+
+
+def seed_of(records: Iterable[CandidateRecord]) -> CandidateRecord | None:
+    return next((one for one in records if one.verdict == "seed"), None)
+
+
+def best_of(records: Iterable[CandidateRecord]) -> CandidateRecord | None:
+    """The highest mean on validation of the seed and what was accepted; the earliest of several."""
+    pool = [one for one in records if one.verdict != "rejected" and one.val_mean is not None]
+    return max(pool, key=lambda one: (one.val_mean, -one.number), default=None)
 
 
 @dataclass(frozen=True, slots=True)

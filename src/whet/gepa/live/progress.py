@@ -13,7 +13,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from whet.gepa.records.candidates import by_id
-from whet.gepa.types import Candidate, CandidateRecord, Confirmation, Phase, Scored, SearchPlan, candidate_id
+from whet.gepa.types import (
+    Candidate,
+    CandidateRecord,
+    Confirmation,
+    Phase,
+    Scored,
+    SearchPlan,
+    best_of,
+    candidate_id,
+    seed_of,
+)
 
 RATE_CALLS = 60
 """How many of the latest calls the speed is of."""
@@ -88,13 +98,11 @@ class SearchFacts:
 
     @property
     def seed(self) -> CandidateRecord | None:
-        return next((record for record in self.records if record.verdict == "seed"), None)
+        return seed_of(self.records)
 
     @property
     def best(self) -> CandidateRecord | None:
-        """The highest mean on validation among the seed and what was accepted; the earlier of equals."""
-        pool = [record for record in self.records if record.verdict != "rejected" and record.val_mean is not None]
-        return max(pool, key=lambda record: (record.val_mean, -record.number), default=None)
+        return best_of(self.records)
 
     def count(self, verdict: str) -> int:
         return sum(record.verdict == verdict for record in self.records)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
+from typing import Any
 
 from rich.console import Console, RenderableType
 from rich.text import Text
@@ -13,14 +14,15 @@ from whet.display.live.keyboard import Keyboard
 from whet.display.live.painter import Painter
 from whet.gepa.live.progress import SearchProgress
 from whet.gepa.live.views import COMPARISONS, footer, last_view, live_view, moved
-from whet.gepa.types import CandidateRecord, Confirmation, Phase, Scored, SearchPlan
+from whet.gepa.observers import Forwarder
+from whet.gepa.types import SearchPlan
 from whet.system.terminal import safe_text
 
 NEXT, PREVIOUS = {"right", "down", "n", "\t"}, {"left", "up", "p"}
 SCROLL_LINES = 5
 
 
-class SearchLiveView:
+class SearchLiveView(Forwarder):
     """An observer that draws on `console` from the plan on; `clock` is in seconds and only compared with itself."""
 
     transient = False  # the last picture stays above the final lines
@@ -44,24 +46,9 @@ class SearchLiveView:
             self._started = True
             self._painter.start()
 
-    def phase(self, phase: Phase, detail: str, total: int) -> None:
+    def send(self, event: str, *args: Any) -> None:
         with self._lock:
-            self._progress.phase(phase, detail, total)
-        self._painter.touch()
-
-    def finished(self, scored: Scored, spent: int, cost: float | None, replayed: bool = False) -> None:
-        with self._lock:
-            self._progress.finished(scored, spent, cost, replayed)
-        self._painter.touch()
-
-    def decided(self, record: CandidateRecord) -> None:
-        with self._lock:
-            self._progress.decided(record)
-        self._painter.touch()
-
-    def proposed(self, number: int, parent: str, texts: Mapping[str, str], changed: Sequence[str]) -> None:
-        with self._lock:
-            self._progress.proposed(number, parent, texts, changed)
+            getattr(self._progress, event)(*args)
         self._painter.touch()
 
     def note(self, line: str) -> None:
@@ -69,11 +56,6 @@ class SearchLiveView:
             self._painter.note(line)
         else:
             self._console.print(Text(safe_text(line, 1000)), soft_wrap=True)
-
-    def confirmed(self, confirmation: Confirmation) -> None:
-        with self._lock:
-            self._progress.confirmed(confirmation)
-        self._painter.touch()
 
     def close(self) -> None:
         with self._lock:

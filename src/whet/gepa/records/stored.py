@@ -17,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 from whet.errors import RunError, WhetError
 from whet.gepa.records.candidates import CANDIDATES, by_id, read_candidates
 from whet.gepa.records.run_directory import CONFIG
-from whet.gepa.types import CandidateRecord, Confirmation, SearchPlan
+from whet.gepa.types import CandidateRecord, Confirmation, SearchPlan, best_of, seed_of
 from whet.rollouts.results import METADATA, load_metadata
 from whet.rollouts.row_log import is_locked
 
@@ -103,13 +103,11 @@ class StoredSearch:
 
     @property
     def seed(self) -> CandidateRecord | None:
-        return next((one for one in self.candidates if one.verdict == "seed"), None)
+        return seed_of(self.candidates)
 
     @property
     def best(self) -> CandidateRecord | None:
-        """The highest mean on validation of the seed and what was accepted; the earliest of several."""
-        pool = [one for one in self.candidates if one.verdict != "rejected" and one.val_mean is not None]
-        return max(pool, key=lambda one: (one.val_mean, -one.number), default=None)
+        return best_of(self.candidates)
 
     @property
     def by_id(self) -> dict[str, CandidateRecord]:

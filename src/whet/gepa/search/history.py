@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Literal
 
-from whet.gepa.types import Candidate, CandidateRecord, Observer, Scored, candidate_id
+from whet.gepa.types import Candidate, CandidateRecord, Observer, Scored, best_of, candidate_id
 
 
 class History:
@@ -58,9 +58,9 @@ class History:
 
     @property
     def best(self) -> CandidateRecord:
-        """The highest mean over all of val; the earliest of several."""
-        means = [(one.val_mean, -one.number, one) for one in self.records if one.verdict != "rejected"]
-        return max(means, key=lambda of: (of[0] or 0.0, of[1]))[2]
+        best = best_of(self.records)
+        assert best is not None  # the seed is the first record
+        return best
 
     def _new(self, texts: Candidate, parents: list[str], changed: Sequence[str]) -> CandidateRecord:
         return CandidateRecord(
