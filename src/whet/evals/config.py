@@ -146,7 +146,7 @@ class EvalConfig(StrictModel):
         return self.base_url is None
 
     def resolved_sampling(self, defaults: dict[str, Any]) -> dict[str, Any]:
-        """The sampling arguments of every rollout: the environment's `defaults` under what is asked for here."""
+        """The sampling arguments of every rollout: the environment's `defaults` under those of this config."""
         args = {**defaults, **self.sampling_args}
         if self.max_tokens is not None:
             args["max_tokens"] = self.max_tokens

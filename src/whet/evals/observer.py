@@ -1,4 +1,4 @@
-"""What a session of evaluations tells whoever watches it: the live view, the plain lines, a test.
+"""What a session of evaluations reports to an observer: the live view, the plain lines, a test.
 
 A session is what one `whet eval run` does: one evaluation, or several in one go. The session calls; observers print and
 count, and never decide anything.
@@ -17,7 +17,7 @@ from whet.types import RolloutOutput
 
 @dataclass(frozen=True, slots=True)
 class PlannedEval:
-    """One evaluation of a session, told before its first rollout."""
+    """One evaluation of a session, as it is planned."""
 
     environment: str
     model: str
@@ -36,7 +36,7 @@ class PlannedEval:
 
 
 class EvalObserver(Protocol):
-    """Evaluations are named by their place in `start`'s list. Calls come from the event loop's thread and are cheap."""
+    """Evaluations are named by their index in `start`'s list. Calls come from the event loop's thread and are cheap."""
 
     def start(self, evaluations: Sequence[PlannedEval]) -> None:
         """Before anything is run."""
@@ -47,7 +47,7 @@ class EvalObserver(Protocol):
         ...
 
     def note(self, text: str) -> None:
-        """One line a person should see: a worker that was replaced, an endpoint that rests."""
+        """One line for the user: a worker that was replaced, an endpoint that rests."""
         ...
 
     def finish(self, evaluation: int, summary: EvalSummary) -> None:
@@ -60,7 +60,7 @@ class EvalObserver(Protocol):
 
 
 class Unwatched:
-    """An observer that looks away."""
+    """A no-op observer."""
 
     def start(self, evaluations: Sequence[PlannedEval]) -> None: ...
 

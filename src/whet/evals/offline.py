@@ -1,6 +1,6 @@
 """`--offline`: nothing that this process does leaves the machine.
 
-The hub libraries are told to look only at what they have downloaded already, before they are imported, and any other
+The hub libraries are set to use only what they have downloaded already, before they are imported, and any other
 connection or name lookup beyond loopback is refused where Python makes it (PEP 578). Programs that an environment
 starts are not watched; a sandbox has no network unless it is given one.
 """
@@ -27,7 +27,7 @@ class OfflineError(ConnectionError):
 def go_offline() -> None:
     """From now on, refuse what would leave the machine; for this process and those that it starts from Python.
 
-    Raises `ConfigError` where the hub library was imported without being told, since it would go on asking the hub.
+    Raises `ConfigError` where the hub library was imported without that setting, since it would connect to the hub.
     """
     global _watched
     for name in HUB_VARIABLES:

@@ -1,6 +1,6 @@
 """Whether the parser of an environment found an answer in what the model wrote: `parse_failed` of a result row.
 
-A reward of 0 for a wrong answer and one for an answer that nobody could read look the same; this tells them apart.
+A reward of 0 for a wrong answer and one for an answer that could not be parsed look the same; this separates them.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from whet.display.panel import sample_panel
 from whet.display.text import number, usage_text
 from whet.evals.analysis.compare import Comparison
 from whet.evals.analysis.readiness import Readiness
-from whet.evals.analysis.statistics import Estimate, Percentiles
+from whet.evals.analysis.statistics import MeanInterval, Percentiles
 from whet.evals.analysis.summary import EvalSummary, MemberSummary
 from whet.evals.report import REPORT
 from whet.evals.stored.stored import StoredHead
@@ -107,7 +107,7 @@ def print_comparison(comparison: Comparison, before: str, after: str, top: int, 
             console.print(Text.assemble((f"{label:<{LABEL}}", "bold"), rewards, safe_text(change.question, 80)))
 
 
-def _reward(reward: Estimate | None) -> str:
+def _reward(reward: MeanInterval | None) -> str:
     if reward is None:
         return "unknown: every rollout failed"
     if reward.low is None or reward.high is None:
@@ -205,7 +205,7 @@ def print_heads(heads: Sequence[StoredHead], console: Console | None = None) -> 
     print_rows([_head_cells(head) for head in heads], console, RIGHT)
     for head in heads:
         if head.resume is not None:
-            print_fact("go on", safe_text(head.resume, 4000), console, fold=False)
+            print_fact("continue", safe_text(head.resume, 4000), console, fold=False)
 
 
 def varied_text(varied: Mapping[str, Any]) -> str:
@@ -233,14 +233,14 @@ def _head_cells(head: StoredHead) -> dict[str, str]:
     }
 
 
-def _reward_cell(reward: Estimate | None) -> str:
+def _reward_cell(reward: MeanInterval | None) -> str:
     if reward is None:
         return ""
     return f"{reward.mean:.3f}" + ("" if reward.low is None else f" ({reward.low:.3f} to {reward.high:.3f})")
 
 
 def _judges(usage: Mapping[str, float]) -> str:
-    """What they cost; where nobody knows, the tokens they used."""
+    """Their cost; where it is unknown, the tokens they used."""
     if not usage:
         return ""
     if "cost" in usage:

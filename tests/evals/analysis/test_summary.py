@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from whet.evals.analysis.statistics import Estimate, Percentiles, clustered_mean
+from whet.evals.analysis.statistics import MeanInterval, Percentiles, clustered_mean
 from whet.evals.analysis.summary import EvalSummary, SummaryBuilder, summarize
 from whet.types import RolloutOutput
 
@@ -44,7 +44,7 @@ def test_an_evaluation_where_everything_failed_claims_no_score() -> None:
     found = summary([row(0, None), row(0, None)])
     assert (found.reward, found.truncated_frac, found.metrics, found.samples) == (None, None, {}, [])
     assert found.readiness.verdict == "unknown"
-    assert "mend the errors" in found.readiness.advice[0]
+    assert "fix the errors" in found.readiness.advice[0]
 
 
 def test_pass_at_k_is_unbiased_over_tasks() -> None:
@@ -155,4 +155,4 @@ def test_members_of_a_group_are_summed_up_apart() -> None:
     assert list(found) == ["alpha", "two/beta"]
     assert (found["alpha"].examples, found["alpha"].rollouts, found["alpha"].errors) == (3, 3, 1)
     assert found["alpha"].reward == clustered_mean({0: [1.0], 1: [0.0]})
-    assert found["two/beta"].reward == Estimate(0.5, None, None)
+    assert found["two/beta"].reward == MeanInterval(0.5, None, None)

@@ -9,7 +9,7 @@ import pytest
 
 from whet.evals.workers.assignment import DEATHS_AT_MOST, DEATHS_TOGETHER, JobQueue, shares
 from whet.evals.workers.child import Given
-from whet.evals.workers.jobs import Job
+from whet.evals.workers.jobs import RolloutJob
 
 
 @dataclass
@@ -21,18 +21,18 @@ class Worker:
     given: dict[int, Given] = field(default_factory=dict)
     busy: int = 0
 
-    def give(self, job: Job) -> None:
+    def give(self, job: RolloutJob) -> None:
         self.given[len(self.given)] = Given(job)
         self.busy += len(job.places)
 
-    def die(self) -> list[Job]:
+    def die(self) -> list[RolloutJob]:
         jobs = [given.job for given in self.given.values()]
         self.given, self.busy = {}, 0
         return jobs
 
 
-def job(task: int, evaluation: int = 0) -> Job:
-    return Job(evaluation, task, (0,))
+def job(task: int, evaluation: int = 0) -> RolloutJob:
+    return RolloutJob(evaluation, task, (0,))
 
 
 def place_all(queue: JobQueue, workers: list[Any]) -> list[tuple[int, int]]:

@@ -179,7 +179,7 @@ def test_the_list_prints_both_kinds(interrupted, saved, tmp_path, capsys):
     header, *lines, command = capsys.readouterr().out.splitlines()
     assert "state" in header
     assert [("unfinished" in line, "5/8" in line) for line in lines] == [(False, False), (True, True)]
-    assert command.startswith("go on      whet eval run echo -m big")
+    assert command.startswith("continue   whet eval run echo -m big")
     assert main(["eval", "list", str(tmp_path), "--json"]) == 0
     states = [head["state"] for head in json.loads(capsys.readouterr().out)["evaluations"]]
     assert states == ["finished", "unfinished"]

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from whet.errors import RunError
-from whet.evals.analysis.statistics import Estimate, t_975
+from whet.evals.analysis.statistics import MeanInterval, t_975
 from whet.types import RolloutOutput
 
 
@@ -38,7 +38,7 @@ class Change:
 class Comparison:
     """B less A. `changes` has every task both have, the largest losses first."""
 
-    difference: Estimate
+    difference: MeanInterval
     before: float  # mean over the tasks both have
     after: float
     changes: list[Change]
@@ -59,8 +59,8 @@ class Comparison:
 
 
 @dataclass(slots=True)
-class _Task:
-    """A task on one side: what was asked, and the rewards of its rollouts."""
+class _Side:
+    """A task on one side: its question, and the rewards of its rollouts."""
 
     prompt: bytes  # a digest: two sides may be millions of rollouts
     question: str
@@ -101,25 +101,25 @@ def compare(before: Iterable[RolloutOutput], after: Iterable[RolloutOutput]) -> 
     )
 
 
-def paired_difference(differences: Sequence[float]) -> Estimate:
+def paired_difference(differences: Sequence[float]) -> MeanInterval:
     """The mean difference and its 95 % interval: mean +- t * sd / sqrt(n), with n - 1 degrees of freedom."""
     count = len(differences)
     mean = math.fsum(differences) / count
     if count < 2:
-        return Estimate(mean, None, None)
+        return MeanInterval(mean, None, None)
     variance = math.fsum((difference - mean) ** 2 for difference in differences) / (count - 1)
     reach = t_975(count - 1) * math.sqrt(variance / count)
-    return Estimate(mean, mean - reach, mean + reach)
+    return MeanInterval(mean, mean - reach, mean + reach)
 
 
-def _by_task(rows: Iterable[RolloutOutput]) -> dict[Any, _Task]:
+def _by_task(rows: Iterable[RolloutOutput]) -> dict[Any, _Side]:
     """The tasks whose rollouts were scored."""
-    tasks: dict[Any, _Task] = {}
+    tasks: dict[Any, _Side] = {}
     for row in rows:
         if row.get("error") is None and row.get("reward") is not None:
             task = tasks.get(row["example_id"])
             if task is None:
-                task = tasks[row["example_id"]] = _Task(_digest(row.get("prompt")), _question(row))
+                task = tasks[row["example_id"]] = _Side(_digest(row.get("prompt")), _question(row))
             task.rewards.append(float(row["reward"]))
     return tasks
 
@@ -132,6 +132,6 @@ def _question(row: RolloutOutput) -> str:
     prompt = row.get("prompt")
     if isinstance(prompt, str):
         return prompt
-    asked = [message for message in prompt or [] if isinstance(message, Mapping) and message.get("role") == "user"]
-    content = asked[-1].get("content") if asked else ""
+    users = [message for message in prompt or [] if isinstance(message, Mapping) and message.get("role") == "user"]
+    content = users[-1].get("content") if users else ""
     return content if isinstance(content, str) else json.dumps(content)

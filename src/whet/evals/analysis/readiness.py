@@ -15,7 +15,7 @@ from whet.evals.analysis.statistics import spread
 
 TOO_EASY, GOOD_HIGH, GOOD_LOW, TOO_HARD = 0.80, 0.70, 0.10, 0.05
 MANY_ERRORS, MANY_UNREAD, MANY_FLAT = 0.1, 0.1, 0.5
-"""Shares of failed rollouts, of answers that no parser could read, and of groups without variance, to speak up at."""
+"""Shares of failed rollouts, of answers that no parser could read, and of groups without variance, to be reported."""
 
 Verdict = Literal["too easy", "easy", "good", "hard", "too hard", "unknown"]
 Measure = Literal["mean reward", "pass rate"]
@@ -53,7 +53,7 @@ def readiness(
     groups = [group for group in rewards_by_example.values() if group]
     rewards = [reward for group in groups for reward in group]
     if not rewards:
-        return Readiness("unknown", None, "mean reward", None, None, ["Every rollout failed: mend the errors first."])
+        return Readiness("unknown", None, "mean reward", None, None, ["Every rollout failed: fix the errors first."])
     bounded = all(0.0 <= reward <= 1.0 for reward in rewards)
     score = math.fsum(rewards if bounded else [reward >= pass_threshold for reward in rewards]) / len(rewards)
     several = [group for group in groups if len(group) > 1]
@@ -81,7 +81,7 @@ def _verdict(score: float) -> Verdict:
 
 def _about_errors(errors: int, scored: int) -> Iterator[str]:
     if errors > MANY_ERRORS * (scored + errors):
-        yield f"{errors} of {scored + errors} rollouts failed: mend the errors before trusting any of this."
+        yield f"{errors} of {scored + errors} rollouts failed: fix the errors before trusting any of this."
 
 
 def _about_answers(parse_failed_frac: float | None) -> Iterator[str]:

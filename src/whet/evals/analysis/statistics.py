@@ -15,15 +15,15 @@ T_975_OF_FEW = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060,
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
-    """A mean and its 95 % confidence interval; None where there are too few tasks to tell."""
+class MeanInterval:
+    """A mean and its 95 % confidence interval; None where there are too few tasks."""
 
     mean: float
     low: float | None
     high: float | None
 
 
-def clustered_mean(values_by_example: Mapping[object, Sequence[float]]) -> Estimate | None:
+def clustered_mean(values_by_example: Mapping[object, Sequence[float]]) -> MeanInterval | None:
     """The mean over all values, with an interval that treats the values of one example as one observation.
 
     Standard error: sqrt(C / (C - 1) * sum_c (sum_i (x_ci - mean))^2) / N, over C examples with N values together;
@@ -40,7 +40,7 @@ def clustered_mean(values_by_example: Mapping[object, Sequence[float]]) -> Estim
     return clustered_estimate(mean, squares, examples=len(clusters), count=count, shares=shares)
 
 
-def clustered_estimate(mean: float, squares: float, *, examples: int, count: int, shares: bool) -> Estimate:
+def clustered_estimate(mean: float, squares: float, *, examples: int, count: int, shares: bool) -> MeanInterval:
     """The interval of `clustered_mean`, from sums.
 
     Args:
@@ -51,13 +51,13 @@ def clustered_estimate(mean: float, squares: float, *, examples: int, count: int
         shares: whether every value lies between 0 and 1.
     """
     if examples < 2:
-        return Estimate(mean, None, None)
+        return MeanInterval(mean, None, None)
     error = math.sqrt(examples / (examples - 1) * squares) / count
     reach = t_975(examples - 1) * error
     low, high = mean - reach, mean + reach
     if shares:
         low, high = max(low, 0.0), min(high, 1.0)
-    return Estimate(mean, low, high)
+    return MeanInterval(mean, low, high)
 
 
 def t_975(degrees: int) -> float:

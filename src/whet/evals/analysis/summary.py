@@ -19,7 +19,7 @@ from typing import Any
 from whet.clients.usage import JUDGE_USAGE
 from whet.envs.env_group import member_of
 from whet.evals.analysis.readiness import Readiness, readiness
-from whet.evals.analysis.statistics import Estimate, Percentiles, clustered_mean, percentiles
+from whet.evals.analysis.statistics import MeanInterval, Percentiles, clustered_mean, percentiles
 from whet.rollouts.totals import ExactSum, Totals
 from whet.types import RolloutOutput
 
@@ -34,7 +34,7 @@ class MemberSummary:
     examples: int
     rollouts: int
     errors: int
-    reward: Estimate | None
+    reward: MeanInterval | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class EvalSummary:
     error_kinds: dict[str, int]  # by class of error, most frequent first
     truncated_frac: float | None  # of the rollouts that did not fail
     parse_failed_frac: float | None  # of the rollouts whose answer a parser was to read
-    reward: Estimate | None  # None where every rollout failed
+    reward: MeanInterval | None  # None where every rollout failed
     metrics: dict[str, float]
     pass_threshold: float
     pass_at_k: dict[str, float]
@@ -72,7 +72,7 @@ class EvalSummary:
 
 
 class SummaryBuilder:
-    """A summary that grows by a row at a time and may be asked for at any time."""
+    """A summary that grows by a row at a time and can be read at any time."""
 
     def __init__(
         self,

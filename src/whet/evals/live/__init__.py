@@ -1,4 +1,4 @@
-"""What a person sees of evaluations while they run: a live view in a terminal, plain lines elsewhere.
+"""The display of running evaluations: a live view in a terminal, plain lines elsewhere.
 
 It goes to standard error, so that a result on standard output can be piped and redirected.
 """
@@ -10,7 +10,7 @@ from whet.evals.observer import EvalObserver, Unwatched
 
 
 def open_view(*, quiet: bool = False) -> EvalObserver:
-    """Who watches a session: nobody where `quiet`, a live view where standard error is a terminal, else plain lines.
+    """The observer of a session: none where `quiet`, a live view where standard error is a terminal, else plain lines.
 
     Which terminals that are is decided by `live_console`. Close it, whatever happens:
     `with contextlib.closing(open_view()) as view`.

@@ -1,4 +1,4 @@
-"""Evaluations where nobody watches a terminal: plain lines, few enough for a log.
+"""Progress of evaluations without a terminal: plain lines, few enough for a log.
 
 One at the start and at the end of each evaluation, one for each tenth of its rollouts, one a minute where a tenth takes
 longer, and every note.
@@ -43,7 +43,7 @@ class PlainLines:
         self._session.rollout(evaluation, row)
         progress = self._session.evaluations[evaluation]
         tenth = 10 * progress.done // max(1, progress.plan.rollouts)
-        # The last tenth is told by `finish`.
+        # The last tenth is reported by `finish`.
         if self._tenths[evaluation] < tenth < 10 or self._clock() - self._printed >= SECONDS_BETWEEN:
             self._tenths[evaluation] = max(tenth, self._tenths[evaluation])
             self._print_progress(evaluation)

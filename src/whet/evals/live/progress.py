@@ -14,14 +14,14 @@ from typing import Any
 
 from whet.clients.usage import JUDGE_USAGE
 from whet.envs.env_group import member_of
-from whet.evals.analysis.statistics import Estimate
+from whet.evals.analysis.statistics import MeanInterval
 from whet.evals.live.scores import Scores
 from whet.evals.observer import PlannedEval
 from whet.types import RolloutOutput
 
 SLOWEST = 5
 KINDS_OF_ERROR = 100
-"""Kinds that are told apart; a hostile environment could make up a new one for every rollout."""
+"""Kinds that are counted separately; a hostile environment could make up a new one for every rollout."""
 SAMPLE_SECONDS = 5.0
 """How long the latest sample stays: long enough to be read."""
 SAMPLES = ("latest", "best", "worst", "failed")
@@ -37,19 +37,19 @@ class EvalFacts:
     errors: int
     finished: bool
     elapsed: float  # seconds since its first rollout began; 0 before
-    remaining: float | None  # seconds, as far as the rollouts so far tell
+    remaining: float | None  # seconds, estimated from the rollouts so far
     rate: float | None  # rollouts per second
-    reward: Estimate | None
+    reward: MeanInterval | None
     metrics: dict[str, float]
     pass_at_k: dict[str, float]
-    members: dict[str, Estimate | None]  # mean reward of each member of an EnvGroup
+    members: dict[str, MeanInterval | None]  # mean reward of each member of an EnvGroup
     error_kinds: list[tuple[str, int]]  # most frequent first
     truncated: int
     input_tokens: float | None  # of all rollouts together
     output_tokens: float | None
     output_tokens_per_second: float | None
     cost: float | None
-    judge_usage: dict[str, float]  # of all rollouts together; empty where no judge was asked
+    judge_usage: dict[str, float]  # of all rollouts together; empty where no judge was used
     slowest: list[tuple[float, Any]]  # (seconds, task), slowest first
     samples: dict[str, RolloutOutput]  # by their names in `SAMPLES`
 
@@ -61,7 +61,7 @@ class EvalLine:
     name: str
     done: int
     total: int
-    reward: Estimate | None
+    reward: MeanInterval | None
     errors: int
     finished: bool
 
@@ -103,7 +103,7 @@ class EvalProgress:
         self._new_output_tokens = 0.0
         self._cost: float | None = None
         self._judges: dict[str, float] = {}
-        self._slowest: list[tuple[float, int, Any]] = []  # the place breaks ties: tasks of any kind do not compare
+        self._slowest: list[tuple[float, int, Any]] = []  # the index breaks ties: tasks of any kind do not compare
         self._sample_until = -math.inf
 
     @property
@@ -215,7 +215,7 @@ class SessionProgress:
         progress.add(row, now)
         self.current = evaluation
         if progress.began is None and progress.new:
-            # Others may have gone before it, so it is told by how long the rollout took.
+            # Others may have started before it, so the duration of the rollout decides.
             progress.began = max(self.started, now - (_seconds(row) or 0.0))
 
     def finish(self, evaluation: int) -> None:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 
-from whet.evals.analysis.statistics import Estimate, clustered_estimate
+from whet.evals.analysis.statistics import MeanInterval, clustered_estimate
 from whet.rollouts.totals import PassAtK
 
 
 class Scores:
-    """Grows by a rollout at a time; every rollout of a task is told, those that failed with a reward of None."""
+    """Grows by a rollout at a time; every rollout of a task is reported, those that failed with a reward of None."""
 
     def __init__(self, rollouts_per_example: int, pass_threshold: float) -> None:
         self.passes = PassAtK(rollouts_per_example, pass_threshold)
@@ -21,7 +21,7 @@ class Scores:
         self.examples = 0  # tasks with such a rollout
         self.low, self.high = math.inf, -math.inf
         self._per_example, self._threshold = rollouts_per_example, pass_threshold
-        self._open: dict[object, _Task] = {}
+        self._open: dict[object, _OpenTask] = {}
         # Sums over tasks, c the number of a task's rewards and s their sum (less `_shift` each, so that no digits are
         # lost where rewards are large and alike): of s, of s * s, of c * s and of c * c.
         self._shift = 0.0
@@ -31,7 +31,7 @@ class Scores:
         """One rollout that has finished."""
         task = self._open.get(example_id)
         if task is None:
-            task = self._open[example_id] = _Task()
+            task = self._open[example_id] = _OpenTask()
         task.seen += 1
         if reward is not None and math.isfinite(reward):
             self._add_reward(task, reward)
@@ -40,7 +40,7 @@ class Scores:
             if task.count == self._per_example:
                 self.passes.add_example(task.passed)
 
-    def _add_reward(self, task: _Task, reward: float) -> None:
+    def _add_reward(self, task: _OpenTask, reward: float) -> None:
         if self.count == 0:
             self._shift = reward
         self.low, self.high = min(self.low, reward), max(self.high, reward)
@@ -55,7 +55,7 @@ class Scores:
         task.sum += value
         task.passed += reward >= self._threshold
 
-    def reward(self) -> Estimate | None:
+    def reward(self) -> MeanInterval | None:
         """The mean of all rewards so far with its 95 % interval; None while there is none."""
         if not self.count:
             return None
@@ -74,7 +74,7 @@ class Scores:
         return self.passes.compute()[0]
 
 
-class _Task:
+class _OpenTask:
     """One task in flight."""
 
     __slots__ = ("count", "passed", "seen", "sum")

@@ -1,6 +1,6 @@
 """The live view of a session of evaluations, in a terminal.
 
-Rollouts are counted where they are told of; the `Painter` draws what is known, on a thread of its own.
+Rollouts are counted as they are reported; the `Painter` draws what is known, on a thread of its own.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from whet.display.panel import sample_panel
 from whet.display.text import number, usage_text
-from whet.evals.analysis.statistics import Estimate
+from whet.evals.analysis.statistics import MeanInterval
 from whet.evals.live.progress import EvalFacts, EvalLine, SessionFacts
 from whet.evals.observer import PlannedEval
 from whet.system.terminal import duration, safe_text
@@ -26,7 +26,7 @@ NAME = 80
 """Characters of an environment's, a model's or a metric's name that are read at all."""
 KEYS = "s sample   q stop"
 SEVERAL_KEYS = "←/→ evaluation   s sample   q stop"
-STOP = "Stop the evaluation? q again stops it, any other key goes on."
+STOP = "Stop the evaluation? q again stops it, any other key continues."
 
 
 def live_view(facts: SessionFacts, sample: str, width: int, height: int, footer: str = "") -> RenderableType:
@@ -128,7 +128,7 @@ def plan_line(plan: PlannedEval) -> str:
     )
 
 
-def estimate_text(reward: Estimate | None) -> str:
+def estimate_text(reward: MeanInterval | None) -> str:
     """A mean and its interval."""
     if reward is None:
         return "-"
@@ -165,7 +165,7 @@ def sample_title(kind: str, row: Mapping[str, Any]) -> str:
 def _bar(
     done: int, total: int, elapsed: float, remaining: float | None, rate: float | None, width: int, head: str = ""
 ) -> Text:
-    """How far it has come: a bar, numbers, times. Told by its characters, not by colour alone."""
+    """How far it has come: a bar, numbers, times. Readable by its characters, not by colour alone."""
     times = duration(elapsed)
     if done < total and remaining is not None:
         times += f", {duration(remaining)} left"

@@ -5,7 +5,7 @@
     rollouts_per_example = 4
     max_tokens = 64
 
-It is read where that file lies beside the module: in `environments/`, by path, and for a package installed with `-e`.
+It is read where that file belongs to the module: in `environments/`, by path, and for a package installed with `-e`.
 `[tool.verifiers.eval]`, as packages for `verifiers` 0.1 have it, is read too. What the command line says goes first.
 """
 

@@ -1,6 +1,6 @@
 """One layer of options: a table of a config file, or the command line, in whet's own spelling.
 
-A layer has the fields of `EvalConfig` that somebody wrote, with four tables that are merged key by key: `args`,
+A layer has the fields of `EvalConfig` that were written, with four tables that are merged key by key: `args`,
 `taskset`, `harness` and `sampling`. Files written for `verifiers` 0.1.14 use other spellings of some keys; those are
 taken too (`SPELLINGS`), and keys that mean nothing here are refused with what to do instead (`ELSEWHERE`).
 """

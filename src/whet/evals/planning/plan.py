@@ -34,7 +34,7 @@ def plan_evals(
     Args:
         targets: environments (ids or paths) and config files (`*.toml`).
         given: options of the command line, by the names of `EvalConfig`'s fields; `resume` may be True for the newest.
-        note: told one line a person should see, such as which evaluation is continued.
+        note: called with lines for the user, such as which evaluation is continued.
 
     Raises `ConfigError` for what is wrong in a file or an option, `EnvironmentLoadError` naming every environment that
     is missing, and `RunError` where there is nothing to resume.
@@ -113,7 +113,7 @@ def _check_resumes(configs: Sequence[EvalConfig], resumes: Sequence[Resume]) -> 
     named = [resume for resume in resumes if isinstance(resume, str | Path)]
     if len(set(named)) < len(named):
         raise ConfigError(
-            f"--resume {named[0]} is one evaluation, and {len(configs)} are asked for; "
+            f"--resume {named[0]} is one evaluation, and there are {len(configs)} here; "
             "give --resume without a path to continue the newest of each."
         )
     for config, resume in zip(configs, resumes, strict=True):
@@ -124,8 +124,8 @@ def _check_resumes(configs: Sequence[EvalConfig], resumes: Sequence[Resume]) -> 
 def _resumed(configs: Sequence[EvalConfig], resumes: Sequence[Resume], note: Callable[[str], None]) -> list[EvalConfig]:
     """The configs, each with the directory it continues, if any.
 
-    Raises `RunError` where the newest was asked for and no evaluation has one. Of several, those that have none begin
-    anew: a session that was interrupted had not begun all of them.
+    Raises `RunError` where the newest is to be resumed and there is none. Of several, those that have none start
+    new: a session that was interrupted had not begun all of them.
     """
     newest = find_to_resume([config for config, resume in zip(configs, resumes, strict=True) if resume is True])
     found: list[EvalConfig] = []

@@ -33,7 +33,7 @@ ENTRIES = ("eval", "ablation")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One evaluation that was asked for, before environments' defaults and the command line."""
+    """One evaluation of a file or the command line, before environments' defaults and the command line."""
 
     source: str  # what to call it in a message: "evals.toml: [[eval]] 2"
     layer: Layer  # has an environment

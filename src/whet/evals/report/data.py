@@ -28,8 +28,8 @@ QUESTION = 160
 """Characters of a task's question that are kept."""
 
 
-class Task:
-    """One task and its rollouts."""
+class TaskRewards:
+    """One task and the rewards of its rollouts."""
 
     __slots__ = ("errors", "example_id", "question", "rewards")
 
@@ -41,11 +41,11 @@ class Task:
 
 @dataclass(slots=True)
 class ReportData:
-    """An evaluation, as its directory tells it."""
+    """An evaluation, read from its directory."""
 
     metadata: dict[str, Any]
     summary: EvalSummary
-    tasks: list[Task]
+    tasks: list[TaskRewards]
     rewards: array[float]
     seconds: array[float]
     output_tokens: array[float]
@@ -56,7 +56,7 @@ class ReportData:
 
     @property
     def planned(self) -> int:
-        """Rollouts there should be; those there are where nobody said."""
+        """Planned rollouts; those that are there where the plan is unknown."""
         examples = self.metadata.get("num_examples")
         per_example = self.metadata.get("rollouts_per_example") or 1
         return int(examples) * int(per_example) if examples else self.summary.rollouts
@@ -81,7 +81,7 @@ def collect(metadata: dict[str, Any], rows: Iterable[RolloutOutput], directory: 
         varied=config.get("varied") if isinstance(config, Mapping) else None,
         members=metadata.get("members") or (),
     )
-    tasks: dict[Any, Task] = {}
+    tasks: dict[Any, TaskRewards] = {}
     shown = _Shown()
     rewards, seconds, tokens = array("d"), array("d"), array("d")
     for row in rows:
@@ -89,7 +89,7 @@ def collect(metadata: dict[str, Any], rows: Iterable[RolloutOutput], directory: 
         shown.offer(row)
         task = tasks.get(row["example_id"])
         if task is None:
-            task = tasks[row["example_id"]] = Task(row["example_id"], question_of(row, QUESTION))
+            task = tasks[row["example_id"]] = TaskRewards(row["example_id"], question_of(row, QUESTION))
         if row.get("error") is None:
             task.rewards.append(row["reward"])
             rewards.append(row["reward"])

@@ -12,9 +12,9 @@ from whet.display.histogram import histogram, svg_histogram
 from whet.display.html import Html, join, tag
 from whet.display.text import number, usage_text
 from whet.evals.analysis.readiness import Readiness
-from whet.evals.analysis.statistics import Estimate, Percentiles, spread
+from whet.evals.analysis.statistics import MeanInterval, Percentiles, spread
 from whet.evals.analysis.summary import EvalSummary, MemberSummary
-from whet.evals.report.data import ReportData, Task
+from whet.evals.report.data import ReportData, TaskRewards
 from whet.system.terminal import duration
 from whet.types import RolloutOutput
 
@@ -84,7 +84,7 @@ def _tiles(summary: EvalSummary) -> list[tuple[str, str]]:
     return tiles
 
 
-def _interval(reward: Estimate | None) -> str:
+def _interval(reward: MeanInterval | None) -> str:
     if reward is None:
         return "reward: every rollout failed"
     if reward.low is None or reward.high is None:
@@ -190,11 +190,11 @@ def _sample(row: RolloutOutput, kind: str | None = None, shown: bool = False) ->
         facts.append(str(row["stop_condition"]))
     if row.get("is_truncated"):
         facts.append("cut off")
-    told = error.get("error_chain_repr")
+    text = error.get("error_chain_repr")
     return tag(
         "details",
         tag("summary", tag("b", f"task {row['example_id']}"), tag("span", f" {', '.join(facts)}")),
-        tag("p", cut(str(told), 2000), class_="error") if told else join(),
+        tag("p", cut(str(text), 2000), class_="error") if text else join(),
         messages_html(row.get("prompt")),
         messages_html(row.get("completion")),
         expected_html(row),
@@ -217,11 +217,11 @@ def _tasks(data: ReportData) -> Html:
     )
 
 
-def _mean_or_less(task: Task) -> float:
+def _mean_or_less(task: TaskRewards) -> float:
     return sum(task.rewards) / len(task.rewards) if task.rewards else float("-inf")
 
 
-def _task_row(task: Task, threshold: float) -> Html:
+def _task_row(task: TaskRewards, threshold: float) -> Html:
     rewards = task.rewards
     passed = sum(reward >= threshold for reward in rewards)
     known: list[float | None] = (

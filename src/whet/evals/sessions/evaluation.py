@@ -2,7 +2,7 @@
 
     metadata.json (running) ──▶ rows, as they finish ──▶ rows in the order of tasks ──▶ metadata.json (finished)
 
-What is in memory of a rollout once its row is written are two numbers, and what the summary counts.
+Once a rollout's row is written, memory holds two numbers of it, and what the summary counts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from whet.evals.sessions.grouping import scored_together
 from whet.evals.sessions.identity import digest_of_tasks, identity_of
 from whet.evals.sessions.resume import IDENTITY, NOWHERE, STATE, TASKS, Spots, check_continues, find_rows
 from whet.evals.stored.directories import results_directory
-from whet.evals.workers.jobs import Finished, Job, Recipe
+from whet.evals.workers.jobs import Finished, RolloutJob, RolloutRecipe
 from whet.rollouts.results import METADATA, RESULTS
 from whet.rollouts.row_log import LOCK, DirectoryLock, RowLog, put_in_order, row_at
 from whet.system.files import json_line, sync_directory, write_whole
@@ -92,7 +92,7 @@ class Evaluation:
             twice = next(one for one in self.example_ids if self.example_ids.count(one) > 1)
             raise DatasetError(
                 f"environment {self.config.environment}: two tasks have the example_id {twice!r}, which is how "
-                "rollouts are told apart. Give each task its own, or none at all."
+                "rollouts are distinguished. Give each task its own, or none at all."
             )
 
     @property
@@ -100,8 +100,8 @@ class Evaluation:
         return len(self.tasks) * self.attempts
 
     @property
-    def recipe(self) -> Recipe:
-        return Recipe(
+    def recipe(self) -> RolloutRecipe:
+        return RolloutRecipe(
             evaluation=self.number,
             model=self.config.model,
             sampling_args=self.sampling,
@@ -164,7 +164,7 @@ class Evaluation:
                 if offset != NOWHERE and number not in self._old:
                     yield self._count(RolloutOutput(json.loads(row_at(file, offset))))
 
-    def jobs(self) -> Iterator[Job]:
+    def jobs(self) -> Iterator[RolloutJob]:
         """What is still to be run, in the order of tasks."""
         if self._started is None:
             self._started = time.perf_counter()
@@ -172,12 +172,12 @@ class Evaluation:
         if not self.together:
             for number in again:
                 task, place = divmod(number, self.attempts)
-                yield Job(self.number, task, (place,))
+                yield RolloutJob(self.number, task, (place,))
             return
         for task in dict.fromkeys(number // self.attempts for number in again):
-            yield Job(self.number, task, tuple(range(self.attempts)))
+            yield RolloutJob(self.number, task, tuple(range(self.attempts)))
 
-    def take(self, job: Job, rollouts: list[Finished]) -> None:
+    def take(self, job: RolloutJob, rollouts: list[Finished]) -> None:
         """Count rollouts and have them saved. Raises `RunError` where rows before could not be."""
         offsets = [0] * len(rollouts) if self._log is None else self._log.append(one.line for one in rollouts)
         for one, offset in zip(rollouts, offsets, strict=True):
@@ -210,7 +210,7 @@ class Evaluation:
         seconds = self._seconds()
         try:
             if self._log is not None:
-                # In a thread: the rollouts of other evaluations go on meanwhile.
+                # In a thread: the rollouts of other evaluations continue meanwhile.
                 await asyncio.to_thread(self._settle, state)
                 self._write_metadata(state)
         finally:

@@ -19,7 +19,7 @@ def scored_together(env: Environment, config: EvalConfig) -> bool:
     """Whether a rollout can only be scored once all attempts at its task are there.
 
     Where not, each is scored, and its row saved, as soon as it has finished. Raises `ConfigError` where independent
-    scoring is asked for of an environment that compares rollouts.
+    scoring is set and the environment compares rollouts.
     """
     needed = needs_groups(env)
     if config.independent_scoring:

@@ -1,4 +1,4 @@
-"""What makes an evaluation the one it is, as `metadata.json` keeps it: resuming compares it with what is asked for now.
+"""The identity of an evaluation, as `metadata.json` keeps it: resuming compares it with that of the current config.
 
 How many tasks and rollouts there are is no part of it, nor how fast they are run: those may change.
 """
@@ -80,7 +80,7 @@ def digest_of_files(path: Path) -> str:
 
 
 def digest_of_tasks(rows: Iterable[Mapping[str, Any]]) -> str:
-    """A short digest of tasks: what they ask and what is right."""
+    """A short digest of tasks: prompts and answers."""
     found = hashlib.sha256()
     for row in rows:
         known = [row.get(key) for key in ("example_id", "prompt", "answer", "info")]

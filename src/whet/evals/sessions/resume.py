@@ -1,4 +1,4 @@
-"""Going on with an evaluation that is there already: whether it is the same one, and which of its rollouts are done.
+"""Resuming an evaluation: whether it is the same one, and which of its rollouts are done.
 
 A rollout is known by its task and its place among that task's attempts. Of several rows for one rollout the last
 counts. Where attempts are scored together, only a whole group counts: its rows stand one after another, in order, and
@@ -50,7 +50,7 @@ class Spots:
 def check_continues(
     directory: Path, identity: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], rollouts_per_example: int
 ) -> dict[str, Any]:
-    """The metadata of the evaluation in `directory`, once it is sure that this is the one that is asked for.
+    """The metadata of the evaluation in `directory`, once it is sure that it is the same evaluation.
 
     Raises `RunError` naming each difference with its old and its new value.
     """
@@ -72,7 +72,7 @@ def check_continues(
         lines.append(f"rollouts_per_example (-r): was {attempts}, is {rollouts_per_example}, and may only grow")
     if lines:
         raise RunError(
-            f"--resume: {directory} is another evaluation than is asked for now:\n"
+            f"--resume: {directory} is another evaluation than the one to run now:\n"
             + "\n".join(f"  {line}" for line in lines)
             + "\nGive the settings it had, or begin a new evaluation without --resume."
         )

@@ -25,13 +25,13 @@ from whet.evals.observer import EvalObserver
 from whet.evals.report import write_report
 from whet.evals.sessions.evaluation import Evaluation
 from whet.evals.workers.in_process import InProcess
-from whet.evals.workers.jobs import Finished, Job, Runner
+from whet.evals.workers.jobs import Finished, RolloutJob, Runner
 from whet.evals.workers.pool import WorkerPool
 from whet.system import cancellation
 from whet.system.signals import cancelled_by_signals
 
 ROLLOUTS_OF_A_WORKER = 256  # in flight, before another worker is started
-KEPT_AT_ONCE = 64  # rows of before that are counted between two looks at what else goes on
+KEPT_AT_ONCE = 64  # earlier rows that are counted before other tasks of the event loop run
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Unfinished:
 
 
 class EvaluationsInterrupted(Exception):
-    """Ctrl-C or SIGTERM ended a session. Its text says what is saved and how to go on."""
+    """Ctrl-C or SIGTERM ended a session. Its text says what is saved and how to continue."""
 
     def __init__(self, signal_number: int, unfinished: Sequence[Unfinished], evaluations: int) -> None:
         self.signal_number, self.unfinished = signal_number, list(unfinished)
@@ -76,7 +76,7 @@ def how_to_go_on(unfinished: Sequence[Unfinished], evaluations: int) -> list[str
 def run_evals(configs: Sequence[EvalConfig], observer: EvalObserver) -> list[EvalSummary]:
     """Run evaluations and sum them up, in the order of `configs`.
 
-    Raises `WhetError` for what the user can mend, and `EvaluationsInterrupted` after Ctrl-C or SIGTERM; whatever is
+    Raises `WhetError` for a mistake of the user, and `EvaluationsInterrupted` after Ctrl-C or SIGTERM; whatever is
     raised, what had finished is saved. Rollouts that fail are counted.
     """
     environments = Environments()
@@ -172,7 +172,7 @@ class _Session:
         for job in evaluation.jobs():
             await runner.submit(job)
 
-    def rollouts(self, job: Job, finished: Sequence[Finished]) -> None:
+    def rollouts(self, job: RolloutJob, finished: Sequence[Finished]) -> None:
         evaluation = self._evaluations[job.evaluation]
         evaluation.take(job, list(finished))
         for one in finished:
@@ -197,7 +197,7 @@ class _Session:
         await self._runner.end(evaluation.number)
 
     async def _report(self, evaluation: Evaluation) -> None:
-        """`report.html` beside the rows. What is saved is worth more than the page, so a failure is only told."""
+        """`report.html` in the directory of the rows. A failure is only reported: the rows are saved."""
         if evaluation.directory is None:
             return
         try:
@@ -214,7 +214,7 @@ class _Session:
             try:
                 await evaluation.end("interrupted")
                 evaluation.discard_if_empty()
-            except Exception as error:  # what ended the session is what is told; this is told beside it
+            except Exception as error:  # the error that ended the session is raised; this one is only reported
                 self._observer.note(f"{evaluation.directory}: {error}")
 
     @property

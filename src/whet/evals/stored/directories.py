@@ -14,7 +14,7 @@ from whet.rollouts.results import METADATA, load_metadata
 from whet.system.redaction import redacted
 
 OWN = ("env_args", "extra_env_kwargs", "max_tokens", "temperature", "sampling_args", "seed", "shuffle", "dtype")
-"""Settings that tell evaluations of one environment and model apart."""
+"""Settings that distinguish evaluations of one environment and model."""
 
 
 def find_to_resume(configs: Sequence[EvalConfig]) -> list[Path | None]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Format = Literal["csv", "parquet", "hf"]
 NAMES: dict[Format, str] = {"csv": "results.csv", "parquet": "results.parquet", "hf": "dataset"}
-"""What is written, beside the results, where no target is named."""
+"""Names of the files, in the directory of the results, where no target is named."""
 ROWS_AT_ONCE = 256
 RUN_BY_SPREADSHEETS = "=+-@\t\r\n\uff1d\uff0b\uff0d\uff20"
 """A cell that begins with one of these may be taken for a formula (OWASP, "CSV Injection")."""
@@ -48,11 +48,11 @@ def export(path: Path, format: str, target: Path | None = None, *, overwrite: bo
     Args:
         path: The evaluation: its directory or results file.
         format: `csv`, `parquet` or `hf` (a directory for `datasets.load_from_disk`).
-        target: What to write; beside the results where it is not given.
+        target: File or directory to write; in the directory of the results if it is not given.
         overwrite: Whether a target that is there already may be replaced.
 
     Raises `ConfigError` for an unknown format, `RunError` where there is no evaluation, a row cannot be read, or the
-    target is there already, and `MissingExtraError` where Parquet or datasets are asked for without their libraries.
+    target is there already, and `MissingExtraError` where Parquet or datasets are chosen without their libraries.
     """
     known = get_args(Format)
     if format not in known:

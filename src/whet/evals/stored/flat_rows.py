@@ -31,7 +31,7 @@ from whet.types import RolloutOutput
 Kind = Literal["integer", "number", "yes or no", "text", "json", "messages"]
 
 MESSAGE_FIELDS = ("role", "content", "reasoning_content", "tool_call_id", "name")
-"""Text of a message; beside them `tool_calls`, a list of JSON text, and `extra`, what else it has as JSON text.
+"""Text of a message; besides them `tool_calls`, a list of JSON text, and `extra`, what else it has as JSON text.
 
 Content that is a list of parts is JSON text too.
 """

@@ -28,7 +28,7 @@ REPEATED = options_of(EvalConfig, without=("environment", "model", "base_url", "
 
 @dataclass(frozen=True, slots=True)
 class StoredEval:
-    """One evaluation: its directory, and what `metadata.json` says. Its rows are read when they are asked for."""
+    """One evaluation: its directory, and what `metadata.json` says. Its rows are read on demand."""
 
     directory: Path
     metadata: dict[str, Any]
@@ -67,9 +67,9 @@ class StoredHead:
     environment: str
     model: str
     date: str
-    state: EvaluationState  # unfinished: nobody is at it any more
+    state: EvaluationState  # unfinished: no process runs it any more
     reward: float | None  # of the rollouts that were there when its metadata was last written
-    rollouts: int  # asked for
+    rollouts: int  # planned
     done: int  # rollouts that are saved
     errors: int
     varied: dict[str, Any]  # what a sweep set, by name

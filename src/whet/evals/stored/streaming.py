@@ -1,4 +1,4 @@
-"""The rows of a saved evaluation one at a time, for whoever must not hold a large one in memory.
+"""The rows of a saved evaluation one at a time, so that a large one is never in memory as a whole.
 
 They are those of `load_outputs`: without a torn last line, and of two rows for one attempt the later.
 """
@@ -15,7 +15,7 @@ from whet.system.files import read_lines
 from whet.types import RolloutOutput
 
 LARGEST_REWARD = 1e100
-"""What is beyond could not be squared for a variance, and is no reward anybody gave."""
+"""What is beyond could not be squared for a variance, and is no sensible reward."""
 
 
 def find_results(path: Path) -> Path:

@@ -11,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import Sequence
 
 from whet.evals.workers.child import Child
-from whet.evals.workers.jobs import Job
+from whet.evals.workers.jobs import RolloutJob
 
 DEATHS_AT_MOST = 3  # of workers that had nothing but this job
 DEATHS_TOGETHER = 1  # of workers with several jobs, after which a job is run as before
@@ -28,10 +28,10 @@ class JobQueue:
     def __init__(self, limits: Sequence[Sequence[int]]) -> None:
         """`limits`: for each evaluation, how many of its rollouts each worker may have in flight."""
         self._limits = limits
-        self._jobs: deque[Job] = deque()
-        self._alone: deque[Job] = deque()  # need a worker that has nothing else
-        self._deaths: Counter[Job] = Counter()
-        self._deaths_alone: Counter[Job] = Counter()
+        self._jobs: deque[RolloutJob] = deque()
+        self._alone: deque[RolloutJob] = deque()  # need a worker that has nothing else
+        self._deaths: Counter[RolloutJob] = Counter()
+        self._deaths_alone: Counter[RolloutJob] = Counter()
 
     def __len__(self) -> int:
         return len(self._jobs) + len(self._alone)
@@ -41,14 +41,14 @@ class JobQueue:
         """Whether every job found a worker, except those that wait to be run alone."""
         return not self._jobs
 
-    def add(self, job: Job) -> None:
+    def add(self, job: RolloutJob) -> None:
         self._jobs.append(job)
 
-    def deaths(self, job: Job) -> int:
+    def deaths(self, job: RolloutJob) -> int:
         """Of workers that had the job."""
         return self._deaths[job]
 
-    def worker_died(self, jobs: Sequence[Job]) -> list[Job]:
+    def worker_died(self, jobs: Sequence[RolloutJob]) -> list[RolloutJob]:
         """Queue the jobs of a dead worker again, but for those it returns: they caused the death."""
         self._deaths.update(jobs)
         if len(jobs) == 1:
@@ -59,12 +59,12 @@ class JobQueue:
         self._jobs.extendleft(job for job in reversed(again) if not self._runs_alone(job))
         return caused
 
-    def done(self, job: Job) -> None:
+    def done(self, job: RolloutJob) -> None:
         """Forget the deaths of a job that is done."""
         self._deaths.pop(job, None)
         self._deaths_alone.pop(job, None)
 
-    def next(self, children: Sequence[Child]) -> tuple[Job, Child] | None:
+    def next(self, children: Sequence[Child]) -> tuple[RolloutJob, Child] | None:
         """The first job for which a worker has room, and the worker with the most; None while there is none."""
         for queue in (self._alone, self._jobs):
             if not queue:
@@ -76,12 +76,12 @@ class JobQueue:
                 return queue.popleft(), child
         return None
 
-    def _room(self, job: Job, child: Child) -> int:
+    def _room(self, job: RolloutJob, child: Child) -> int:
         """How many more rollouts of the job's evaluation a worker may have in flight."""
         jobs = [job, *(given.job for given in child.given.values())] if self._deaths else [job]
         if len(jobs) > 1 and any(map(self._runs_alone, jobs)):
             return 0
         return self._limits[job.evaluation][child.number] - child.busy
 
-    def _runs_alone(self, job: Job) -> bool:
+    def _runs_alone(self, job: RolloutJob) -> bool:
         return self._deaths[job] > DEATHS_TOGETHER

@@ -1,4 +1,4 @@
-"""A worker as its session sees it: started, talked to, found dead, ended."""
+"""A worker as its session sees it: started, connected, dead, ended."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from whet.evals.workers.frames import BrokenFrameError, Channel
-from whet.evals.workers.jobs import Job
+from whet.evals.workers.jobs import RolloutJob
 
 # `-c` and not `-m`, with the session's own import path: a folder that happens to be called like a module of ours in the
 # working directory is not imported in its place, and environments are found where the session found them.
@@ -29,7 +29,7 @@ class Given:
 
     __slots__ = ("in_flight", "job")
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: RolloutJob) -> None:
         self.job, self.in_flight = job, len(job.places)
 
 
@@ -63,13 +63,13 @@ class Child:
             os.close(reading)
 
     async def connect(self) -> Channel:
-        """The way to talk to it. Hangs up once the process has ended, also where one that it started has not."""
+        """The channel to it; closed once the process has ended, also where a process that it started has not."""
         loop = asyncio.get_running_loop()
         self.channel = channel = await Channel.over(self._end)
 
         def watch() -> None:
             self._process.wait()
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody talks to it any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and the channel with it
                 loop.call_soon_threadsafe(loop.call_later, LOOK_S, channel.abort)
 
         threading.Thread(target=watch, name=f"whet worker {self.number}", daemon=True).start()
@@ -79,7 +79,7 @@ class Child:
     def pid(self) -> int:
         return self._process.pid
 
-    def give(self, number: int, job: Job, row: Mapping[str, Any]) -> None:
+    def give(self, number: int, job: RolloutJob, row: Mapping[str, Any]) -> None:
         """Send a job. Raises what `pickle` raises for a row that cannot be sent."""
         assert self.channel is not None
         self.channel.send_object(("job", number, job, row))
@@ -87,13 +87,13 @@ class Child:
         self.busy += len(job.places)
 
     def freed(self, number: int) -> None:
-        """A rollout of a job has finished, and its place is free while it is scored."""
+        """A rollout of a job has finished, and its slot is free while it is scored."""
         given = self.given.get(number)
         if given is not None and given.in_flight:
             given.in_flight -= 1
             self.busy -= 1
 
-    def done(self, number: int) -> Job:
+    def done(self, number: int) -> RolloutJob:
         """A job is over. Raises `BrokenFrameError` for one that this worker does not have."""
         given = self.given.pop(number, None)
         if given is None:
@@ -101,7 +101,7 @@ class Child:
         self.busy -= given.in_flight
         return given.job
 
-    def abandoned(self) -> list[Job]:
+    def abandoned(self) -> list[RolloutJob]:
         """The jobs that it had when it died."""
         jobs = [given.job for given in self.given.values()]
         self.given.clear()
@@ -109,7 +109,7 @@ class Child:
         return jobs
 
     async def end(self) -> None:
-        """It has hung up: give it a moment to be gone, and end it with all it has started where it is not."""
+        """Its channel is closed: wait a moment for it to end, else kill it with all it has started."""
         try:
             await asyncio.to_thread(self._process.wait, LOOK_S)
         except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""What a session and its workers say to each other, over a socket pair.
+"""The messages between a session and its workers, over a socket pair.
 
 A frame is its length in four bytes, then its content. To a worker, that is a pickled tuple: dataset rows are any Python
 values. From a worker it is a line of JSON, and after it, as they stand in the file, rows: what runs the code of
@@ -30,11 +30,11 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "mistake": ("error",),
     "bug": ("traceback",),
 }
-"""What a worker may say, and what belongs to it."""
+"""The messages of a worker, and their fields."""
 
 
 class BrokenFrameError(Exception):
-    """The other side says something that is no frame."""
+    """The other side sent something that is no frame."""
 
 
 class Channel:

@@ -1,4 +1,4 @@
-"""Rollouts run in this process: the way of evaluations that are not large."""
+"""Rollouts run in this process: for evaluations that are not large."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from whet.evals.model import Models
-from whet.evals.workers.jobs import Attempted, Job, Sink, attempt
+from whet.evals.workers.jobs import Attempted, RolloutJob, Sink, attempt
 from whet.rollouts.garbage import calm_collector
 from whet.rollouts.limits import Places
 from whet.rollouts.pace import Pace, paced
 from whet.system.cancellation import cancel
 
-MANY = 1024  # rollouts in flight from which on the garbage collector keeps everybody waiting
+MANY = 1024  # rollouts in flight from which on the garbage collector delays all others
 
 
 class InProcess:
@@ -26,7 +26,7 @@ class InProcess:
         """Of `evaluations`, each with at most its number of `limits` in flight.
 
         With `pace`, no rollouts keep the others waiting for long. Not for models of this process: there the order in
-        which rollouts go on decides what the engine computes together, and a clock must not decide that.
+        which rollouts continue decides what the engine computes together, and a clock must not decide that.
         """
         self._evaluations, self._limits, self._models, self._sink = evaluations, limits, models, sink
         self._recipes = [evaluation.recipe for evaluation in evaluations]
@@ -50,9 +50,9 @@ class InProcess:
     async def begin(self, evaluation: int) -> None:
         await self._models.client(evaluation)
 
-    async def submit(self, job: Job) -> None:
+    async def submit(self, job: RolloutJob) -> None:
         limit = self._places.up_to(self._limits[job.evaluation])
-        async with limit:  # in line behind the rollouts of the jobs begun before
+        async with limit:  # after the rollouts of earlier jobs
             pass
         self._check()
         client = await self._models.client(job.evaluation)
@@ -60,7 +60,7 @@ class InProcess:
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         pace = self._pace
-        # It takes its place before the next one asks for one.
+        # It takes its permit before the next one requests one.
         await (pace.turn() if pace is not None and pace.spent() else asyncio.sleep(0))
 
     async def drain(self) -> None:
@@ -76,7 +76,7 @@ class InProcess:
         await self._stack.aclose()
         await self._models.close()
 
-    async def _run(self, job: Job, client: Any) -> None:
+    async def _run(self, job: RolloutJob, client: Any) -> None:
         evaluation, recipe = self._evaluations[job.evaluation], self._recipes[job.evaluation]
         limit = self._places.up_to(self._limits[job.evaluation])
         found = await attempt(evaluation.env, client, recipe, evaluation.tasks[job.task], job.places, limit)

@@ -1,4 +1,4 @@
-"""What a session asks of whoever runs its rollouts, and what it gets back: data, which can go to another process."""
+"""Jobs that a session gives to a runner, and the rows it gets back: data, which can be sent to another process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AnyClient = Client[Any, Any, Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class RolloutRecipe:
     """How every rollout of an evaluation is attempted."""
 
     evaluation: int  # its number in the session
@@ -38,7 +38,7 @@ class Recipe:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class RolloutJob:
     """Attempts at one task that are run in one process: all of a group that is scored together, otherwise one."""
 
     evaluation: int
@@ -65,13 +65,13 @@ class Attempted(Protocol):
     def tasks(self) -> Sequence[Mapping[str, Any]]: ...
 
     @property
-    def recipe(self) -> Recipe: ...
+    def recipe(self) -> RolloutRecipe: ...
 
 
 class Sink(Protocol):
-    """Who is told of finished rollouts, on the event loop."""
+    """Receives finished rollouts, on the event loop."""
 
-    def rollouts(self, job: Job, finished: Sequence[Finished]) -> None:
+    def rollouts(self, job: RolloutJob, finished: Sequence[Finished]) -> None:
         """Some of a job's rollouts; of a group that is scored together, all of them."""
         ...
 
@@ -82,11 +82,11 @@ class Runner(Protocol):
     """Runs rollouts, as many at once as their evaluation allows."""
 
     async def begin(self, evaluation: int) -> None:
-        """Get ready what an evaluation needs. Raises `WhetError` where its model cannot be had."""
+        """Prepare what an evaluation needs. Raises `WhetError` where its model cannot be had."""
         ...
 
-    async def submit(self, job: Job) -> None:
-        """Returns once the job has a place. Raises what an earlier job could not go on from."""
+    async def submit(self, job: RolloutJob) -> None:
+        """Returns once the job has a slot. Raises the error that ended an earlier job."""
         ...
 
     async def drain(self) -> None:
@@ -94,18 +94,18 @@ class Runner(Protocol):
         ...
 
     async def end(self, evaluation: int) -> None:
-        """Nothing more comes of an evaluation: what only it needed can go."""
+        """Nothing more comes of an evaluation: what only it needed is closed."""
         ...
 
     async def close(self) -> None:
-        """Cancel what is under way and give everything back."""
+        """Cancel what is running and release everything."""
         ...
 
 
 async def attempt(
     env: Environment,
     client: AnyClient,
-    recipe: Recipe,
+    recipe: RolloutRecipe,
     row: Mapping[str, Any],
     places: Sequence[int],
     limit: Limit | None,
@@ -121,7 +121,7 @@ async def attempt(
         [recipe.sampling_of(example_id, place) for place in places],
         limit=limit,
         on_rollout=on_rollout,
-        # A model that is run here tells rollouts apart by these, also those of other evaluations.
+        # A model that is run here distinguishes rollouts by these, also those of other evaluations.
         trajectory_ids=[f"{recipe.evaluation}-{example_id}-{place}" for place in places],
         independent_scoring=not recipe.together,
         max_retries=recipe.max_retries,
@@ -130,7 +130,7 @@ async def attempt(
     return [finished(place, _row(env, state, recipe)) for place, state in zip(places, states, strict=True)]
 
 
-def _row(env: Environment, state: State, recipe: Recipe) -> RolloutOutput:
+def _row(env: Environment, state: State, recipe: RolloutRecipe) -> RolloutOutput:
     row = state_to_output(state, recipe.state_columns)
     failed = parse_failed(env, state) if state.get("error") is None else None
     if failed is not None:

@@ -1,7 +1,7 @@
-"""The models of the session's own process, as workers ask for them: a turn at a time, each rollout with its own memory.
+"""The models of the session's own process, used by workers: a turn per request, each rollout with its own state.
 
-The worker has the rollout; here is only as much of its state as a model of this process looks at: which rollout it is
-and how many turns it has taken. What the model remembers of it goes when the worker says that it is over, or dies.
+The worker has the rollout; here is only the part of its state that a model of this process reads: which rollout it is
+and how many turns it has taken. It is released when the worker reports that the rollout is over, or dies.
 """
 
 from __future__ import annotations
@@ -18,41 +18,41 @@ from whet.messages import normalize_messages
 from whet.types import State, Tool
 
 
-class Asked:
-    """Questions of workers, under way."""
+class ParentModels:
+    """Requests of workers to the models, under way."""
 
     def __init__(self, models: Models) -> None:
         self._models = models
-        self._questions: dict[tuple[int, int], asyncio.Task[None]] = {}  # by worker and its number of the question
+        self._requests: dict[tuple[int, int], asyncio.Task[None]] = {}  # by worker and its number
         self._rollouts: dict[tuple[int, str], tuple[Client[Any, Any, Any, Any], State]] = {}
         self._releasing: set[asyncio.Task[None]] = set()
 
     async def open(self, evaluation: int) -> None:
-        """Have the model of an evaluation ready: loading it is no part of the time of whichever rollout asks first.
+        """Have the model of an evaluation ready: loading it is no part of the time of the first rollout.
 
         Raises `WhetError` where it cannot be had.
         """
         await self._models.client(evaluation)
 
-    def hear(self, child: Child, head: dict[str, Any], body: bytes) -> None:
-        """A question, or that one needs no answer any more, or that a rollout is over."""
+    def handle(self, child: Child, head: dict[str, Any], body: bytes) -> None:
+        """A request, its cancellation, or the end of a rollout."""
         loop = asyncio.get_running_loop()
         if head["kind"] == "ask":
             key = child.number, head["number"]
-            task = self._questions[key] = loop.create_task(self._answer(child, head, json.loads(body)))
-            task.add_done_callback(lambda _: self._questions.pop(key, None))
+            task = self._requests[key] = loop.create_task(self._answer(child, head, json.loads(body)))
+            task.add_done_callback(lambda _: self._requests.pop(key, None))
         elif head["kind"] == "forget":
-            question = self._questions.get((child.number, head["number"]))
-            if question is not None:
-                question.cancel()
+            request = self._requests.get((child.number, head["number"]))
+            if request is not None:
+                request.cancel()
         else:
             self._release((child.number, head["rollout"]))
 
     async def lost(self, child: Child) -> None:
-        """A worker is gone: nobody waits for answers to it, and its rollouts are over."""
-        for key, question in list(self._questions.items()):
+        """A worker has ended: its requests are cancelled, and its rollouts are over."""
+        for key, request in list(self._requests.items()):
             if key[0] == child.number:
-                question.cancel()
+                request.cancel()
         for rollout in [rollout for rollout in self._rollouts if rollout[0] == child.number]:
             self._release(rollout)
         await asyncio.gather(*self._releasing, return_exceptions=True)
@@ -63,25 +63,25 @@ class Asked:
 
     async def forget_all(self) -> None:
         """Stop answering."""
-        questions = list(self._questions.values())
-        for question in questions:
-            question.cancel()
-        await asyncio.gather(*questions, return_exceptions=True)
+        requests = list(self._requests.values())
+        for request in requests:
+            request.cancel()
+        await asyncio.gather(*requests, return_exceptions=True)
 
     async def close(self) -> None:
         await self.forget_all()
         await asyncio.gather(*self._releasing, return_exceptions=True)
         await self._models.close()
 
-    async def _answer(self, child: Child, head: dict[str, Any], asked: dict[str, Any]) -> None:
+    async def _answer(self, child: Child, head: dict[str, Any], body: dict[str, Any]) -> None:
         number = head["number"]
         assert child.channel is not None
         try:
             client = await self._models.client(head["evaluation"])
             state = self._state(child, client, head)
-            prompt = normalize_messages(asked["prompt"], field_name="prompt")
-            tools = [Tool(**tool) for tool in asked["tools"]] if asked["tools"] else None
-            response = await client.get_response(prompt, head["model"], asked["sampling_args"], tools, state=state)
+            prompt = normalize_messages(body["prompt"], field_name="prompt")
+            tools = [Tool(**tool) for tool in body["tools"]] if body["tools"] else None
+            response = await client.get_response(prompt, head["model"], body["sampling_args"], tools, state=state)
         except Exception as error:  # whatever it is, the rollout in the worker has it
             child.channel.send_object(("answer", number, None, error_to_words(error)))
         else:

@@ -1,7 +1,7 @@
-"""Worker processes for large evaluations: started, fed, replaced when they die, ended.
+"""Worker processes for large evaluations: started, given jobs, replaced when they die, ended.
 
 Each has a share of the rollouts that may be in flight, its own environments and its own connections. A model that runs
-here stays here, and answers what the workers ask of it. Dataset rows are sent with their jobs, so that all workers run
+here stays here, and answers requests of the workers. Dataset rows are sent with their jobs, so that all workers run
 the same tasks even where an environment makes them up.
 """
 
@@ -21,8 +21,8 @@ from whet.evals.model import Models
 from whet.evals.workers.assignment import JobQueue, shares
 from whet.evals.workers.child import Child, is_picklable
 from whet.evals.workers.frames import BrokenFrameError, error_from_words, read_head
-from whet.evals.workers.jobs import Attempted, Finished, Job, Sink, finished
-from whet.evals.workers.parent_model import Asked
+from whet.evals.workers.jobs import Attempted, Finished, RolloutJob, Sink, finished
+from whet.evals.workers.parent_model import ParentModels
 from whet.evals.workers.process import Orders
 from whet.rollouts.results import state_to_output
 from whet.rollouts.states import failed_state
@@ -30,7 +30,7 @@ from whet.types import RolloutOutput
 
 READY_S = 120.0  # for a worker to load its environments, and ten times as long as that took here
 STUCK_S = 60.0  # beyond the time limit of rollouts, without a sign of life
-CLOSE_S = 10.0  # for workers to clean up and end once they were told to
+CLOSE_S = 10.0  # for workers to clean up and end after `stop`
 STARTS_AT_MOST = 3  # in a row of which none got ready
 IDLE_DEATHS_AT_MOST = 5  # in a row, of workers that had nothing to do
 
@@ -63,7 +63,7 @@ class WorkerPool:
         timeouts = [recipe.timeout for recipe in self._recipes if recipe.timeout is not None]
         self._stuck_s = STUCK_S + max(timeouts) if len(timeouts) == len(self._recipes) else None
         self._queue = JobQueue(self._limits)
-        self._asked = Asked(Models(configs))
+        self._models = ParentModels(Models(configs))
         self._children: dict[int, Child] = {}
         self._keepers: list[asyncio.Task[None]] = []
         self._numbers = itertools.count()
@@ -84,9 +84,9 @@ class WorkerPool:
 
     async def begin(self, evaluation: int) -> None:
         if self._configs[evaluation].local:
-            await self._asked.open(evaluation)
+            await self._models.open(evaluation)
 
-    async def submit(self, job: Job) -> None:
+    async def submit(self, job: RolloutJob) -> None:
         self._queue.add(job)
         self._give_out()
         await self._until(lambda: self._queue.accepts)
@@ -102,7 +102,7 @@ class WorkerPool:
             raise self._failure
 
     async def end(self, evaluation: int) -> None:
-        await self._asked.release(evaluation)
+        await self._models.release(evaluation)
 
     async def close(self) -> None:
         self._closing = True
@@ -111,13 +111,13 @@ class WorkerPool:
                 child.channel.send_object(("stop",))
             else:
                 child.kill()
-        await self._asked.forget_all()
+        await self._models.forget_all()
         if self._keepers:
             _, late = await asyncio.wait(self._keepers, timeout=CLOSE_S)
             for child in self._children.values() if late else ():
                 child.kill()
         await asyncio.gather(*self._keepers, return_exceptions=True)
-        await self._asked.close()
+        await self._models.close()
 
     def _fail(self, error: BaseException) -> None:
         self._failure = self._failure or error
@@ -139,7 +139,7 @@ class WorkerPool:
                 return
         self._moved.set()
 
-    def _cannot_send(self, job: Job, row: Mapping[str, Any], error: Exception) -> ConfigError:
+    def _cannot_send(self, job: RolloutJob, row: Mapping[str, Any], error: Exception) -> ConfigError:
         column = next((name for name, value in row.items() if is_picklable(value)), "?")
         name = self._configs[job.evaluation].environment
         return ConfigError(
@@ -147,7 +147,7 @@ class WorkerPool:
             f"process ({error}). Run it in this process: --workers 1."
         )
 
-    # One worker after the other, in one place
+    # One slot for a worker, and the workers that take it in turn
 
     async def _keep(self, number: int) -> None:
         """Keep a worker there until the session is closed. Raises where that cannot be done."""
@@ -159,7 +159,7 @@ class WorkerPool:
             finally:
                 child.ready = False
                 await child.end()
-                await self._asked.lost(child)
+                await self._models.lost(child)
             if self._closing:
                 return
             starts = 0 if child.was_ready else starts + 1
@@ -170,7 +170,7 @@ class WorkerPool:
             self._replace_jobs(child)
 
     async def _talk(self, child: Child) -> None:
-        """Tell it what to do and hear what it has to say, until it is gone."""
+        """Send it its orders and handle its messages, until it has ended."""
         channel = await child.connect()
         number = child.number
         limits = [limits[number] for limits in self._limits]
@@ -185,7 +185,7 @@ class WorkerPool:
                 if frame is None:
                     return
                 head, body = read_head(frame)
-                self._hear(child, head, body)
+                self._handle(child, head, body)
             except TimeoutError:
                 child.complaint = (
                     f"stuck for {self._stuck_s:.0f} s" if child.ready else f"not ready after {self._ready_s:.0f} s"
@@ -196,14 +196,14 @@ class WorkerPool:
                 child.kill()
                 return
 
-    def _hear(self, child: Child, head: dict[str, Any], body: bytes) -> None:
+    def _handle(self, child: Child, head: dict[str, Any], body: bytes) -> None:
         kind = head["kind"]
         if kind == "rows":
             self._take(child, head["job"], head["places"], body)
         elif kind == "freed":
             child.freed(head["job"])
         elif kind in ("ask", "forget", "release"):
-            self._asked.hear(child, head, body)
+            self._models.handle(child, head, body)
             return
         elif kind == "ready":
             child.ready = child.was_ready = True
@@ -221,12 +221,12 @@ class WorkerPool:
         rows = [RolloutOutput(json.loads(line)) for line in lines]
         self._done(job, [Finished(*one) for one in zip(places, rows, lines, strict=True)])
 
-    def _done(self, job: Job, found: Sequence[Finished]) -> None:
+    def _done(self, job: RolloutJob, found: Sequence[Finished]) -> None:
         self._queue.done(job)
         self._idle_deaths = 0
         self._sink.rollouts(job, found)
 
-    # Death
+    # Deaths of workers
 
     def _replace_jobs(self, child: Child) -> None:
         """Have the jobs of a dead worker run again, except one that caused its death."""
@@ -246,12 +246,12 @@ class WorkerPool:
             self._done(job, [self._error_row(job, place, child) for place in job.places])
         self._give_out()
 
-    def _error_row(self, job: Job, place: int, child: Child) -> Finished:
+    def _error_row(self, job: RolloutJob, place: int, child: Child) -> Finished:
         recipe = self._recipes[job.evaluation]
         row = self._evaluations[job.evaluation].tasks[job.task]
         deaths = self._queue.deaths(job)
         error = WorkerDiedError(f"the worker died {deaths} times on this rollout; the last one was {child.fate}")
         sampling = recipe.sampling_of(row["example_id"], place)
-        nobody: Client[Any, Any, Any, Any] = Client(None)  # it is not asked any more
-        state = failed_state(row, nobody, recipe.model, sampling, error)
+        unused: Client[Any, Any, Any, Any] = Client(None)  # the rollout has ended
+        state = failed_state(row, unused, recipe.model, sampling, error)
         return finished(place, state_to_output(state, recipe.state_columns))

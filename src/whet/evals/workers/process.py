@@ -1,6 +1,6 @@
 """A worker process: its own instances of the environments, its own connections, one event loop.
 
-    read what to do ──▶ load the environments ──▶ ready ──▶ jobs in, rows out ──▶ told to stop, or the session is gone
+    read what to do ──▶ load the environments ──▶ ready ──▶ jobs in, rows out ──▶ `stop`, or the session has ended
 
 A worker ends by itself when its session does, however that ended: it sees the socket close, or, where the code of an
 environment keeps the event loop from looking, a thread sees a pipe close and ends the process and what it started.
@@ -31,7 +31,7 @@ from whet.evals.config import EvalConfig
 from whet.evals.environment import Environments
 from whet.evals.model import Models
 from whet.evals.workers.frames import LENGTH_BYTES, Channel, error_from_words, error_to_words
-from whet.evals.workers.jobs import Job, Recipe, attempt
+from whet.evals.workers.jobs import RolloutJob, RolloutRecipe, attempt
 from whet.rollouts.limits import Places
 from whet.rollouts.pace import paced
 from whet.system import cancellation
@@ -46,16 +46,16 @@ class Orders:
     """The first frame: what this worker is for."""
 
     configs: Sequence[EvalConfig]
-    recipes: Sequence[Recipe]
+    recipes: Sequence[RolloutRecipe]
     limits: Sequence[int]  # rollouts of each evaluation that may be in flight here
     processes: int  # that share an endpoint
-    beat_s: float | None  # seconds between two signs of life; None: nobody waits for them
+    beat_s: float | None  # seconds between two signs of life; None: none are expected
 
 
 def main() -> None:
-    """`python -c ... SOCKET LIFELINE`: work until told to stop."""
+    """`python -c ... SOCKET LIFELINE`: work until `stop`."""
     end, lifeline = socket.socket(fileno=int(sys.argv[-2])), int(sys.argv[-1])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the session, which tells us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the session, which sends `stop`
     end.set_inheritable(False)
     os.set_inheritable(lifeline, False)
     threading.Thread(target=_end_with_session, args=(lifeline,), name="whet lifeline", daemon=True).start()
@@ -162,7 +162,7 @@ class _Worker:
             self._channel.send({"kind": "alive"})
             await asyncio.sleep(seconds)
 
-    async def _run(self, number: int, job: Job, row: Mapping[str, Any]) -> None:
+    async def _run(self, number: int, job: RolloutJob, row: Mapping[str, Any]) -> None:
         which = job.evaluation
         try:
             client: Client[Any, Any, Any, Any] = (
@@ -190,7 +190,7 @@ class _Worker:
 
 
 class SessionsModel(Client[None, Any, Any, Any]):
-    """The model that runs in the session's process, asked turn by turn.
+    """The model that runs in the session's process, one request per turn.
 
     Seeds, tokens and what is continued are that client's own; only the conversation goes there, and the answer back.
     """
