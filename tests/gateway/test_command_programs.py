@@ -139,7 +139,7 @@ def test_a_value_that_a_task_does_not_have_fails_its_rollout() -> None:
     ("source", "said"),
     [("import nothing_of_the_kind", "nothing_of_the_kind"), ("import os; os.kill(os.getpid(), 9)", "SIGKILL")],
 )
-def test_a_program_that_fails_before_its_model_answered_is_an_error_of_the_environment(source, said) -> None:
+def test_program_failing_before_first_answer_is_env_error(source, said) -> None:
     (state,) = roll(env_of(source), [])
     assert isinstance(state["error"], whet.EnvError)
     assert said in str(state["error"])
@@ -197,7 +197,7 @@ def test_a_rollout_s_time_limit_ends_a_program_that_hangs() -> None:
     assert (state["stop_condition"], state["error"]) == ("timeout_reached", None)
 
 
-def test_rewards_find_program_and_artifacts_also_where_the_rollout_ended_before_the_command() -> None:
+def test_rewards_see_program_and_artifacts_after_early_end() -> None:
     def looked(state) -> float:
         return float(state["program"]["exit_code"] is None and state["artifacts"] == {"out": None})
 

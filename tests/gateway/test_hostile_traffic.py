@@ -82,7 +82,7 @@ def test_an_odd_request_leaves_concurrent_ones_as_they_are(server, odd):
     assert status == 200 or next(iter(odd)) in json.loads(body)["error"]["message"]
 
 
-def test_health_is_answered_beside_more_half_open_requests_than_there_are_files():
+def test_health_with_more_half_open_requests_than_files():
     with served.served(files=400) as (port, lines), contextlib.ExitStack() as open_ones:
         for _ in range(1100):
             slow = open_ones.enter_context(socket.create_connection(("127.0.0.1", port), 20))

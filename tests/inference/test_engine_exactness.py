@@ -132,9 +132,7 @@ def test_a_turn_that_rewrites_history_reuses_only_the_common_prefix(
     assert worst(reference, model, [first, second], samples) < TOLERANCE
 
 
-def test_rows_that_are_done_neither_disturb_nor_lose_anything_while_another_outgrows_the_cache(
-    reference: Reference, checkpoints: Checkpoints
-) -> None:
+def test_finished_rows_survive_cache_growth(reference: Reference, checkpoints: Checkpoints) -> None:
     directory, model = checkpoints("qwen3")
     engine = engine_of(directory)
     rng = random.Random(4)

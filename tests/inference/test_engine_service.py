@@ -159,7 +159,7 @@ def test_a_turn_after_new_weights_recomputes_its_whole_prompt(
     torch.testing.assert_close(expected, torch.tensor(second.logprobs), atol=5e-5, rtol=0)
 
 
-def test_packed_weights_are_taken_in_mid_flight_and_draw_the_same_bits_as_the_checkpoint(
+def test_packed_weights_mid_flight_draw_same_bits_as_checkpoint(
     build_model: Build, checkpoints: Checkpoints, tmp_path: Path
 ) -> None:
     directory, _ = checkpoints("qwen3")
@@ -360,7 +360,7 @@ def test_a_request_out_of_range_is_refused_alone(engine: EmbeddedEngine, params:
     assert sample.ids == alone[0].ids
 
 
-def test_numbers_at_the_ends_of_their_ranges_are_answered_beside_others(engine: EmbeddedEngine) -> None:
+def test_numbers_at_the_ends_of_their_ranges(engine: EmbeddedEngine) -> None:
     odd = [SampleRequest([1, 2, 3], SamplingParams(**{"max_tokens": 5, **params})) for params in ODD.values()]
     alone = asyncio.run(together(engine, [request(1)]))
     samples = asyncio.run(together(engine, [request(1), *odd]))

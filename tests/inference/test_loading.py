@@ -76,7 +76,7 @@ def test_a_missing_directory_says_what_can_be_given() -> None:
         load_policy("./no/such/model")
 
 
-def test_a_long_prompt_is_for_the_client_to_refuse_and_the_library_does_not_warn_of_it(
+def test_tokenizer_does_not_warn_of_long_prompts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     said: list[object] = []

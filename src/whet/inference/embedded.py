@@ -16,6 +16,7 @@ import math
 import secrets
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -100,30 +101,12 @@ class EmbeddedEngine:
         self._closed = False
 
     @classmethod
-    def from_directory(
-        cls,
-        directory: Path,
-        *,
-        dtype: torch.dtype = torch.float32,
-        device: torch.device | str = "cpu",
-        limits: EngineLimits | None = None,
-        decode_text: TextDecoder | None = None,
-        seed: int | None = None,
-        record_experts: bool = False,
-        record_kept: bool = False,
-    ) -> EmbeddedEngine:
-        """From a `transformers` checkpoint. Raises `ModelLoadError` for what is missing, torn or unsupported."""
-        return cls(
-            read_architecture(directory),
-            read_checkpoint(directory),
-            dtype=dtype,
-            device=device,
-            limits=limits,
-            decode_text=decode_text,
-            seed=seed,
-            record_experts=record_experts,
-            record_kept=record_kept,
-        )
+    def from_directory(cls, directory: Path, **options: Any) -> EmbeddedEngine:
+        """From a `transformers` checkpoint; `options` are those of the class.
+
+        Raises `ModelLoadError` for files that are missing, torn or unsupported.
+        """
+        return cls(read_architecture(directory), read_checkpoint(directory), **options)
 
     async def sample(self, request: SampleRequest, *, on_tokens: OnTokens | None = None) -> Sample:
         self._check(request)

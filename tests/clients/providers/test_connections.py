@@ -87,7 +87,7 @@ def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name.upper(), raising=False)
 
 
-def test_requests_one_after_the_other_share_a_connection_and_those_at_once_have_one_each() -> None:
+def test_sequential_requests_share_a_connection() -> None:
     async def body() -> None:
         async with serving(answers=False) as server, client() as asking:
             together = [asyncio.create_task(asking.get(server.url)) for _ in range(3)]
@@ -103,7 +103,7 @@ def test_requests_one_after_the_other_share_a_connection_and_those_at_once_have_
     run(body)
 
 
-def test_no_more_than_allowed_are_open_at_once_and_whoever_waits_too_long_is_told() -> None:
+def test_connection_limit_and_pool_timeout() -> None:
     async def body() -> None:
         timeout = httpx.Timeout(30, pool=0.05)
         async with serving(answers=False) as server, client(most=1, timeout=timeout) as asking:

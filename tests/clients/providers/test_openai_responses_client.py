@@ -87,7 +87,7 @@ def test_the_conversation_is_sent_as_items(server):
     ]
 
 
-def test_reasoning_goes_back_beside_the_call_it_led_to(server):
+def test_reasoning_is_sent_back_with_its_call(server):
     server.body = answer(REASONING, CALL)
     first = ask(server).message
     ask(server, [UserMessage("hi"), first, ToolMessage("2", tool_call_id="c9")])

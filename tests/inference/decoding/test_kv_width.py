@@ -14,7 +14,7 @@ def test_rounding_adds_less_than_a_quarter_or_than_32_columns(columns: int) -> N
     assert rounded(rounded(columns)) == rounded(columns)
 
 
-def test_on_a_cpu_the_cache_grows_with_its_rows_and_on_a_gpu_it_is_there_from_the_start() -> None:
+def test_cache_grows_on_cpu_and_is_full_size_on_gpu() -> None:
     assert [columns_held(needed, 130, on_cpu=True) for needed in (20, 33, 100, 129, 130)] == [32, 64, 128, 130, 130]
     assert [columns_held(needed, 130, on_cpu=False) for needed in (20, 130)] == [130, 130]
 

@@ -73,7 +73,7 @@ def test_experts_are_weighed_by_their_probabilities_which_may_be_normalised() ->
     torch.testing.assert_close(route(logits, 2, normalise=True)[1], torch.tensor([[0.625, 0.375]]))
 
 
-def test_replayed_experts_have_their_own_probabilities_and_minus_one_leaves_the_choice_to_the_router() -> None:
+def test_replayed_experts_keep_router_probabilities() -> None:
     logits = torch.tensor([[0.5, 0.3, 0.2]] * 2).log()
     chosen, weights = route(logits, 2, normalise=False, replayed_NK=torch.tensor([[2, 0], [-1, -1]]))
     assert chosen.tolist() == [[2, 0], [0, 1]]

@@ -63,7 +63,7 @@ def test_logprobs_are_those_before_the_cut() -> None:
     torch.testing.assert_close(drawn.logprobs_B, expected)
 
 
-def test_what_cuts_leave_has_its_probability_and_a_greedy_row_has_that_of_its_token() -> None:
+def test_kept_mass_of_cuts_and_of_greedy_rows() -> None:
     logits = probabilities(0.1, 0.4, 0.3, 0.2).expand(3, -1)
     three = Cuts(torch.tensor([2, 99, 99]), torch.tensor([1.0, 0.85, 1.0]), torch.zeros(3))
     drawn = draw(logits, torch.full((3,), 0.5), cuts=three, greedy_B=torch.tensor([False, False, True]))

@@ -163,7 +163,7 @@ STEPS = ["submit", "admit", "finish", "cancel", "release", "weights", "unload", 
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_whatever_happens_slots_are_owned_once_memory_is_bounded_and_reuse_stays_within_an_adapter(
+def test_scheduler_invariants_under_random_operations(
     data: st.DataObject,
 ) -> None:
     budget = 64 * data.draw(st.integers(1, 8))

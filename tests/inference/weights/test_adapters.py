@@ -106,7 +106,7 @@ def check(
 
 
 @pytest.mark.parametrize("kind", ["qwen3", "llama"])
-def test_rows_of_different_adapters_and_of_the_base_decode_together_and_each_agrees_with_peft(
+def test_mixed_adapter_batch_agrees_with_peft(
     reference: Reference, checkpoints: Checkpoints, adapted: Adapted, kind: str
 ) -> None:
     directory, base = checkpoints(kind)
@@ -135,7 +135,7 @@ def test_rows_of_different_adapters_and_of_the_base_decode_together_and_each_agr
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_an_adapter_merged_and_one_beside_the_base_say_the_same(
+def test_merged_and_separate_adapter_agree(
     reference: Reference, checkpoints: Checkpoints, adapted: Adapted, name: str
 ) -> None:
     directory, _ = checkpoints("qwen2")
@@ -243,7 +243,7 @@ def test_an_adapter_is_replaced_under_its_requests_and_nobody_else_s(
     assert engine.stats.reused_tokens == 0
 
 
-def test_a_turn_after_its_adapter_was_replaced_recomputes_its_whole_prompt_whatever_the_versions_are_called(
+def test_replaced_adapter_recomputes_whole_prompt(
     reference: Reference, checkpoints: Checkpoints, adapted: Adapted
 ) -> None:
     engine = loaded(EmbeddedEngine.from_directory(checkpoints("qwen3")[0]), "mine", adapted("qwen3", "wide")[0])
@@ -262,7 +262,7 @@ def test_a_turn_after_its_adapter_was_replaced_recomputes_its_whole_prompt_whate
     assert engine.stats.reused_tokens == 0
 
 
-def test_an_adapter_that_is_unloaded_answers_what_it_was_asked_and_is_then_forgotten(
+def test_unloaded_adapter_finishes_requests_in_progress(
     reference: Reference, checkpoints: Checkpoints, adapted: Adapted
 ) -> None:
     path, model = adapted("qwen3", "wide")
@@ -296,9 +296,7 @@ def test_an_unknown_adapter_is_an_error_that_names_those_there_are(checkpoints: 
             run(work)
 
 
-def test_the_base_does_not_change_under_adapters_nor_adapters_stand_on_a_merged_base(
-    checkpoints: Checkpoints, adapted: Adapted
-) -> None:
+def test_base_is_fixed_while_adapters_are_loaded(checkpoints: Checkpoints, adapted: Adapted) -> None:
     directory, _ = checkpoints("qwen3")
     path, _ = adapted("qwen3", "thin")
     engine = loaded(EmbeddedEngine.from_directory(directory), "mine", path)
@@ -342,9 +340,7 @@ class Counting(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_requests_without_an_adapter_cost_not_one_operation_more_where_adapters_are_loaded(
-    checkpoints: Checkpoints, adapted: Adapted
-) -> None:
+def test_requests_without_adapter_cost_no_extra_operation(checkpoints: Checkpoints, adapted: Adapted) -> None:
     directory, _ = checkpoints("qwen3")
     calls = []
     for names in ((), ("thin", "wide")):
@@ -425,7 +421,7 @@ def test_matrices_that_do_not_fit_the_base_are_refused(
         loaded(engine, name, tmp_path)
 
 
-def test_beside_experts_an_adapter_has_attention_and_dense_layers_and_one_of_an_expert_layer_is_refused(
+def test_adapter_of_expert_layer_is_refused(
     reference: Reference, checkpoints: Checkpoints, adapted: Adapted, tmp_path: Path
 ) -> None:
     directory, base = checkpoints("qwen3-moe")
