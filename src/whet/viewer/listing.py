@@ -128,14 +128,8 @@ class Listing:
 
     def only(self, column: Choosable, value: str | None) -> None:
         """Only rollouts with this value in a column; all for None."""
-        if column == "stop_condition":
-            self.filter = replace(self.filter, stop_condition=value)
-        elif column == "environment":
-            self.filter = replace(self.filter, environment=value)
-        elif column == "candidate":
-            self.filter = replace(self.filter, candidate=value)
-        else:
-            self.filter = replace(self.filter, part=value)
+        change: dict[str, Any] = {column: value}
+        self.filter = replace(self.filter, **change)
 
     def choices(self, column: Choosable) -> dict[str, int]:
         """The values there are of a column, with their numbers of rollouts; candidates in the order of proposal."""

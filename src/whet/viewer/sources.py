@@ -100,13 +100,7 @@ def _walk(folder: Path) -> Iterator[RunSource]:
 
 
 def _evaluation(directory: Path, path: Path, rollouts: Path) -> RunSource:
-    metadata: dict[str, Any] | None = None
-    note = None
-    if path == directory or path.name == RESULTS:
-        try:
-            metadata = load_metadata(directory)
-        except (WhetError, OSError) as error:
-            note = str(error)
+    metadata, note = _metadata(directory) if path == directory or path.name == RESULTS else (None, None)
     known = metadata or {}
     count = _integer(known.get("num_examples")) * _integer(known.get("rollouts_per_example"))
     return RunSource(
@@ -151,12 +145,7 @@ def _run(directory: Path, path: Path, rollouts: Path) -> RunSource:
 
 
 def _search(directory: Path, path: Path, rollouts: Path) -> RunSource:
-    metadata: dict[str, Any] | None = None
-    note = None
-    try:
-        metadata = load_metadata(directory)
-    except (WhetError, OSError) as error:
-        note = str(error)
+    metadata, note = _metadata(directory)
     known = metadata or {}
     config: Mapping[str, Any] = found if isinstance(found := known.get("config"), Mapping) else {}
     best = known.get("best")
@@ -174,6 +163,14 @@ def _search(directory: Path, path: Path, rollouts: Path) -> RunSource:
         metadata=known,
         note=note,
     )
+
+
+def _metadata(directory: Path) -> tuple[dict[str, Any] | None, str | None]:
+    """What metadata.json says, None where there is none; and why it cannot be read."""
+    try:
+        return load_metadata(directory), None
+    except (WhetError, OSError) as error:
+        return None, str(error)
 
 
 def candidate_names(source: RunSource) -> dict[str, str]:

@@ -181,7 +181,7 @@ y x     copy this rollout, export it or the list
         if head.environment:
             parts += ["  ", (head.environment, "name")]
         if head.part:
-            parts.append(f"  step {part_name(head)}" if head.part.startswith("step") else f"  {part_name(head)}")
+            parts.append(f"  {part_name(head, 'step ')}")
         count = self.columns
         shown = f"{self._first + 1}-{self._first + count}" if count > 1 else str(self._first + 1)
         window = f"{shown} of " if count < len(self.numbers) else ""

@@ -154,7 +154,7 @@ y x     copy this rollout, export it or the list
             parts += ["  candidate ", (called, candidate_style(called))]
         parts.append(f"  task {head.example_id}" if head.example_id is not None else "")
         if head.part:
-            parts.append(f"  step {part_name(head)}" if head.part.startswith("step") else f"  {part_name(head)}")
+            parts.append(f"  {part_name(head, 'step ')}")
         if head.sampling:
             parts.append(f"  {head.sampling}")
         reward = f"{number(head.reward) or 'none'} {reward_bar(head.reward)}".rstrip()

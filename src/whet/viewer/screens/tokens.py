@@ -12,14 +12,13 @@ from textual.binding import Binding, BindingType
 from textual.events import Click, Leave, MouseMove, Resize
 from textual.geometry import Size
 from textual.message import Message
-from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from whet.errors import WhetError
 from whet.viewer.listing import Listing
 from whet.viewer.screens.base import LAST_KEYS, SearchingScreen
 from whet.viewer.widgets.lines import STYLES, StyledLine, fitted, line, plain
-from whet.viewer.widgets.panes import Bar, Keys
+from whet.viewer.widgets.panes import Bar, Keys, LineView
 from whet.viewer.widgets.table import number, reward_style, signed, signed_style
 from whet.viewer.widgets.tokens import (
     LIKELY,
@@ -39,23 +38,13 @@ from whet.viewer.widgets.tokens import (
 UNLIKELY = -2.302585  # the logarithm of a tenth
 
 
-class TokenText(ScrollView, can_focus=True, inherit_bindings=False):
+class TokenText(LineView):
     """Tokens in lines. `Looked` reports the current one: the one at the cursor or under the mouse."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left", "move(-1)", "token before", show=False),
         Binding("right", "move(1)", "next token", show=False),
-        Binding("up,k", "line(-1)", "up", show=False),
-        Binding("down,j", "line(1)", "down", show=False),
-        Binding("pageup", "page(-1)", "page up", show=False),
-        Binding("pagedown,space", "page(1)", "page down", show=False),
-        Binding("home", "go(0)", "first token", show=False),
-        Binding("end", "go(-1)", "last token", show=False),
     ]
-    DEFAULT_CSS = """
-    TokenText { height: 1fr; overflow-x: hidden; overflow-y: scroll; scrollbar-size-vertical: 1;
-        scrollbar-background: $background; scrollbar-color: $primary; }
-    """
 
     class Looked(Message):
         """Another token is the current one; -1 for none."""
@@ -128,21 +117,21 @@ class TokenText(ScrollView, can_focus=True, inherit_bindings=False):
     def action_move(self, by: int) -> None:
         self.go(self.cursor + by)
 
-    def action_go(self, index: int) -> None:
-        self.go(index if index >= 0 else len(self.tokens) - 1)
+    def action_top(self) -> None:
+        self.go(0)
 
-    def action_page(self, by: int) -> None:
-        self.action_line(by * max(1, self.size.height - 2))
+    def action_bottom(self) -> None:
+        self.go(len(self.tokens) - 1)
 
-    def action_line(self, by: int) -> None:
+    def action_by(self, lines: int) -> None:
         """To the line so many further on, or as far as there are tokens, at about the same column."""
         if not self.tokens or not self.lines:
             return
         with_tokens = [row for row, made in enumerate(self.lines) if made.pieces]
         row = self._line_of[self.cursor]
-        at = with_tokens.index(row) + (by if abs(by) == 1 else 0)
-        if abs(by) > 1:
-            at = min(range(len(with_tokens)), key=lambda index: abs(with_tokens[index] - row - by))
+        at = with_tokens.index(row) + (lines if abs(lines) == 1 else 0)
+        if abs(lines) > 1:
+            at = min(range(len(with_tokens)), key=lambda index: abs(with_tokens[index] - row - lines))
         target = with_tokens[max(0, min(at, len(with_tokens) - 1))]
         column = self._column(row, self.cursor)
         self.go(self._token_at(target, column, nearest=True))

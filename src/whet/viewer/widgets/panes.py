@@ -48,8 +48,8 @@ Make = Callable[[int], Sequence[StyledLine]]
 """The lines of a document of this width, in cells."""
 
 
-class Document(ScrollView, can_focus=True, inherit_bindings=False):
-    """Lines to scroll through. A line with an action does it when it is clicked (`Acted`)."""
+class LineView(ScrollView, can_focus=True, inherit_bindings=False):
+    """Lines that scroll up and down, painted when they are seen. Subclasses define what the keys move."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "by(-1)", "up", show=False),
@@ -60,9 +60,25 @@ class Document(ScrollView, can_focus=True, inherit_bindings=False):
         Binding("end", "bottom", "end", show=False),
     ]
     DEFAULT_CSS = """
-    Document { height: 1fr; overflow-x: hidden; overflow-y: scroll; scrollbar-size-vertical: 1;
+    LineView { height: 1fr; overflow-x: hidden; overflow-y: scroll; scrollbar-size-vertical: 1;
         scrollbar-background: $background; scrollbar-color: $primary; }
     """
+
+    def action_by(self, lines: int) -> None:
+        raise NotImplementedError
+
+    def action_page(self, pages: int) -> None:
+        self.action_by(pages * max(1, self.size.height - 2))
+
+    def action_top(self) -> None:
+        raise NotImplementedError
+
+    def action_bottom(self) -> None:
+        raise NotImplementedError
+
+
+class Document(LineView):
+    """A long text. A line with an action does it when it is clicked (`Acted`)."""
 
     class Acted(Message):
         """A line with an action was chosen."""
@@ -115,9 +131,6 @@ class Document(ScrollView, can_focus=True, inherit_bindings=False):
 
     def action_by(self, lines: int) -> None:
         self.scroll_to(y=self.scroll_offset.y + lines, animate=False)
-
-    def action_page(self, pages: int) -> None:
-        self.action_by(pages * max(1, self.size.height - 2))
 
     def action_top(self) -> None:
         self.scroll_to(y=0, animate=False)

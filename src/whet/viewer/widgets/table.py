@@ -8,17 +8,16 @@ from typing import ClassVar
 
 from rich.segment import Segment
 from rich.style import Style
-from textual.binding import Binding, BindingType
 from textual.events import Click, Resize
 from textual.geometry import Size
 from textual.message import Message
 from textual.reactive import reactive
-from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from whet.system.terminal import duration
 from whet.viewer.columns import Head, SortColumn
 from whet.viewer.widgets.lines import STYLES, fitted, plain
+from whet.viewer.widgets.panes import LineView
 
 GAP = 1
 
@@ -59,7 +58,7 @@ Cells = Callable[[int], Sequence[Cell]]
 """The cells of a row, one for each column."""
 
 
-class TableView(ScrollView, can_focus=True, inherit_bindings=False):
+class TableView(LineView):
     """TableView under a head that stays. A click chooses a row; so does the screen's Enter, through `action_choose`.
 
     Args:
@@ -67,18 +66,8 @@ class TableView(ScrollView, can_focus=True, inherit_bindings=False):
         cells: Called for each row that comes onto the screen.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up,k", "move(-1)", "up", show=False),
-        Binding("down,j", "move(1)", "down", show=False),
-        Binding("pageup", "page(-1)", "page up", show=False),
-        Binding("pagedown,space", "page(1)", "page down", show=False),
-        Binding("home", "go(0)", "first row", show=False),
-        Binding("end", "go(-1)", "last row", show=False),
-    ]
     COMPONENT_CLASSES: ClassVar[set[str]] = {"table--head", "table--cursor"}
     DEFAULT_CSS = """
-    TableView { height: 1fr; overflow-x: hidden; overflow-y: scroll; scrollbar-size-vertical: 1;
-        scrollbar-background: $background; scrollbar-color: $primary; }
     TableView .table--head { text-style: bold; color: $foreground; background: $panel; }
     TableView .table--cursor { background: $primary; color: $text; text-style: bold; }
     TableView:ansi .table--cursor { text-style: reverse; }
@@ -146,14 +135,14 @@ class TableView(ScrollView, can_focus=True, inherit_bindings=False):
         self.virtual_size = Size(self._width, self.count + 1)
         self._reveal()
 
-    def action_move(self, by: int) -> None:
-        self._move(self.cursor + by)
+    def action_by(self, lines: int) -> None:
+        self._move(self.cursor + lines)
 
-    def action_page(self, by: int) -> None:
-        self._move(self.cursor + by * max(1, self.size.height - 2))
+    def action_top(self) -> None:
+        self._move(0)
 
-    def action_go(self, row: int) -> None:
-        self._move(row if row >= 0 else self.count - 1)
+    def action_bottom(self) -> None:
+        self._move(self.count - 1)
 
     def _move(self, row: int) -> None:
         if self.count:
@@ -310,10 +299,10 @@ def candidate_style(name: str) -> str:
     return "good" if name.endswith("accepted") else "dim" if name.endswith("rejected") else ""
 
 
-def part_name(head: Head) -> str:
-    """Where in a run a rollout belongs: the step, or which evaluation."""
+def part_name(head: Head, label: str = "") -> str:
+    """Where in a run a rollout belongs: the step, after `label`, or which evaluation."""
     if head.part.startswith("step_") and head.step is not None:
-        return str(head.step)
+        return f"{label}{head.step}"
     return head.part.replace("_", " ")
 
 
