@@ -138,8 +138,8 @@ def search(tmp_path: Path) -> Make:
         for number, (candidate, of_examples) in enumerate(rewards.items()):
             for example, reward in enumerate(of_examples):
                 key = f"val/echo/{example}"
-                told = {"candidate": candidate, "example": key, "sample": 0, "rollout": number, "example_id": key}
-                rows.append(RolloutOutput({**row_of(example, reward, f"said by {candidate}"), **told}))
+                fields = {"candidate": candidate, "example": key, "sample": 0, "rollout": number, "example_id": key}
+                rows.append(RolloutOutput({**row_of(example, reward, f"said by {candidate}"), **fields}))
         ResultsFile(run / "rollouts").append(rows)
         (run / "gepa.toml").write_text("")
         config = {"model": "whet/tiny", "env": [{"id": "echo"}]}

@@ -26,9 +26,7 @@ def run(evaluation: Fixture, rollout: Fixture) -> Path:
     return path
 
 
-def test_a_run_is_walked_through_with_keys_from_the_list_to_a_conversation_and_back(
-    run: Path, terminals: Any, tmp_path: Path
-) -> None:
+def test_keys_go_from_the_runs_to_a_conversation_and_back(run: Path, terminals: Any, tmp_path: Path) -> None:
     terminal = terminals.open(["whet", "view"], fresh=True, cwd=tmp_path, columns=80, rows=24)
     terminal.wait_for("1 below outputs/evals")
     terminal.send("\r")

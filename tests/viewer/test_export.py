@@ -129,7 +129,7 @@ def test_the_suggested_name_is_good_for_every_file_system(evaluation: Fixture, r
         assert suggested_name(store, None, "jsonl") == "who-s-it-rollouts.jsonl"
 
 
-def test_a_text_that_no_clipboard_takes_goes_to_a_file_that_only_its_owner_reads() -> None:
+def test_text_too_long_for_the_clipboard_goes_to_a_private_file() -> None:
     assert why_not("short", {"TERM": "xterm-256color"}) is None
     assert why_not("short", {"TERM": "linux"}) == "this terminal has no clipboard for programs"
     assert why_not("x" * LONGEST, {"TERM": "xterm"}) == "too long for a terminal's clipboard"
@@ -141,9 +141,7 @@ def test_a_text_that_no_clipboard_takes_goes_to_a_file_that_only_its_owner_reads
         path.unlink()
 
 
-def test_y_sends_the_rollout_to_the_terminal_s_clipboard_and_x_writes_a_file(
-    run: Path, terminals: Any, tmp_path: Path
-) -> None:
+def test_y_copies_to_the_clipboard_and_x_writes_a_file(run: Path, terminals: Any, tmp_path: Path) -> None:
     terminal = terminals.open(["whet", "view", run], cwd=tmp_path, columns=100, rows=30)
     terminal.wait_for("3 rollouts")
     terminal.send("y")

@@ -38,7 +38,7 @@ def test_a_line_whose_texts_and_lists_are_short_stays_as_it_is() -> None:
     assert shortened(line, 64) == line
 
 
-def test_a_cut_text_is_whole_to_where_it_was_cut_and_says_what_is_missing() -> None:
+def test_cut_text_ends_with_the_number_of_missing_bytes() -> None:
     (text,) = json.loads(shortened(b'["' + b"\\u00e9" * 100 + b'"]', 63))
     assert text == "é" * 10 + "… [540 bytes more]"
     (text,) = json.loads(shortened(("[" + json.dumps("é" * 100, ensure_ascii=False) + "]").encode(), 64))

@@ -31,7 +31,7 @@ def test_the_next_match_goes_round_the_list_in_its_order(listing: Listing) -> No
     assert listing.next_match(-1) == 1
 
 
-def test_a_rollout_that_the_filter_leaves_out_gives_way_to_the_first(listing: Listing) -> None:
+def test_current_rollout_outside_the_filter_becomes_the_first(listing: Listing) -> None:
     listing.number = 1
     listing.next_reward_filter()
     listing.take(listing.load())

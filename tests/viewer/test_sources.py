@@ -60,7 +60,7 @@ def search(folder: Path, state: str = "finished", candidates: str = "") -> Path:
     return folder
 
 
-def test_a_search_for_prompts_is_found_with_its_model_and_how_good_its_best_prompt_is(tmp_path: Path) -> None:
+def test_search_is_found_with_its_model_and_best_score(tmp_path: Path) -> None:
     folder = search(tmp_path / "runs" / "gepa-echo")
     (source,) = find_sources(tmp_path)
     assert (source.kind, source.path, source.environment, source.model) == ("search", folder, "echo", "m")
@@ -69,7 +69,7 @@ def test_a_search_for_prompts_is_found_with_its_model_and_how_good_its_best_prom
         assert (source_at(place).kind, source_at(place).rollouts) == ("search", folder / "rollouts" / "results.jsonl")
 
 
-def test_a_search_that_runs_is_told_from_one_that_was_killed(tmp_path: Path) -> None:
+def test_running_and_killed_searches_differ(tmp_path: Path) -> None:
     folder = search(tmp_path / "a", state="running")
     assert source_at(folder).state == "unfinished"
     lock = DirectoryLock(folder)
@@ -77,15 +77,15 @@ def test_a_search_that_runs_is_told_from_one_that_was_killed(tmp_path: Path) -> 
     lock.release()
 
 
-def test_candidates_are_called_by_their_number_and_verdict_and_of_equal_texts_by_what_counts(tmp_path: Path) -> None:
-    told = [
+def test_candidate_names_have_number_and_verdict(tmp_path: Path) -> None:
+    listed = [
         {"id": "s", "number": 0, "verdict": "seed"},
         {"id": "a", "number": 1, "verdict": "accepted"},
         {"id": "a", "number": 2, "verdict": "rejected"},
         {"id": "r", "number": 3, "verdict": "rejected"},
         {"id": "r", "number": 4, "verdict": "rejected"},
     ]
-    lines = "".join(json.dumps(line) + "\n" for line in told)
+    lines = "".join(json.dumps(line) + "\n" for line in listed)
     source = source_at(search(tmp_path, candidates=lines + "{]\n"))
     assert candidate_names(source) == {"s": "0 seed", "a": "1 accepted", "r": "4 rejected"}
     assert candidate_names(source_at(evaluation(tmp_path / "e"))) == {}
@@ -99,7 +99,7 @@ def test_folders_that_hold_neither_are_not_entered(tmp_path: Path) -> None:
     assert [source.path.name for source in find_sources(tmp_path)] == ["r"]
 
 
-def test_an_evaluation_that_runs_is_told_from_one_that_was_killed(tmp_path: Path) -> None:
+def test_running_and_killed_evaluations_differ(tmp_path: Path) -> None:
     folder = evaluation(tmp_path / "a", state="running")
     assert source_at(folder).state == "unfinished"
     lock = DirectoryLock(folder)

@@ -326,7 +326,7 @@ def test_a_run_or_an_evaluation_without_rollouts_yet_is_an_empty_list(tmp_path: 
 
 
 @pytest.mark.parametrize("name", ["missing", "empty", "notes.txt"])
-def test_where_nothing_is_to_be_seen_one_line_says_what_to_name(tmp_path: Path, name: str) -> None:
+def test_path_without_runs_is_an_error_that_says_what_to_name(tmp_path: Path, name: str) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "notes.txt").write_text("x")
     with pytest.raises(RunError, match=name) as caught:

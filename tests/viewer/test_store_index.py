@@ -31,13 +31,13 @@ def plain(path: Path) -> Listed:
     """What a reader of the whole file finds: whole lines that are not blank, and an object at the end of the file."""
     lines = path.read_bytes().split(b"\n")
     rest = lines.pop()
-    listed = [(number, len(line), told(line)) for number, line in enumerate(lines, start=1) if line.strip()]
-    if rest.strip() and told(rest) != "damaged":
-        listed.append((len(lines) + 1, len(rest), told(rest)))
+    listed = [(number, len(line), expected(line)) for number, line in enumerate(lines, start=1) if line.strip()]
+    if rest.strip() and expected(rest) != "damaged":
+        listed.append((len(lines) + 1, len(rest), expected(rest)))
     return listed
 
 
-def told(line: bytes) -> Any:
+def expected(line: bytes) -> Any:
     try:
         row = json.loads(line)
     except ValueError:
@@ -100,9 +100,9 @@ def change(path: Path, what: str, value: Any) -> None:
     elif what == "rewrite":
         path.write_bytes(value)
     elif what == "replace":
-        aside = path.with_suffix(".part")
-        aside.write_bytes(value)
-        os.replace(aside, path)
+        partial = path.with_suffix(".part")
+        partial.write_bytes(value)
+        os.replace(partial, path)
     elif what == "cut":
         os.truncate(path, int(path.stat().st_size * value))
 
@@ -128,7 +128,7 @@ def test_after_every_change_the_index_says_what_the_file_says(
             assert indexer.torn == max(0, path.stat().st_size - sum(s.mark.position for _, s in index.files().values()))
 
 
-def test_what_is_appended_takes_its_place_behind_the_numbers_that_are_there(tmp_path: Path) -> None:
+def test_appended_rollouts_get_the_next_numbers(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
     path.write_bytes(lines(0, 3) + b'{"example')
     with open_store(path) as store:
@@ -153,9 +153,7 @@ def test_what_is_appended_takes_its_place_behind_the_numbers_that_are_there(tmp_
     ],
     ids=["replaced", "rewritten", "cut", "rewritten longer", "gone"],
 )
-def test_a_file_that_is_another_one_is_noticed_while_it_is_looked_at(
-    tmp_path: Path, replace: Callable[[Path], None]
-) -> None:
+def test_replaced_file_is_detected_while_open(tmp_path: Path, replace: Callable[[Path], None]) -> None:
     path = tmp_path / "results.jsonl"
     path.write_bytes(lines(0, 3))
     os.utime(path, ns=(1, 1))
@@ -186,7 +184,7 @@ def test_index_is_kept_next_to_the_file_and_reused(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("on_disk")
 @pytest.mark.parametrize("changed", [lines(9, 50), lines(0, 20), lines(0, 70), lines(0, 49) + lines(9, 1)])
-def test_an_index_of_what_the_file_was_is_not_believed(tmp_path: Path, changed: bytes) -> None:
+def test_index_of_an_older_file_is_not_used(tmp_path: Path, changed: bytes) -> None:
     path = tmp_path / "results.jsonl"
     path.write_bytes(lines(0, 50))
     os.utime(path, ns=(1, 1))
@@ -228,9 +226,7 @@ def test_an_index_that_cannot_be_used_is_made_anew(tmp_path: Path, damage: Calla
 
 
 @pytest.mark.usefixtures("on_disk")
-def test_somebody_elses_file_in_the_place_of_the_index_is_left_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_foreign_file_at_the_path_of_the_index_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     path = tmp_path / "results.jsonl"
     path.write_bytes(lines(0, 5))
@@ -266,7 +262,7 @@ def test_a_process_of_its_own_indexes_a_large_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("on_disk")
-def test_a_killed_indexer_is_reported_and_what_it_did_is_gone_on_with(tmp_path: Path) -> None:
+def test_killed_indexer_is_reported_and_its_work_continued(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
     path.write_bytes(lines(0, 12_000, size=1000))
     with open_store(path) as store:
@@ -304,7 +300,7 @@ def test_two_at_work_on_one_index_add_every_line_once(tmp_path: Path) -> None:
     assert listed_by(indexers[1].index) == plain(path)
 
 
-def test_rollouts_of_a_group_are_counted_on_by_whoever_indexes_next(tmp_path: Path) -> None:
+def test_next_indexer_continues_the_count_of_a_group(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
     path.write_bytes(lines(4, 1) + lines(4, 1))
     first = Indexer(RolloutFiles(path), Index(tmp_path / "index"))
@@ -318,7 +314,7 @@ def test_rollouts_of_a_group_are_counted_on_by_whoever_indexes_next(tmp_path: Pa
     assert list(second.index.column("place", after=0, to=99)) == [0, 1, 2]
 
 
-def test_an_index_made_row_by_row_while_somebody_watched_is_made_anew(tmp_path: Path) -> None:
+def test_index_of_many_small_chunks_is_rebuilt(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
     path.write_bytes(lines(0, 1200))
     index = Index(None)
@@ -334,7 +330,7 @@ def test_an_index_made_row_by_row_while_somebody_watched_is_made_anew(tmp_path: 
 
 
 @pytest.mark.usefixtures("on_disk")
-def test_an_index_that_is_damaged_while_it_is_used_says_which_file_to_remove(tmp_path: Path) -> None:
+def test_index_damaged_during_use_names_its_file(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
     path.write_bytes(lines(0, 5000))
     with open_store(path) as store:

@@ -1,4 +1,4 @@
-"""What people look at, shared by the rooms that show it: parts of HTML pages, charts, a rollout in a panel.
+"""Output shared by the rooms above: parts of HTML pages, charts, a rollout in a panel, live views in a terminal.
 
-Everything from a model or an environment enters as text and stays text: escaped in a page, made harmless in a terminal.
+Text of a model or an environment stays text: it is escaped in a page and in a terminal.
 """

@@ -1,6 +1,6 @@
-"""What a line chart shows, before it is drawn: series, ranges, ticks, smoothing. Pure; `svg.py` and `png.py` draw.
+"""The data of a line chart: series, ranges, ticks, smoothing. Pure; `svg.py` and `rl/report/png.py` draw it.
 
-Long series are thinned to what a screen can show, each point the mean of its share, so that a report of a long run
+A long series is thinned to what a screen can show, each point the mean of its share, so that the report of a long run
 stays small.
 """
 
@@ -88,7 +88,7 @@ class Chart:
     title: str
     series: list[Series]
     x_label: str = "step"
-    unit_range: bool = False  # values are shares: show 0 to 1 whatever they are
+    unit_range: bool = False  # values are shares: always show 0 to 1
 
     @property
     def empty(self) -> bool:

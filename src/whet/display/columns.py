@@ -13,7 +13,7 @@ LABEL = 11
 
 
 def print_fact(label: str, text: str, console: Console, *, fold: bool = True) -> None:
-    """A line with a label; in a terminal it is folded beside the label, unless it is there to be copied."""
+    """A line with a label; in a terminal it is wrapped behind the label, unless it is meant to be copied."""
     if fold and console.is_terminal:
         room = max(20, console.width - LABEL)
         text = f"\n{' ' * LABEL}".join(textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False))
@@ -21,9 +21,9 @@ def print_fact(label: str, text: str, console: Console, *, fold: bool = True) ->
 
 
 def print_labelled(lines: Iterable[str], console: Console, copied: Collection[str] = ()) -> None:
-    """Lines that begin with `label: `, which stands out in a terminal, where they are folded at words.
+    """Lines that begin with `label: `; in a terminal the label is bold and the lines are wrapped at words.
 
-    What stands behind the labels in `copied` is there to be copied, and is not folded.
+    The text behind the labels in `copied` is meant to be copied, and is not wrapped.
     """
     for line in lines:
         label, colon, text = line.partition(": ")
@@ -34,7 +34,7 @@ def print_labelled(lines: Iterable[str], console: Console, copied: Collection[st
 def print_rows(rows: Sequence[Mapping[str, str]], console: Console, right: Collection[str] = ()) -> None:
     """Aligned columns under their names, those in `right` to the right; columns without any value are left out.
 
-    Lines are not folded.
+    Lines are not wrapped.
     """
     columns = [
         name

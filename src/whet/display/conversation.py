@@ -1,4 +1,4 @@
-"""One rollout on a page: who said what, with reasoning and tool calls. Long messages and conversations are cut."""
+"""One rollout on a page: its messages with reasoning and tool calls. Long messages and conversations are cut."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def expected_html(row: Mapping[str, Any]) -> Html:
 
 
 def messages_html(value: Any) -> Html:
-    """The messages of a row's `prompt` or `completion`, or the text of a completion that is none."""
+    """The messages of a row's `prompt` or `completion`, or a completion that is plain text."""
     if isinstance(value, str):
         return tag("div", tag("pre", cut(value)), class_="other")
     messages = [message for message in listed(value) if isinstance(message, Mapping)]
@@ -54,5 +54,5 @@ def _parts(message: Mapping[str, Any]) -> Iterator[Html]:
 
 
 def cut(text: str, most: int = MOST_TEXT) -> str:
-    """The beginning of `text`, and how much there is more."""
+    """The beginning of `text`, and how many characters follow."""
     return text if len(text) <= most else f"{text[:most]}… ({len(text) - most:,} more characters)"

@@ -1,7 +1,7 @@
-"""A whole HTML page in one file: no network, no file beside it, readable light and dark, wide and on a phone.
+"""A complete HTML page in one file: no network, no further files, readable light and dark, wide and on a phone.
 
-Everything shown is escaped by `html.py`. Should that ever fail, the page's own content policy still lets nothing run
-but the script whose hash it names.
+All text is escaped by `html.py`. Should that fail, the page's content security policy still allows only the script
+whose hash it names.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ STYLE, CHART_SCRIPT, SORT_SCRIPT = (
 
 
 def document(title: str, body: Iterable[Html], *, style: str = "", script: str = CHART_SCRIPT) -> str:
-    """The page. `style` comes on top of the common style sheet; `script` is all that may run."""
+    """The page. `style` is added to the common style sheet; `script` is the only script that may run."""
     style = STYLE + style
     policy = f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; base-uri 'none'"
     head = join(

@@ -50,7 +50,7 @@ def histogram(values: Sequence[float]) -> list[Bin]:
 
 
 def svg_histogram(title: str, bins: Sequence[Bin], width: int, height: int, unit: str = "") -> Html:
-    """Bars of equal width; each says its values and its count when pointed at. `unit` follows the values."""
+    """Bars of equal width; a tooltip shows its values and its count. `unit` follows the values."""
     left, right, top, bottom = 46, 10, 10, 24
     plot_width, plot_height = width - left - right, height - top - bottom
     y_axis = axis(0.0, float(max(one.count for one in bins)), 4)

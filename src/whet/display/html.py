@@ -1,7 +1,7 @@
 """HTML that cannot be broken into: a plain string is text and is escaped; only `Html` made here is markup.
 
-Everything a model wrote enters a page as a plain string. Characters that would not be seen, or would reorder what is
-seen (control characters, direction marks, lone surrogates), are replaced.
+Text of a model enters a page as a plain string. Characters that are invisible or reorder text (control characters,
+direction marks, lone surrogates) are replaced.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Html(str):
 
 
 def escape(text: str) -> Html:
-    """`text` for any place in a page: between tags or in a quoted attribute."""
+    """`text` for any position in a page: between tags or in a quoted attribute."""
     return Html(html.escape(text if text.isprintable() else "".join(map(_visible, text)), quote=True))
 
 

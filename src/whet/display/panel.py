@@ -16,7 +16,7 @@ from whet.system.terminal import safe_text
 
 
 def sample_panel(row: Mapping[str, Any], title: str, width: int, lines: int) -> Panel:
-    """One rollout as a person would read it: who said what, in at most `lines` lines."""
+    """The messages of one rollout, in at most `lines` lines."""
     inner = max(20, width - 4)
     shown = list(_conversation(row, inner))
     if len(shown) > lines:

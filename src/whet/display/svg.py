@@ -91,5 +91,5 @@ def _hover(name: str, points: Sequence[Point]) -> dict[str, object]:
 
 
 def place_text(value: float) -> str:
-    """A coordinate, as short as a screen needs it."""
+    """A coordinate with one decimal at most."""
     return f"{value:.1f}".removesuffix(".0")

@@ -1,4 +1,4 @@
-"""Numbers and tool calls as short text, for terminals and pages alike. Nothing here is made harmless yet."""
+"""Numbers and tool calls as short text, for terminals and pages. The results are not escaped."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def usage_text(usage: Mapping[str, float]) -> str:
 
 
 def call_text(call: Any) -> str:
-    """A tool call as `name(arguments)`, from any of the forms in which rows keep one."""
+    """A tool call as `name(arguments)`, from any of the forms that rows hold."""
     try:
         read = as_tool_call(call)
     except (TypeError, ValueError):
@@ -30,5 +30,5 @@ def call_text(call: Any) -> str:
 
 
 def listed(value: Any) -> list[Any]:
-    """`value` if it is a list, else nothing: what a file of rows holds may be anything."""
+    """`value` if it is a list, else an empty one: a field of a stored row may be anything."""
     return value if isinstance(value, list) else []

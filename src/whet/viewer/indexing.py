@@ -1,9 +1,9 @@
 """Updates an index from its files, a piece at a time; in this process, or in a separate one.
 
     whole lines        are indexed once, from where the index ends
-    a torn last line   waits until it is whole; an object without a newline at the end of a file counts as whole
-    a file that grew   is indexed on; that it is the same file is checked by its inode and by samples of its content
-    one that was cut, replaced or rewritten in place: the whole index is rebuilt
+    a torn last line   waits until it is complete; an object without a newline at the end of a file counts as complete
+    a file that grew   is indexed from there, if its inode and samples of its content are the same
+    one that was truncated, replaced or rewritten in place: the whole index is rebuilt
 
 `python -m whet.viewer.indexing ROLLOUTS INDEX` indexes to the end and exits, also when its standard input ends.
 """
@@ -36,7 +36,7 @@ FEW_IN_A_CHUNK, MANY_CHUNKS = 64, 1000
 
 
 class Indexer:
-    """Reads the files of `files` into `index`. Several may work on one index; each piece is added once."""
+    """Reads the files of `files` into `index`. Several indexers may share an index; each piece is added once."""
 
     def __init__(self, files: RolloutFiles, index: Index, piece: int = SMALL_PIECE) -> None:
         self.files = files

@@ -6,7 +6,7 @@
         store.row(heads[0].number)                           # the whole rollout
         for found in store.search("therefore"):              # a piece at a time; stop when you like
             print(found.done, found.numbers)
-        progress = store.poll()                              # now and then: what came in since
+        progress = store.poll()                              # now and then: index what was added
 
 A store may be used by several threads. `poll` is quick; `heads`, `totals` and `counts` take up to a tenth of a second
 with 200,000 rollouts; `row` as long as its line is long.
@@ -51,10 +51,10 @@ def open_store(path: Path) -> Store:
 
 
 class Heads(Sequence[Head]):
-    """A list of rollouts, by their numbers; heads are made on access.
+    """A list of rollouts by their numbers; heads are made on access.
 
-    It stays as it is while the index grows; ask the store again for what came in. Once `IndexProgress.generation` has
-    grown, its numbers are void.
+    It does not change while the index grows; get a new one from the store for what was added. Its numbers are void
+    once `IndexProgress.generation` has grown.
     """
 
     def __init__(self, store: Store, numbers: Sequence[int]) -> None:
@@ -119,7 +119,7 @@ class Store:
         self.poll(0)
 
     def poll(self, seconds: float = 0.01) -> IndexProgress:
-        """How far the index is, after about `seconds` of work on it here; notices files that changed."""
+        """How far the index is, after about `seconds` of indexing in this process; detects files that changed."""
         with self._lock:
             if self._failure is None and not self._process_runs():
                 try:
@@ -147,7 +147,7 @@ class Store:
             )
 
     def index_all(self) -> IndexProgress:
-        """Index to the end, here and now, or wait for the process that does it."""
+        """Index to the end in this process, or wait for the process that does."""
         with self._lock:
             while self._process is not None:
                 self._process.wait()
@@ -203,7 +203,7 @@ class Store:
                 raise self._cannot_read(error) from None
 
     def _cannot_read(self, error: sqlite3.Error) -> RunError:
-        return RunError(f"{self._index.path}: the index cannot be used ({error}). Remove this file; it is made anew.")
+        return RunError(f"{self._index.path}: the index cannot be used ({error}). Remove this file; it is rebuilt.")
 
     def heads(self, filter: Filter | None = None, sort: Sort | None = None) -> Heads:
         """The rollouts indexed so far that fit the filter, in order. No filter: all; no order: the files'."""
@@ -217,7 +217,7 @@ class Store:
         return self.heads_of([number])[0]
 
     def heads_of(self, numbers: Sequence[int]) -> list[Head]:
-        """Several rollouts of the list. A number that there is not gives a head that says so."""
+        """Several rollouts of the list. An unknown number gives a head that says so."""
         with self._reading() as columns:
             return [columns.head(number, self.source.environment) for number in numbers]
 
@@ -229,7 +229,7 @@ class Store:
     def counts(
         self, column: Literal["environment", "error", "stop_condition", "candidate", "sampling", "part"]
     ) -> dict[str, int]:
-        """The values there are to filter by, with their numbers of rollouts: most frequent first, parts in order."""
+        """The values to filter by, with their numbers of rollouts: most frequent first, parts in order."""
         with self._reading() as columns:
             if column == "part":
                 return columns.counts_of_parts()
@@ -249,7 +249,7 @@ class Store:
         """The rollout as it is in the file.
 
         Of a line above 8 MiB, texts and lists of numbers are cut, and `row["left_out_bytes"]` says by how much. Raises
-        `RunError` for a line that is no rollout, and where the file was changed since (`poll` then finds out).
+        `RunError` for a line that is no rollout, and where the file was changed since (the next `poll` detects it).
         """
         problem = self.head(number).problem
         where, line = self._line(number, limit=0 if problem else None)
@@ -299,7 +299,7 @@ class Store:
         return search(query, numbers, lines, paths)
 
     def close(self) -> None:
-        """Stop indexing; what is done is kept."""
+        """Stop indexing; the index is kept."""
         with self._lock:
             if self._process is not None:
                 self._process.terminate()

@@ -12,9 +12,7 @@ from whet.viewer.widgets.panes import Bar
 Fixture = Any
 
 
-def test_work_that_comes_back_to_a_screen_that_was_left_is_over(
-    evaluation: Fixture, rollout: Fixture, drive: Fixture, tmp_path: Path
-) -> None:
+def test_work_of_a_left_screen_ends(evaluation: Fixture, rollout: Fixture, drive: Fixture, tmp_path: Path) -> None:
     evaluation([rollout(0, 1.0)])
     reached = []
 
@@ -38,7 +36,7 @@ def test_work_that_comes_back_to_a_screen_that_was_left_is_over(
     assert reached == ["before"]
 
 
-def test_a_widget_that_a_screen_misses_while_it_is_shown_is_a_fault(
+def test_missing_widget_of_a_shown_screen_raises(
     evaluation: Fixture, rollout: Fixture, drive: Fixture, tmp_path: Path
 ) -> None:
     evaluation([rollout(0, 1.0)])

@@ -51,9 +51,7 @@ def test_columns_scroll_in_step_each_as_far_as_it_reaches(
     drive(path, steps)
 
 
-def test_more_rollouts_than_fit_come_into_the_window_as_they_are_chosen(
-    evaluation: Fixture, rollout: Fixture, drive: Fixture
-) -> None:
+def test_group_scrolls_to_the_chosen_rollout(evaluation: Fixture, rollout: Fixture, drive: Fixture) -> None:
     path = evaluation([rollout(0, 1.0, f"answer {number}") for number in range(8)])
 
     async def steps(driver: Any) -> None:
@@ -66,9 +64,7 @@ def test_more_rollouts_than_fit_come_into_the_window_as_they_are_chosen(
     drive(path, steps, size=(80, 24))
 
 
-def test_tokens_say_what_was_sampled_how_likely_it_was_and_by_which_weights(
-    training: Fixture, trained: Fixture, drive: Fixture
-) -> None:
+def test_tokens_show_sampling_probability_and_version(training: Fixture, trained: Fixture, drive: Fixture) -> None:
     run = training([[trained("0", 1.0, 0.5, [85, 66, 88]), trained("0", 0.0, -0.5, [85, 66, 70])]])
 
     async def steps(driver: Any) -> None:

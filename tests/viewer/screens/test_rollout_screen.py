@@ -54,7 +54,7 @@ def test_reasoning_is_folded_until_it_is_asked_for(talk: Path, drive: Fixture) -
     drive(talk, steps)
 
 
-def test_a_long_message_is_cut_until_all_of_it_is_asked_for(talk: Path, drive: Fixture) -> None:
+def test_long_message_is_cut_until_it_is_opened(talk: Path, drive: Fixture) -> None:
     async def steps(driver: Any) -> None:
         await driver.sees("2 rollouts")
         await driver.type("enter")
@@ -94,7 +94,7 @@ def test_a_click_on_show_all_shows_it(talk: Path, drive: Fixture) -> None:
     drive(talk, steps)
 
 
-def test_the_next_rollout_is_a_key_away_and_the_list_stands_there_afterwards(talk: Path, drive: Fixture) -> None:
+def test_next_rollout_moves_the_cursor_of_the_list(talk: Path, drive: Fixture) -> None:
     async def steps(driver: Any) -> None:
         await driver.sees("2 rollouts")
         await driver.type("enter")
@@ -127,9 +127,7 @@ def test_an_error_is_told_with_its_causes_one_a_line(talk: Path, drive: Fixture)
     drive(talk, steps, size=(80, 30))
 
 
-def test_what_was_searched_for_is_gone_through_inside_rollouts_and_on_to_the_next(
-    evaluation: Fixture, rollout: Fixture, drive: Fixture
-) -> None:
+def test_next_match_continues_in_the_next_rollout(evaluation: Fixture, rollout: Fixture, drive: Fixture) -> None:
     answer = "\n".join("needle" if number in (40, 80) else f"line {number}" for number in range(100))
     path = evaluation([rollout(0, 0.0, answer), rollout(1, 0.0, "nothing"), rollout(2, 0.0, "a Needle")])
 

@@ -39,7 +39,7 @@ def test_a_run_opens_with_its_rollouts_and_what_they_come_to(mixed: Path, drive:
     drive(mixed, steps)
 
 
-def test_one_key_sorts_by_reward_once_more_turns_round_and_once_more_takes_it_away(mixed: Path, drive: Fixture) -> None:
+def test_sort_key_cycles_through_both_directions_and_none(mixed: Path, drive: Fixture) -> None:
     async def steps(driver: Any) -> None:
         await driver.sees("5 rollouts, reward")
         await driver.type("R")
@@ -67,9 +67,7 @@ def test_a_click_on_a_title_sorts_by_it(mixed: Path, drive: Fixture) -> None:
     drive(mixed, steps)
 
 
-def test_the_rollouts_of_a_search_say_whose_they_are_and_are_narrowed_to_one_candidate(
-    search: Fixture, drive: Fixture
-) -> None:
+def test_search_rollouts_show_and_filter_by_candidate(search: Fixture, drive: Fixture) -> None:
     directory = search({"aaa": [1.0, 0.0], "bbb": [1.0, 0.75, 0.25], "ccc": [0.0]}, {"aaa": "seed", "bbb": "accepted"})
 
     async def steps(driver: Any) -> None:
@@ -86,7 +84,7 @@ def test_the_rollouts_of_a_search_say_whose_they_are_and_are_narrowed_to_one_can
     drive(directory, steps, size=(120, 30))
 
 
-def test_an_example_of_a_search_side_by_side_shows_what_each_candidate_brought(search: Fixture, drive: Fixture) -> None:
+def test_group_of_a_search_shows_the_candidates(search: Fixture, drive: Fixture) -> None:
     directory = search({"aaa": [1.0, 0.0], "bbb": [1.0, 0.75]}, {"aaa": "seed", "bbb": "accepted"})
 
     async def steps(driver: Any) -> None:

@@ -36,7 +36,7 @@ def test_a_row_of_any_shape_is_shown(row: dict[str, Any], width: int) -> None:
     assert [line for line in shown if not line.text.isprintable()] == []
 
 
-def test_arguments_stand_one_a_line_and_text_of_several_lines_under_its_name() -> None:
+def test_arguments_are_one_a_line_and_long_text_under_its_name() -> None:
     assert (
         arguments_text(RowToolCall("f", json.dumps({"code": "a\nb", "n": [1, 2]})))
         == "code:\n    a\n    b\nn: [\n  1,\n  2\n]"

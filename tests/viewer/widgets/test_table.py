@@ -31,7 +31,7 @@ def test_no_row_of_rollouts_is_wider_than_the_window(width: int, kind: str, envi
     assert sum(cells + 1 for _, cells in fitting) - 1 <= width
 
 
-def test_on_the_smallest_terminal_reward_task_question_and_errors_are_seen() -> None:
+def test_narrow_table_keeps_reward_task_question_and_error() -> None:
     shown = {column.key for column, _ in layout(rollout_columns(kind="evaluation", environments=1, errors=True), 60)}
     assert {"reward", "task", "question", "error"} <= shown
 

@@ -66,7 +66,7 @@ def test_each_turn_shows_what_is_new_in_it() -> None:
     assert [token.text for token in view.tokens][:2] == [None, None]
 
 
-def test_a_sampled_token_says_how_likely_it_was_and_who_sampled_it() -> None:
+def test_sampled_token_has_logprob_and_version() -> None:
     versions = turn(0, "a", "bcd", completion_logprobs=[-1.0, -2.0, -3.0], policy_version=[[7, 1], [8, 2]])
     given, *sampled = token_view({"turns": [versions]}).tokens
     assert (given.sampled, given.logprob, given.version) == (False, None, None)
@@ -77,7 +77,7 @@ def test_a_token_of_an_answer_that_was_not_sampled_is_given() -> None:
     assert written({"turns": [turn(0, "a", "bcd", completion_mask=[1, 0, 1])]}) == ["aBcD"]
 
 
-def test_what_the_learner_says_of_a_token_is_shown_where_it_is_there() -> None:
+def test_token_has_known_values_of_the_learner() -> None:
     learner = {"learner_logprobs": [-0.6, -0.4], "ratio": [0.9, 1.1], "masked": [True, False], "clipped": [0, 1]}
     _, first, second = token_view({"turns": [turn(0, "a", "bc", **learner)]}).tokens
     assert (first.learner_logprob, first.ratio, first.masked, first.clipped) == (-0.6, 0.9, True, False)
@@ -103,7 +103,7 @@ def test_values_of_another_shape_are_left_out(odd: Any) -> None:
         list(token_view({"turns": [turn(0, "a", "bc", **{name: odd})]}, letters).tokens)
 
 
-def test_tokens_that_make_one_character_together_have_its_text_at_the_last() -> None:
+def test_character_of_several_tokens_is_the_text_of_the_last() -> None:
     tokenizer = Tokenizer.from_file(str(resolve_model("whet/tiny") / "tokenizer.json"))
     ids = tokenizer.encode("wörld 😀", add_special_tokens=False).ids
     texts = Vocabulary("whet/tiny").texts(ids)
@@ -130,7 +130,7 @@ def test_a_model_that_is_not_here_is_not_downloaded(model: str) -> None:
         Vocabulary(model)
 
 
-def test_the_tokenizer_in_the_run_comes_first_and_then_its_model_s(tmp_path: Path) -> None:
+def test_tokenizer_of_the_run_precedes_that_of_its_model(tmp_path: Path) -> None:
     source = RunSource(tmp_path, "training", tmp_path / "rollouts", model="nobody/has-this")
     with pytest.raises(ModelLoadError, match="not on this machine"):
         load_decode(source)
@@ -158,7 +158,7 @@ def test_lines_end_where_the_text_s_lines_end() -> None:
     assert [line.pieces for line in lines[1:-1]] == [((0, "a⏎"),), ((0, "⏎"),), ((1, "b"),)]
 
 
-def test_what_training_made_of_a_token_is_told_where_it_is_known() -> None:
+def test_token_shows_known_values_of_training() -> None:
     turn: dict[str, Any] = {
         "prompt_ids": [1],
         "completion_ids": [2, 3],
@@ -180,7 +180,7 @@ def test_what_training_made_of_a_token_is_told_where_it_is_known() -> None:
     assert colour(tokens[0], "logprob", None).dim
 
 
-def test_a_turn_with_an_advantage_of_its_own_shows_that_and_not_the_rollouts() -> None:
+def test_advantage_of_a_turn_overrides_that_of_the_rollout() -> None:
     turn: dict[str, Any] = {"prompt_ids": [1], "completion_ids": [2], "completion_logprobs": [-0.5]}
     view = token_view({"turns": [turn, {**turn, "advantage": 3.0}], "advantage": -0.5})
     _, first, _, second = view.tokens

@@ -1,6 +1,6 @@
-"""A place in a terminal that is drawn again and again while something works, and keys that are read meanwhile.
+"""A region of a terminal that is redrawn while a command works, and the keys pressed meanwhile.
 
-What is drawn is for the rooms to decide; here is only how a terminal is used without breaking it.
+The rooms above decide what is drawn; this package uses the terminal without leaving it in a broken state.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 def live_console() -> Console | None:
-    """Standard error, where a live view can be drawn on it and somebody looks.
+    """Standard error, if a live view can be drawn on it and the process is in the foreground.
 
-    None where it is no terminal, or one that cannot move its cursor (TERM=dumb) or shows no Unicode, or one in whose
-    background the process was started. NO_COLOR takes the colours away and leaves the rest.
+    None if it is no terminal, if the terminal cannot move its cursor (TERM=dumb) or show Unicode, or if the process was
+    started in its background. NO_COLOR removes the colours only.
     """
     from rich.console import Console
 

@@ -1,7 +1,7 @@
-"""Single keys from a terminal, read without breaking it: no echo, no waiting for Enter, everything put back.
+"""Reads single keys from a terminal: no echo, no waiting for Enter; the settings are restored afterwards.
 
-Ctrl-C, Ctrl-Z and Ctrl-\\ stay signals. Nothing is read, and no setting touched, while the process is in the background
-of its terminal: the terminal then belongs to a shell, and the kernel would stop whoever touches it.
+Ctrl-C, Ctrl-Z and Ctrl-\\ stay signals. Nothing is read, and no setting changed, while the process is in the background
+of its terminal: the terminal then belongs to a shell, and the kernel would stop the process.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Keyboard:
         return self._before is not None
 
     def open(self) -> None:
-        """Let keys through one by one. OSError or `termios.error` where the terminal is gone."""
+        """Switch to single keys. Raises OSError or `termios.error` if the terminal is gone."""
         if self._before is None:
             before = termios.tcgetattr(self.fd)
             changed = list(before)
@@ -51,9 +51,9 @@ class Keyboard:
             self._before = before
 
     def close(self) -> None:
-        """Put back what `open` changed."""
+        """Restore what `open` changed."""
         before, self._before = self._before, None
-        # In the background the shell has put the terminal to its own use already.
+        # In the background the shell has already changed the settings for itself.
         if before is not None and in_foreground(self.fd):
             termios.tcsetattr(self.fd, termios.TCSADRAIN, before)
 
@@ -77,7 +77,7 @@ class Keyboard:
 
 
 def in_foreground(fd: int) -> bool:
-    """Whether the terminal is this process's to use; also where it controls no processes at all."""
+    """Whether this process may use the terminal; true for a terminal without job control."""
     try:
         return os.tcgetpgrp(fd) == os.getpgrp()
     except OSError:

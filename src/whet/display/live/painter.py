@@ -1,11 +1,11 @@
-"""Draws what somebody else knows, in a terminal, while that somebody works.
+"""Draws the state of a running command in a terminal.
 
-Drawing, and reading keys, is done by a thread of its own, so that the clock goes on and keys are answered while a model
-computes or an endpoint is silent, and so that a terminal that takes no output holds up nobody. It draws at most four
-times a second, and takes a twentieth of a core at most.
+A separate thread draws and reads keys, so that the clock continues and keys are answered while a model computes or an
+endpoint is silent, and a terminal that accepts no output does not block the work. It draws at most four times a second
+and uses a twentieth of a core at most.
 
-The terminal is given back whatever ends the process, or stops it (Ctrl-Z); while the process is in the background
-nothing is drawn and no key is read.
+The terminal is restored whatever ends the process or stops it (Ctrl-Z); in the background nothing is drawn and no key
+is read.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from whet.system.terminal import safe_text
 
 REFRESH_SECONDS = 0.25
 IDLE_SECONDS = 1.0
-"""Between pictures while nothing happens but the clock."""
+"""Seconds between pictures in which only the clock changes."""
 MOST_OF_A_CORE = 0.05
-"""Share of a core that drawing may take."""
+"""Share of a core that drawing may use."""
 ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class Subject(Protocol):
-    """What is drawn. Asked from the painter's thread, so whoever changes what it knows brings a lock."""
+    """What is drawn. The painter's thread calls it, so changes of its state from other threads need a lock."""
 
     def picture(self, width: int, height: int, keys: bool, asked_to_stop: bool) -> RenderableType:
-        """At most `height` lines; `keys`: whether any are read; `asked_to_stop`: whether another q would stop."""
+        """At most `height` lines; `keys`: whether keys are read; `asked_to_stop`: whether another q stops."""
         ...
 
     def press(self, key: str) -> None:
@@ -51,14 +51,14 @@ class Subject(Protocol):
 
     @property
     def transient(self) -> bool:
-        """Whether the last picture is taken away in the end, because something takes its place; otherwise it stays."""
+        """Whether the last picture is erased in the end, because other output replaces it."""
         ...
 
 
 class Painter:
     """Draws `subject` on `console`, from `start` to `close`.
 
-    `clock` is in seconds and only ever compared with itself.
+    `clock` is in seconds from any start.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Painter:
         self._subject, self._clock = subject, clock
         self._screen, self._keyboard = Screen(console), keyboard
         self._thread: threading.Thread | None = None
-        self._drawing = threading.RLock()  # of the screen and the keyboard; a signal's handler may hold it already
+        self._drawing = threading.RLock()  # guards screen and keyboard; a signal handler may run while it is held
         self._notes: deque[str] = deque()
         self._wake_read, self._wake_write = -1, -1
         self._ending = False
@@ -79,22 +79,22 @@ class Painter:
         self._asked_to_stop = False
         self._next_draw = self._next_idle_draw = 0.0
         self._size = (0, 0)
-        self._process = os.getpid()  # a child that is forked off has no thread, and the terminal is not its own
+        self._process = os.getpid()  # a forked child has no thread and does not own the terminal
         self._handlers: dict[signal.Signals, Any] = {}
 
     def start(self) -> None:
         self._wake_read, self._wake_write = os.pipe()
         self._handle_signals()
-        atexit.register(self._give_back)
+        atexit.register(self._release_terminal)
         self._thread = threading.Thread(target=self._run, name="whet-live-view", daemon=True)
         self._thread.start()
 
     def touch(self) -> None:
-        """The subject knows something new."""
+        """The subject has changed: draw it again."""
         self._changed = True
 
     def note(self, text: str) -> None:
-        """Lines that are printed above the picture, and stay."""
+        """Print lines above the picture that stay."""
         self._notes.extend(safe_text(line, 1000) for line in text.splitlines())
         self._changed = True
 
@@ -106,32 +106,32 @@ class Painter:
         self._thread.join()
         self._thread = None
         self._release_signals()
-        atexit.unregister(self._give_back)
+        atexit.unregister(self._release_terminal)
         os.close(self._wake_read)
         os.close(self._wake_write)
-        with suppress(OSError):  # where the terminal is gone, nobody is left to be told
-            self._print_notes()  # those that came while nothing could be drawn: in the background
+        with suppress(OSError):  # the terminal may be gone
+            self._print_notes()  # those noted in the background, where nothing is drawn
 
     def _run(self) -> None:
-        """The thread: draw, wait for a key or the next picture, and in the end draw once more."""
+        """The thread: draw, wait for a key or the next picture; at the end draw once more."""
         try:
             while not self._ending:
                 with self._drawing:
-                    self._take_terminal()
+                    self._acquire_terminal()
                     self._draw_if_due()
                 self._wait_for_keys()
             with self._drawing:
                 if self._screen.is_open:
                     self._draw(keys=False)
         except (OSError, termios.error):
-            pass  # the terminal is gone, and with it whoever watched: the work goes on
+            pass  # the terminal is gone: the work continues
         finally:
-            self._give_back(erase=self._subject.transient)
+            self._release_terminal(erase=self._subject.transient)
 
-    def _take_terminal(self) -> None:
-        """Draw and read keys in the foreground alone. After Ctrl-Z and `fg` this takes the terminal again."""
+    def _acquire_terminal(self) -> None:
+        """Draw and read keys only in the foreground. After Ctrl-Z and `fg` this acquires the terminal again."""
         if not in_foreground(self._screen.console.file.fileno()):
-            self._give_back()
+            self._release_terminal()
             return
         if not self._screen.is_open:
             self._screen.open()
@@ -139,7 +139,7 @@ class Painter:
         if self._keyboard is not None:
             self._keyboard.open()
 
-    def _give_back(self, erase: bool = False) -> None:
+    def _release_terminal(self, erase: bool = False) -> None:
         if os.getpid() != self._process:
             return
         with self._drawing:
@@ -148,7 +148,7 @@ class Painter:
                     self._keyboard.close()
                 self._screen.close(erase=erase)
             except (OSError, termios.error):
-                pass  # there is no terminal any more to give back
+                pass  # the terminal is gone
 
     def _draw_if_due(self) -> None:
         now, size = self._clock(), self._screen.console.size
@@ -164,7 +164,7 @@ class Painter:
         keys = keys and self._keyboard is not None
         width, height = self._screen.console.size
         self._screen.draw(self._subject.picture(width, max(2, height - 1), keys, keys and self._asked_to_stop))
-        # What the thread computed, not how long it took: waiting for the terminal, or for its turn, costs nobody.
+        # CPU time of the thread: waiting for the terminal or the interpreter's lock is no load.
         pause = max(REFRESH_SECONDS, (time.thread_time() - began) / MOST_OF_A_CORE)
         self._next_draw = self._clock() + pause
         self._next_idle_draw = self._clock() + max(IDLE_SECONDS, pause)
@@ -200,7 +200,7 @@ class Painter:
             self._subject.press(key)
 
     def _handle_signals(self) -> None:
-        """What would end or stop the process gives the terminal back first; handlers of others are left alone."""
+        """Restore the terminal before a signal ends or stops the process; existing handlers are kept."""
         if threading.current_thread() is not threading.main_thread():
             return
         for number, handler in ((signal.SIGTSTP, self._on_stop), *((number, self._on_end) for number in ENDING)):
@@ -216,14 +216,14 @@ class Painter:
 
     def _on_stop(self, number: int, _: FrameType | None) -> None:
         own = os.getpid() == self._process
-        # Held until the process goes on, so that the thread does not take the terminal again before it has stopped.
+        # Held until the process continues, so that the thread does not acquire the terminal before the process stops.
         with self._drawing if own else nullcontext():
-            self._give_back()
+            self._release_terminal()
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
             signal.signal(number, self._on_stop)
 
     def _on_end(self, number: int, _: FrameType | None) -> None:
-        self._give_back()
+        self._release_terminal()
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)

@@ -1,8 +1,7 @@
-"""A place in the terminal that is drawn again and again, below everything else that is printed.
+"""A region of the terminal that is redrawn, below everything else that is printed.
 
-rich's `Live` does the drawing. What is added: a window that changes its width does not leave pieces of the last picture
-behind, log lines of handlers that were there before go above the picture, and the place can be given up (Ctrl-Z) and
-taken again.
+rich's `Live` does the drawing. Added here: a window whose width changes keeps no pieces of the last picture, lines of
+existing log handlers go above the picture, and the region can be released (Ctrl-Z) and acquired again.
 """
 
 from __future__ import annotations
@@ -17,11 +16,9 @@ from rich.control import Control
 from rich.live import Live
 from rich.segment import ControlType, Segment
 
-Line = list[Segment]
-
 
 class Screen:
-    """Draws on `console`. Not for two threads at once."""
+    """Draws on `console`. Not thread-safe."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -35,10 +32,10 @@ class Screen:
         return self._live is not None
 
     def open(self) -> None:
-        """Begin a new place below the cursor."""
+        """Start a new region below the cursor."""
         if self._live is not None:
             return
-        # What is printed to a standard output that is no terminal has to arrive there.
+        # A standard output that is no terminal must not be redirected.
         self._live = Live(console=self.console, auto_refresh=False, redirect_stdout=sys.stdout.isatty())
         self._lengths = []
         streams = sys.stdout, sys.stderr
@@ -46,18 +43,18 @@ class Screen:
         self._redirect_loggers(streams)
 
     def draw(self, picture: RenderableType) -> None:
-        """Put `picture` in the place of the last one."""
+        """Replace the last picture by `picture`."""
         assert self._live is not None
         width = self.console.width
         if self._lengths and width != self._width:
-            self._erase_what_was_folded(width)
+            self._erase_wrapped_lines(width)
         self._width = width
         lines = self.console.render_lines(picture, self.console.options, pad=False)
         self._lengths = [Segment.get_line_length(line) for line in lines]
         self._live.update(_Drawn(lines), refresh=True)
 
     def close(self, *, erase: bool = False) -> None:
-        """Leave the last picture where it is, or take it away; the cursor and the streams are as before."""
+        """Keep or erase the last picture; restore the cursor and the streams."""
         live, self._live = self._live, None
         if live is None:
             return
@@ -67,14 +64,14 @@ class Screen:
         live.transient = erase
         live.stop()
 
-    def _erase_what_was_folded(self, width: int) -> None:
-        """Many terminals fold lines that no longer fit, so the last picture takes more lines than were drawn."""
+    def _erase_wrapped_lines(self, width: int) -> None:
+        """Many terminals wrap lines that no longer fit, so the last picture takes more lines than were drawn."""
         folded = sum(max(1, -(-length // max(1, width))) for length in self._lengths) - len(self._lengths)
         up = [(ControlType.ERASE_IN_LINE, 2), (ControlType.CURSOR_UP, 1)]
         self.console.control(Control(*up * folded))
 
     def _redirect_loggers(self, before: tuple[Any, Any]) -> None:
-        """Handlers that write to the streams as they were would write into the picture."""
+        """Redirect handlers of the original streams, which would write into the picture."""
         after = {id(old): new for old, new in zip(before, (sys.stdout, sys.stderr), strict=True) if old is not new}
         loggers = [logging.getLogger(), *(one for one in logging.root.manager.loggerDict.values())]
         for logger in loggers:
@@ -85,16 +82,16 @@ class Screen:
 
 
 class _Drawn:
-    """Lines that are rendered already."""
+    """Lines that are already rendered."""
 
-    def __init__(self, lines: Sequence[Line]) -> None:
+    def __init__(self, lines: Sequence[list[Segment]]) -> None:
         self._lines = lines
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         return self._segments()
 
     def _segments(self) -> Iterator[Segment]:
-        for place, line in enumerate(self._lines):
-            if place:
+        for index, line in enumerate(self._lines):
+            if index:
                 yield Segment.line()
             yield from line

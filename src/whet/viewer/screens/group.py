@@ -1,4 +1,4 @@
-"""All rollouts of a group side by side: what was answered differently, and what it earned. They scroll in step."""
+"""All rollouts of a group side by side, with their rewards. The columns scroll together."""
 
 from __future__ import annotations
 

@@ -264,7 +264,7 @@ y x     copy this rollout, export it or the list
         if not self.stop_search():
             self.action_back()
 
-    # What was searched for.
+    # Matches.
 
     def action_match(self, by: int) -> None:
         if not self._to_match(by):

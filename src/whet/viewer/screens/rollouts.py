@@ -1,4 +1,4 @@
-"""The rollouts of a run: a table of any length, narrowed and ordered with single keys, searched, growing by itself."""
+"""The rollouts of a run: a table of any length that grows with the file; single keys filter, sort and search."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ y x     copy this rollout, export it or the list
             return self.listing.search is not None
         return True
 
-    # What grows.
+    # Updates.
 
     def _tick(self) -> None:
         before, now = self.listing.progress, self.listing.store.poll()
@@ -209,7 +209,7 @@ y x     copy this rollout, export it or the list
         candidate = self.listing.candidate(head.candidate)
         return rollout_cells(head, self._columns, passed=self.listing.passed, found=found, candidate=candidate)
 
-    # What is said.
+    # Status lines.
 
     def show_status(self) -> None:
         self.query_one(Bar).show(self._status())

@@ -1,4 +1,4 @@
-"""The list of runs: evaluations, training, searches for prompts, what was written last first; it grows by itself."""
+"""The list of runs: evaluations, training, searches for prompts, the last written first; it is updated by itself."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ WHOLE = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class MessagePiece:
-    """One thing that was said, thought, called or answered.
+    """One part of a conversation: a message, its reasoning, or a tool call.
 
     `key` stays the same while the rollout is shown; `begins` says that a message begins here, named by `title`.
     """
@@ -43,14 +43,14 @@ class MessagePiece:
 
 @dataclass(slots=True)
 class Folding:
-    """What a person opened: reasoning that is folded otherwise, and long pieces that are cut otherwise."""
+    """What the user opened: reasoning that is folded by default, and long pieces that are cut by default."""
 
     opened: set[str] = field(default_factory=set)
     closed: set[str] = field(default_factory=set)
     whole: set[str] = field(default_factory=set)
 
     def is_folded(self, piece: MessagePiece, found: bool = False) -> bool:
-        """Whether only the title is shown; what a search found stays open unless it was closed."""
+        """Whether only the title is shown; a piece with a match stays open unless it was closed."""
         return piece.key in self.closed or (piece.folded and not found and piece.key not in self.opened)
 
     def toggle(self, piece: MessagePiece, cut: bool) -> None:

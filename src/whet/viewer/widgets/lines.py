@@ -1,7 +1,7 @@
-"""Lines of harmless text: what every widget of the viewer paints, and the only way to make them.
+"""Lines of escaped text: what every widget of the viewer paints, and the only way to make them.
 
-A file of rollouts holds what models and environments wrote, so it is hostile: `line` and `wrapped` replace whatever
-could move, colour or reorder a terminal's text, and styles are names of this module's, never markup. Pure; widths are
+The text in a file of rollouts is hostile: `line` and `wrapped` replace all that could move, colour or reorder a
+terminal's text, and styles are names of this module, never markup. Pure; widths are
 in cells.
 """
 
@@ -48,7 +48,7 @@ _WIDE_ENOUGH = 4  # characters to a cell: more (a stack of combining marks) are 
 
 @dataclass(frozen=True, slots=True)
 class StyledLine:
-    """One line of a screen: pieces of harmless text, each with the name of its style.
+    """One line of a screen: pieces of escaped text, each with the name of its style.
 
     `action` says what choosing the line does (`show:3`), as its widget understands it.
     """
@@ -61,14 +61,14 @@ class StyledLine:
         return "".join(text for text, _ in self.spans)
 
     def segments(self, *, here: bool = False) -> list[Segment]:
-        """What rich paints; `here` says that this line's match is the one that is read."""
+        """The line for rich; `here`: this line's match is the current one."""
         return [
             Segment(text, STYLES["match-here" if here and style == "match" else style]) for text, style in self.spans
         ]
 
 
 def plain(text: object, limit: int = 400) -> str:
-    """`text` as harmless text for one line."""
+    """`text` on one line, without control characters."""
     return _SELECTORS.sub("", safe_text(text, limit))
 
 
@@ -100,7 +100,7 @@ def matches(text: str, query: str) -> list[tuple[int, int]]:
 def fitted(text: str, width: int, right: bool = False, both_ends: bool = False) -> str:
     """`text` in exactly `width` cells: cut with an ellipsis, or filled with blanks.
 
-    With `both_ends` what is cut out is in the middle, and more is kept of the end: where the question of a prompt is.
+    With `both_ends` what is cut out is in the middle, and more is kept of the end, where the question of a prompt is.
     """
     wide = len(text) if text.isascii() else cell_len(text)
     if wide > width and both_ends and width >= 9:
@@ -127,7 +127,7 @@ def _pieces(paragraph: str, room: int) -> Iterator[tuple[int, int]]:
         if end >= len(paragraph):
             yield start, len(paragraph)
             return
-        # After the last blank that is on the line or right behind it; indentation is no place for a break.
+        # After the last blank that is on the line or right behind it; no break within the indentation.
         blank = paragraph.rfind(" ", start, end + 1)
         if blank > start and paragraph[start:blank].strip():
             yield start, blank

@@ -99,12 +99,12 @@ class Document(LineView):
     def __init__(self, make: Make, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.lines: Sequence[StyledLine] = ()
-        self.reading = -1  # the line of the match that was gone to last
+        self.reading = -1  # the line of the current match
         self._make = make
         self._following = False
 
     def show(self, make: Make | None = None, *, top: bool = False) -> None:
-        """Make the lines again, from another text if one is given; `top` goes back to its beginning."""
+        """Make the lines again, from another text if one is given; `top` scrolls to its beginning."""
         if make is not None:
             self._make = make
         width = self.scrollable_content_region.width
@@ -139,12 +139,12 @@ class Document(LineView):
         self.scroll_to(y=len(self.lines), animate=False)
 
     def reveal(self, row: int) -> None:
-        """Bring a line onto the screen, a third down from the top where it was not seen yet."""
+        """Scroll to a line that is not visible, a third down from the top."""
         if not self.scroll_offset.y <= row < self.scroll_offset.y + self.size.height:
             self.scroll_to(y=max(0, row - self.size.height // 3), animate=False)
 
     def read(self, row: int) -> None:
-        """Go to a line with a match, and mark it as the one that is read."""
+        """Go to a line with a match, and mark it as the current one."""
         self.reading = row
         self.reveal(row)
         self.refresh()
