@@ -57,7 +57,7 @@ def test_the_command_line_goes_over_the_file_and_tables_key_by_key(write: Write)
     assert config.gepa.max_unusable == 7
 
 
-def test_sizes_and_limits_may_stand_among_what_else_the_search_is_told(write: Write) -> None:
+def test_sizes_and_limits_may_be_in_the_gepa_table(write: Write) -> None:
     config = load_config(write('env_id = "wordle"\n[gepa]\nmax_calls = 70\nnum_val = 9\nheld_out = 3\n'), {})
     assert (config.max_calls, config.num_val, config.gepa.held_out) == (70, 9, 3)
 
@@ -138,7 +138,7 @@ def test_a_mistake_in_a_file_is_a_line_that_names_it(write: Write, text: str, me
     assert "\n" not in str(refused.value)
 
 
-def test_a_run_is_gone_on_with_as_it_was_but_for_what_is_given_now(write: Write) -> None:
+def test_resume_keeps_the_config_except_given_options(write: Write) -> None:
     run = Path("runs/gepa-mine")
     run.mkdir(parents=True)
     first: Any = load_config(write('env_id = "wordle"\nnum_val = 30\n[gepa]\nheld_out = 5\n'), {"name": "gepa-mine"})
@@ -163,12 +163,12 @@ def test_a_run_is_saved_without_secrets_and_asks_for_them_when_it_is_resumed(wri
     assert resumed.base_url == url
 
 
-def test_arguments_that_toml_has_no_word_for_do_not_keep_a_run_from_being_written(write: Write) -> None:
+def test_null_arguments_are_left_out_of_the_saved_config(write: Write) -> None:
     config = load_config("wordle", {"env_args": {"hints": None, "words": ["a"]}})
     assert "words" in config.to_toml()
 
 
-def test_what_is_no_run_cannot_be_gone_on_with(write: Write) -> None:
+def test_resume_of_a_directory_without_a_run_is_refused(write: Write) -> None:
     with pytest.raises(GepaError, match=r"this is no run of whet gepa; gepa\.toml is missing"):
         load_resumed(Path("configs"), None, {})
 

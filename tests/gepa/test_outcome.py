@@ -95,7 +95,7 @@ def test_the_command_names_model_endpoint_sampling_and_the_file(package: Callabl
     assert words[12:] == ["-t", "64", "-T", "0.5", "-S", '{"top_p": 0.9}']
 
 
-def test_a_loader_with_a_system_prompt_of_its_own_is_given_the_texts_as_they_are_shown(
+def test_loader_with_its_own_system_prompt_gets_components(
     package: Callable[[str], str],
 ) -> None:
     config = GepaConfig(name="run", env=(EnvSection(id=package("system_prompt='Be.'"), name="env"),))

@@ -213,9 +213,7 @@ def test_a_judges_prompt_is_optimised_with_what_it_was_asked_in_sight(
     assert asked - first, "no proposal was asked with"
 
 
-def test_a_key_that_is_refused_ends_the_run_in_a_line_and_it_can_be_gone_on_with(
-    whet: Whet, config: Path, models: Endpoints
-) -> None:
+def test_refused_key_fails_in_one_line_and_resumes(whet: Whet, config: Path, models: Endpoints) -> None:
     models.policy.trouble = Trouble(refuse_after=30)
     said = whet("gepa", "run", config, expected=1)
     assert "failed: " in said
@@ -236,7 +234,7 @@ def test_an_endpoint_that_is_down_costs_little_of_the_budget(whet: Whet, config:
     assert sum(begun(RUN).values()) <= 20 + 8 + 2 + 2
 
 
-def test_an_endpoint_that_was_never_there_ends_the_run_in_a_line_and_it_can_be_gone_on_with(
+def test_unreachable_endpoint_fails_in_one_line_and_resumes(
     whet: Whet, models: Endpoints, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("whet.clients.providers.first_contact.GRACE_S", 0.0)
@@ -278,9 +276,7 @@ def test_an_unknown_key_is_refused_with_the_one_that_was_meant(whet: Whet, model
     assert "unknown key 'max_call'. Did you mean 'max_calls'?" in whet("gepa", "run", config, expected=2)
 
 
-def test_several_environments_share_the_examples_and_have_one_prompt_where_they_began_with_one(
-    whet: Whet, models: Endpoints, tmp_path: Path
-) -> None:
+def test_several_environments_share_examples_and_an_equal_prompt(whet: Whet, models: Endpoints, tmp_path: Path) -> None:
     sections = [{"id": str(ENVIRONMENT), "name": name, "args": {"seed": 0}} for name in ("first", "second")]
     config = models.write_config(tmp_path / "two.toml", name="search", env_id=None, env=sections)
     printed = whet("gepa", "run", config)

@@ -66,9 +66,7 @@ def evaluated(directory: Path) -> float:
     return sum(rewards) / len(rewards)
 
 
-def test_the_best_prompt_is_found_within_the_budget_and_the_printed_command_shows_that_it_is_better(
-    warm: Any, tmp_path: Path
-) -> None:
+def test_best_prompt_within_budget_is_confirmed_by_the_printed_command(warm: Any, tmp_path: Path) -> None:
     with models(0, busy_every=40, busy_for=3) as two:
         printed = warm.run(*two.command(), cwd=tmp_path)
         run = tmp_path / "runs" / "planted"
@@ -86,9 +84,7 @@ def test_the_best_prompt_is_found_within_the_budget_and_the_printed_command_show
         assert evaluated(tmp_path / "outputs") > 0.75 > 0.5 > evaluated(tmp_path / "with-the-seed-prompt")
 
 
-def test_a_search_that_was_stopped_while_the_reflection_model_was_thinking_goes_on_as_if_it_had_not_been(
-    warm: Any, tmp_path: Path
-) -> None:
+def test_resume_after_a_stop_during_reflection_equals_an_uninterrupted_search(warm: Any, tmp_path: Path) -> None:
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     whole.mkdir()
     stopped.mkdir()

@@ -71,7 +71,7 @@ def test_too_few_rows_are_a_line_with_numbers_that_would_do() -> None:
         split_examples([EnvRows("env", rows(0, 5), None)], **SIZES)
 
 
-def test_fewer_are_held_out_where_there_are_no_more_unless_so_many_were_asked_for() -> None:
+def test_fewer_held_out_examples_unless_exact() -> None:
     source = [EnvRows("env", rows(0, 10), rows(100, 20))]
     found = split_examples(source, **{**SIZES, "held_out": 50})
     assert len(found.held_out) == 20

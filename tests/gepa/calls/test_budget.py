@@ -57,7 +57,7 @@ def test_a_call_that_is_asked_for_twice_counts_once() -> None:
     assert budget.spent == 2
 
 
-def test_a_search_that_goes_on_after_a_comparison_has_that_ones_calls_kept_back_already() -> None:
+def test_resume_after_a_comparison_reserves_its_calls_once() -> None:
     budget = CallBudget(30, reserved=10, begun={f"{n}": 1 for n in range(18)}, confirming=8)
     assert budget.room("race") == 10
     assert budget.room("confirmation") == 12

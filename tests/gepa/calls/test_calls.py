@@ -129,7 +129,7 @@ def test_answers_come_in_the_order_of_the_examples_with_all_places_taken(room: R
     assert room.watcher.phases == [("baseline", 10)]
 
 
-def test_a_call_that_was_made_is_answered_for_nothing_unless_a_fresh_one_is_wanted(room: Room) -> None:
+def test_a_made_call_is_answered_from_the_log_unless_fresh(room: Room) -> None:
     def search(calls: Calls) -> tuple[int, int, int]:
         calls.score(SEED, examples(3), "baseline")
         first = calls.left
@@ -177,7 +177,7 @@ def test_rounds_that_do_not_fit_are_refused_before_any_of_their_calls_is_begun(r
     assert room.made.total() == 10
 
 
-def test_a_call_that_fails_for_the_endpoints_sake_is_made_again_and_counts_again(room: Room) -> None:
+def test_a_call_that_the_endpoint_failed_is_repeated_and_counted(room: Room) -> None:
     room.outcome = lambda call: DOWN if call.example.endswith("/1") and room.made[call.key] == 1 else None
 
     def search(calls: Calls) -> tuple[list[float], int]:
@@ -188,14 +188,14 @@ def test_a_call_that_fails_for_the_endpoints_sake_is_made_again_and_counts_again
     assert len(room.watcher.notes) == 1
 
 
-def test_an_endpoint_that_stays_down_ends_the_run_and_costs_what_was_in_flight_and_a_look_or_two(room: Room) -> None:
+def test_endpoint_down_costs_calls_in_flight_and_a_few_probes(room: Room) -> None:
     room.outcome = lambda call: DOWN
     with pytest.raises(GepaError, match="calls keep failing: EndpointDownError: connection refused"):
         room.run(lambda calls: calls.score(SEED, examples(50), "baseline"))
     assert room.made.total() <= room.max_concurrent + 2
 
 
-def test_an_endpoint_that_goes_down_is_told_of_once_and_not_for_every_call_in_flight(room: Room) -> None:
+def test_endpoint_failure_is_noted_once(room: Room) -> None:
     room.outcome = lambda call: DOWN if room.made.total() <= room.max_concurrent else None
     room.run(lambda calls: calls.score(SEED, examples(20), "baseline"))
     (note,) = room.watcher.notes
@@ -234,7 +234,7 @@ def test_nothing_is_begun_after_a_failure(room: Room) -> None:
     assert room.made.total() <= 4
 
 
-def test_those_who_wait_for_an_endpoint_do_not_wait_for_it_once_the_run_has_ended(room: Room) -> None:
+def test_waiting_calls_return_when_the_run_ends(room: Room) -> None:
     room.rest = 3600.0
     room.outcome = lambda call: DOWN if call.example.endswith("/0") else EndpointError("the key is refused")
     with pytest.raises(EndpointError):

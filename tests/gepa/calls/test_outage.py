@@ -49,7 +49,7 @@ class HTTPError(Exception):
         (None, None),
     ],
 )
-def test_what_failed_around_a_rollout_is_told_from_what_failed_in_it(error: Exception | None, told: str | None) -> None:
+def test_endpoint_failures_differ_from_failures_of_the_rollout(error: Exception | None, told: str | None) -> None:
     assert endpoint_failure(error) == told
 
 

@@ -54,7 +54,7 @@ def models() -> Iterator[Models]:
         yield two
 
 
-def test_a_search_is_watched_stopped_gone_on_with_and_ends_with_the_command_that_evaluates_its_prompt(
+def test_stopped_in_the_terminal_and_resumed_it_prints_the_evaluation_command(
     terminals: Any, models: Models, tmp_path: Path
 ) -> None:
     terminal = terminals.open(models.command(), columns=110, rows=30, cwd=tmp_path, env=KEY)

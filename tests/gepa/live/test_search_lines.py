@@ -27,7 +27,7 @@ def told(lines: SearchPlainLines, player: Any) -> Any:
     return player.Told(lines)
 
 
-def test_there_is_a_line_at_the_start_one_for_each_tenth_and_one_for_each_decision(
+def test_lines_at_start_each_tenth_and_each_decision(
     lines: SearchPlainLines, told: Any, printed: io.StringIO, player: Any
 ) -> None:
     lines.planned(player.plan(100))

@@ -48,9 +48,7 @@ def test_a_proposal_keeps_its_rewards_over_phases_until_it_is_decided_on(progres
     assert progress.facts().proposal is None
 
 
-def test_the_best_is_the_highest_mean_of_what_was_accepted_and_of_equals_the_earlier(
-    progress: SearchProgress, told: Any
-) -> None:
+def test_best_is_the_earliest_accepted_candidate_with_the_highest_mean(progress: SearchProgress, told: Any) -> None:
     assert progress.facts().best is None
     told.decide(0, "seed", 0.5)
     told.propose(1, 0, "a")

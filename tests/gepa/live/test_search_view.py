@@ -32,7 +32,7 @@ def whole(*patterns: str) -> re.Pattern[str]:
     return re.compile(".*".join([*patterns, "q stop"]), re.DOTALL)
 
 
-def test_it_shows_the_budget_the_phase_the_candidates_and_what_the_proposal_changes(play: Play) -> None:
+def test_view_shows_budget_phase_candidates_and_difference(play: Play) -> None:
     played = play()
     played.tell(*BEGUN)
     screen = played.terminal.wait_for(whole("12/100"))

@@ -29,9 +29,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_every_candidate_has_a_line_with_its_parents_from_the_moment_it_is_decided_on(
-    tmp_path: Path, candidate: Make
-) -> None:
+def test_every_decision_writes_a_line_with_parents(tmp_path: Path, candidate: Make) -> None:
     records = CandidateWriter(tmp_path)
     seed = candidate(0)
     records.decided(seed)
@@ -44,7 +42,7 @@ def test_every_candidate_has_a_line_with_its_parents_from_the_moment_it_is_decid
     assert read_candidates(tmp_path)[2] == child
 
 
-def test_the_frontier_has_the_best_candidates_of_each_example_and_no_rejected_one(candidate: Make) -> None:
+def test_frontier_holds_the_best_accepted_candidates_of_each_example(candidate: Make) -> None:
     seed = candidate(0, rewards=[1.0, 0.0, 0.5])
     records = [
         seed,
@@ -65,7 +63,7 @@ def test_examples_are_in_the_order_of_their_numbers(candidate: Make) -> None:
     assert keys == [f"val/reverse-text/{number}" for number in range(12)]
 
 
-def test_of_texts_that_were_proposed_again_the_accepted_one_is_found_else_the_last(candidate: Make) -> None:
+def test_by_id_prefers_the_accepted_of_equal_texts(candidate: Make) -> None:
     seed = candidate(0)
     records = [
         seed,
@@ -84,9 +82,7 @@ def test_the_frontier_on_disk_is_that_of_the_candidates(tmp_path: Path, candidat
     assert [one.numbers for one in read_frontier(tmp_path)] == [[0], [1]]
 
 
-def test_a_search_that_is_told_again_doubles_nothing_and_takes_nothing_away_meanwhile(
-    tmp_path: Path, candidate: Make
-) -> None:
+def test_replayed_decisions_neither_duplicate_nor_remove_lines(tmp_path: Path, candidate: Make) -> None:
     seed = candidate(0)
     told = [seed, *(candidate(number, parent=seed) for number in range(1, 4))]
     first = CandidateWriter(tmp_path)
@@ -101,9 +97,7 @@ def test_a_search_that_is_told_again_doubles_nothing_and_takes_nothing_away_mean
     assert [row["number"] for row in lines(tmp_path / CANDIDATES)] == [0, 1, 2, 3, 4]
 
 
-def test_a_search_that_takes_another_way_leaves_nothing_of_the_old_one_after_the_fork(
-    tmp_path: Path, candidate: Make
-) -> None:
+def test_a_different_decision_replaces_later_lines(tmp_path: Path, candidate: Make) -> None:
     seed = candidate(0)
     first = CandidateWriter(tmp_path)
     for record in (seed, *(candidate(number, parent=seed) for number in range(1, 4))):

@@ -202,7 +202,7 @@ def test_once_the_search_was_ended_nothing_more_is_asked(place: Place) -> None:
     assert place.asked == 1
 
 
-def test_a_resumed_search_gets_the_same_answers_for_nothing_the_useless_ones_too(place: Place) -> None:
+def test_resume_replays_all_replies_without_requests(place: Place) -> None:
     def search(session: Session) -> list[dict[str, str]]:
         texts = "788"  # the same question twice is two askings
         return [session.reflect(SEED, records(text=text), ["system_prompt"]) for text in texts]
@@ -216,7 +216,7 @@ def test_a_resumed_search_gets_the_same_answers_for_nothing_the_useless_ones_too
     assert (resumed.reflect.answers, resumed.reflect.unusable) == (4, 3)
 
 
-def test_a_search_that_useless_answers_ended_has_as_many_tries_again_when_it_is_resumed(place: Place) -> None:
+def test_resume_resets_the_count_of_unusable_answers(place: Place) -> None:
     with pytest.raises(GepaError):
         place.begin(*[""] * 2, max_unusable=2).reflect(SEED, records(), ["system_prompt"])
     session = place.begin("", new("Multiply."), max_unusable=2)
@@ -244,7 +244,7 @@ def test_an_answer_is_on_disk_before_it_counts(place: Place, monkeypatch: pytest
     ],
     ids=["key", "failure", "rate limit"],
 )
-def test_an_endpoint_that_fails_ends_the_search_in_one_line_and_a_resumed_one_asks_again(
+def test_endpoint_failure_ends_the_search_and_resume_repeats_the_request(
     place: Place, trouble: Trouble, why: str
 ) -> None:
     place.endpoint.trouble = trouble

@@ -21,7 +21,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "run" / "reflections.jsonl"
 
 
-def test_a_reply_is_found_by_what_was_asked_and_how_often_also_by_a_later_process(path: Path) -> None:
+def test_a_reply_is_found_by_request_and_number_in_later_processes(path: Path) -> None:
     log = ReflectionLog(path)
     log.write(request(), 0, ReflectionReply("first", usage={"prompt_tokens": 7}), {})
     log.write(request(), 1, ReflectionReply(failure="refused", said="no"), {})

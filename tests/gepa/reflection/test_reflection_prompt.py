@@ -114,7 +114,7 @@ def test_long_rollouts_are_cut_to_the_room_and_short_ones_beside_them_are_not() 
     assert "seven" in text
 
 
-def test_of_a_rollout_of_very_many_messages_those_in_the_middle_are_left_out_and_counted() -> None:
+def test_messages_in_the_middle_of_long_rollouts_are_left_out() -> None:
     turns = [{"role": "assistant", "text": f"turn {number} " + "x" * 300} for number in range(400)]
     text = request(record(completion=turns), room=8000)
     assert len(text) < 8500

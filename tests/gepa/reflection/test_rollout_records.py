@@ -72,7 +72,7 @@ def test_an_end_is_told_where_it_says_how_the_rollout_went() -> None:
     assert record(stop_condition="max_turns_reached", completion=single)["ended"] is None
 
 
-def test_for_the_description_of_a_tool_its_parameters_are_told_and_for_others_not() -> None:
+def test_records_hold_tool_parameters_for_tool_descriptions_only() -> None:
     told = {"name": "times", "parameters": {"type": "object"}}
     assert record("tool:times")["tool"] == record("tool:times@sums")["tool"] == told
     assert "tool" not in record()

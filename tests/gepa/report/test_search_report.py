@@ -200,7 +200,7 @@ def test_a_lineage_of_any_length_can_be_drawn(candidate: Make, searched: Searche
     assert max(node.column for node in lineage(records)) == 1499
 
 
-def test_candidates_that_claim_to_be_their_own_parents_do_not_keep_it_from_being_drawn(candidate: Make) -> None:
+def test_lineage_is_drawn_despite_candidates_that_are_their_own_parents(candidate: Make) -> None:
     seed = candidate(0)
     odd = candidate(1, parent=seed, text="odd")
     odd.parents = [odd.id, "unknown"]

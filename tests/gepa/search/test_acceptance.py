@@ -75,7 +75,7 @@ def test_the_p_value_is_the_share_of_all_swaps_that_get_as_far(seed):
 @pytest.mark.parametrize("perfect", [None, 1.0])
 @pytest.mark.parametrize("before", [(0, 0, 0), (0, 1, 1), (1, 0, 0)])
 @pytest.mark.parametrize("after", [(1, 1, 1), (1, 1, 0), (0, 1, 1)])
-def test_the_gates_chance_is_the_share_of_swaps_that_pass_it_among_those_that_are_reflected_on(before, after, perfect):
+def test_gate_chance_is_the_share_of_swaps_that_pass(before, after, perfect):
     ways = [
         ([c if swap else p for swap, p, c in zip(swaps, before, after, strict=True)],
          [p if swap else c for swap, p, c in zip(swaps, before, after, strict=True)])
@@ -104,7 +104,7 @@ def test_one_reward_out_of_all_proportion_decides_nothing_alone():
     assert Criterion().p_value([1000.0, *[0.0] * 49], 0.5) == 0.25
 
 
-def test_a_race_asks_in_rounds_and_a_clearly_worse_candidate_is_asked_for_little():
+def test_race_ends_early_for_a_clearly_worse_candidate():
     asked = []
 
     def worse(begin, end):

@@ -62,13 +62,13 @@ def test_nothing_new_is_no_proposal(proposed):
     assert history.open is None
 
 
-def test_with_the_librarys_criterion_an_old_text_is_a_proposal_as_it_is_for_the_library():
+def test_library_criterion_accepts_repeated_texts_as_proposals():
     adapter, history, _ = begun(lambda *_: dict(SEED), pass_over_settled=False)
     assert adapter.propose_new_texts(dict(SEED), {}, ["system_prompt"]) == SEED
     assert history.open.changed == []
 
 
-def test_an_error_of_the_reflection_model_is_kept_from_the_library_and_not_asked_for_twice():
+def test_reflection_error_is_hidden_from_the_library():
     proposals = Proposals(always=None, said=[GepaError("no")])
     adapter, _, _ = begun(proposals)
     assert adapter.propose_new_texts(dict(SEED), {}, ["system_prompt"]) == {}

@@ -181,7 +181,7 @@ def test_a_text_that_was_accepted_or_lost_on_validation_is_not_paid_for_again():
         assert found.candidates[-1] is validated[0]
 
 
-def test_a_reflection_model_that_has_nothing_new_to_say_ends_the_search_before_the_budget():
+def test_search_ends_without_new_proposals():
     rollouts = Rolled(most=2000)
     found, _ = searched(rollouts, Proposals(always="Answer. one two three"))
     assert "nothing new to propose 10 times in a row" in found.ended
