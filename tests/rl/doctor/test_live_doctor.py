@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from whet.rl.doctor import diagnose
-from whet.rl.doctor.live import KEPT_FIRST, KEPT_LAST, LiveDoctor
+from whet.rl.doctor import KEPT_FIRST, KEPT_LAST, LiveDoctor, diagnose
 from whet.rl.doctor.record import RunRecord
 from whet.rl.monitors.console import ConsoleMonitor
 from whet.rl.monitors.progress import RunProgress

@@ -2,6 +2,7 @@
 
     examine(runs/my-run)   reads what a run wrote (reading.py), applies every rule (rules/), most urgent finding first
     line(runs/my-run)      the most urgent one, on one line
+    LiveDoctor             the same line while a run goes on, from the numbers of the last steps alone
 
 A run is looked at, never touched; it may be running, dead or finished. Rules are pure functions of a `RunRecord`.
 The readiness of a saved evaluation is reported in the same shape.
@@ -9,19 +10,23 @@ The readiness of a saved evaluation is reported in the same shape.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from whet.evals.analysis.readiness import Verdict
-from whet.evals.stored.stored import open_stored
+from whet.errors import WhetError
 from whet.rl.doctor.finding import SEVERITIES, Severity, most_urgent_first
 from whet.rl.doctor.finding import Advice as Advice
 from whet.rl.doctor.finding import DoctorFinding as DoctorFinding
-from whet.rl.doctor.record import RunRecord
+from whet.rl.doctor.record import KEPT_FIRST, KEPT_LAST, RunRecord
 from whet.rl.doctor.rules import EXPLAINED_BY, RULES
+from whet.rl.report.data import RunData, read_run
 from whet.rollouts.results import METADATA, RESULTS
 from whet.rollouts.row_log import evaluation_state
+
+if TYPE_CHECKING:
+    from whet.evals.analysis.readiness import Verdict
 
 READINESS_SEVERITY: dict[Verdict, Severity] = {
     "too easy": "error",
@@ -101,6 +106,8 @@ def _is_evaluation(path: Path) -> bool:
 
 def _readiness_of(path: Path) -> tuple[str, int, list[DoctorFinding]]:
     """Its state, its rollouts, and what its readiness says to change. Raises `RunError` where it cannot be read."""
+    from whet.evals.stored.stored import open_stored  # training looks at itself without loading evaluations
+
     stored = open_stored(path)
     summary = stored.summary()
     found = summary.readiness
@@ -116,3 +123,51 @@ def _readiness_of(path: Path) -> tuple[str, int, list[DoctorFinding]]:
         changes = [Advice(advice) for advice in found.advice]
         findings.append(DoctorFinding("readiness", READINESS_SEVERITY[found.verdict], what, evidence, changes))
     return evaluation_state(stored.directory, stored.metadata), summary.rollouts, findings
+
+
+LIVE_EVERY = 5
+"""Steps between two looks: a look costs about a millisecond."""
+
+
+class LiveDoctor:
+    """Takes a run's metrics step by step; `line` is the finding to show, or None, and `name` its rule."""
+
+    def __init__(self, config: Mapping[str, Any], before: Iterable[Mapping[str, Any]] = ()) -> None:
+        """`before` are the steps on record when the run is resumed."""
+        self.line: str | None = None
+        self.name: str | None = None
+        self._config = dict(config)
+        self._first: list[dict[str, Any]] = []
+        self._last: list[dict[str, Any]] = []
+        for row in before:
+            self._keep(dict(row))
+
+    @classmethod
+    def of(cls, directory: Path, first_step: int = 1) -> LiveDoctor | None:
+        """Of a run that begins; None where its files cannot be read, for then there is nothing to look at."""
+        try:
+            run = read_run(directory)
+        except (OSError, WhetError):
+            return None
+        return cls(run.config, (row for row in run.metrics if row["step"] < first_step))
+
+    def step(self, step: int, metrics: Mapping[str, float]) -> None:
+        """One step more; every few of them are looked at."""
+        self._keep({"step": step, **metrics})
+        if step % LIVE_EVERY == 0:
+            self.look()
+
+    def look(self) -> None:
+        """At the steps so far."""
+        if self._first:
+            rows = [*self._first, *self._last]
+            data = RunData(Path(), self._config, "", rows, [])
+            findings = [finding for finding in diagnose(RunRecord(data)) if finding.severity != "info"]
+            self.line, self.name = (findings[0].line, findings[0].rule) if findings else (None, None)
+
+    def _keep(self, row: dict[str, Any]) -> None:
+        if len(self._first) < KEPT_FIRST:
+            self._first.append(row)
+            return
+        self._last.append(row)
+        del self._last[:-KEPT_LAST]

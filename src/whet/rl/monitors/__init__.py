@@ -1,13 +1,15 @@
-"""What watches a run: the terminal, status.json, files and experiment trackers."""
+"""What watches a run: the terminal, status.json, files and experiment trackers, none of which can end a run."""
 
 from __future__ import annotations
 
+import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from whet.calls import describe
 from whet.rl.monitors.config import TrackioConfig, WandbConfig
-from whet.rl.monitors.group import MonitorGroup as MonitorGroup
+from whet.rl.monitors.protocol import EvalReport, Outcome, RunPlan, StepReport
 from whet.rl.monitors.protocol import Monitor as Monitor
 from whet.rl.monitors.redaction import Redactor
 from whet.system.redaction import redacted
@@ -65,3 +67,51 @@ def _sent_config(config: Tracked, redactor: Redactor) -> dict[str, Any]:
     plain = config.model_dump(mode="json", exclude_none=True, exclude={"env_file"})
     sent: dict[str, Any] = redactor.data(redacted(plain))
     return sent
+
+
+logger = logging.getLogger(__name__)
+
+
+class MonitorGroup:
+    """Several monitors as one: calls every monitor, in the order given.
+
+    Training does not depend on monitors. One that raises is named, once, with its error, and switched off for the rest
+    of the run; only `close` still reaches it. (What must be on disk for a run to be resumed is written by
+    `whet.rl.storage.records`, not through this.)
+    """
+
+    def __init__(self, monitors: Sequence[Monitor]) -> None:
+        self._all = tuple(monitors)
+        self.monitors = list(monitors)
+
+    def start(self, plan: RunPlan) -> None:
+        self._call_each(lambda monitor: monitor.start(plan))
+
+    def phase(self, name: str, done: int, total: int) -> None:
+        self._call_each(lambda monitor: monitor.phase(name, done, total))
+
+    def step(self, report: StepReport) -> None:
+        self._call_each(lambda monitor: monitor.step(report))
+
+    def evaluation(self, report: EvalReport) -> None:
+        self._call_each(lambda monitor: monitor.evaluation(report))
+
+    def note(self, message: str) -> None:
+        self._call_each(lambda monitor: monitor.note(message))
+
+    def close(self, outcome: Outcome) -> None:
+        """Reaches every monitor, also one that is off: how a run ended matters most."""
+        self.monitors = list(self._all)
+        self._call_each(lambda monitor: monitor.close(outcome))
+
+    def _call_each(self, call: Callable[[Monitor], None]) -> None:
+        for monitor in tuple(self.monitors):
+            try:
+                call(monitor)
+            except Exception as error:
+                self.monitors.remove(monitor)
+                name = type(monitor).__name__
+                logger.warning(
+                    "%s failed and is off for the rest of the run; training goes on. %s", name, describe(error)
+                )
+                logger.debug("the error of %s", name, exc_info=error)

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from whet.rl.doctor.live import LiveDoctor
+from whet.rl.doctor import LiveDoctor
 from whet.rl.monitors.jsonl import EVALS, read_evaluations
 from whet.rl.monitors.progress import RunProgress
 from whet.rl.monitors.protocol import EvalReport, Outcome, RunPlan, StepReport
