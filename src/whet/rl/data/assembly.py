@@ -30,13 +30,13 @@ from whet.types import State
 
 @dataclass(frozen=True, slots=True)
 class Assembled:
-    """What one part of an optimiser step is made of; or all of it, where it comes at once."""
+    """The tokens and advantages of an optimiser step, or of one part of it."""
 
     batch: PackedBatch
     advantages: list[list[float]]  # of each rollout of each group; the mean of its tokens where each has its own
     sequences: list[TokenSequence]  # as sampled, those included that carry no loss
-    shaping: dict[str, float]  # of what was done to rewards, means over the rollouts; empty where nothing was
-    branches: list[list[int]]  # of each rollout of each group: how many of the sequences are its
+    shaping: dict[str, float]  # `reward/...` metrics, means over the rollouts; empty where rewards are not changed
+    branches: list[list[int]]  # for each rollout of each group, the number of its sequences
 
 
 def assemble(
@@ -84,7 +84,7 @@ def require_tokens(parts: Sequence[Assembled], config: AlgorithmConfig) -> None:
 
 
 def assembly_metrics(parts: Sequence[Assembled], config: AlgorithmConfig, *, temperature: float) -> dict[str, float]:
-    """What was done to the rewards and sequences of a whole batch; empty where nothing was."""
+    """Metrics of changes to the rewards and sequences of a whole batch; empty where there were none."""
     sequences = [sequence for part in parts for sequence in part.sequences]
     rollouts = [sum(map(len, part.branches)) for part in parts]
     metrics = {
@@ -124,7 +124,7 @@ def _per_token(sequences: Sequence[TokenSequence], advantage: Array, own: dict[i
 
 
 def _sampled_at(state: State, usual: float) -> float:
-    """The temperature of a rollout's turns that do not say theirs: its own where it has one; 1 where it was greedy."""
+    """The temperature of turns without a recorded one: the rollout's, or `usual`; 1 where it was greedy."""
     given: float = (state.get("sampling_args") or {}).get("temperature", usual)
     return given or 1.0
 

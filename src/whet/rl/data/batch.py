@@ -1,7 +1,7 @@
 """`PackedBatch`: the token sequences of one optimiser step, end to end in a few flat arrays.
 
 Columnar on purpose: a batch crosses processes as a handful of buffers, and a field is added in one place. There is no
-padding here and no opinion about devices; a learner lays tokens out as its model likes them (`learner/layout.py`).
+padding here and no device; a learner arranges tokens for its model (`learner/forward/layout.py`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class PackedBatch:
     versions: NDArray[np.int32]  # T; policy version of the sampler, -1 where not sampled or not known
     cu_seqlens: NDArray[np.int32]  # B + 1
     temperatures: NDArray[np.float32]  # T; what logits were divided by when sampling; turns and rollouts may differ
-    rollouts: tuple[str, ...]  # B; who a sequence belongs to, for messages to people
+    rollouts: tuple[str, ...]  # B; the rollout a sequence belongs to, for error messages
     experts: NDArray[np.int16] | None = None  # T x layers x experts a token; as in `TokenSequence`, None where none has
     kept: TokenSets | None = None  # T; as in `TokenSequence`, None where none has
 

@@ -1,4 +1,4 @@
-"""`[buffer]`: which tasks are drawn, and which groups are worth a place in a batch; the curriculum it describes."""
+"""`[buffer]`: which tasks are drawn, and which groups may join a batch; the curriculum it describes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ METHODS = ("next_task", "next_of", "observe", "state_dict", "load_state_dict")
 
 
 class BufferConfig(StrictModel):
-    """`[buffer]`: which tasks are drawn, and which groups are worth a place in a batch."""
+    """`[buffer]`: which tasks are drawn, and which groups may join a batch."""
 
     env_ratios: tuple[float, ...] = Field(
         (), description="Shares of the groups of a batch, one for each [[env]]; says the same as their weights."
@@ -60,7 +60,7 @@ class BufferConfig(StrictModel):
         return DifficultyRule(**{key: getattr(self, key) for key in DIFFICULTY_KEYS})
 
     def make_curriculum(self, pools: Sequence[Pool], seed: int) -> Curriculum:
-        """The curriculum that is asked for. Raises `ConfigError` for an import path that leads to none."""
+        """The curriculum that is configured. Raises `ConfigError` for an import path that leads to none."""
         if self.curriculum is None:
             return MixedCurriculum(pools, seed=seed, rule=self.rule())
         made = resolve_function(self.curriculum, "buffer.curriculum")(pools, seed=seed)

@@ -1,7 +1,7 @@
 """Which task comes next: the exact mix of environments, and a fresh shuffle of each one's tasks every epoch.
 
 Pure and small: no dataset is touched here, only its length. The same seed and the same rewards give the same order for
-ever, and the whole state is a few integers and the tasks that rest (`state_dict`), so a resumed run goes on with the
+ever, and the whole state is a few integers and the tasks that rest (`state_dict`), so a resumed run continues with the
 task that would have come next. `MixedCurriculum` is the built-in one; `buffer.curriculum` names another by its import
 path.
 """
@@ -20,7 +20,7 @@ from whet.rl.data.mix import Mix
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A place in a dataset, and the number of the draw, which no other task of the run has."""
+    """A row of a dataset, and the number of the draw, which is unique within the run."""
 
     number: int  # 0 for the first task drawn in a run, 1 for the next, ...
     environment: int

@@ -1,8 +1,8 @@
 """How long rollouts are, those under way included, and whether the long ones reach training.
 
 A rollout that was cancelled for its age has no length any more, and it is the long ones that grow too old. So tokens
-are counted while rollouts go on: those of finished turns are known, those of a turn that is being sampled are told from
-how long it has been asked for, at the speed of the turns before. Nothing that is trained depends on that.
+are counted while rollouts run: those of finished turns are known, those of a turn that is being sampled are estimated
+from the time since its request, at the speed of earlier turns. Nothing that is trained depends on that.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Turn:
     """A turn that is being sampled."""
 
     rollout: str
-    asked: float  # when
+    began: float  # time of its request
     most: int  # tokens it may have
 
 
@@ -37,7 +37,7 @@ class Lengths:
 
     clock: Callable[[], float] = time.monotonic
     _finished: dict[str, int] = field(default_factory=dict)  # tokens of a rollout's finished turns
-    _turns: dict[str, list[Turn]] = field(default_factory=dict)  # where one has been asked for
+    _turns: dict[str, list[Turn]] = field(default_factory=dict)  # requested and not finished
     _tokens: float = 0.0
     _seconds: float = 0.0
 
@@ -50,7 +50,7 @@ class Lengths:
             self._turns.pop(rollout, None)
 
     def ask(self, rollout: str | None, most: int) -> Turn | None:
-        """A turn begins; None where nobody follows its rollout."""
+        """Marks the beginning of a turn; None where its rollout is not followed."""
         if rollout is None or rollout not in self._finished:
             return None
         turn = Turn(rollout, self.clock(), most)
@@ -66,7 +66,7 @@ class Lengths:
         if tokens is None:
             return
         self._tokens = MEMORY * self._tokens + tokens
-        self._seconds = MEMORY * self._seconds + self.clock() - turn.asked
+        self._seconds = MEMORY * self._seconds + self.clock() - turn.began
         if turn.rollout in self._finished:
             self._finished[turn.rollout] += tokens
 
@@ -74,7 +74,7 @@ class Lengths:
         """Tokens so far of those that have begun."""
         now, speed = self.clock(), self._tokens / self._seconds if self._seconds else 0.0
         return [
-            self._finished[rollout] + sum(min(turn.most, speed * (now - turn.asked)) for turn in self._turns[rollout])
+            self._finished[rollout] + sum(min(turn.most, speed * (now - turn.began)) for turn in self._turns[rollout])
             for rollout in rollouts
             if rollout in self._turns
         ]

@@ -14,7 +14,7 @@ class Mix:
 
     def __init__(self, weights: Sequence[Fraction | float]) -> None:
         exact = [Fraction(weight) for weight in weights]
-        assert sum(exact) > 0, "somebody has to have a share"
+        assert sum(exact) > 0, "at least one share is above 0"
         self._shares = [weight / sum(exact) for weight in exact]
         self.turns = [0] * len(exact)
 

@@ -1,9 +1,9 @@
-"""What becomes of rewards before they are advantages: cut, penalised, normalised, in this order.
+"""How rewards are changed before they become advantages: cut, penalised, normalised, in this order.
 
     reward of the environment  ─reward_clip─▶  ─length_penalty, repetition_penalty─▶  ─reward_norm─▶  advantages
 
 Records and `reward/*` keep what the environment gave. Pure, but for the running statistics, which belong to a
-checkpoint. A group whose environment sets its own advantages has no use for any of this.
+checkpoint. It has no effect on a group whose environment sets its own advantages.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Turns: TypeAlias = Sequence[Sequence[int]]
 
 @dataclass(slots=True)
 class RewardShaper:
-    """Shapes the rewards of one batch after the other; remembers no more than count, mean and deviation of the run."""
+    """Shapes the rewards of successive batches. Its only state is count, mean and deviation of the run's rewards."""
 
     config: AlgorithmConfig
     _seen: Moments = field(default_factory=lambda: Moments())
@@ -38,9 +38,9 @@ class RewardShaper:
     def shape(
         self, rewards_by_group: Sequence[Array], turns_by_group: Sequence[Sequence[Turns]]
     ) -> tuple[list[Array], dict[str, float]]:
-        """The rewards that advantages are made of, and `reward/...` metrics of what was done to them.
+        """The rewards that advantages are made of, and `reward/...` metrics of the changes.
 
-        Without any such setting the very same rewards come back, and no metrics.
+        Without any such setting the rewards are returned unchanged, with no metrics.
         """
         if not self.changes_rewards:
             return list(rewards_by_group), {}

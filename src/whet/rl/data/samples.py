@@ -11,7 +11,7 @@
 So agents that take turns within a rollout give one sequence for each conversation, however they interleave.
 
 Ids, logprobs and versions are copied as the engine reported them; nothing is ever tokenised again here. The number
-of branches of a rollout is the length of the list. Rewards and advantages are none of this file's business.
+of branches of a rollout is the length of the list. Rewards and advantages are not handled here.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class TokenSequence:
     logprobs: NDArray[np.float32]  # the sampler's, at its temperature, and within `kept`; 0 where not sampled
     versions: NDArray[np.int32]  # policy version that sampled the token; -1 where not sampled or not known
     temperature: float | NDArray[np.float32] = 1.0  # what logits were divided by: for all tokens, or for each
-    rollout: str = ""  # who it belongs to, for messages to people
+    rollout: str = ""  # the rollout it belongs to, for error messages
     experts: NDArray[np.int16] | None = None  # T x layers x experts a token: where the sampler sent it; -1 = not known
     turns: tuple[tuple[int, int, int], ...] = ()  # a turn of the rollout (from 0), where its completion starts, ends
     kept: TokenSets | None = None  # where probabilities are compared within what the sampler's cuts left: that
@@ -47,7 +47,7 @@ class TokenSequence:
 
     @classmethod
     def demonstration(cls, ids: Sequence[int], trained: Sequence[bool], *, rollout: str = "") -> Self:
-        """A sequence to imitate (loss `cross_entropy`): nobody sampled it, so it has neither logprobs nor versions."""
+        """A sequence to imitate (loss `cross_entropy`): not sampled, so without logprobs and versions."""
         length = len(ids)
         return cls(
             ids=np.asarray(ids, np.int32),
@@ -155,7 +155,7 @@ class _Branch:
 
 
 def _extended(branches: Sequence[_Branch], prompt_ids: list[int]) -> _Branch | None:
-    """The branch that a turn goes on with: what it was told is all there, so what it samples belongs behind it."""
+    """The branch that a turn continues: the longest one that its prompt begins with."""
     found: _Branch | None = None
     for branch in branches:
         longest_yet = found is None or len(branch.ids) >= len(found.ids)

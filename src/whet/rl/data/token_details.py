@@ -1,4 +1,4 @@
-"""What the learner made of every sampled token, turn by turn, for people to look at. Pure.
+"""What the learner computed for every sampled token, turn by turn, for display. Pure.
 
     learner_logprobs   log p under the weights that learned from the token, at the temperature it was sampled with
     ratio              the learner's probability over the sampler's: exp(learner - sampler)
