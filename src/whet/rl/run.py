@@ -27,7 +27,7 @@ from whet.rl.learner.make import make_learner
 from whet.rl.learner.process import ProcessLearner
 from whet.rl.loop.async_source import Stream
 from whet.rl.loop.evaluation import Evaluation
-from whet.rl.loop.group_filter import Judge
+from whet.rl.loop.group_filter import GroupFilter
 from whet.rl.loop.group_runner import GroupRunner, TrainingEnv
 from whet.rl.loop.orchestrator import Orchestrator, StopRequested, inline
 from whet.rl.loop.rollout_buffer import PARTS, Backlog, Lead
@@ -284,7 +284,7 @@ class _Run:
             config.max_off_policy_steps,
             parts=PARTS if config.algorithm.learns_in_parts else 1,
         )
-        return Stream(runner, self._curriculum(), Backlog(lead, Judge(min_variance)))
+        return Stream(runner, self._curriculum(), Backlog(lead, GroupFilter(min_variance)))
 
     def _temperature(self) -> float:
         """Of rollouts that begin now."""

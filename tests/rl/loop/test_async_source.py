@@ -11,7 +11,7 @@ from whet.errors import RewardError, TrainingError
 from whet.rl.data.curriculum import MixedCurriculum, Pool, Task
 from whet.rl.loop.async_source import Stream
 from whet.rl.loop.group import Group, Part
-from whet.rl.loop.group_filter import Judge
+from whet.rl.loop.group_filter import GroupFilter
 from whet.rl.loop.group_runner import OnBegin
 from whet.rl.loop.rollout_buffer import Backlog, Lead
 from whet.types import State
@@ -63,7 +63,7 @@ def flown(body: Callable[[Stream, Runway], Awaitable[None]], *, runway: Runway |
     runway = runway or Runway()
     curriculum = MixedCurriculum([Pool("env", 100)], seed=0)
     made: Any = runway
-    stream = Stream(made, curriculum, Backlog(Lead(2, **lead), Judge(max_attempts=2)))
+    stream = Stream(made, curriculum, Backlog(Lead(2, **lead), GroupFilter(max_attempts=2)))
 
     async def whole() -> None:
         try:
@@ -98,7 +98,7 @@ def test_rollouts_that_became_too_old_are_counted_with_their_lengths() -> None:
         stream.advance(2)
         await turns()
         assert runway.cancelled == [3]
-        assert sorted(stream.backlog.judge.tally.lost_lengths) == [1.0, 1.0, 103.0, 103.0]
+        assert sorted(stream.backlog.group_filter.tally.lost_lengths) == [1.0, 1.0, 103.0, 103.0]
 
     flown(body, max_async_level=1, max_off_policy_steps=1)
 
@@ -226,8 +226,8 @@ def test_groups_that_began_too_long_ago_are_cancelled_and_replaced() -> None:
         await turns()
         assert sorted(runway.cancelled) == [3, 4]
         assert sorted(runway.flying) == [5, 6, 7]  # group 2 became too old while it waited
-        assert stream.backlog.judge.tally.cancelled_rollouts == 4
-        assert stream.backlog.judge.tally.rejected == {"too old": 1}
+        assert stream.backlog.group_filter.tally.cancelled_rollouts == 4
+        assert stream.backlog.group_filter.tally.rejected == {"too old": 1}
 
     flown(body, max_off_policy_steps=1)
 

@@ -8,7 +8,7 @@ from whet.errors import RewardError, TrainingError
 from whet.rl.data.curriculum import Task
 from whet.rl.loop.collector import Collector
 from whet.rl.loop.group import Group, describe_error, zero_variance_fraction
-from whet.rl.loop.group_filter import Judge
+from whet.rl.loop.group_filter import GroupFilter
 from whet.types import State
 
 
@@ -33,8 +33,8 @@ def test_a_group_with_an_errored_rollout_is_replaced_and_counted() -> None:
     assert not collector.add(group(0, [0, 1], error=RewardError("no")))
     assert collector.add(group(0, [0, 1], attempt=1))
     assert collector.batch().groups[0].id == 1
-    assert collector.judge.tally.errored_rollouts == 1
-    assert collector.judge.tally.rejected == {"errored": 1}
+    assert collector.group_filter.tally.errored_rollouts == 1
+    assert collector.group_filter.tally.rejected == {"errored": 1}
 
 
 def test_without_a_threshold_a_group_of_equal_rewards_stays() -> None:
@@ -42,13 +42,13 @@ def test_without_a_threshold_a_group_of_equal_rewards_stays() -> None:
 
 
 def test_with_a_threshold_a_group_of_equal_rewards_is_replaced() -> None:
-    collector = Collector(1, Judge(min_variance=0.01))
+    collector = Collector(1, GroupFilter(min_variance=0.01))
     assert not collector.add(group(0, [1, 1]))
     assert collector.add(group(0, [0, 1], attempt=1))
 
 
 def test_a_slot_out_of_attempts_takes_the_group_with_most_variance() -> None:
-    collector = Collector(1, Judge(min_variance=0.5, max_attempts=3))
+    collector = Collector(1, GroupFilter(min_variance=0.5, max_attempts=3))
     assert not collector.add(group(0, [1, 1], attempt=0))
     assert not collector.add(group(0, [0, 1], attempt=1))
     assert collector.add(group(0, [1, 1], attempt=2))
@@ -56,7 +56,7 @@ def test_a_slot_out_of_attempts_takes_the_group_with_most_variance() -> None:
 
 
 def test_nothing_but_errors_stops_the_run_with_the_commonest_one() -> None:
-    collector = Collector(1, Judge(max_attempts=2))
+    collector = Collector(1, GroupFilter(max_attempts=2))
     collector.add(group(0, [0, 1], error=RewardError("the judge is down")))
     with pytest.raises(TrainingError, match="the judge is down"):
         collector.add(group(0, [0, 1], error=RewardError("the judge is down")))

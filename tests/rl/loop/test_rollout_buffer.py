@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from whet.errors import RewardError, TrainingError
 from whet.rl.data.curriculum import MixedCurriculum, Pool, Task
 from whet.rl.loop.group import Group
-from whet.rl.loop.group_filter import Judge
+from whet.rl.loop.group_filter import GroupFilter
 from whet.rl.loop.rollout_buffer import Backlog, Lead
 from whet.types import State
 
@@ -178,11 +178,11 @@ def test_a_group_older_than_allowed_is_turned_away_or_taken_out_again() -> None:
     (old,) = backlog.expire(version=4)
     assert (old.id, old.slot) == (1, second)
     assert backlog.ready == 0
-    assert backlog.judge.tally.rejected == {"too old": 2}
+    assert backlog.group_filter.tally.rejected == {"too old": 2}
 
 
 def test_groups_whose_rewards_are_alike_are_replaced_and_the_best_fills_the_place_in_the_end() -> None:
-    backlog = Backlog(Lead(1), Judge(min_variance=0.1, max_attempts=2))
+    backlog = Backlog(Lead(1), GroupFilter(min_variance=0.1, max_attempts=2))
     place = backlog.open(0)
     assert not backlog.add(group(place, Task(0, 0, 0, 0), rewards=(0.2, 0.4)), version=0)
     assert backlog.add(group(place, Task(1, 0, 1, 0), rewards=(1, 1)), version=0)
@@ -194,7 +194,7 @@ def test_groups_whose_rewards_are_alike_are_replaced_and_the_best_fills_the_plac
 
 
 def test_a_group_kept_aside_for_its_variance_never_fills_a_place_when_it_has_become_too_old() -> None:
-    backlog = Backlog(Lead(1, max_off_policy_steps=2), Judge(min_variance=0.1, max_attempts=2))
+    backlog = Backlog(Lead(1, max_off_policy_steps=2), GroupFilter(min_variance=0.1, max_attempts=2))
     place = backlog.open(0)
     assert not backlog.add(group(place, Task(0, 0, 0, 0), rewards=(0.2, 0.4)), version=0)
     assert backlog.add(group(place, Task(1, 0, 1, 0), rewards=(1, 1), version=3), version=3)
@@ -204,7 +204,7 @@ def test_a_group_kept_aside_for_its_variance_never_fills_a_place_when_it_has_bec
 
 
 def test_a_place_whose_group_aside_became_too_old_is_attempted_until_one_is_without_errors() -> None:
-    backlog = Backlog(Lead(1, max_off_policy_steps=2), Judge(min_variance=0.1, max_attempts=3))
+    backlog = Backlog(Lead(1, max_off_policy_steps=2), GroupFilter(min_variance=0.1, max_attempts=3))
     place = backlog.open(0)
     assert not backlog.add(group(place, Task(0, 0, 0, 0), rewards=(0.2, 0.4)), version=0)
     for number in (1, 2):  # as many attempts as there may be, but they were not all errors
@@ -221,7 +221,7 @@ def test_a_place_whose_group_aside_became_too_old_is_attempted_until_one_is_with
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.sampled_from([0.0, 0.1, 1.0, None])), max_size=60))
 def test_whatever_lands_when_no_group_of_a_batch_is_older_than_allowed(landings: list[tuple[int, int, float]]) -> None:
     lead = Lead(2, max_off_policy_steps=2)
-    backlog, version = Backlog(lead, Judge(min_variance=0.2, max_attempts=3)), 0
+    backlog, version = Backlog(lead, GroupFilter(min_variance=0.2, max_attempts=3)), 0
     places = [backlog.open(0) for _ in range(4)]
     for number, (later, age, spread) in enumerate(landings):
         version += later
@@ -242,7 +242,7 @@ def test_whatever_lands_when_no_group_of_a_batch_is_older_than_allowed(landings:
 
 
 def test_nothing_but_errors_stops_the_run() -> None:
-    backlog = Backlog(Lead(1), Judge(max_attempts=2))
+    backlog = Backlog(Lead(1), GroupFilter(max_attempts=2))
     place = backlog.open(0)
     assert not backlog.add(group(place, Task(0, 0, 0, 0), failed=True), version=0)
     with pytest.raises(TrainingError, match="env0: 2 groups in a row"):

@@ -73,9 +73,9 @@ class Stream:
             self._launch(group.slot, self.curriculum.next_of(group.task.environment))
         for attempt, flight in list(self._flying.items()):
             if self.backlog.lead.too_old(flight.began, version):
-                self.backlog.judge.tally.lost_lengths += self.runner.lengths_so_far(flight.task)
+                self.backlog.group_filter.tally.lost_lengths += self.runner.lengths_so_far(flight.task)
                 self._cancel(attempt)
-                self.backlog.judge.tally.cancelled_rollouts += self.runner.rollouts_per_example
+                self.backlog.group_filter.tally.cancelled_rollouts += self.runner.rollouts_per_example
                 self._launch(flight.slot, self.curriculum.next_of(flight.task.environment))
         self._open_places()
 

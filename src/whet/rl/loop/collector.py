@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from whet.rl.loop.group import Batch, Group
-from whet.rl.loop.group_filter import Judge
+from whet.rl.loop.group_filter import GroupFilter
 
 
 @dataclass(slots=True)
@@ -16,13 +16,13 @@ class Collector:
     """Decides for each finished group of one batch; `batch()` is there once every slot is filled."""
 
     slots: int
-    judge: Judge = field(default_factory=Judge)
+    group_filter: GroupFilter = field(default_factory=GroupFilter)
     _filled: dict[int, Group] = field(default_factory=dict)
 
     def add(self, group: Group) -> bool:
         """True when the group's slot is filled now; False when it wants another group of the same environment."""
         assert group.slot not in self._filled, f"slot {group.slot} was filled twice"
-        accepted = self.judge.decide(group)
+        accepted = self.group_filter.decide(group)
         if accepted is None:
             return False
         self._filled[group.slot] = accepted
@@ -35,4 +35,4 @@ class Collector:
     def batch(self) -> Batch:
         """The groups in slot order, whatever the order in which they finished."""
         assert self.filled == self.slots, f"{self.filled} of {self.slots} slots are filled"
-        return Batch([self._filled[slot] for slot in range(self.slots)], self.judge.tally)
+        return Batch([self._filled[slot] for slot in range(self.slots)], self.group_filter.tally)

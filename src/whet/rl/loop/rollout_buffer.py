@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from whet.rl.data.lengths import lengths_of
 from whet.rl.loop.group import Group, Part, Tally
-from whet.rl.loop.group_filter import Judge
+from whet.rl.loop.group_filter import GroupFilter
 
 PARTS = 4
 """In which a batch is learned while it is sampled: what is left to do once its last group is there is a quarter."""
@@ -71,7 +71,7 @@ class Backlog:
     """Decides for each finished group, and when there is a batch."""
 
     lead: Lead
-    judge: Judge = field(default_factory=Judge)
+    group_filter: GroupFilter = field(default_factory=GroupFilter)
     opened: int = 0  # places opened so far, in this run and before a resume
     _began: bool = False  # whether a batch has been complete since the run was started or resumed
     _planned: list[int] = field(default_factory=list)  # environments of the places, from the first of this batch on
@@ -95,8 +95,9 @@ class Backlog:
         if self.lead.too_old(group.oldest_version, version):
             self._lose([group])
             return False
-        self.judge.forget(lambda aside: self._is_old(aside, version))  # what fills the place may be an earlier group
-        accepted = self.judge.decide(group)
+        # An earlier group may fill the slot.
+        self.group_filter.forget(lambda kept: self._is_old(kept, version))
+        accepted = self.group_filter.decide(group)
         if accepted is None:
             return False
         self._ready[group.task.environment][group.slot] = accepted
@@ -134,7 +135,7 @@ class Backlog:
     def _end_of_batch(self) -> Tally:
         del self._planned[: self.lead.groups_per_batch]
         self._taken = []
-        tally, self.judge.tally = self.judge.tally, Tally()
+        tally, self.group_filter.tally = self.group_filter.tally, Tally()
         return tally
 
     def expire(self, version: int) -> list[Group]:
@@ -146,8 +147,8 @@ class Backlog:
         return old
 
     def _lose(self, old: Sequence[Group]) -> None:
-        self.judge.tally.rejected["too old"] += len(old)
-        self.judge.tally.lost_lengths += lengths_of(old)
+        self.group_filter.tally.rejected["too old"] += len(old)
+        self.group_filter.tally.lost_lengths += lengths_of(old)
 
     def waiting(self) -> list[Group]:
         """Finished groups that are not in a whole batch yet."""

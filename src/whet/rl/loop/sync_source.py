@@ -14,7 +14,7 @@ from typing import Any
 from whet.rl.data.curriculum import Curriculum
 from whet.rl.loop.collector import Collector
 from whet.rl.loop.group import Batch, Group, Part
-from whet.rl.loop.group_filter import Judge
+from whet.rl.loop.group_filter import GroupFilter
 from whet.rl.loop.group_runner import GroupRunner
 from whet.rl.loop.source import OnProgress, Waits
 from whet.system.cancellation import cancel
@@ -42,7 +42,7 @@ class Dispatcher:
         return Part(batch.groups, batch.tally)
 
     async def _collect(self, on_progress: OnProgress) -> Batch:
-        collector = Collector(self.groups_per_batch, Judge(self.min_variance))
+        collector = Collector(self.groups_per_batch, GroupFilter(self.min_variance))
         tasks = [self.curriculum.next_task() for _ in range(self.groups_per_batch)]
         attempted: list[Group] = []
         running = {asyncio.create_task(self.runner.run(slot, task)): (slot, task) for slot, task in enumerate(tasks)}
