@@ -22,7 +22,7 @@ from terminals import KEYS, Terminal
 from whet.viewer.index import index_path
 
 PRESSES = 60
-PAUSE = 0.05  # seconds between two keys, so that the index goes on meanwhile
+PAUSE = 0.05  # seconds between two keys, so that indexing continues meanwhile
 
 
 def peak_mib(pid: int) -> float:

@@ -6,7 +6,7 @@ One server process, as `whet serve` runs it: HTTP, validation, rendering with wh
 tokens read back, JSON. The engine answers at once. The load comes from this process over keep-alive connections. The
 added latency is that of one request at a time, less what the same turn takes in the server's process without HTTP.
 
-Streams: the engine hands out 64 tokens, one a turn of the event loop as the embedded engine does, and gives the time of
+Streams: the engine emits 64 tokens, one a turn of the event loop as the embedded engine does, and gives the time of
 each as its logprob, which comes with the last chunk: so the client knows how long each token was under way.
 """
 

@@ -81,7 +81,7 @@ class SimulatedEngine:
 
 @dataclass
 class SimulatedLearner:
-    """Takes `seconds` for a batch, as a learner in a process of its own: the event loop goes on."""
+    """Takes `seconds` for a batch, as a learner in its own process: the event loop continues."""
 
     seconds: float
     version: int = 0

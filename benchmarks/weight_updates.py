@@ -321,7 +321,7 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=5)
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--lora", action="store_true", help="hand over an adapter, which the engine merges")
+    parser.add_argument("--lora", action="store_true", help="publish an adapter, which the engine merges")
     parser.add_argument("--json", action="store_true", help="only the JSON line")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)

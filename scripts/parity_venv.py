@@ -2,7 +2,7 @@
 
 It has a virtual environment of its own because its dependencies are not ours. Run by the Python of `.venv`; standard
 library only, like `setup_venv.py`, whose words and habits it shares: quick when nothing has changed, one line for what
-a person has to mend.
+the user has to fix.
 
 What cannot be installed is recorded in the stamp with the reason; the tests that need it are skipped with that reason,
 or fail where `CI` is set. So this exits with 0 unless `--strict` is given.

@@ -42,7 +42,7 @@ CONSTRAINTS = os.path.join(ROOT, "requirements", "constraints.txt")
 
 
 class SetupError(Exception):
-    """Something that a person has to mend: what was wrong and what to do about it."""
+    """A mistake that the user has to fix: what was wrong and what to do about it."""
 
 
 class Torch(NamedTuple):
@@ -395,7 +395,7 @@ def verify(wish: str, has_gpu: bool) -> str:
 
 
 def install(wish: str) -> None:
-    """Bring `.venv` to what the project asks for; returns at once when nothing has changed."""
+    """Install the project's requirements into `.venv`; returns at once when nothing has changed."""
     started = time.monotonic()
     stamp = read_stamp()
     usable = os.access(venv_python(), os.X_OK)

@@ -1,7 +1,7 @@
 """What a message says: text, or a list of parts (text, images, sounds), and the kind of dict that messages are made of.
 
 Parts are OpenAI-shaped. What comes in as plain dicts becomes records here, so that `part["text"]` and `part.text` are
-the same thing, and a part that says nothing is refused where it enters and not by a server many turns later.
+the same thing, and an empty part is refused at input and not by a server many turns later.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def as_content_part(part: Any) -> Record:
 
 
 def _texts(part: Record) -> list[Any]:
-    """The fields of a part without which it says nothing."""
+    """The required fields of a part."""
     if isinstance(part, TextContentPart):
         return [part["text"]]
     if isinstance(part, ImageUrlContentPart):

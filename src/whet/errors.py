@@ -5,7 +5,7 @@ Two families, by cause:
 * `WhetError`: a mistake in what the user gave (config, path, dataset, package). The command line prints
   its message without a traceback and exits with 2. Each message says what was wrong, where, and what to do.
 * `Error`: something failed *inside one rollout*. It is stored in `state["error"]`, the rollout counts as errored,
-  and the run goes on. The names are those of the `verifiers` 0.1 contract, so environments can catch and raise them.
+  and the run continues. The names are those of the `verifiers` 0.1 contract, so environments can catch and raise them.
 """
 
 
@@ -69,11 +69,11 @@ class TrainingError(WhetError):
 
 
 class GepaError(WhetError):
-    """A prompt search cannot begin or had to stop; what it paid for is kept, and `--resume` goes on from there."""
+    """A prompt search cannot begin or had to stop; finished work is kept, and `--resume` continues from there."""
 
 
 class Error(Exception):
-    """Base class of everything that makes one rollout errored while the run goes on."""
+    """Base class of everything that makes one rollout errored while the run continues."""
 
 
 class ModelError(Error):
@@ -85,7 +85,7 @@ class RequestRefusedError(ModelError):
 
 
 class EndpointDownError(ModelError):
-    """A model endpoint could not be reached, was too busy, or failed by itself; another replica may answer."""
+    """A model endpoint could not be reached, was too busy, or failed; another replica may answer."""
 
 
 class ContentFilterError(ModelError):

@@ -174,7 +174,7 @@ def test_an_end_of_one_direction_leaves_the_other_open() -> None:
         (
             "POST http://web.test:{port}/ HTTP/1.1\r\nHost:x\r\nContent-Length: 4\r\nTransfer-Encoding:chunked\r\n\r\n",
             400,
-            "a length and chunks at once",
+            "both a length and chunks",
         ),
         (
             "POST http://web.test:{port}/ HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nContent-Length: 5\r\n\r\n",

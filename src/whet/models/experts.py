@@ -1,4 +1,4 @@
-"""Scripted experts of chosen quality: what whet/tiny imitates before it learns by itself.
+"""Scripted experts of chosen quality: what whet/tiny imitates before reinforcement learning.
 
 An expert reads a conversation as text, exactly as a model would be shown it, and writes the next assistant message. It
 knows no solution that is not in the text: it reverses the given letters and halves the given range. With a

@@ -3,7 +3,7 @@
 A collection of the oldest generation visits every object there is: with thousands of rollouts in flight, millions of
 messages, states and coroutines, for a third of a second and again and again. Nearly none of them is garbage, and what
 is, is freed by its reference count. So within `calm_collector()`, what has survived one collection is not visited
-again (`gc.freeze`): a short collection every `STEP_S` looks at what is new, and takes milliseconds.
+again (`gc.freeze`): a short collection every `STEP_S` visits only new objects, and takes milliseconds.
 
 What that misses are cycles that become garbage after they have survived. They are collected at the end, or as soon as
 the process has grown so much that they could be why. Python 3.14 and later collect in increments by themselves.

@@ -83,7 +83,7 @@ async def run_group(
         score: False leaves reward, metrics and advantage None.
         on_rollout: called (or awaited) with each state once it has finished, before it is scored.
         trajectory_ids: one for each rollout; otherwise random ones.
-        independent_scoring: score each rollout by itself, without an advantage.
+        independent_scoring: score each rollout separately, without an advantage.
         max_retries: how often a rollout is attempted again that failed for reasons outside model and task.
         retry_delay: seconds before the first retry; doubles each time, with jitter.
         timeout: seconds an attempt may take, without its scoring; one that takes longer fails and is not tried again.

@@ -137,7 +137,7 @@ class ResultsFile:
         except OSError as error:
             raise RunError(
                 f"{path}: cannot write results ({error.strerror or error}); {what_is_kept(self.path)}. "
-                "Make room or choose another results_path, then run the same command to go on."
+                "Make room or choose another results_path, then run the same command to continue."
             ) from error
 
 

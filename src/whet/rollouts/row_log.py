@@ -30,7 +30,7 @@ SECONDS_AT_MOST = 0.5  # between a row and its fsync
 
 
 class DirectoryLock:
-    """Held by the one process that writes to a results directory; given back when that ends, however it ends."""
+    """Held by the one process that writes to a results directory; released when that ends, however it ends."""
 
     def __init__(self, directory: Path) -> None:
         """Take it. Raises `RunError` where another process has it."""
@@ -137,7 +137,7 @@ class RowLog:
     def _cannot_write(self, error: OSError) -> RunError:
         return RunError(
             f"{self.path}: cannot write results ({error.strerror or error}); {what_is_kept(self.path)}. "
-            "Make room or mend the disk, then continue with --resume."
+            "Make room or repair the disk, then continue with --resume."
         )
 
     def _write_all(self) -> None:

@@ -36,7 +36,7 @@ OnLog = Callable[[str], Any]
 T = TypeVar("T")
 
 BEGUN_AT_ONCE = 16  # groups started before yielding to the event loop
-METADATA_SECONDS = 1.0  # between two writes of metadata.json while the run goes on
+METADATA_SECONDS = 1.0  # between two writes of metadata.json during the run
 
 
 async def generate(

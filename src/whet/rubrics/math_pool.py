@@ -18,7 +18,7 @@ from collections.abc import AsyncGenerator
 from whet.errors import InfraError, MissingExtraError
 
 START_SECONDS = 120.0  # importing sympy on a machine that is busy with other things
-STUCK_SECONDS = 120.0  # beyond its CPU seconds: a worker that uses no CPU and says nothing
+STUCK_SECONDS = 120.0  # beyond its CPU seconds: a worker that uses no CPU and does not respond
 
 
 class MathPool:

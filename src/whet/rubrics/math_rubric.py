@@ -75,7 +75,7 @@ class MathRubric(Rubric):
         if self._pool is not None:
             loop, pool = self._pool
             self._pool = None
-            if loop is asyncio.get_running_loop():  # the processes of a loop that is gone have ended with it
+            if loop is asyncio.get_running_loop():  # the processes of a closed loop have ended with it
                 await pool.close()
 
     def _math_pool(self) -> MathPool:

@@ -23,7 +23,7 @@ from whet.sandboxes.network import NetworkUse
 from whet.sandboxes.protocol import MIB, Command, ExecResult, Limit, Process, SandboxSpec
 from whet.sandboxes.transfer import download_folder, upload_folder
 
-DRAIN_S = 0.2  # how long to read on after a command's end, when something it left behind holds its output open
+DRAIN_S = 0.2  # how long to keep reading after a command's end, when a leftover process holds its output open
 KILL_S = 10.0  # how long a killed command may take to be gone before the whole sandbox is closed
 COMMAND_BYTES = 120_000  # the kernel refuses a single argument over 128 KiB
 CHUNK = 64 * 1024
@@ -85,7 +85,7 @@ class SandboxBase(ABC):
     async def start(self, command: Command, *, cwd: str | None = None, env: Mapping[str, str] | None = None) -> Process:
         """A persistent process whose streams are the caller's. While it runs the sandbox is not idle.
 
-        In a sandbox that its code has ended it is one that was killed at once.
+        In a sandbox that its code has ended, the returned process is already killed.
         """
         self._check_open()
         problem = _unrunnable(command, env)

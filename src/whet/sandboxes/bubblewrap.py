@@ -1,7 +1,7 @@
 """The default sandbox on Linux: namespaces, a read-only system, a seccomp filter and limits, through bubblewrap.
 
 One `bwrap` per sandbox, whose process 1 is `guest.py`; commands are started by it on request, with pipes that the
-host hands over, so that output comes straight to the host. The sandbox ends with this process, with its own process
+host passes, so that output goes directly to the host. The sandbox ends with this process, with its own process
 1, or with `close`; in each case the kernel ends everything in it. Spawning happens on threads of its own: the event
 loop never waits for a fork.
 """
@@ -48,7 +48,7 @@ from whet.sandboxes.users import User
 
 START_S = 30.0
 CLOSE_S = 10.0
-BUSY_S = 0.01  # before trying again to hand over a command, when a hundred are queued already
+BUSY_S = 0.01  # before the next attempt to send a command, when a hundred are queued already
 OWN_PROCESSES = 16  # process 1 and supervisors, on top of what the code may have
 
 # A thousand rollouts may start a command or end in the same moment; the event loop does other work in between.
@@ -250,7 +250,7 @@ class BubblewrapSandbox(SandboxBase):
     def _kill(self, name: str) -> None:
         if name in self._statuses and not self._gone.done():
             sending = self._loop.create_task(self._send(b"kill\0" + name.encode()))
-            sending.add_done_callback(lambda task: task.cancelled() or task.exception())  # it is gone already, then
+            sending.add_done_callback(lambda task: task.cancelled() or task.exception())  # it has ended already
 
     def _counters(self) -> tuple[int, int]:
         if self._counted is not None:

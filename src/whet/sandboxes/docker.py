@@ -103,7 +103,7 @@ class DockerSandbox(SandboxBase):
         return _ContainerProcess(process, self._end_all, self._check_running)
 
     async def _check_running(self) -> None:
-        """Raise SandboxError when the container is gone. Asked of the engine: the code could write its messages.
+        """Raise SandboxError when the container has ended, by the engine's state: the code could fake its messages.
 
         One that ended when the code had used up its memory is the code's failure: files are memory and outlive it.
         """

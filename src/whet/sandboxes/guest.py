@@ -203,7 +203,7 @@ def _close(fd: int) -> None:
 
 
 def _send(pid: int, number: int) -> None:
-    """It may have ended by itself meanwhile."""
+    """It may have ended meanwhile."""
     try:
         os.kill(pid, number)
     except ProcessLookupError:

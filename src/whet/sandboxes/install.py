@@ -17,7 +17,7 @@ _MANAGERS = {
 
 
 def install_command(package: str) -> str:
-    """`sudo apt-get install -y bubblewrap`, or the like."""
+    """The install command, such as `sudo apt-get install -y bubblewrap`."""
     for manager, template in _MANAGERS.items():
         if shutil.which(manager):
             command = template.format(package)

@@ -1,4 +1,4 @@
-"""Leases of sandboxes: never more than so many at once, owners taking turns, creation retried.
+"""Leases of sandboxes: a cap on concurrent sandboxes, owners in turn, creation retried.
 
     waiting ──a slot is free──▶ creating ──retried when the host fails──▶ leased ──released or expired──▶ gone
 

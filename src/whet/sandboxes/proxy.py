@@ -123,7 +123,7 @@ class AllowListProxy:
             writer.transport.abort()
 
     async def _converse(self, client: Side) -> None:
-        """One request: judged, then carried out or refused."""
+        """One request: checked, then forwarded or refused."""
         target: Target | None = None
         wanted = "an unreadable request"
         try:

@@ -114,7 +114,7 @@ def target_of(request: h11.Request, has_origin: bool = False) -> Target:
         raise BadRequestError("https goes through a tunnel: CONNECT host:443")
     names = [name for name, _ in request.headers]
     if b"content-length" in names and b"transfer-encoding" in names:
-        raise BadRequestError("it has a length and chunks at once")
+        raise BadRequestError("it has both a length and chunks")
     if has_origin and _PATH.match(text):
         return Target(PROXY_HOST, PROXY_PORT, text)
     match = _ABSOLUTE.match(text)

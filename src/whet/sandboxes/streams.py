@@ -66,7 +66,7 @@ async def run(
 
 
 def runs(pid: int) -> bool:
-    """Whether there is a process of that number: what processes that were killed have left behind is swept by it."""
+    """Whether there is a process with that id; leftovers of killed processes are removed by it."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -1,6 +1,6 @@
 """Plain processes of this user in a folder of their own. NOT A BOUNDARY: the code can do everything that you can.
 
-For code that you wrote or read, where nothing better runs. It is never chosen by itself; asking for it by name is the
+For code that you wrote or read, where nothing better runs. It is never chosen automatically; choosing it by name is the
 consent, and a warning says what it is. Of the limits, time, output, processor time and file size hold; memory holds
 for each process on Linux; the number of processes, the disk and the network are not limited at all. When whet is
 killed, commands end with it on Linux; what they started themselves may run on.

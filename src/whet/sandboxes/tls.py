@@ -7,7 +7,7 @@ Many hosts share an address: without this, a tunnel to one site of a content net
 from __future__ import annotations
 
 HELLO_BYTES = 16 * 1024
-MAX_RECORDS = 8  # one is usual; each is looked at again when more bytes arrive
+MAX_RECORDS = 8  # one is usual; each is parsed again when more bytes arrive
 _HANDSHAKE, _CLIENT_HELLO = b"\x16", b"\x01"
 _SERVER_NAME, _ENCRYPTED_HELLO = 0, 0xFE0D
 

@@ -3,7 +3,7 @@
 The kernel counts the pages of pipes, descriptors in flight, epoll watches, inotify instances, message queues and
 pending signals per user id: of sandboxes that share one, each can use up what all the others need. As root, ids come
 from a range that no account has. As another user they come from the ranges in /etc/subuid and /etc/subgid, which the
-programs newuidmap and newgidmap hand out. An id in use is held by a name in the abstract socket namespace, which the
+programs newuidmap and newgidmap map. An id in use is held by a name in the abstract socket namespace, which the
 kernel frees with the process that holds it; so two processes of a machine do not take the same one.
 """
 
@@ -72,7 +72,7 @@ def of_root(root: Path = Path("/")) -> Users | None:
 
 
 def of_ranges(user: int, root: Path = Path("/")) -> Users | None:
-    """For another user: what /etc/subuid and /etc/subgid give them, where newuidmap can hand it out."""
+    """For another user: what /etc/subuid and /etc/subgid give them, where newuidmap can map it."""
     if not (shutil.which("newuidmap") and shutil.which("newgidmap")):
         return None
     names = {str(user)}

@@ -58,7 +58,7 @@ async def cancellable(
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """`asyncio.run`, but what does not end when it is cancelled, and threads that do not, are left behind.
+    """`asyncio.run`, but tasks that ignore their cancellation, and threads that do not end, are abandoned.
 
     Ctrl-C is not turned into a cancellation: the caller handles signals, or gets a `KeyboardInterrupt`.
     """
@@ -79,7 +79,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 def leave(status: int) -> int:
-    """The status, for `sys.exit`. Where something was left behind Python would wait for it: the process ends here."""
+    """The status, for `sys.exit`. Where something was abandoned Python would wait for it: the process ends here."""
     if _left:
         atexit._run_exitfuncs()
         sys.stdout.flush()

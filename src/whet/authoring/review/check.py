@@ -1,4 +1,4 @@
-"""`whet env check`: read a package the way a reviewer would, and say what to mend.
+"""`whet env check`: review a package, and say what to fix.
 
 Nothing of it is read or run here, but in processes of its own (`isolation.py`): once to read its files and to see what
 importing does, and twice, with different hash seeds, to load it and to have scripted models attempt some tasks. A

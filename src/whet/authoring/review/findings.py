@@ -61,7 +61,7 @@ CODES: dict[str, tuple[Severity, str]] = {
     "reward-constant": ("warning", "every answer that was tried got the same reward"),
     "reward-varies": ("error", "the same conversation gets another reward in another process"),
     "turns-vary": ("warning", "the environment answers the same messages differently in another process"),
-    "endless": ("warning", "a rollout does not end as long as the model goes on"),
+    "endless": ("warning", "a rollout does not end as long as the model continues"),
     "slow-rollout": ("warning", "the environment's own part of a rollout takes more than 1 s, or 10 s at worst"),
     "blocks": ("warning", "the event loop is blocked for more than 1 s"),
     "teardown-fails": ("error", "closing the environment raises"),
@@ -73,7 +73,7 @@ CODES: dict[str, tuple[Severity, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing to know or to mend."""
+    """One finding, with what to do about it."""
 
     code: str
     severity: Severity

@@ -27,7 +27,7 @@ from whet.errors import SandboxUnavailableError
 REPORT_BYTES = 64 << 20
 LINE_BYTES = 1 << 20
 PRINTED_BYTES = 1 << 20
-LINGER_S = 1.0  # to read on after its end, when something it left behind holds its streams open
+LINGER_S = 1.0  # to keep reading after its end, when a leftover process holds its streams open
 SCRATCH_BYTES = 1 << 30
 HOME = "/tmp/home"
 PASSED_ON = ("PATH", "LANG", "LC_ALL", "SSL_CERT_FILE", "LD_LIBRARY_PATH")
@@ -102,7 +102,7 @@ def run(
 class _Drain(threading.Thread):
     """Reads a stream of the process to its end, so that the process never blocks on a full pipe; `keep` filters it.
 
-    What the process left behind may hold the stream open; the thread ends with this process then.
+    A leftover process may hold the stream open; then the thread ends with this process.
     """
 
     def __init__(self, stream: IO[bytes]) -> None:
@@ -197,7 +197,7 @@ def _bubblewrap(env: dict[str, str], readable: Sequence[Path]) -> Iterator[tuple
             "Or run it unprotected, with your rights: --no-sandbox."
         ) from error
     env["PATH"] = f"{env['PATH']}:{PATH}" if "PATH" in env else PATH  # the host's may not be mounted
-    env["HF_HUB_OFFLINE"] = "1"  # an answer at once rather than a wait for a network that is not there
+    env["HF_HUB_OFFLINE"] = "1"  # fail at once rather than wait for a missing network
     env["WHET_SANDBOX_BACKEND"] = "subprocess"  # no sandbox can be made in a sandbox, and this one is the boundary
     args = [machine.program, "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
     args += ["--hostname", "check", "--uid", "1000", "--gid", "1000"]

@@ -32,7 +32,7 @@ class CheckSettings(StrictModel):
     """`[tool.whet.check]` in a package's pyproject.toml: what a review should know about it."""
 
     reward_range: tuple[float, float] = Field((0.0, 1.0), description="Lowest and highest reward there can be.")
-    ignore: dict[str, str] = Field(default_factory=dict, description="Codes of findings that are meant so, and why.")
+    ignore: dict[str, str] = Field(default_factory=dict, description="Codes of intended findings, with reasons.")
 
     @field_validator("reward_range")
     @classmethod
