@@ -114,7 +114,7 @@ def test_an_installation_says_what_came_with_it_and_what_was_left_out(
     assert capsys.readouterr().out.splitlines() == [
         "installed old-env 0.3 (editable, /here)",
         "  with helper 1.5",
-        "  without verifiers>=0.1.8: whet stands in for it",
+        "  without verifiers>=0.1.8: whet replaces it",
     ]
 
 

@@ -100,7 +100,7 @@ def install(
 ) -> None:
     """Install environments into this Python, with what they require, by pip.
 
-    For an environment written for verifiers 0.1, verifiers itself is left out: whet stands in for it. Installing may
+    For an environment written for verifiers 0.1, verifiers itself is left out: whet replaces it. Installing may
     run the package's build code.
 
     \b
@@ -120,7 +120,7 @@ def install(
         if one.dependencies:
             typer.echo(f"  with {', '.join(one.dependencies)}")
         if one.left_out:
-            typer.echo(f"  without {', '.join(one.left_out)}: whet stands in for it")
+            typer.echo(f"  without {', '.join(one.left_out)}: whet replaces it")
 
 
 @app.command("list")

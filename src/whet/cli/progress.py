@@ -1,4 +1,4 @@
-"""A progress bar on standard error for commands that take minutes; plain lines where nobody watches a terminal."""
+"""A progress bar on standard error for commands that take minutes; plain lines without a terminal."""
 
 from __future__ import annotations
 
