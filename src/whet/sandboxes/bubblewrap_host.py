@@ -1,6 +1,6 @@
 """What this machine offers to bubblewrap: the program, its features, a Python for the guest, and whether it all works.
 
-Asked once per process. As root, sandboxes run as a user of their own that owns nothing, so that even the files that a
+Checked once per process. As root, sandboxes run as a user of their own that owns nothing, so that even the files that a
 sandbox may see are seen with a stranger's rights.
 """
 
