@@ -51,7 +51,10 @@ KEYS = {
 }
 
 # What makes the terminal the controlling one of the session that `start_new_session` began.
-LAUNCHER = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execvp(sys.argv[1], sys.argv[1:])"
+LAUNCHER = """import fcntl, os, signal, sys, termios
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # also where the tests run in the background, which ignores it
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execvp(sys.argv[1], sys.argv[1:])"""
 # Sequences that pyte would take for text: CSI with a private mark that it does not know (keyboard protocols).
 UNKNOWN_TO_PYTE = re.compile(rb"\x1b\[[<=>][0-9;:]*[A-Za-z]")
 UNFINISHED = re.compile(rb"\x1b(\[[<=>]?[0-9;:]*)?\Z")

@@ -154,14 +154,14 @@ def test_images_go_from_the_examples_through_tools_to_the_rows():
     ]
 
 
-def test_a_tool_that_answers_with_an_empty_list_says_so():
+def test_an_empty_list_from_a_tool_is_content_without_parts():
     def search() -> list:
         """Search."""
         return []
 
     env = whet.ToolEnv(tools=[search], dataset=[{"question": "?"}])
     answer = asyncio.run(env.call_tool("search", {}, "1"))
-    assert answer == ToolMessage("[]", "1")
+    assert answer == ToolMessage([], "1")
 
 
 def test_a_judge_reads_the_text_of_a_prompt_with_images():

@@ -22,7 +22,10 @@ DISK, TERMINALS = "/sys", "/dev/pts"  # folders that every Linux has and bubblew
 MOST_TERMINALS = 32  # the kernel has 3,072 for all containers together
 SHARE = 128  # no sandbox gets more than this part of what its user may have, where that user is not its own
 _COUNTED = {"max_inotify_instances": "max_user_instances", "max_inotify_watches": "max_user_watches"}
+# PATH may name folders that the sandbox's user may not enter.
+_SYSTEM = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _MOUNTS = f"""
+PATH="{_SYSTEM}:$PATH"
 mount -t tmpfs -o "$1" whet {DISK} && mkdir -m 1777 {DISK}/tmp {DISK}/shm &&
 mount -t devpts -o "ptmxmode=0666,max={MOST_TERMINALS}" whet {TERMINALS} || exit 1
 shift
@@ -100,17 +103,21 @@ class Launcher:
             options += f",uid={_MAPPED},gid={_MAPPED}"
         own = user is not None and not mapped
         script = ("" if own else _shares()) + _MOUNTS + 'exec "$@"'
-        prepare = [*namespace, "--", "sh", "-c", script, "sh", options]
+        prepare = [*namespace, "--", "/bin/sh", "-c", script, "sh", options]
         return [*prepare, *become] if mapped else [*become, *prepare]
 
 
 def launcher() -> Launcher:
     """What this machine has."""
-    unshare = shutil.which("unshare")
+    unshare = _program("unshare")
     users = current()
     if users is not None and users.mapped and not (unshare and "--map-users" in _help(unshare)):
         users = None  # an older util-linux
-    return Launcher(unshare, shutil.which("setpriv"), users)
+    return Launcher(unshare, _program("setpriv"), users)
+
+
+def _program(name: str) -> str | None:
+    return shutil.which(name, path=_SYSTEM) or shutil.which(name)
 
 
 def _help(program: str) -> str:
