@@ -71,6 +71,13 @@ def test_the_conversation_is_sent_in_the_openai_form(server):
     ]
 
 
+def test_a_tool_answer_without_parts_is_sent_as_empty_text(server):
+    server.body = completion({"content": "x"})
+    call = ToolCall(id="1", name="find", arguments="{}")
+    ask(server, [UserMessage("u"), AssistantMessage(None, tool_calls=[call]), ToolMessage([], tool_call_id="1")])
+    assert server.requests[0]["messages"][2] == {"role": "tool", "content": "", "tool_call_id": "1"}
+
+
 def test_sampling_args_and_tools_are_sent(server):
     server.body = completion({"content": "x"})
     ask(

@@ -88,6 +88,8 @@ def _native_message(message: Mapping[str, Any]) -> NativeMessage:
         "role": "user" if role == "text" else role,
         "content": [dict(part) for part in content] if isinstance(content, list) else content,
     }
+    if content == []:  # of a tool that found nothing; endpoints refuse a list without parts
+        native["content"] = ""
     if role == "tool":
         native["tool_call_id"] = message.get("tool_call_id", "")
     if role == "assistant":
