@@ -138,7 +138,7 @@ class Stream:
             if not self.backlog.add(group, self.version):
                 self._launch(flight.slot, self.curriculum.next_of(flight.task.environment))
             self._open_places()
-        except BaseException as error:  # whoever waits for a batch is told; nobody else awaits this task
+        except BaseException as error:  # the call that waits for a batch reports it; no other awaits this task
             self._failure = self._failure or error
             self._pending.append(flight.task)  # a resumed run attempts it first, so the mix stays what it is
         if not self._flying and self._idle_since is None:

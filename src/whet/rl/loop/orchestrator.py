@@ -228,7 +228,7 @@ class Orchestrator:
         return self.beside is inline
 
     def _learner_hangs(self, message: str) -> None:
-        """In a process of its own it is ended, so that whoever awaits it is told."""
+        """A learner in a process of its own is ended, so that the call that awaits it fails."""
         self.watchdog.stop(message)
         self.learner.close()
 
@@ -241,8 +241,8 @@ class Orchestrator:
     async def _evaluate(self, moment: str, step: int) -> None:
         await self._recorded()
         names = ", ".join(env.label for env in self.config.eval.env or self.config.env)
-        whom = f"the evaluation of {names}"
-        with self.watchdog.waiting(EVALUATION, "the run", whom, act=self.watchdog.stop):
+        awaited = f"the evaluation of {names}"
+        with self.watchdog.waiting(EVALUATION, "the run", awaited, act=self.watchdog.stop):
             report = await unless_stopped(self.stop, self.evaluate(moment, step, self.engine.version))
         report = self.records.evaluation(report)
         self.monitor.evaluation(report)
@@ -256,8 +256,8 @@ class Orchestrator:
         state |= {} if self.ending is None else self.ending.state_dict()
         if step <= 0:
             return
-        whom = "the learner, or the disk (a checkpoint)"
-        with self.watchdog.waiting("save", "the run", whom, act=self._learner_hangs, blocks=self._blocks):
+        awaited = "the learner, or the disk (a checkpoint)"
+        with self.watchdog.waiting("save", "the run", awaited, act=self._learner_hangs, blocks=self._blocks):
             saved = await self.beside(lambda: self.records.save(step, self.learner, state))
         if saved:
             self.monitor.note(f"checkpoint of step {step} written")

@@ -1,7 +1,7 @@
 """Groups ahead of the learner: places are opened in the order of the mix, batches are filled in the same mix.
 
 The asynchronous loop's counterpart of `collector.py`, as pure as that: no asyncio, no clock, no I/O. A place belongs to
-an environment, not to a task, so whoever is late delays nobody: a batch takes, of every environment, the groups that
+an environment, not to a task, so a late group delays no other: a batch takes, of every environment, the groups that
 were drawn first among those that are finished. What is left goes into the next batch.
 
     open() ─▶ in flight ──add──▶ ready ──take──▶ a part of the batch that is being filled
