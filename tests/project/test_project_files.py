@@ -147,3 +147,17 @@ def test_errors_of_several_sentences_in_training_end_with_a_full_stop() -> None:
                     if re.search(r"[\w)\]'}]\. [A-Z]", text) and not text.endswith((".", "?", "}")):
                         wrong.append(f"{path.name}: {text}")
     assert wrong == []
+
+
+def test_the_architecture_page_lists_the_rooms_in_the_order_of_imports_and_files_that_exist():
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    config = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    (contract,) = [one for one in config["tool"]["importlinter"]["contracts"] if one["id"] == "rooms"]
+    layers = [set(re.split(r" [|:] ", layer)) for layer in contract["layers"] if not layer.startswith("(")]
+    rooms = [set(re.split(r" \| ", line.split("  ")[0])) for line in page.split("```")[1].strip().splitlines()]
+    vocabulary = set().union(*(set(re.split(r", ", name)) for name in rooms.pop()))
+    assert rooms == layers[: len(rooms)]
+    assert vocabulary == set().union(*layers[len(rooms) :])
+    named = re.findall(r"^([a-z_]+/[a-z_/]+\.py) ", page, re.MULTILINE)
+    assert len(named) > 10
+    assert [name for name in named if not (ROOT / "src" / "whet" / name).is_file()] == []
