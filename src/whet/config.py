@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, create_model
 from pydantic.fields import FieldInfo
 
 from whet.errors import ConfigError
@@ -42,6 +42,8 @@ class Option:
 
 
 PLAIN_OPTION = Option()
+Paths = Annotated[tuple[Path, ...], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
+"""Several paths; a single one may be written without brackets."""
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 

@@ -81,6 +81,11 @@ def test_one_device_is_what_a_run_takes_anyway(load, key: str) -> None:
     assert load(MINIMAL, f"--{key}", "1") == load(MINIMAL)
 
 
+@pytest.mark.parametrize("written", ["keys.env", "['keys.env']"])
+def test_one_env_file_needs_no_brackets(load, written: str) -> None:
+    assert load(MINIMAL, "--env_file", written).env_file == (Path("keys.env"),)
+
+
 def test_a_key_of_the_file_below_a_table_is_told_where_it_belongs(load) -> None:
     said = refused(load, MINIMAL, "--sampling.env_file", "keys.env")
     assert "unknown key 'sampling.env_file'. Did you mean 'env_file'? In a file it goes above the first [table]" in said

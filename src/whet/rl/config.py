@@ -13,7 +13,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from whet.config import StrictModel, all_keys, apply_overrides, parse_overrides, read_toml, validate
+from whet.config import Paths, StrictModel, all_keys, apply_overrides, parse_overrides, read_toml, validate
 from whet.envs.config.env_table import EnvTable
 from whet.envs.config.sections import with_files
 from whet.errors import ConfigError
@@ -199,7 +199,7 @@ class RunConfig(StrictModel):
     )
     max_concurrent: int = Field(512, ge=1, description="Rollouts in flight at once.")
     seed: int = Field(0, ge=0, description="Seed of everything random.")
-    env_file: tuple[Path, ...] = Field((), description="Files of KEY=VALUE lines for environments; never saved.")
+    env_file: Paths = Field((), description="Files of KEY=VALUE lines for environments; never saved.")
     runs_directory: Path = Field(Path("runs"), description="Where run directories are made.")
 
     sampling: SamplingConfig = Field(default_factory=SamplingConfig, description="How rollouts draw tokens.")

@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from whet.config import StrictModel, apply_overrides, parse_overrides, read_toml, validate
+from whet.config import Paths, StrictModel, apply_overrides, parse_overrides, read_toml, validate
 from whet.errors import ConfigError
 from whet.rl.config import (
     CheckpointingConfig,
@@ -123,7 +123,7 @@ class SftConfig(StrictModel):
     learning_rate: float = Field(1e-5, gt=0, description="Peak learning rate.")
     max_concurrent: int = Field(512, ge=1, description="Rollouts of an evaluation in flight at once.")
     seed: int = Field(0, ge=0, description="Seed of everything random.")
-    env_file: tuple[Path, ...] = Field((), description="Files of KEY=VALUE lines for environments; never saved.")
+    env_file: Paths = Field((), description="Files of KEY=VALUE lines for environments; never saved.")
     runs_directory: Path = Field(Path("runs"), description="Where run directories are made.")
 
     data: DataConfig = Field(description="The conversations to imitate.")
