@@ -1,7 +1,7 @@
 """What the viewer reads of one row: the index's columns, names and a little text; and tool calls. Pure.
 
 Rows are those of `results.jsonl` (`rollouts/results.py`) and of a run's rollouts (`rl/storage/rollout_log.py`,
-`gepa/call_log.py`). A field that is missing or of another type than expected is empty: no line can stop the index.
+`gepa/calls/call_log.py`). A field that is missing or of another type than expected is empty: no line stops the index.
 Tool calls are JSON text, or one of the shapes that other programs write.
 """
 
