@@ -16,6 +16,7 @@ import _socket
 import ctypes
 import os
 import resource
+import select
 import sys
 
 PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 4, 36
@@ -35,7 +36,7 @@ def main() -> None:
         _hand_over_listener(channel, int(sys.argv[2]))
     supervisors: dict[bytes, int] = {}  # id: pid
 
-    def reap(*_: object) -> None:
+    def reap() -> None:
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -52,9 +53,20 @@ def main() -> None:
                     channel.send(b"exit %s %d" % (name, -signal.SIGKILL))
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the one signal that Python handles, so the kernel would deliver it
-    signal.signal(signal.SIGCHLD, reap)
+    # A handler that worked on `supervisors` would run between any two lines below; this one only wakes the loop.
+    ended, waker = os.pipe()
+    os.set_blocking(ended, False)
+    os.set_blocking(waker, False)
+    signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
     channel.send(b"ready")
     while True:
+        readable = select.select((channel.fileno(), ended), (), ())[0]
+        if ended in readable:
+            os.read(ended, PACKET)
+            reap()
+        if channel.fileno() not in readable:
+            continue
         packet, ancillary, _, _ = channel.recvmsg(PACKET, _socket.CMSG_SPACE(12))
         if not packet:
             return
@@ -65,7 +77,6 @@ def main() -> None:
                 _send(supervisors[name], signal.SIGCONT)  # the command may have stopped it
                 _kill_tree(supervisors[name])
             continue
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
         try:
             pid = os.fork()
         except OSError:
@@ -74,7 +85,6 @@ def main() -> None:
             if pid == 0:
                 _supervise(channel, name, fields, fds)
             supervisors[name] = pid
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
         for fd in fds:
             os.close(fd)
 
@@ -92,7 +102,6 @@ def _hand_over_listener(channel: _socket.socket, port: int) -> None:
 def _supervise(channel: _socket.socket, name: bytes, fields: list[bytes], fds: list[int]) -> None:
     """Start the command, report its end, and stay until everything it started has ended."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
     try:
         command = os.fork()

@@ -218,6 +218,15 @@ def test_stopping_the_supervisor_does_not_outlast_the_time_out(ran: Ran) -> None
     assert ran("kill -STOP $PPID; sleep 100", timeout_s=0.3).limit == "time"
 
 
+def test_supervisors_that_end_while_they_are_killed_leave_the_sandbox_usable(host: Host) -> None:
+    async def use(sandbox: BubblewrapSandbox) -> str:
+        for _ in range(5):
+            await asyncio.gather(*(sandbox.exec("kill -STOP $PPID", timeout_s=0.1) for _ in range(8)))
+        return (await sandbox.exec("echo usable")).stdout
+
+    assert used(host, use, SPEC) == "usable\n"
+
+
 def test_a_read_through_a_link_stays_inside(host: Host) -> None:
     async def use(sandbox: BubblewrapSandbox) -> bytes:
         await sandbox.exec("ln -s /etc/passwd link")
