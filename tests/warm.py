@@ -29,7 +29,7 @@ TRAINING = ("peft", "transformers", "whet.cli.main", "whet.evals.printing", "whe
 WATCHING = (
     "openai",
     "whet.cli.eval",
-    "whet.cli.view",
+    "whet.cli.main",
     "whet.evals.live.view",
     "whet.evals.sessions.session",
     "whet.viewer.app",

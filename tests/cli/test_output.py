@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from whet.cli.output import extra, print_json, print_result
-from whet.cli.progress import progress_bar
+from whet.cli.output import extra, print_json, print_result, progress_bar
 from whet.errors import MissingExtraError
 
 

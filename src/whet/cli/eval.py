@@ -1,31 +1,26 @@
-"""`whet eval`: models on environments' held-out tasks. What is done with results later is in `eval_stored.py`."""
+"""`whet eval`: models on environments' held-out tasks, and what is done with the results."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
-from whet.cli import eval_stored
-from whet.cli.config_options import config_options
-from whet.cli.optional_values import spell_out
-from whet.cli.output import JsonOption, extra, print_json
+from whet.cli.options import config_options, spell_out
+from whet.cli.output import JsonOption, Verbose, model_extras, print_json, print_result, set_verbosity
 from whet.config import options_of
 from whet.evals.config import EvalConfig
 
 if TYPE_CHECKING:
     from whet.evals.analysis.summary import EvalSummary
 
+OUTPUT_DIRECTORY: Path = EvalConfig.model_fields["output_directory"].default
+
 app = typer.Typer(rich_markup_mode=None)
-app.command("list")(eval_stored.list_evaluations)
-app.command("show")(eval_stored.show)
-app.command("compare")(eval_stored.compare_evaluations)
-app.command("report")(eval_stored.report)
-app.command("export")(eval_stored.export)
 
 
 class RunCommand(TyperCommand):
@@ -35,11 +30,6 @@ class RunCommand(TyperCommand):
         return super().parse_args(ctx, spell_out(args))
 
 
-@app.callback()
-def _eval() -> None:
-    """A group even while it has a single command."""
-
-
 @app.command("run", cls=RunCommand)
 @config_options(options_of(EvalConfig, without=("environment",)))
 def run(
@@ -47,9 +37,7 @@ def run(
         list[str], typer.Argument(metavar="ENV", help="Environments (names or paths), or config files (*.toml).")
     ],
     given: dict[str, Any],
-    verbose: Annotated[
-        int, typer.Option("--verbose", "-v", count=True, help="Log more, on standard error; -vv logs everything.")
-    ] = 0,
+    verbose: Verbose = 0,
     json_output: JsonOption = False,
 ) -> None:
     """Try models on held-out tasks, say how well they did, and keep every rollout.
@@ -68,10 +56,7 @@ def run(
       whet eval run configs/eval/sweep.toml -n 50
       whet eval run arithmetic -n 500 --resume        # continue the newest
     """
-    if verbose:
-        from whet.system.logs import setup_logging
-
-        setup_logging("INFO" if verbose == 1 else "DEBUG")
+    set_verbosity(verbose)
     summaries = _evaluate(environments, given, json_output)
     if json_output:
         print_json(summaries[0] if len(summaries) == 1 else {"evaluations": summaries})
@@ -81,6 +66,125 @@ def run(
         print_summaries(summaries)
     if any(summary.reward is None for summary in summaries):  # every rollout of one failed
         raise typer.Exit(1)
+
+
+@app.command("list")
+def list_evaluations(
+    folder: Annotated[Path, typer.Argument(help="Folder to look below.")] = OUTPUT_DIRECTORY,
+    json_output: JsonOption = False,
+) -> None:
+    """List the evaluations that were saved, newest first.
+
+    \b
+    Examples:
+      whet eval list
+      whet eval list runs --json
+    """
+    from whet.evals.stored.stored import list_stored
+
+    heads = list_stored(folder)
+    if json_output:
+        print_json({"evaluations": heads})
+        return
+    from whet.evals.printing import print_heads
+
+    print_heads(heads)
+
+
+@app.command("show")
+def show(
+    path: Annotated[Path, typer.Argument(help="Directory of an evaluation, or its results file.")],
+    json_output: JsonOption = False,
+) -> None:
+    """Say again what an evaluation found: rewards, metrics, errors, readiness, best and worst rollout.
+
+    \b
+    Examples:
+      whet eval show outputs/evals/reverse-text--whet--tiny/1f2e3d4c
+    """
+    from whet.evals.stored.stored import open_stored
+
+    summary = open_stored(path).summary()
+    if json_output:
+        print_json(summary)
+        return
+    from whet.evals.printing import print_summary
+
+    print_summary(summary)
+
+
+@app.command("compare")
+def compare_evaluations(
+    before: Annotated[Path, typer.Argument(metavar="A", help="An evaluation: its directory or results file.")],
+    after: Annotated[Path, typer.Argument(metavar="B", help="Another of the same tasks.")],
+    top: Annotated[int, typer.Option(min=0, help="Tasks to show that got worse, and that got better.")] = 5,
+    json_output: JsonOption = False,
+) -> None:
+    """Compare two evaluations task by task: by how much they differ, how sure that is, and which tasks changed most.
+
+    \b
+    Examples:
+      whet eval compare outputs/evals/a outputs/evals/b
+      whet eval compare outputs/evals/a outputs/evals/b --top 20
+    """
+    from whet.evals.analysis.compare import compare
+    from whet.evals.stored.stored import open_stored
+
+    first, second = open_stored(before), open_stored(after)
+    comparison = compare(first.rows(), second.rows())
+    if json_output:
+        print_json(comparison)
+        return
+    from whet.evals.printing import print_comparison
+
+    print_comparison(comparison, f"{first.name} ({before})", f"{second.name} ({after})", top)
+
+
+@app.command("report")
+def report(
+    path: Annotated[Path, typer.Argument(help="Directory of an evaluation, or its results file.")],
+    json_output: JsonOption = False,
+) -> None:
+    """Write report.html into an evaluation's directory: distributions, readiness, failures, samples, every task.
+
+    An evaluation that ended has one already; this writes it again, or for one that did not end.
+
+    \b
+    Examples:
+      whet eval report outputs/evals/reverse-text--whet--tiny/1f2e3d4c
+    """
+    from whet.evals.report import write_report
+
+    print_result({"report": str(write_report(path))}, json_output)
+
+
+@app.command("export")
+def export(
+    path: Annotated[Path, typer.Argument(help="Directory of an evaluation, or its results file.")],
+    format: Annotated[
+        str,
+        typer.Option("--format", "-f", help="csv, parquet, or hf (for datasets.load_from_disk).", metavar="FORMAT"),
+    ] = "csv",
+    to: Annotated[
+        Path | None, typer.Option("--to", help="File or, for hf, directory to write; beside the results if absent.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there already.")] = False,
+    json_output: JsonOption = False,
+) -> None:
+    """Write an evaluation's rollouts as one table: CSV, Parquet, or a Hugging Face dataset.
+
+    Parquet and datasets need: pip install 'whet[datasets]'. In CSV, text that a spreadsheet would run as a formula
+    begins with a ' there.
+
+    \b
+    Examples:
+      whet eval export outputs/evals/reverse-text--whet--tiny/1f2e3d4c
+      whet eval export outputs/evals/reverse-text--whet--tiny/1f2e3d4c --format parquet --to rollouts.parquet
+    """
+    from whet.evals.stored.export import export as write
+
+    exported = write(path, format, to, overwrite=overwrite)
+    print_result({"rollouts": exported.rollouts, "saved": str(exported.path)}, json_output)
 
 
 def _evaluate(targets: Sequence[str], given: dict[str, Any], json_output: bool) -> list[EvalSummary]:
@@ -93,11 +197,7 @@ def _evaluate(targets: Sequence[str], given: dict[str, Any], json_output: bool) 
         go_offline()
     for config in configs:
         load_env_files(config.env_file)
-    with ExitStack() as stack:
-        if any(config.local for config in configs):
-            stack.enter_context(extra("train", "running a model here"))
-        if not all(config.local for config in configs):
-            stack.enter_context(extra("openai", "a model behind an endpoint"))
+    with model_extras(local=[config.local for config in configs]):
         from whet.evals.live import open_view
         from whet.evals.sessions.session import EvaluationsInterrupted, run_evals
 

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from whet.cli import gepa_stored
-from whet.cli.config_options import config_options
-from whet.cli.output import JsonOption, console, extra, print_json
+from whet.cli.options import config_options
+from whet.cli.output import JsonOption, Verbose, console, extra, model_extras, print_json, print_result, set_verbosity
 from whet.gepa.config import OPTIONS
 
 if TYPE_CHECKING:
     from whet.gepa.outcome import SearchOutcome
 
+Run = Annotated[str, typer.Argument(metavar="RUN", help="A search's directory, or its name below runs/.")]
+
 app = typer.Typer(rich_markup_mode=None)
-app.command("list")(gepa_stored.list_searches)
-app.command("show")(gepa_stored.show)
-app.command("report")(gepa_stored.report)
-
-
-@app.callback()
-def _gepa() -> None:
-    """A group even while it has a single command."""
 
 
 @app.command("run")
@@ -40,9 +33,7 @@ def run(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
     plain: Annotated[bool, typer.Option("--plain", help="Print lines, also in a terminal.")] = False,
-    verbose: Annotated[
-        int, typer.Option("--verbose", "-v", count=True, help="Log more, on standard error; -vv logs everything.")
-    ] = 0,
+    verbose: Verbose = 0,
     json_output: JsonOption = False,
 ) -> None:
     """Find a better system prompt for an environment, within a budget of rollouts that is kept.
@@ -58,10 +49,7 @@ def run(
       whet gepa run calculator -m mini --components system_prompt,tools
       whet gepa run --resume runs/gepa-wordle -B 800  # continue, with more calls
     """
-    if verbose:
-        from whet.system.logs import setup_logging
-
-        setup_logging("INFO" if verbose == 1 else "DEBUG")
+    set_verbosity(verbose)
     outcome = _search(target, given, resume, dry_run, plain or json_output)
     if json_output:
         print_json(outcome)
@@ -74,6 +62,70 @@ def run(
         raise typer.Exit(outcome.exit_code)
 
 
+@app.command("list")
+def list_searches(
+    folder: Annotated[Path, typer.Argument(help="Folder to look below.")] = Path("runs"),
+    json_output: JsonOption = False,
+) -> None:
+    """List searches for better prompts, newest first. One whose process is gone although it had not ended has died.
+
+    \b
+    Examples:
+      whet gepa list
+      whet gepa list elsewhere/runs --json
+    """
+    from whet.gepa.records.stored import find_searches
+    from whet.gepa.records.tables import head, print_heads
+
+    found = find_searches(folder)
+    if json_output:
+        print_json({"searches": [head(one) for one in found]})
+    else:
+        print_heads(found, console())
+
+
+@app.command("show")
+def show(
+    run: Run,
+    candidate: Annotated[
+        int | None, typer.Option("--candidate", "-n", min=0, help="Show what this candidate changed; else the best.")
+    ] = None,
+    json_output: JsonOption = False,
+) -> None:
+    """Say what a search found: whether its best prompt is better, every candidate, and what one of them changed.
+
+    \b
+    Examples:
+      whet gepa show gepa-wordle
+      whet gepa show runs/gepa-wordle --candidate 3
+    """
+    from whet.gepa.records.stored import open_search
+    from whet.gepa.records.tables import head, print_search
+
+    search = open_search(run)
+    if json_output:
+        candidates = [dataclasses.asdict(one) for one in search.candidates]
+        print_json({**head(search), "candidates": candidates})
+    else:
+        print_search(search, console(), candidate)
+
+
+@app.command("report")
+def report(run: Run, json_output: JsonOption = False) -> None:
+    """Write report.html into a search's directory: lineage, scores over calls, prompts and what they changed.
+
+    A search that ended has one already; this writes it again, or for one that is going on.
+
+    \b
+    Examples:
+      whet gepa report gepa-wordle
+    """
+    from whet.gepa.records.stored import open_search
+    from whet.gepa.report import write_report
+
+    print_result({"report": str(write_report(open_search(run).directory))}, json_output)
+
+
 def _search(
     target: str | None, given: dict[str, Any], resume: Path | None, dry_run: bool, plain: bool
 ) -> SearchOutcome:
@@ -81,12 +133,7 @@ def _search(
 
     config = load_config(target, given) if resume is None else load_resumed(resume, target, given)
     policy, reflector = config.policy(), config.reflector()
-    with ExitStack() as stack:
-        stack.enter_context(extra("gepa", "whet gepa"))
-        if policy.local or reflector.local:
-            stack.enter_context(extra("train", "running a model here"))
-        if not (policy.local and reflector.local):
-            stack.enter_context(extra("openai", "a model behind an endpoint"))
+    with extra("gepa", "whet gepa"), model_extras(local=[policy.local, reflector.local]):
         from whet.gepa.live import make_observer
         from whet.gepa.run import run_search
 

@@ -11,6 +11,7 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -18,11 +19,9 @@ from typer.exceptions import TyperException
 
 from whet import __version__
 from whet.cli.doctor import doctor_command
-from whet.cli.lazy import lazy_group
+from whet.cli.groups import SuggestingGroup, lazy_group
 from whet.cli.serve import serve_command
-from whet.cli.unknown import SuggestingGroup
-from whet.cli.view import view_command
-from whet.errors import Error, TrainingError, WhetError
+from whet.errors import Error, RunError, TrainingError, WhetError
 from whet.system.loading_time import rare_collections
 
 DEBUG = "WHET_DEBUG"
@@ -43,13 +42,39 @@ app.add_typer(lazy_group("whet.cli.eval", "Evaluate a model on an environment.")
 app.add_typer(lazy_group("whet.cli.gepa", "Find better prompts for a model that stays as it is."), name="gepa")
 app.add_typer(lazy_group("whet.cli.env", "Make, check and install environments."), name="env")
 app.command("doctor")(doctor_command)
-app.command("view")(view_command)
 app.command("serve")(serve_command)
 app.add_typer(lazy_group("whet.cli.model", "Build the tiny model, or describe a model."), name="model")
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+@app.command("view")
+def view(
+    path: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Directory of an evaluation or of a run, its results file, or a folder with many of them.",
+            show_default="outputs/evals and runs",
+        ),
+    ] = None,
+) -> None:
+    """Look at rollouts: a list to narrow, sort and search, each conversation, a group side by side, the tokens.
+
+    \b
+    Examples:
+      whet view
+      whet view outputs/evals/reverse-text--whet--tiny/1f2e3d4c
+      whet view runs/quickstart
+    """
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise RunError("whet view needs a terminal. Use `whet eval list` and `whet eval show PATH` without one.")
+    from whet.viewer.app import view as open_viewer
+
+    code = open_viewer(path)
+    if code:
+        raise typer.Exit(code)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
         typer.echo(f"whet {__version__}")
         raise typer.Exit
 

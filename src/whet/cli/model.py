@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from whet.cli.output import JsonOption, extra, print_result
-from whet.cli.progress import progress_bar
+from whet.cli.output import JsonOption, extra, print_result, progress_bar
 
 app = typer.Typer(rich_markup_mode=None)
 

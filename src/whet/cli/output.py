@@ -1,4 +1,4 @@
-"""What the commands share: the --json option, printing a result, and naming a missing extra."""
+"""What the commands share: common options, printing a result, a progress bar, and naming a missing extra."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import dataclasses
 import json
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as one line of JSON on standard output.")]
+Verbose = Annotated[
+    int, typer.Option("--verbose", "-v", count=True, help="Log more, on standard error; -vv logs everything.")
+]
 
 EXTRAS = {
     "train": {
@@ -44,8 +47,18 @@ EXTRAS = {
 }
 """The packages of each extra that are imported by name."""
 
+Progress = Callable[[str, int, int], None]
+"""Receives a stage's name, how much of it is done, and of how much."""
 UNFOLDED = 10_000
 """Columns of a table that is not printed to a terminal."""
+
+
+def set_verbosity(verbose: int) -> None:
+    """Set the log level that the count of `--verbose` stands for."""
+    if verbose:
+        from whet.system.logs import setup_logging
+
+        setup_logging("INFO" if verbose == 1 else "DEBUG")
 
 
 def console() -> Console:
@@ -148,6 +161,17 @@ def extra(name: str, feature: str) -> Iterator[None]:
         raise
 
 
+@contextmanager
+def model_extras(local: Sequence[bool]) -> Iterator[None]:
+    """Imports inside need the extras of local models, of models behind endpoints, or both; `local` has one a model."""
+    with ExitStack() as stack:
+        if any(local):
+            stack.enter_context(extra("train", "running a model here"))
+        if not all(local):
+            stack.enter_context(extra("openai", "a model behind an endpoint"))
+        yield
+
+
 def json_object(option: str, text: str) -> dict[str, Any]:
     """The JSON object that an option was given."""
     try:
@@ -157,3 +181,46 @@ def json_object(option: str, text: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ConfigError(f"{option}: expected a JSON object like '{{\"max_length\": 9}}', got {text}")
     return value
+
+
+@contextmanager
+def progress_bar(quiet: bool = False) -> Iterator[Progress]:
+    """A `Progress` to hand to a room. `quiet` shows nothing."""
+    if quiet:
+        yield lambda stage, done, total: None
+    elif sys.stderr.isatty():
+        with _bar() as progress:
+            yield progress
+    else:
+        yield _lines()
+
+
+@contextmanager
+def _bar() -> Iterator[Progress]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import Progress as RichProgress
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with RichProgress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=Console(stderr=True)) as bar:
+        tasks = {}
+
+        def progress(stage: str, done: int, total: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = bar.add_task(stage, total=total)
+            bar.update(tasks[stage], completed=done, total=total)
+
+        yield progress
+
+
+def _lines() -> Progress:
+    """A line for each tenth of a stage."""
+    shown: dict[str, int] = {}
+
+    def progress(stage: str, done: int, total: int) -> None:
+        tenth = 10 * done // max(total, 1)
+        if shown.get(stage) != tenth:
+            shown[stage] = tenth
+            print(f"{stage} {done}/{total}", file=sys.stderr, flush=True)
+
+    return progress

@@ -2,45 +2,28 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from whet.cli.options import config_options
 from whet.cli.output import extra
-from whet.config import validate
+from whet.config import options_of, validate
 from whet.gateway.adapters import read_adapters
 from whet.gateway.serve import ServeConfig, serve
 
-DEFAULTS = ServeConfig()
+FIELDS = ServeConfig.model_fields
 
 
-def _help(field: str) -> str | None:
-    return ServeConfig.model_fields[field].description
-
-
+@config_options(options_of(ServeConfig, without=("model", "adapters")))
 def serve_command(
-    model: Annotated[str, typer.Argument(help=_help("model"))] = DEFAULTS.model,
-    name: Annotated[str | None, typer.Option(help=_help("name"))] = DEFAULTS.name,
+    model: Annotated[str, typer.Argument(help=FIELDS["model"].description)] = FIELDS["model"].default,
     adapter: Annotated[
-        list[str] | None, typer.Option("--adapter", "-a", help=_help("adapters"), metavar="NAME=PATH")
+        list[str] | None,
+        typer.Option("--adapter", "-a", help=FIELDS["adapters"].description, metavar="NAME=PATH"),
     ] = None,
-    adapters_from: Annotated[
-        Path | None, typer.Option(help=_help("adapters_from"), metavar="DIR")
-    ] = DEFAULTS.adapters_from,
-    host: Annotated[str, typer.Option(help=_help("host"))] = DEFAULTS.host,
-    allow_host: Annotated[
-        list[str] | None, typer.Option("--allow-host", help=_help("allow_host"), metavar="NAME")
-    ] = None,
-    port: Annotated[int, typer.Option("--port", "-p", help=_help("port"))] = DEFAULTS.port,
-    api_key_var: Annotated[
-        str | None, typer.Option("--api-key-var", "-k", help=_help("api_key_var"), metavar="NAME")
-    ] = DEFAULTS.api_key_var,
-    max_concurrent: Annotated[
-        int, typer.Option("--max-concurrent", "-c", help=_help("max_concurrent"))
-    ] = DEFAULTS.max_concurrent,
-    dtype: Annotated[str, typer.Option(help=_help("dtype"))] = DEFAULTS.dtype,
-    threads: Annotated[int | None, typer.Option(help=_help("threads"))] = DEFAULTS.threads,
+    *,
+    given: dict[str, Any],
 ) -> None:
     """Serve a model to any program that speaks OpenAI's or Anthropic's interface, until Ctrl-C.
 
@@ -53,21 +36,8 @@ def serve_command(
       whet serve whet/tiny --adapter mine=runs/lora/adapters/step_80      # requests ask for whet/tiny:mine
       whet serve my-model --host 0.0.0.0 --api-key-var MY_KEY
     """
-    given = {
-        "model": model,
-        "name": name,
-        "adapters": read_adapters(adapter or []),
-        "adapters_from": adapters_from,
-        "host": host,
-        "allow_host": tuple(allow_host or ()),
-        "port": port,
-        "api_key_var": api_key_var,
-        "max_concurrent": max_concurrent,
-        "dtype": dtype,
-        "threads": threads,
-    }
-
-    config = validate(ServeConfig, given, "command line")
+    values = {"model": model, "adapters": read_adapters(adapter or []), **given}
+    config = validate(ServeConfig, values, "command line")
 
     def loading(model: str) -> None:
         typer.echo(f"loading {model}", err=True)

@@ -1,22 +1,41 @@
-"""`whet train`: train a model on environments. Runs that were started before are looked at in `train_stored.py`."""
+"""`whet train run` and `sft`: train a model. The commands on runs that exist are in `train_stored.py`."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import sys
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from whet.cli import train_control, train_stored
-from whet.cli.output import JsonOption, extra
-from whet.cli.train_config import OVERRIDES, Config, Name, Resume, config_comes_first, finish, shown_instead
-from whet.cli.train_sft import sft
+from whet.cli import train_stored
+from whet.cli.output import JsonOption, extra, print_json
+from whet.errors import ConfigError
+
+if TYPE_CHECKING:
+    from whet.rl.config import RunConfig
+    from whet.rl.sft.config import SftConfig
+
+Config = Annotated[Path, typer.Argument(metavar="CONFIG", help="The run's TOML file.")]
+Name = Annotated[
+    str | None,
+    typer.Option(help="Name of the run, and of its directory under runs/; auto takes the first that is free."),
+]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue the run of this name from its last checkpoint.")]
+DryRun = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run",
+        help="Check models, environments and data, print the config with an estimate of memory and time, and stop.",
+    ),
+]
+OVERRIDES: dict[str, Any] = {"allow_extra_args": True, "ignore_unknown_options": True}
+"""Settings of a command that takes any key of its config as --key value."""
+ConfigT = TypeVar("ConfigT", "RunConfig", "SftConfig")
 
 app = typer.Typer(rich_markup_mode=None)
-
-
-@app.callback()
-def _train() -> None:
-    """A group even while it has a single command."""
 
 
 @app.command("run", context_settings=OVERRIDES)
@@ -25,13 +44,7 @@ def run(
     config: Config,
     name: Name = None,
     resume: Resume = False,
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run",
-            help="Check models and environments, print the config, memory and step time, and stop.",
-        ),
-    ] = False,
+    dry_run: DryRun = False,
     json_output: JsonOption = False,
 ) -> None:
     """Train a model by reinforcement learning, as a config file says.
@@ -47,25 +60,91 @@ def run(
     """
     from whet.rl.config import load_run_config
 
-    overrides = [*(["--name", name] if name is not None else []), *context.args]
-    config_comes_first("whet train run", config, context.args)
-    resolved = load_run_config(config, overrides)
-    if shown_instead(resolved, dry_run, json_output):
+    resolved = _resolved(load_run_config, context, config, name)
+    if dry_run:
+        _print_config(resolved, json_output)
         return
     with extra("train", "training"):
         from whet.rl.run import run_training
 
         outcome = run_training(resolved, resume=resume, json_output=json_output)
-    finish(outcome, json_output)
+    train_stored.finish(outcome, json_output)
 
 
-app.command("sft", context_settings=OVERRIDES)(sft)
+@app.command("sft", context_settings=OVERRIDES)
+def sft(
+    context: typer.Context,
+    config: Config,
+    name: Name = None,
+    resume: Resume = False,
+    dry_run: DryRun = False,
+    json_output: JsonOption = False,
+) -> None:
+    """Fine-tune a model on conversations, as a config file says. Only the assistant's messages carry loss.
+
+    Data is a JSONL, JSON or Parquet file of messages, or of prompt and completion; a dataset; or the good rollouts of
+    an evaluation or of a training run. Any key of the file can be given after it, as --key value.
+
+    \b
+    Examples:
+      whet train sft configs/sft/hours.toml
+      whet train sft my.toml --num_epochs 3 --data.path more.jsonl
+      whet train sft my.toml --data.path outputs/evals --data.min_reward 1.0
+      whet train sft my.toml --resume
+    """
+    from whet.rl.sft.config import load_sft_config
+
+    resolved = _resolved(load_sft_config, context, config, name)
+    if dry_run:
+        _print_config(resolved, json_output)
+        return
+    with extra("train", "training"):
+        from whet.rl.sft.run import run_sft
+
+        outcome = run_sft(resolved, resume=resume, json_output=json_output)
+    train_stored.finish(outcome, json_output)
+
+
 app.command("list")(train_stored.list_runs)
 app.command("show")(train_stored.show)
 app.command("logs")(train_stored.logs)
 app.command("metrics")(train_stored.metrics)
 app.command("rollouts")(train_stored.rollouts)
 app.command("compare")(train_stored.compare)
-app.command("resume", context_settings=OVERRIDES)(train_control.resume)
-app.command("stop")(train_control.stop)
+app.command("resume", context_settings=OVERRIDES)(train_stored.resume)
+app.command("stop")(train_stored.stop)
 app.command("export")(train_stored.export)
+
+
+def _resolved(
+    load: Callable[[Path, list[str]], ConfigT], context: typer.Context, config: Path, name: str | None
+) -> ConfigT:
+    """The config with its overrides. Explains the mistake of a `--key value` before CONFIG, which reads as CONFIG."""
+    if config.suffix != ".toml" and not config.exists():
+        for token in context.args:
+            if token.endswith(".toml"):
+                command = f"{context.command_path} {token} ..."
+                raise ConfigError(f"'{config}' is not a config file. CONFIG comes before --key value: {command}")
+    return load(config, [*(["--name", name] if name is not None else []), *context.args])
+
+
+def _print_config(config: RunConfig | SftConfig, json_output: bool) -> None:
+    """Check models and environments, and print the resolved config and what it will take.
+
+    The output is a config file: everything but the config is a comment.
+    """
+    from whet.rl.config import RunConfig
+
+    with extra("train", "estimating memory"):
+        from whet.rl.estimate import estimate, lines
+        from whet.rl.preflight import rehearse
+        from whet.rl.sft.estimate import estimate as estimate_fine_tuning
+
+        with redirect_stdout(sys.stderr):  # what environments print is no part of the config
+            rehearse(config)
+        found = estimate(config) if isinstance(config, RunConfig) else estimate_fine_tuning(config)
+    if json_output:
+        print_json({**config.model_dump(mode="json", exclude_none=True), "estimate": found})
+        return
+    typer.echo(config.to_toml(), nl=False)
+    typer.echo("\n" + "\n".join(f"# {line}" for line in lines(found)))

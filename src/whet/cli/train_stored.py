@@ -1,15 +1,18 @@
-"""`whet train list`, `show`, `metrics`, `rollouts`, `logs`, `compare`, `export`: runs that were started before."""
+"""`whet train list`, `show`, `metrics`, `rollouts`, `logs`, `compare`, `resume`, `stop`, `export`: runs that exist."""
 
 from __future__ import annotations
 
 import csv
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from whet.cli.output import JsonOption, console, extra, print_json, print_result
+
+if TYPE_CHECKING:
+    from whet.rl.monitors.protocol import Outcome
 
 Run = Annotated[str, typer.Argument(metavar="RUN", help="A run's directory, or its name below runs/.")]
 
@@ -129,7 +132,7 @@ def rollouts(
 
 def logs(
     run: Run,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as the run does, until it ends.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the log until the run ends.")] = False,
 ) -> None:
     """Print the log of a run: what its terminal said, and every warning.
 
@@ -168,6 +171,63 @@ def compare(
         print_comparison(comparison, console())
 
 
+def resume(
+    context: typer.Context,
+    run: Run,
+    step: Annotated[
+        int | None, typer.Option(min=1, help="Resume from the checkpoint of this step; from the newest if absent.")
+    ] = None,
+    json_output: JsonOption = False,
+) -> None:
+    """Resume a run from its newest complete checkpoint, or from an earlier one.
+
+    With --step, what the run did after that step is archived in its set_aside/. Keys that do not change what is learned
+    (max_steps, eval, checkpointing, deployment, ...) may be given anew, as --key value.
+
+    \b
+    Examples:
+      whet train resume quickstart
+      whet train resume quickstart --step 50
+      whet train resume quickstart --max_steps 400
+    """
+    from whet.rl.stored.stop_and_resume import resume_run
+    from whet.rl.stored.stored_run import open_run
+
+    stored = open_run(run)
+    with extra("train", "training"):
+        outcome = resume_run(stored.path, step=step, overrides=context.args, json_output=json_output)
+    finish(outcome, json_output)
+
+
+def stop(
+    run: Run,
+    patience: Annotated[
+        float, typer.Option("--timeout", min=0, help="Seconds to wait for its end.", metavar="SECONDS")
+    ] = 600.0,
+    json_output: JsonOption = False,
+) -> None:
+    """Stop a running run after a checkpoint; wait, and report how it ended.
+
+    \b
+    Examples:
+      whet train stop quickstart
+    """
+    from whet.rl.stored.stop_and_resume import stop_run
+    from whet.rl.stored.stored_run import open_run
+
+    stopped = stop_run(open_run(run), patience=patience)
+    if json_output:
+        print_json(stopped)
+        return
+    shown = {
+        "run": str(stopped.run),
+        "state": stopped.state,
+        "what": stopped.message,
+        "checkpoint": "none" if stopped.checkpoint is None else f"step {stopped.checkpoint}",
+    }
+    print_result({**shown, **({"go on": stopped.resume} if stopped.resume else {})}, False)
+
+
 def export(
     run: Run,
     step: Annotated[
@@ -204,5 +264,9 @@ def export(
     print_result(said | ({"next": exported.next_command} if exported.next_command else {}), json_output)
 
 
-def _cell(value: float | None) -> float | str:
-    return "" if value is None else value
+def finish(outcome: Outcome, json_output: bool) -> None:
+    """Print the outcome, and leave with its exit status: 0 finished, 130 interrupted, 1 failed."""
+    if json_output:
+        print_json(outcome)
+    if outcome.state != "finished":
+        raise typer.Exit(130 if outcome.state == "interrupted" else 1)

@@ -8,12 +8,12 @@ import importlib
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
 from whet.clients.keys import find_key
-from whet.config import StrictModel
+from whet.config import Option, StrictModel
 from whet.errors import ConfigError
 from whet.gateway.guard import is_loopback
 
@@ -29,17 +29,23 @@ class ServeConfig(StrictModel):
 
     model: str = Field("whet/tiny", min_length=1, description="whet/tiny, a local directory, or a Hugging Face id.")
     name: str | None = Field(None, min_length=1, description="Name that requests call the model by; MODEL if absent.")
-    adapters: dict[str, Path] = Field(default_factory=dict, description="Adapters to serve beside it, as MODEL:NAME.")
-    adapters_from: Path | None = Field(
+    adapters: dict[str, Path] = Field(default_factory=dict, description="Adapters to serve with it, as MODEL:NAME.")
+    adapters_from: Annotated[Path | None, Option(metavar="DIR")] = Field(
         None, description="Folder whose adapters requests may load and unload; absent, none."
     )
     host: str = Field("127.0.0.1", min_length=1, description="Address to listen on; others than loopback need a key.")
-    allow_host: tuple[str, ...] = Field(
+    allow_host: Annotated[tuple[str, ...], Option(metavar="NAME")] = Field(
         (), description="A further host name that requests may be for, or pages may come from; '*' allows any."
     )
-    port: int = Field(8000, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
-    api_key_var: str | None = Field(None, description="Environment variable that holds the key requests must carry.")
-    max_concurrent: int = Field(64, ge=1, description="Answers in the making at once; more wait in line.")
+    port: Annotated[int, Option("-p")] = Field(
+        8000, ge=0, le=65535, description="Port to listen on; 0 takes a free one."
+    )
+    api_key_var: Annotated[str | None, Option("-k", metavar="NAME")] = Field(
+        None, description="Environment variable that holds the key requests must carry."
+    )
+    max_concurrent: Annotated[int, Option("-c")] = Field(
+        64, ge=1, description="Answers in the making at once; more wait in line."
+    )
     dtype: str = Field("float32", pattern="^(float32|bfloat16)$", description="float32 or bfloat16.")
     threads: int | None = Field(None, ge=1, description="CPU threads; torch's own choice if absent.")
 

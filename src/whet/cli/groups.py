@@ -1,13 +1,15 @@
-"""Commands that do not exist: one line that says what to type instead."""
+"""Groups of commands: their modules are imported when used, and an unknown command gets a suggestion."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 
 import typer
 from typer.core import TyperGroup
+from typer.main import get_command
 from typer.models import Context
 
 from whet.errors import ConfigError
@@ -50,6 +52,27 @@ class SuggestingGroup(TyperGroup):
         if not word.startswith("-") and self.get_command(ctx, word) is None:
             raise ConfigError(unknown_command(ctx.command_path, args, self.list_commands(ctx)))
         return super().resolve_command(ctx, args)
+
+
+def lazy_group(module: str, summary: str) -> typer.Typer:
+    """The group whose commands are those of `app` in `module`; `summary` is its line in `whet --help`."""
+
+    class LazyGroup(SuggestingGroup):
+        def load(self) -> None:
+            if not self.commands:
+                group = get_command(import_module(module).app)
+                assert isinstance(group, TyperGroup)
+                self.commands.update(group.commands)
+
+        def list_commands(self, ctx: Context) -> list[str]:  # type: ignore[override]
+            self.load()
+            return list(self.commands)
+
+        def get_command(self, ctx: Context, cmd_name: str):  # type: ignore[no-untyped-def, override]
+            self.load()
+            return self.commands.get(cmd_name)
+
+    return typer.Typer(cls=LazyGroup, help=summary, no_args_is_help=True)
 
 
 def unknown_command(group: str, args: Sequence[str], commands: Sequence[str]) -> str:

@@ -1,10 +1,15 @@
-"""Options of a command that are the fields of a config model: names, types, defaults and help texts come from there."""
+"""Options of a command that are the fields of a config model: names, types, defaults and help texts come from there.
+
+`spell_out` completes options whose value may be left out, `--shuffle [SEED]` and `--resume [PATH]`, before they are
+parsed. The word after such an option is its value only where it can be nothing else, so that `--shuffle reverse-text`
+names an environment. `--shuffle=3` and `--resume=PATH` are never ambiguous.
+"""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -13,8 +18,13 @@ from pydantic.fields import FieldInfo
 
 from whet.cli.output import json_object
 from whet.config import option_of
+from whet.errors import ConfigError
+from whet.rollouts.results import METADATA, RESULTS
 
 GIVEN = "given"
+DEFAULT_SEED = "0"
+SHUFFLE = ("--shuffle",)
+RESUME = ("--resume", "-R")
 
 
 def config_options(fields: Mapping[str, FieldInfo]) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -101,3 +111,38 @@ def _is_given(ctx: typer.Context, name: str) -> bool:
     """Whether an option was written on the command line, if only with the value it has anyway."""
     source = ctx.get_parameter_source(name)
     return source is not None and source.name != "DEFAULT"
+
+
+def spell_out(arguments: Sequence[str]) -> list[str]:
+    """The arguments with a value joined to each of these options: `--shuffle=0`, and `--resume=` for the newest.
+
+    Raises `ConfigError` for a word after `--resume` that could be either a directory or an environment.
+    """
+    result: list[str] = []
+    waiting = list(arguments)
+    while waiting:
+        word = waiting.pop(0)
+        following = waiting[0] if waiting and not waiting[0].startswith("-") else None
+        if word == "--":
+            return [*result, word, *waiting]
+        if word in SHUFFLE:
+            seed = waiting.pop(0) if following is not None and following.isdigit() else DEFAULT_SEED
+            result.append(f"--shuffle={seed}")
+        elif word in RESUME:
+            path = waiting.pop(0) if following is not None and _is_evaluation(following) else ""
+            result.append(f"--resume={path}")
+        else:
+            result.append(word)
+    return result
+
+
+def _is_evaluation(word: str) -> bool:
+    path = Path(word).expanduser()
+    if path.name in (RESULTS, METADATA) or any((path / name).exists() for name in (RESULTS, METADATA)):
+        return True
+    if "/" in word and not path.exists():
+        raise ConfigError(
+            f"--resume {word}: no evaluation lies there. Write --resume=PATH for a directory, or put --resume behind "
+            "the environment to continue the newest."
+        )
+    return False

@@ -1,4 +1,4 @@
-"""Options that are made from the fields of a config model."""
+"""Options that are made from the fields of a config model, and options whose value may be left out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 from pydantic import Field
 from typer.main import get_command
 
-from whet.cli.config_options import config_options
+from whet.cli.options import config_options, spell_out
 from whet.config import Option, StrictModel, options_of
 from whet.errors import ConfigError
 
@@ -95,3 +95,45 @@ def test_help_has_the_descriptions_and_defaults_of_the_fields(capsys: pytest.Cap
         assert f"[default: {default}]" in text
     assert "--herbs NAME,..." in text
     assert text.index("--kind") < text.index("--guest") < text.index("--loud")
+
+
+@pytest.fixture
+def evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    directory = Path("outputs/a")
+    directory.mkdir(parents=True)
+    (directory / "metadata.json").write_text("{}")
+    return str(directory)
+
+
+@pytest.mark.parametrize(
+    ("words", "read"),
+    [
+        (["arithmetic", "--shuffle"], ["arithmetic", "--shuffle=0"]),
+        (["--shuffle", "arithmetic"], ["--shuffle=0", "arithmetic"]),
+        (["--shuffle", "7", "arithmetic"], ["--shuffle=7", "arithmetic"]),
+        (["--shuffle=7", "arithmetic"], ["--shuffle=7", "arithmetic"]),
+        (["--shuffle", "-n", "3"], ["--shuffle=0", "-n", "3"]),
+        (["--", "--shuffle"], ["--", "--shuffle"]),
+    ],
+)
+def test_a_word_is_a_seed_only_where_it_is_a_number(words: list[str], read: list[str]) -> None:
+    assert spell_out(words) == read
+
+
+@pytest.mark.parametrize("option", ["--resume", "-R"])
+def test_a_word_is_resumed_where_an_evaluation_lies_there(option: str, evaluation: str) -> None:
+    assert spell_out([option, evaluation, "arithmetic"]) == [f"--resume={evaluation}", "arithmetic"]
+    assert spell_out([option, f"{evaluation}/results.jsonl"]) == [f"--resume={evaluation}/results.jsonl"]
+
+
+@pytest.mark.parametrize("environment", ["arithmetic", "environments/arithmetic"])
+def test_an_environment_after_resume_stays_one(environment: str, evaluation: str) -> None:
+    Path("environments/arithmetic").mkdir(parents=True)
+    assert spell_out(["--resume", environment]) == ["--resume=", environment]
+    assert spell_out([environment, "-R"]) == [environment, "--resume="]
+
+
+def test_a_word_that_could_be_either_asks_to_be_joined(evaluation: str) -> None:
+    with pytest.raises(ConfigError, match=r"outputs/b: no evaluation lies there. Write --resume=PATH"):
+        spell_out(["--resume", "outputs/b", "arithmetic"])
