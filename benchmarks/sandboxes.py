@@ -20,8 +20,8 @@ import time
 from typing import Any
 
 from whet.errors import SandboxError
-from whet.sandboxes.bubblewrap import BubblewrapBackend
-from whet.sandboxes.bubblewrap_host import host
+from whet.sandboxes.bubblewrap.backend import BubblewrapBackend
+from whet.sandboxes.bubblewrap.host import host
 from whet.sandboxes.protocol import SandboxSpec
 
 SPEC = SandboxSpec(memory_bytes=256 << 20, disk_bytes=64 << 20, timeout_s=120)

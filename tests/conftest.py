@@ -13,7 +13,7 @@ import hypothesis
 import pytest
 
 from whet.errors import SandboxUnavailableError
-from whet.sandboxes import bubblewrap_host
+from whet.sandboxes.bubblewrap import host as bubblewrap_host
 
 # As `whet` sets it before it loads torch, which test modules do here: threads that spin for each other on shared cores
 # take several times as long (docs/design/log.md).

@@ -18,7 +18,7 @@ import pytest
 
 from whet.cli.main import main
 from whet.errors import SandboxUnavailableError
-from whet.sandboxes.bubblewrap_host import host
+from whet.sandboxes.bubblewrap.host import host
 
 _spec = importlib.util.spec_from_file_location("guide", Path(__file__).parent / "guide.py")
 assert _spec is not None

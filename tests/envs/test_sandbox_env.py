@@ -21,7 +21,7 @@ import pytest
 
 import whet
 from whet.errors import ConfigError, SandboxUnavailableError
-from whet.sandboxes.bubblewrap import BubblewrapBackend
+from whet.sandboxes.bubblewrap.backend import BubblewrapBackend
 from whet.sandboxes.pool import shared_pool
 
 pytestmark = pytest.mark.usefixtures("bubblewrap")

@@ -13,7 +13,7 @@ pytest.importorskip("prometheus_client")
 
 import whet
 from whet.errors import ConfigError
-from whet.sandboxes.bubblewrap_command import PATH
+from whet.sandboxes.bubblewrap.command import PATH
 
 _spec = importlib.util.spec_from_file_location("commands", Path(__file__).parent / "commands.py")
 _commands = importlib.util.module_from_spec(_spec)

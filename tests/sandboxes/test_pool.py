@@ -12,7 +12,7 @@ import pytest
 
 from whet.errors import ConfigError, SandboxError
 from whet.sandboxes import pool as pool_module
-from whet.sandboxes.places import Places
+from whet.sandboxes.permits import Permits
 from whet.sandboxes.pool import SandboxPool, set_max_sandboxes, shared_pool
 from whet.sandboxes.protocol import SandboxSpec
 
@@ -116,7 +116,7 @@ def test_two_pools_may_share_one_cap() -> None:
     most = 0
 
     async def run() -> None:
-        places = Places(3)
+        permits = Permits(3)
 
         async def use(pool: SandboxPool) -> None:
             nonlocal most
@@ -124,7 +124,7 @@ def test_two_pools_may_share_one_cap() -> None:
                 most = max(most, one.open + other.open)
                 await asyncio.sleep(0)
 
-        pools = [SandboxPool(backend, places=places) for backend in (one, other)]
+        pools = [SandboxPool(backend, permits=permits) for backend in (one, other)]
         await asyncio.gather(*(use(pool) for _ in range(10) for pool in pools))
 
     asyncio.run(run())
@@ -253,16 +253,16 @@ def test_the_shared_pool_is_one_per_event_loop_and_backend() -> None:
 
     first, second = asyncio.run(run()), asyncio.run(run())
     assert first is not second
-    assert first._places is second._places, "one cap for the whole process"
+    assert first._permits is second._permits, "one cap for the whole process"
 
 
 def test_the_shared_cap_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool_module, "_places", None)
+    monkeypatch.setattr(pool_module, "_permits", None)
     monkeypatch.setattr(pool_module, "_pools", {})
     monkeypatch.setenv("WHET_MAX_SANDBOXES", "5")
 
     async def run() -> int:
-        return shared_pool("subprocess")._places.limit
+        return shared_pool("subprocess")._permits.limit
 
     assert asyncio.run(run()) == 5
     set_max_sandboxes(9)
@@ -271,7 +271,7 @@ def test_the_shared_cap_comes_from_the_environment(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("text", ["0", "-1", "many", ""])
 def test_a_shared_cap_that_is_no_number_is_a_mistake(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    monkeypatch.setattr(pool_module, "_places", None)
+    monkeypatch.setattr(pool_module, "_permits", None)
     monkeypatch.setenv("WHET_MAX_SANDBOXES", text)
 
     async def run() -> None:

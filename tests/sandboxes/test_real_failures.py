@@ -15,10 +15,11 @@ from pathlib import Path
 import pytest
 
 from whet.errors import ConfigError, SandboxError
-from whet.sandboxes import bubblewrap_host, pool, registry
-from whet.sandboxes.bubblewrap import BubblewrapBackend, BubblewrapSandbox
-from whet.sandboxes.launch import Launcher
-from whet.sandboxes.places import Places
+from whet.sandboxes import pool, registry
+from whet.sandboxes.bubblewrap import host as bubblewrap_host
+from whet.sandboxes.bubblewrap.backend import BubblewrapBackend, BubblewrapSandbox
+from whet.sandboxes.bubblewrap.launch import Launcher
+from whet.sandboxes.permits import Permits
 from whet.sandboxes.pool import SandboxPool, shared_pool
 from whet.sandboxes.protocol import SandboxSpec
 
@@ -41,7 +42,7 @@ exec {machine.program} "$@"
     failures.write_text("")
     as_this_user = Launcher(None, None, None)
     replaced = dataclasses.replace(machine, command=(str(program),), launcher=as_this_user)
-    monkeypatch.setattr("whet.sandboxes.bubblewrap.host", lambda: replaced)
+    monkeypatch.setattr("whet.sandboxes.bubblewrap.backend.host", lambda: replaced)
     return failures
 
 
@@ -68,7 +69,7 @@ def test_a_bubblewrap_that_keeps_failing_is_an_error_with_its_words(failing_bwra
 
 @pytest.mark.usefixtures("bubblewrap")
 def test_environments_share_one_cap_of_real_sandboxes_and_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "_places", Places(2))
+    monkeypatch.setattr(pool, "_permits", Permits(2))
     monkeypatch.setattr(pool, "_pools", {})
     order: list[str] = []
     most = 0
@@ -108,16 +109,16 @@ def test_an_expired_sandbox_gives_its_place_to_the_next(monkeypatch: pytest.Monk
 def test_sandbox_of_an_ended_loop_is_closed_by_the_next_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("whet.sandboxes.places.RECLAIM_S", 0.01)
-    places = Places(1)
+    monkeypatch.setattr("whet.sandboxes.permits.RECLAIM_S", 0.01)
+    permits = Permits(1)
 
     async def leave() -> BubblewrapSandbox:
-        left = await SandboxPool(BubblewrapBackend(), places=places).acquire(SPEC)
+        left = await SandboxPool(BubblewrapBackend(), permits=permits).acquire(SPEC)
         assert isinstance(left, BubblewrapSandbox)
         return left
 
     async def take() -> None:
-        async with SandboxPool(BubblewrapBackend(), places=places).lease(SPEC):
+        async with SandboxPool(BubblewrapBackend(), permits=permits).lease(SPEC):
             return
 
     left = asyncio.run(leave())
@@ -154,14 +155,14 @@ def test_a_backend_of_an_installed_package_is_used_by_its_name_alone() -> None:
     backend = registry.get_backend("elsewhere")
     with pytest.raises(RuntimeError, match=r"0\.25"):
         asyncio.run(backend.create(SandboxSpec(cpus=0.25)))
-    assert type(registry.get_backend("bubblewrap")).__module__ == "whet.sandboxes.bubblewrap", "not to be replaced"
+    assert isinstance(registry.get_backend("bubblewrap"), BubblewrapBackend), "not to be replaced"
     with pytest.raises(ConfigError, match=r"sandbox backend 'broken' .*does not load"):
         registry.get_backend("broken")
 
 
 UNPRIVILEGED = """
 import asyncio, os
-from whet.sandboxes.bubblewrap import BubblewrapBackend
+from whet.sandboxes.bubblewrap.backend import BubblewrapBackend
 from whet.sandboxes.protocol import SandboxSpec
 
 async def main():
@@ -179,7 +180,7 @@ def test_a_user_without_rights_has_sandboxes_too(bubblewrap: None) -> None:
         pytest.skip("needs root to become another user; these tests run as one already")
     if not os.access(sys.executable, os.X_OK) or not Path(python).exists():
         pytest.skip(f"needs {python}, which every user may run")
-    source = Path(bubblewrap_host.__file__).parents[2]
+    source = Path(bubblewrap_host.__file__).parents[3]
     drop = [setpriv, "--reuid=54321", "--regid=54321", "--clear-groups"]
     with tempfile.TemporaryDirectory(dir="/tmp") as name:
         os.chmod(name, 0o755)

@@ -9,7 +9,8 @@ import sys
 import pytest
 
 from whet.errors import ConfigError, SandboxUnavailableError
-from whet.sandboxes import bubblewrap_host, install, registry
+from whet.sandboxes import install, registry
+from whet.sandboxes.bubblewrap import host as bubblewrap_host
 from whet.sandboxes.docker import DockerBackend
 from whet.sandboxes.protocol import ExecResult, SandboxSpec
 

@@ -18,7 +18,7 @@ from code_tests import families, hard_families, load_environment
 from code_tests.families import FAMILIES
 from code_tests.tasks import LANGUAGES, hidden_tests, make_tests, same
 from whet.errors import SandboxUnavailableError
-from whet.sandboxes import bubblewrap_host
+from whet.sandboxes.bubblewrap import host as bubblewrap_host
 
 
 @pytest.fixture(scope="session", autouse=True)

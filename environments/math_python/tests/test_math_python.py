@@ -13,7 +13,7 @@ import whet
 from math_python import load_environment
 from math_python.problems import KINDS, written
 from whet.errors import SandboxUnavailableError
-from whet.sandboxes import bubblewrap_host
+from whet.sandboxes.bubblewrap import host as bubblewrap_host
 
 # A program for each kind that goes through all the cases, as the statement says it and no formula does.
 BY_BRUTE_FORCE = {

@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from whet.errors import ConfigError, SandboxError, SandboxFileError
-from whet.sandboxes.guest_process import killed_process
-from whet.sandboxes.network import NetworkUse
+from whet.sandboxes.network.allow_list import NetworkUse
+from whet.sandboxes.processes import killed_process
 from whet.sandboxes.protocol import MIB, Command, ExecResult, Limit, Process, SandboxSpec
 from whet.sandboxes.transfer import download_folder, upload_folder
 
@@ -164,10 +164,10 @@ class SandboxBase(ABC):
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
-    ) -> BackgroundJob:
+    ) -> SandboxJob:
         """Run a command in the background; its output is collected within the same limit."""
         timeout = self.spec.lifetime_s if timeout_s is None else timeout_s
-        return BackgroundJob(asyncio.ensure_future(self.exec(command, cwd=cwd, env=env, timeout_s=timeout)))
+        return SandboxJob(asyncio.ensure_future(self.exec(command, cwd=cwd, env=env, timeout_s=timeout)))
 
     async def write(self, path: str, data: bytes) -> None:
         """Write a file inside, with the folders above it. Raises SandboxFileError when it does not fit."""
@@ -291,7 +291,7 @@ class SandboxBase(ABC):
         return "processes" if after[1] > before[1] else None
 
 
-class BackgroundJob:
+class SandboxJob:
     """A command in the background. `kill` ends it and everything it started."""
 
     def __init__(self, task: asyncio.Future[ExecResult]) -> None:

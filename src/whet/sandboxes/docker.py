@@ -15,7 +15,7 @@ import subprocess
 from collections.abc import Awaitable, Callable
 
 from whet.errors import ConfigError, SandboxError, SandboxUnavailableError
-from whet.sandboxes import streams
+from whet.sandboxes import processes
 from whet.sandboxes.base import SandboxBase
 from whet.sandboxes.install import install_command
 from whet.sandboxes.protocol import Process, SandboxSpec
@@ -42,7 +42,7 @@ class DockerBackend:
     async def check(self) -> None:
         """Raise SandboxUnavailableError where there is no program or its daemon does not answer."""
         program = self.program()
-        code, _, said = await streams.run([program, "version", "--format", "{{.Server.Version}}"], timeout_s=60.0)
+        code, _, said = await processes.run([program, "version", "--format", "{{.Server.Version}}"], timeout_s=60.0)
         if code != 0:
             advice = "podman machine start" if program.endswith("podman") else "sudo systemctl start docker"
             raise SandboxUnavailableError(f"{program} does not answer: {said.strip()} Start it with: {advice}")
@@ -51,11 +51,11 @@ class DockerBackend:
 
     async def _sweep(self, program: str) -> None:
         """Remove the containers of processes on this machine that were killed before they could."""
-        code, names, _ = await streams.run([program, *list_arguments()], timeout_s=60.0)
+        code, names, _ = await processes.run([program, *list_arguments()], timeout_s=60.0)
         for name in names.split() if code == 0 else []:
             pid = name.removeprefix(PREFIX + "-").split("-")[0]
-            if name.startswith(PREFIX) and pid.isdigit() and not streams.runs(int(pid)):
-                await streams.run([program, *REMOVE, name], timeout_s=60.0)
+            if name.startswith(PREFIX) and pid.isdigit() and not processes.runs(int(pid)):
+                await processes.run([program, *REMOVE, name], timeout_s=60.0)
 
     def program(self) -> str:
         found = shutil.which(self._program) if self._program else shutil.which("docker") or shutil.which("podman")
@@ -78,7 +78,7 @@ class DockerBackend:
             await self.check()
         sandbox = DockerSandbox(spec, self.program())
         try:
-            code, _, said = await streams.run([sandbox.program, *run_arguments(sandbox.id, spec)], timeout_s=CREATE_S)
+            code, _, said = await processes.run([sandbox.program, *run_arguments(sandbox.id, spec)], timeout_s=CREATE_S)
             if code != 0:
                 advice = f". Install it with: {install_command('catatonit')}" if "container-init" in said else ""
                 raise SandboxError(f"sandbox {sandbox.id} did not start: {said.strip()}{advice}")
@@ -99,7 +99,7 @@ class DockerSandbox(SandboxBase):
         self.program = program
 
     async def _start(self, argv: list[str], cwd: str | None, env: dict[str, str]) -> Process:
-        process = await streams.start([self.program, *exec_arguments(self.id, argv, cwd, env)])
+        process = await processes.start([self.program, *exec_arguments(self.id, argv, cwd, env)])
         return _ContainerProcess(process, self._end_all, self._check_running)
 
     async def _check_running(self) -> None:
@@ -108,7 +108,7 @@ class DockerSandbox(SandboxBase):
         One that ended when the code had used up its memory is the code's failure: files are memory and outlive it.
         """
         inspect = [self.program, "inspect", "--format", "{{.State.Running}} {{.State.OOMKilled}}", self.id]
-        code, out, said = await streams.run(inspect, timeout_s=60.0)
+        code, out, said = await processes.run(inspect, timeout_s=60.0)
         running, _, out_of_memory = out.strip().partition(" ")
         if code == 0 and running == "false" and out_of_memory == "true":
             self._end_by_code("its code used up the memory, down to the first process", "memory")
@@ -118,7 +118,7 @@ class DockerSandbox(SandboxBase):
     def _end_all(self) -> None:
         """Everything in the container that is the code's."""
         kill = ["exec", "--user", USER, self.id, "sh", "-c", "kill -KILL -1"]
-        ending = streams.run([self.program, *kill], timeout_s=30.0)
+        ending = processes.run([self.program, *kill], timeout_s=30.0)
         task = self._loop.create_task(ending)
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
@@ -132,12 +132,12 @@ class DockerSandbox(SandboxBase):
         )
 
     async def _close(self) -> None:
-        code, _, said = await streams.run([self.program, *REMOVE, self.id], timeout_s=60.0)
+        code, _, said = await processes.run([self.program, *REMOVE, self.id], timeout_s=60.0)
         if code != 0 and "no such container" not in said.lower():
             raise SandboxError(f"sandbox {self.id} could not be removed: {said.strip()}")
 
 
-class _ContainerProcess(streams.HostProcess):
+class _ContainerProcess(processes.HostProcess):
     def __init__(
         self,
         process: asyncio.subprocess.Process,

@@ -21,7 +21,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from whet.errors import ConfigError, SandboxError
-from whet.sandboxes.places import Place, Places
+from whet.sandboxes.permits import Permit, Permits
 from whet.sandboxes.protocol import Sandbox, SandboxBackend, SandboxSpec
 from whet.sandboxes.registry import default_backend, get_backend
 
@@ -35,13 +35,13 @@ OVERTIME_S = 5.0  # after its absolute limit a sandbox has closed itself; then i
 @dataclass(slots=True)
 class _Lease:
     sandbox: Sandbox
-    place: Place
+    permit: Permit
     owner: Hashable
     overdue: asyncio.TimerHandle
 
 
 class SandboxPool:
-    """Leases of one backend's sandboxes. Belongs to one event loop; `places` may be shared with pools of others."""
+    """Leases of one backend's sandboxes. Belongs to one event loop; `permits` may be shared with pools of others."""
 
     def __init__(
         self,
@@ -50,13 +50,13 @@ class SandboxPool:
         attempts: int = 3,
         delay_s: float = DELAY_S,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        places: Places | None = None,
+        permits: Permits | None = None,
     ) -> None:
         for name, value in (("max_sandboxes", max_sandboxes), ("attempts", attempts)):
             if value < 1:
                 raise ConfigError(f"sandbox pool: {name}={value} should be at least 1.")
         self._backend = backend
-        self._places = Places(max_sandboxes) if places is None else places
+        self._permits = Permits(max_sandboxes) if permits is None else permits
         self._attempts = attempts
         self._delay_s = delay_s
         self._sleep = sleep
@@ -96,7 +96,7 @@ class SandboxPool:
         """
         self._waiting += 1
         try:
-            place = await self._places.take(owner)
+            permit = await self._permits.take(owner)
         finally:
             self._waiting -= 1
         try:
@@ -104,11 +104,11 @@ class SandboxPool:
                 spec, attempts or self._attempts, self._delay_s if delay_s is None else delay_s
             )
         except BaseException:
-            self._places.give_back(place)
+            self._permits.give_back(permit)
             raise
-        place.abandoned = getattr(sandbox, "abandon", None)
+        permit.abandoned = getattr(sandbox, "abandon", None)
         overdue = asyncio.get_running_loop().call_later(spec.lifetime_s + OVERTIME_S, self._expire, sandbox)
-        self._leases[sandbox.id] = _Lease(sandbox, place, owner, overdue)
+        self._leases[sandbox.id] = _Lease(sandbox, permit, owner, overdue)
         return sandbox
 
     async def release(self, sandbox: Sandbox) -> None:
@@ -120,7 +120,7 @@ class SandboxPool:
         try:
             await sandbox.close()
         finally:
-            self._places.give_back(lease.place)
+            self._permits.give_back(lease.permit)
 
     @asynccontextmanager
     async def lease(self, spec: SandboxSpec, owner: Hashable = None) -> AsyncIterator[Sandbox]:
@@ -166,7 +166,7 @@ class SandboxPool:
         raise AssertionError("the last attempt returns or raises")
 
 
-_places: Places | None = None
+_permits: Permits | None = None
 _pools: dict[asyncio.AbstractEventLoop, dict[str, SandboxPool]] = {}
 _lock = threading.Lock()
 
@@ -183,7 +183,7 @@ def shared_pool(backend: str | None = None) -> SandboxPool:
             del _pools[loop]
         pools = _pools.setdefault(asyncio.get_running_loop(), {})
         if name not in pools or pools[name].closed:
-            pools[name] = SandboxPool(get_backend(name), places=_shared_places())
+            pools[name] = SandboxPool(get_backend(name), permits=_shared_permits())
         return pools[name]
 
 
@@ -192,15 +192,15 @@ def set_max_sandboxes(limit: int) -> None:
     if limit < 1:
         raise ConfigError(f"the number of sandboxes at once is {limit} and should be at least 1.")
     with _lock:
-        _shared_places().resize(limit)
+        _shared_permits().resize(limit)
 
 
-def _shared_places() -> Places:
+def _shared_permits() -> Permits:
     """With the lock held."""
-    global _places
-    if _places is None:
-        _places = Places(_limit_from_environment())
-    return _places
+    global _permits
+    if _permits is None:
+        _permits = Permits(_limit_from_environment())
+    return _permits
 
 
 def _limit_from_environment() -> int:

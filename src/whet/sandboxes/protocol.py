@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Literal, Protocol
 
 from whet.errors import ConfigError
-from whet.sandboxes.network import PROXY_HOST, PROXY_PORT, AllowList, NetworkUse, parse_origin
+from whet.sandboxes.network.allow_list import PROXY_HOST, PROXY_PORT, AllowList, NetworkUse, parse_origin
 
 ORIGIN_URL = f"http://{PROXY_HOST}:{PROXY_PORT}"
 """Where code in a sandbox with an `origin` reaches it, whether it knows of proxies or not."""

@@ -17,7 +17,7 @@ from whet.sandboxes.protocol import SandboxBackend
 GROUP = "whet.sandboxes"
 CHOICE = "WHET_SANDBOX_BACKEND"
 _BUILT_IN = {
-    "bubblewrap": "whet.sandboxes.bubblewrap:BubblewrapBackend",
+    "bubblewrap": "whet.sandboxes.bubblewrap.backend:BubblewrapBackend",
     "docker": "whet.sandboxes.docker:DockerBackend",
     "podman": "whet.sandboxes.registry:_podman",
     "subprocess": "whet.sandboxes.subprocess_backend:SubprocessBackend",

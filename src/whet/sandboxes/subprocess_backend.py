@@ -20,7 +20,7 @@ import tempfile
 from pathlib import Path
 
 from whet.errors import ConfigError
-from whet.sandboxes import streams
+from whet.sandboxes import processes
 from whet.sandboxes.base import SandboxBase
 from whet.sandboxes.protocol import Process, SandboxSpec
 
@@ -83,7 +83,7 @@ def _new_folder() -> Path:
     for left in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         pid = left.name.removeprefix(PREFIX).split("-")[0]
         with contextlib.suppress(FileNotFoundError):  # another process may be sweeping too
-            if pid.isdigit() and not streams.runs(int(pid)) and left.lstat().st_uid == os.getuid():
+            if pid.isdigit() and not processes.runs(int(pid)) and left.lstat().st_uid == os.getuid():
                 shutil.rmtree(left, ignore_errors=True)
     return Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
 
@@ -102,9 +102,9 @@ class SubprocessSandbox(SandboxBase):
         base |= {"HOME": str(self.folder), "TMPDIR": str(self.folder), **env}
         limits = (self.spec.cpu_time_s, self.spec.file_bytes, self.spec.memory_bytes)
         program = [sys.executable, "-I", "-S", "-c", _LIMITED, *map(str, limits), *argv]
-        process = await streams.start(program, cwd=self.folder / (cwd or "."), env=base)
+        process = await processes.start(program, cwd=self.folder / (cwd or "."), env=base)
         self._groups[next(self._names)] = process.pid
-        return streams.HostProcess(process)
+        return processes.HostProcess(process)
 
     def abandon(self) -> None:
         self._kill_all()

@@ -327,7 +327,7 @@ def test_missing_environment_and_bad_numbers_are_user_errors() -> None:
 def test_without_bubblewrap_nothing_runs_unless_it_is_asked_for(
     write_package: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from whet.sandboxes import bubblewrap_host
+    from whet.sandboxes.bubblewrap import host as bubblewrap_host
 
     def missing() -> None:
         raise SandboxUnavailableError("bwrap is missing.")

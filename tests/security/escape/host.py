@@ -15,8 +15,8 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from whet.sandboxes import cgroups
-from whet.sandboxes.bubblewrap import BubblewrapBackend, BubblewrapSandbox
+from whet.sandboxes.bubblewrap import cgroups
+from whet.sandboxes.bubblewrap.backend import BubblewrapBackend, BubblewrapSandbox
 from whet.sandboxes.protocol import ExecResult, SandboxSpec
 
 SPEC = SandboxSpec(memory_bytes=256 << 20, disk_bytes=32 << 20, processes=32, timeout_s=10)

@@ -12,9 +12,9 @@ import resource
 
 import pytest
 
-from whet.sandboxes.bubblewrap import BubblewrapBackend
-from whet.sandboxes.bubblewrap_command import OPEN_FILES
-from whet.sandboxes.bubblewrap_host import host as machine
+from whet.sandboxes.bubblewrap.backend import BubblewrapBackend
+from whet.sandboxes.bubblewrap.command import OPEN_FILES
+from whet.sandboxes.bubblewrap.host import host as machine
 from whet.sandboxes.protocol import SandboxSpec
 
 from .host import Host, contained

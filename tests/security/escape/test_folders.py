@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from whet.errors import SandboxError
-from whet.sandboxes.bubblewrap import BubblewrapSandbox
+from whet.sandboxes.bubblewrap.backend import BubblewrapSandbox
 
 from .host import Host, used
 

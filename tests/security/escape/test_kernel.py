@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from whet.sandboxes.bubblewrap import BubblewrapSandbox
-from whet.sandboxes.bubblewrap_host import host as machine
+from whet.sandboxes.bubblewrap.backend import BubblewrapSandbox
+from whet.sandboxes.bubblewrap.host import host as machine
 from whet.sandboxes.protocol import ExecResult
 
 from .host import Host, contained, used

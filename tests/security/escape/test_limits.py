@@ -15,8 +15,10 @@ from typing import Any
 
 import pytest
 
-from whet.sandboxes import bubblewrap, bubblewrap_command, cgroups
-from whet.sandboxes.bubblewrap import BubblewrapBackend, BubblewrapSandbox
+from whet.sandboxes.bubblewrap import backend as bubblewrap
+from whet.sandboxes.bubblewrap import cgroups
+from whet.sandboxes.bubblewrap import command as bubblewrap_command
+from whet.sandboxes.bubblewrap.backend import BubblewrapBackend, BubblewrapSandbox
 from whet.sandboxes.protocol import MIB, ExecResult, SandboxSpec
 
 from .host import Host, contained, used
@@ -254,7 +256,7 @@ def test_two_sandboxes_see_nothing_of_each_other() -> None:
 
 ORPHANS = """
 import asyncio, sys
-from whet.sandboxes.bubblewrap import BubblewrapBackend
+from whet.sandboxes.bubblewrap.backend import BubblewrapBackend
 from whet.sandboxes.protocol import SandboxSpec
 
 async def main():

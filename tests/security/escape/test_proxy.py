@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from whet.sandboxes.bubblewrap import BubblewrapSandbox
-from whet.sandboxes.network import NetworkUse
+from whet.sandboxes.bubblewrap.backend import BubblewrapSandbox
+from whet.sandboxes.network.allow_list import NetworkUse
 from whet.sandboxes.protocol import ExecResult
 
 from .host import SPEC, Host, used

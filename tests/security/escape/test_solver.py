@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from whet.sandboxes.shown import ELSEWHERE
+from whet.sandboxes.bubblewrap.layout import ELSEWHERE
 
 pytestmark = pytest.mark.usefixtures("bubblewrap")
 REPOSITORY = Path(__file__).parents[3]
@@ -49,7 +49,7 @@ ROLLOUTS = """
 import asyncio, json, sys
 import whet
 from code_tests import load_environment
-from whet.sandboxes.bubblewrap import BubblewrapBackend
+from whet.sandboxes.bubblewrap.backend import BubblewrapBackend
 from whet.sandboxes.protocol import SandboxSpec
 
 def bash(command):

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 import whet
-from whet.sandboxes import bubblewrap, bubblewrap_command, cgroups
+from whet.sandboxes.bubblewrap import backend as bubblewrap
+from whet.sandboxes.bubblewrap import cgroups
+from whet.sandboxes.bubblewrap import command as bubblewrap_command
 from whet.sandboxes.pool import shared_pool
 
 pytestmark = pytest.mark.usefixtures("bubblewrap")

@@ -186,8 +186,8 @@ def _environment(hash_seed: int) -> dict[str, str]:
 @contextlib.contextmanager
 def _bubblewrap(env: dict[str, str], readable: Sequence[Path]) -> Iterator[tuple[list[str], list[int]]]:
     """The command that a program goes behind, and the descriptors that it needs."""
-    from whet.sandboxes.bubblewrap_command import OWN_FILES, PATH, SYSTEM_FILES
-    from whet.sandboxes.bubblewrap_host import host
+    from whet.sandboxes.bubblewrap.command import OWN_FILES, PATH, SYSTEM_FILES
+    from whet.sandboxes.bubblewrap.host import host
 
     try:
         machine = host()

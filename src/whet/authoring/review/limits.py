@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from whet.sandboxes import cgroups
+from whet.sandboxes.bubblewrap import cgroups
 
 MEMORY_BYTES = 8 << 30  # or half of what the machine has, whichever is less
 PROCESSES = 512  # threads among them, where a control group counts

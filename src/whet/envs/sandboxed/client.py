@@ -21,7 +21,7 @@ from whet.calls import describe
 from whet.envs.sandboxed.request import CreateSandboxRequest, as_request, background_command, spec_of, without_meaning
 from whet.errors import ConfigError, InfraError, SandboxError, SandboxFileError, WhetError
 from whet.rollouts.limits import to_the_end
-from whet.sandboxes.places import Place, Places
+from whet.sandboxes.permits import Permit, Permits
 from whet.sandboxes.pool import shared_pool
 from whet.sandboxes.protocol import MIB, ExecResult, Job, Sandbox
 from whet.sandboxes.registry import default_backend, get_backend
@@ -98,7 +98,7 @@ class _Entry:
         self.loop = asyncio.get_running_loop()
         self.created: asyncio.Future[Sandbox] = self.loop.create_future()
         self.ready: asyncio.Future[None] | None = None
-        self.place: Place | None = None
+        self.permit: Permit | None = None
         self.jobs: dict[str, Job] = {}
         self.watch: asyncio.Future[None] | None = None
 
@@ -128,7 +128,7 @@ class SandboxClient:
         get_backend(self.backend)  # an unknown name is an error now rather than in the first rollout
         if max_sandboxes is not None and max_sandboxes < 1:
             raise ConfigError(f"max_sandboxes={max_sandboxes} should be at least 1.")
-        self._own_places = None if max_sandboxes is None else Places(max_sandboxes)
+        self._own_permits = None if max_sandboxes is None else Permits(max_sandboxes)
         self._timeout_s = timeout_s
         self._output_bytes = output_bytes
         self._attempts = attempts
@@ -299,8 +299,8 @@ class SandboxClient:
         return None
 
     async def _make(self, request: CreateSandboxRequest, entry: _Entry) -> Sandbox:
-        if self._own_places is not None:
-            entry.place = await self._own_places.take()
+        if self._own_permits is not None:
+            entry.permit = await self._own_permits.take()
         pool = shared_pool(self.backend)
         spec = spec_of(request, self._timeout_s, self._output_bytes)
         try:
@@ -327,8 +327,8 @@ class SandboxClient:
                     await job.kill()
             await shared_pool(self.backend).release(entry.created.result())
         finally:
-            if entry.place is not None and self._own_places is not None:
-                self._own_places.give_back(entry.place)
+            if entry.permit is not None and self._own_permits is not None:
+                self._own_permits.give_back(entry.permit)
 
     def _entry(self, sandbox_id: str) -> _Entry:
         entry = self._entries.get(sandbox_id)

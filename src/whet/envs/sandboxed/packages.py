@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from whet.errors import ConfigError
-from whet.sandboxes import streams
+from whet.sandboxes import processes
 from whet.sandboxes.protocol import Sandbox
 
 INSIDE = "/opt/whet-packages"
@@ -148,7 +148,7 @@ async def _pip(requirements: Sequence[str], target: InstallTarget, folder: Path)
 
 
 async def _run(command: list[str]) -> tuple[int, str]:
-    process = await streams.start(command, umask=0o022)  # the sandbox's user has to be able to read it all
+    process = await processes.start(command, umask=0o022)  # the sandbox's user has to be able to read it all
     try:
         async with asyncio.timeout(INSTALL_S):
             out, err = await process.communicate()

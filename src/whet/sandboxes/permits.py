@@ -1,6 +1,6 @@
 """How many sandboxes may run at once, and which owner gets the next slot: round robin over the owners that wait.
 
-`FairQueue` decides, without any I/O. `Places` is the cap: one object may serve several event loops on several threads,
+`FairQueue` decides, without any I/O. `Permits` is the cap: one object may serve several event loops on several threads,
 which is how all environments of a process share one (see `pool.shared_pool`).
 """
 
@@ -10,7 +10,7 @@ import asyncio
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 RECLAIM_S = 5.0  # how often a waiter looks for slots whose event loop ended without releasing them
@@ -53,30 +53,22 @@ class FairQueue(Generic[T]):
 
 
 @dataclass(eq=False, slots=True)
-class Place:
-    """The right to one sandbox, held by an event loop."""
+class Permit:
+    """The right to one sandbox, held by an event loop once it is granted."""
 
     loop: asyncio.AbstractEventLoop
+    granted: asyncio.Future[None]
     abandoned: Callable[[], None] | None = None  # called, on any thread, when the loop ended and never gave it back
 
 
-@dataclass(eq=False, slots=True)
-class _Ticket:
-    place: Place
-    granted: asyncio.Future[None] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.granted = self.place.loop.create_future()
-
-
-class Places:
+class Permits:
     """At most `limit` slots taken at once, over all threads and event loops of the process."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._lock = threading.Lock()
-        self._taken: set[Place] = set()
-        self._queue: FairQueue[_Ticket] = FairQueue()
+        self._taken: set[Permit] = set()
+        self._queue: FairQueue[Permit] = FairQueue()
 
     @property
     def limit(self) -> int:
@@ -97,50 +89,50 @@ class Places:
             self._limit = limit
             self._grant()
 
-    async def take(self, owner: Hashable = None) -> Place:
+    async def take(self, owner: Hashable = None) -> Permit:
         """A slot, once it is this owner's turn. Cancelling passes the turn to the next."""
-        ticket = _Ticket(Place(asyncio.get_running_loop()))
+        loop = asyncio.get_running_loop()
+        permit = Permit(loop, loop.create_future())
         with self._lock:
-            self._queue.push(owner, ticket)
+            self._queue.push(owner, permit)
             self._grant()
         try:
-            while not ticket.granted.done():
-                await asyncio.wait({ticket.granted}, timeout=RECLAIM_S)
+            while not permit.granted.done():
+                await asyncio.wait({permit.granted}, timeout=RECLAIM_S)
                 self._reclaim()
         except BaseException:
             with self._lock:
-                self._queue.discard(owner, ticket)
-            self.give_back(ticket.place)
+                self._queue.discard(owner, permit)
+            self.give_back(permit)
             raise
-        return ticket.place
+        return permit
 
-    def give_back(self, place: Place) -> None:
+    def give_back(self, permit: Permit) -> None:
         """Free a slot; idempotent."""
         with self._lock:
-            self._taken.discard(place)
+            self._taken.discard(permit)
             self._grant()
 
     def _grant(self) -> None:
         """With the lock held: assign free slots to the owners whose turn it is."""
         while len(self._taken) < self._limit:
-            ticket = self._queue.pop()
-            if ticket is None:
+            permit = self._queue.pop()
+            if permit is None:
                 return
-            loop = ticket.place.loop
             try:
-                loop.call_soon_threadsafe(_settle, ticket.granted)
+                permit.loop.call_soon_threadsafe(_settle, permit.granted)
             except RuntimeError:  # its loop has ended while it waited
                 continue
-            self._taken.add(ticket.place)
+            self._taken.add(permit)
 
     def _reclaim(self) -> None:
         """Reclaim slots of event loops that have ended and cannot release them."""
         with self._lock:
-            lost = [place for place in self._taken if place.loop.is_closed()]
-        for place in lost:
-            if place.abandoned is not None:
-                place.abandoned()
-            self.give_back(place)
+            lost = [permit for permit in self._taken if permit.loop.is_closed()]
+        for permit in lost:
+            if permit.abandoned is not None:
+                permit.abandoned()
+            self.give_back(permit)
 
 
 def _settle(granted: asyncio.Future[None]) -> None:

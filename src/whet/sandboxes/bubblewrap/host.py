@@ -15,13 +15,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from whet.errors import SandboxUnavailableError
-from whet.sandboxes import cgroups, seccomp
-from whet.sandboxes.bubblewrap_program import Program, Start, programs, start_of
+from whet.sandboxes.bubblewrap import cgroups, seccomp
+from whet.sandboxes.bubblewrap.launch import DISK, TERMINALS, Launcher, launcher
+from whet.sandboxes.bubblewrap.layout import Layout, layouts
+from whet.sandboxes.bubblewrap.obstacles import advice
+from whet.sandboxes.bubblewrap.program import Program, Start, programs, start_of
 from whet.sandboxes.install import install_command
-from whet.sandboxes.launch import DISK, TERMINALS, Launcher, launcher
-from whet.sandboxes.obstacles import advice
 from whet.sandboxes.protocol import MIB
-from whet.sandboxes.shown import Layout, layouts
 
 _log = logging.getLogger(__name__)
 PROBE_S = 30.0

@@ -8,10 +8,10 @@ import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
-from whet.sandboxes import dial
-from whet.sandboxes.dial import Dialer
-from whet.sandboxes.network import AllowList
-from whet.sandboxes.proxy import AllowListProxy
+from whet.sandboxes.network import dial
+from whet.sandboxes.network.allow_list import AllowList
+from whet.sandboxes.network.dial import Dialer
+from whet.sandboxes.network.proxy import AllowListProxy
 
 PAGE = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nKeep-Alive: timeout=5\r\nX-Kept: yes\r\n\r\nhello"
 Script = Callable[["Place"], Coroutine[Any, Any, None]]

@@ -15,8 +15,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from whet.sandboxes.bubblewrap_program import open_to_all
-from whet.sandboxes.users import LAST_RESORT, User, Users, current
+from whet.sandboxes.bubblewrap.program import open_to_all
+from whet.sandboxes.bubblewrap.users import LAST_RESORT, SandboxUser, Users, current
 
 DISK, TERMINALS = "/sys", "/dev/pts"  # folders that every Linux has and bubblewrap takes nothing else from
 MOST_TERMINALS = 32  # the kernel has 3,072 for all containers together
@@ -56,14 +56,14 @@ class Launcher:
         """Whether sandboxes run as another user than this process."""
         return self.users is not None or os.geteuid() == 0
 
-    def claim(self, shown: Iterable[str] = ()) -> User | None:
+    def claim(self, shown: Iterable[str] = ()) -> SandboxUser | None:
         """A user for one sandbox; None leaves this process's own. Root never stays itself.
 
         Folders in `shown` that only this process's user may enter, such as one in a home, another could not show.
         """
         reachable = self.users is not None and (not self.users.mapped or all(map(open_to_all, shown)))
         user = self.users.claim() if self.users is not None and reachable else None
-        return User(LAST_RESORT, LAST_RESORT) if user is None and os.geteuid() == 0 else user
+        return SandboxUser(LAST_RESORT, LAST_RESORT) if user is None and os.geteuid() == 0 else user
 
     def ways(self) -> list[Launcher]:
         """This, then what isolates less: newuidmap may refuse, a home may hide Python, `unshare` may be forbidden."""
@@ -86,7 +86,7 @@ class Launcher:
             )
         return said
 
-    def words(self, user: User | None, size: int, files: int) -> list[str]:
+    def words(self, user: SandboxUser | None, size: int, files: int) -> list[str]:
         """What comes before bubblewrap's own words."""
         mapped = user is not None and user.held is not None and self.users is not None and self.users.mapped
         become: list[str] = []

@@ -33,19 +33,19 @@ class Users:
     count: int
     mapped: bool  # by newuidmap into a namespace of this user's, rather than taken as root
 
-    def claim(self, seed: random.Random | None = None) -> User | None:
+    def claim(self, seed: random.Random | None = None) -> SandboxUser | None:
         """An id that no other sandbox has. None where none is free."""
         pick = seed or random.SystemRandom()
         for _ in range(TRIES):
             offset = pick.randrange(self.count)
             held = _hold(self.uids + offset)
             if held is not None:
-                return User(self.uids + offset, self.gids + offset, held)
+                return SandboxUser(self.uids + offset, self.gids + offset, held)
         return None
 
 
 @dataclass(frozen=True, slots=True)
-class User:
+class SandboxUser:
     """A user and group id, until it is released."""
 
     uid: int

@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from whet.errors import SandboxError
-from whet.sandboxes import cgroups
 from whet.sandboxes.base import SandboxBase
-from whet.sandboxes.bubblewrap_command import (
+from whet.sandboxes.bubblewrap import cgroups
+from whet.sandboxes.bubblewrap.command import (
     GUEST,
     HOME,
     OWN_FILES,
@@ -37,14 +37,14 @@ from whet.sandboxes.bubblewrap_command import (
     rlimits,
     room,
 )
-from whet.sandboxes.bubblewrap_host import Host, host
-from whet.sandboxes.dial import Dialer
-from whet.sandboxes.guest_process import GuestProcess, pipes
-from whet.sandboxes.network import AllowList, NetworkUse
-from whet.sandboxes.places import Places
+from whet.sandboxes.bubblewrap.host import Host, host
+from whet.sandboxes.bubblewrap.users import SandboxUser
+from whet.sandboxes.network.allow_list import AllowList, NetworkUse
+from whet.sandboxes.network.dial import Dialer
+from whet.sandboxes.network.proxy import AllowListProxy
+from whet.sandboxes.permits import Permits
+from whet.sandboxes.processes import GuestProcess, pipes
 from whet.sandboxes.protocol import SandboxSpec
-from whet.sandboxes.proxy import AllowListProxy
-from whet.sandboxes.users import User
 
 START_S = 30.0
 CLOSE_S = 10.0
@@ -52,7 +52,7 @@ BUSY_S = 0.01  # before the next attempt to send a command, when a hundred are q
 OWN_PROCESSES = 16  # process 1 and supervisors, on top of what the code may have
 
 # A thousand rollouts may start a command or end in the same moment; the event loop does other work in between.
-_turns = Places(4)
+_turns = Permits(4)
 
 # --die-with-parent binds a sandbox to the *thread* that made it; these live as long as the process.
 _spawners = ThreadPoolExecutor(max_workers=4, thread_name_prefix="whet-sandbox")
@@ -92,7 +92,7 @@ class _Guest:
     channel: socket.socket
     stderr: int
     group: cgroups.Cgroup | None
-    user: User | None
+    user: SandboxUser | None
 
     def said(self) -> str:
         os.lseek(self.stderr, 0, os.SEEK_SET)

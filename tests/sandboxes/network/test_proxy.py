@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from whet.sandboxes import dial, proxy
-from whet.sandboxes.dial import is_own_address
+from whet.sandboxes.network import dial, proxy
+from whet.sandboxes.network.dial import is_own_address
 
 from .proxied import PAGE, Place, run, tunnel
 from .test_tls import hello

@@ -13,8 +13,16 @@ import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from whet.sandboxes.network import PROXY_HOST, PROXY_PORT, Address, AllowList, Rule, address_problem, parse_origin
-from whet.sandboxes.proxy_http import CHUNK
+from whet.sandboxes.network.allow_list import (
+    PROXY_HOST,
+    PROXY_PORT,
+    Address,
+    AllowList,
+    Rule,
+    address_problem,
+    parse_origin,
+)
+from whet.sandboxes.network.proxy_http import CHUNK
 
 CONNECT_S = 15.0  # for a name to resolve, and for each address to answer
 _OWN = {(PROXY_HOST, PROXY_PORT), ("localhost", PROXY_PORT)}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from whet.sandboxes import cgroups
+from whet.sandboxes.bubblewrap import cgroups
 
 SCOPE = "user.slice/user-1000.slice/user@1000.service/app.slice/run-1.scope"
 

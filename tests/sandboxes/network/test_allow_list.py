@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from whet.errors import ConfigError
-from whet.sandboxes.network import AllowList, address_problem, canonical_host, split_port
+from whet.sandboxes.network.allow_list import AllowList, address_problem, canonical_host, split_port
 from whet.sandboxes.protocol import SandboxSpec
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from whet.sandboxes.launch import DISK, TERMINALS
-from whet.sandboxes.network import PROXY_HOST, PROXY_PORT, AllowList
+from whet.sandboxes.bubblewrap.launch import DISK, TERMINALS
+from whet.sandboxes.bubblewrap.layout import Layout
+from whet.sandboxes.network.allow_list import PROXY_HOST, PROXY_PORT, AllowList
 from whet.sandboxes.protocol import SandboxSpec
-from whet.sandboxes.shown import Layout
 
 HOME = "/home/user"
 GUEST = "/run/whet/guest.py"

@@ -21,11 +21,10 @@ from http import HTTPStatus
 
 import h11
 
-from whet.sandboxes import tls
-from whet.sandboxes.dial import Dialer, RefusedError
-from whet.sandboxes.network import KEPT, NetworkUse, Refusal, Rule
-from whet.sandboxes.places import Place, Places
-from whet.sandboxes.proxy_http import (
+from whet.sandboxes.network import tls
+from whet.sandboxes.network.allow_list import KEPT, NetworkUse, Refusal, Rule
+from whet.sandboxes.network.dial import Dialer, RefusedError
+from whet.sandboxes.network.proxy_http import (
     CHUNK,
     BadRequestError,
     Side,
@@ -34,6 +33,7 @@ from whet.sandboxes.proxy_http import (
     request_for,
     target_of,
 )
+from whet.sandboxes.permits import Permit, Permits
 
 _log = logging.getLogger(__name__)
 HEAD_S = 10.0  # for a request's head, or a tunnel's first message, to arrive
@@ -86,11 +86,11 @@ class AllowListProxy:
         while True:
             await self._slots.acquire()
             await _readable(self._listener)
-            place = await _process_connections().take(self)
+            permit = await _process_connections().take(self)
             try:
                 accepted, _ = self._listener.accept()
             except OSError as error:
-                _process_connections().give_back(place)
+                _process_connections().give_back(permit)
                 self._slots.release()
                 if not isinstance(error, (BlockingIOError, ConnectionError)):
                     _log.warning("sandbox %s: its proxy cannot accept a connection: %s", self._name, error)
@@ -99,16 +99,16 @@ class AllowListProxy:
             self._fresh.add(accepted)
             task = asyncio.get_running_loop().create_task(self._connection(accepted))
             self._connections.add(task)
-            task.add_done_callback(functools.partial(self._ended, accepted, place))
+            task.add_done_callback(functools.partial(self._ended, accepted, permit))
             await asyncio.sleep(PACE_S)
 
-    def _ended(self, accepted: socket.socket, place: Place, task: asyncio.Task[None]) -> None:
+    def _ended(self, accepted: socket.socket, permit: Permit, task: asyncio.Task[None]) -> None:
         """Not in the task itself: one that is cancelled before its first step runs no `finally`."""
         self._connections.discard(task)
         if accepted in self._fresh:
             self._fresh.discard(accepted)
             accepted.close()
-        _process_connections().give_back(place)
+        _process_connections().give_back(permit)
         self._slots.release()
 
     async def _connection(self, accepted: socket.socket) -> None:
@@ -285,7 +285,7 @@ async def _readable(listener: socket.socket) -> None:
 
 
 @functools.cache
-def _process_connections() -> Places:
+def _process_connections() -> Permits:
     """Connections of all sandboxes together: a quarter of the process's descriptors, two each, sandboxes in turn."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return Places(max(16, min(files, 1 << 16) // 8))
+    return Permits(max(16, min(files, 1 << 16) // 8))

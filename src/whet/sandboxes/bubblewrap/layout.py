@@ -71,11 +71,11 @@ def layouts(root: Path = Path("/")) -> list[Layout]:
         found.append(_layout(links, roots, str(python), {}, root))
     elif python is not None:
         inside = Path(ELSEWHERE) if _below(own, [root / name for name in _COVERED]) else own
-        places = {path: inside / path.relative_to(own) for path in needed}
-        program = places[python]
+        mapped = {path: inside / path.relative_to(own) for path in needed}
+        program = mapped[python]
         names = [name for name in (_VERSION, "python3", "python") if name != program.name]
         more = [(program.name, str(program.parent / name)) for name in names]
-        found.append(_layout([*links, *more], roots, str(program), places, root))
+        found.append(_layout([*links, *more], roots, str(program), mapped, root))
     for path in (root / "usr/local/bin/python3", root / "usr/bin/python3"):
         if path.exists():
             found.append(_layout(links, roots, str(path), {}, root))
@@ -83,12 +83,12 @@ def layouts(root: Path = Path("/")) -> list[Layout]:
 
 
 def _layout(
-    links: Sequence[tuple[str, str]], roots: Sequence[Path], python: str, places: Mapping[Path, Path], root: Path
+    links: Sequence[tuple[str, str]], roots: Sequence[Path], python: str, mapped: Mapping[Path, Path], root: Path
 ) -> Layout:
-    everywhere = _package_folders([*roots, *places])
+    everywhere = _package_folders([*roots, *mapped])
     hidden = [path for path in _hidden(root) if path not in everywhere]
     packages = {path: path for path in everywhere if not _below(path, hidden)}
-    for outer, inside in places.items():
+    for outer, inside in mapped.items():
         packages |= {path: inside / path.relative_to(outer) for path in everywhere if path.is_relative_to(outer)}
     pip = [(path / "pip", inside / "pip") for path, inside in packages.items() if (path / "pip").is_dir()]
     return Layout(
@@ -96,7 +96,7 @@ def _layout(
         tuple(map(str, roots)),
         python,
         tuple(map(str, hidden)),
-        tuple((str(path), str(inside)) for path, inside in places.items()),
+        tuple((str(path), str(inside)) for path, inside in mapped.items()),
         tuple(map(str, packages.values())),
         tuple((str(path), str(inside)) for path, inside in pip),
     )

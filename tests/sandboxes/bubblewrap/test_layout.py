@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from whet.sandboxes.shown import ELSEWHERE, Layout, layouts
+from whet.sandboxes.bubblewrap.layout import ELSEWHERE, Layout, layouts
 
 PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
 

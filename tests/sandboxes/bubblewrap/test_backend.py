@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from whet.errors import ConfigError, SandboxError
-from whet.sandboxes import bubblewrap_host
-from whet.sandboxes.bubblewrap import BubblewrapBackend, BubblewrapSandbox
+from whet.sandboxes.bubblewrap import host as bubblewrap_host
+from whet.sandboxes.bubblewrap.backend import BubblewrapBackend, BubblewrapSandbox
 from whet.sandboxes.protocol import SandboxSpec
 
 pytestmark = pytest.mark.usefixtures("bubblewrap")

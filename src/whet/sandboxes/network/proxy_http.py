@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import h11
 
-from whet.sandboxes.network import PROXY_HOST, PROXY_PORT, canonical_host, split_port
+from whet.sandboxes.network.allow_list import PROXY_HOST, PROXY_PORT, canonical_host, split_port
 
 HEAD_BYTES = 16 * 1024
 CHUNK = 64 * 1024

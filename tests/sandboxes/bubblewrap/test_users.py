@@ -1,4 +1,4 @@
-"""User ids of sandboxes: where they come from, and that no two sandboxes have the same one."""
+"""SandboxUser ids of sandboxes: where they come from, and that no two sandboxes have the same one."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from whet.sandboxes import users
-from whet.sandboxes.launch import Launcher
-from whet.sandboxes.users import Users, of_ranges, of_root
+from whet.sandboxes.bubblewrap import users
+from whet.sandboxes.bubblewrap.launch import Launcher
+from whet.sandboxes.bubblewrap.users import Users, of_ranges, of_root
 
 
 def files(root: Path, **contents: str) -> Path:

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from whet.sandboxes.seccomp import filter_for
+from whet.sandboxes.bubblewrap.seccomp import filter_for
 
 ALLOW, KILL, ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}

@@ -1,4 +1,4 @@
-"""Who gets the next place: a fair queue, and a cap shared by event loops on several threads."""
+"""Who gets the next permit: a fair queue, and a cap shared by event loops on several threads."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whet.sandboxes import places as module
-from whet.sandboxes.places import FairQueue, Places
+from whet.sandboxes import permits as module
+from whet.sandboxes.permits import FairQueue, Permits
 
 
 def drained(queue: FairQueue[str]) -> list[str]:
@@ -66,15 +66,15 @@ def test_between_two_turns_of_an_owner_every_other_that_waits_has_one(owners: li
 
 
 def test_one_cap_holds_over_event_loops_on_several_threads() -> None:
-    places = Places(3)
+    permits = Permits(3)
     most = 0
 
     async def use(owner: int) -> None:
         nonlocal most
-        place = await places.take(owner)
-        most = max(most, places.taken)
+        permit = await permits.take(owner)
+        most = max(most, permits.taken)
         await asyncio.sleep(0)
-        places.give_back(place)
+        permits.give_back(permit)
 
     async def many(owner: int) -> None:
         await asyncio.gather(*(use(owner) for _ in range(50)))
@@ -84,48 +84,48 @@ def test_one_cap_holds_over_event_loops_on_several_threads() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert (most, places.taken, places.waiting) == (3, 0, 0)
+    assert (most, permits.taken, permits.waiting) == (3, 0, 0)
 
 
 def test_a_place_given_back_twice_is_one_place() -> None:
     async def run() -> int:
-        places = Places(1)
-        place = await places.take()
-        places.give_back(place)
-        places.give_back(place)
-        await places.take()
-        return places.taken
+        permits = Permits(1)
+        permit = await permits.take()
+        permits.give_back(permit)
+        permits.give_back(permit)
+        await permits.take()
+        return permits.taken
 
     assert asyncio.run(run()) == 1
 
 
 def test_a_place_granted_while_its_owner_is_cancelled_goes_to_the_next() -> None:
     async def run() -> None:
-        places = Places(1)
-        first = await places.take()
-        second, third = asyncio.ensure_future(places.take()), asyncio.ensure_future(places.take())
+        permits = Permits(1)
+        first = await permits.take()
+        second, third = asyncio.ensure_future(permits.take()), asyncio.ensure_future(permits.take())
         await asyncio.sleep(0)
-        places.give_back(first)  # granted to the second, which has not run since
+        permits.give_back(first)  # granted to the second, which has not run since
         second.cancel()
         await third
-        assert (places.taken, places.waiting) == (1, 0)
+        assert (permits.taken, permits.waiting) == (1, 0)
 
     asyncio.run(run())
 
 
 def test_a_larger_limit_lets_waiters_in_and_a_smaller_one_lets_none_in() -> None:
     async def run() -> None:
-        places = Places(1)
-        first = await places.take()
-        second = asyncio.ensure_future(places.take())
+        permits = Permits(1)
+        first = await permits.take()
+        second = asyncio.ensure_future(permits.take())
         await asyncio.sleep(0)
-        places.resize(2)
+        permits.resize(2)
         await second
-        places.resize(1)
-        third = asyncio.ensure_future(places.take())
-        places.give_back(first)
+        permits.resize(1)
+        third = asyncio.ensure_future(permits.take())
+        permits.give_back(first)
         await asyncio.sleep(0)
-        assert (places.taken, places.waiting) == (1, 1)
+        assert (permits.taken, permits.waiting) == (1, 1)
         third.cancel()
 
     asyncio.run(run())
@@ -133,9 +133,9 @@ def test_a_larger_limit_lets_waiters_in_and_a_smaller_one_lets_none_in() -> None
 
 def test_places_of_an_event_loop_that_has_ended_are_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RECLAIM_S", 0.01)
-    places = Places(1)
+    permits = Permits(1)
     abandoned: list[bool] = []
-    lost = asyncio.run(places.take())
+    lost = asyncio.run(permits.take())
     lost.abandoned = lambda: abandoned.append(True)
-    asyncio.run(places.take())
-    assert (abandoned, places.taken) == ([True], 1)
+    asyncio.run(permits.take())
+    assert (abandoned, permits.taken) == ([True], 1)
