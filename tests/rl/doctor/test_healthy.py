@@ -18,7 +18,6 @@ from whet.rl.doctor import diagnose, examine, line
 from whet.rl.doctor.finding import DoctorFinding
 from whet.rl.doctor.reading import read_record
 from whet.rl.doctor.record import Life, RunRecord
-from whet.rl.doctor.rules.resources import SLOW, ended
 from whet.rl.run import run_training
 
 Run = Callable[..., Path]
@@ -28,7 +27,7 @@ PART = ("--batch_size", "64", "--deployment.threads", "1", "--eval.num_examples"
 
 def whatever_the_clock_says(findings: list[DoctorFinding]) -> list[DoctorFinding]:
     """Without what a busy machine alone can bring about."""
-    return [finding for finding in findings if finding.rule != SLOW]
+    return [finding for finding in findings if finding.rule != "slow"]
 
 
 @pytest.mark.parametrize(
@@ -115,15 +114,15 @@ def test_a_checkpoint_whose_bytes_changed_is_found(run_of: Run, tmp_path: Path) 
 )
 def test_an_error_that_speaks_of_memory_asks_for_less_of_it(run_of: Run, message: str) -> None:
     run = RunRecord(read_record(run_of("healthy")).data, Life("failed", last_error=message))
-    [finding] = ended(run)
+    [finding] = diagnose(run)
     assert finding.rule == "out-of-memory"
     assert finding.changes[0].text.startswith("learner.micro_batch_tokens = 1024  (now 2048)")
 
 
 def test_a_run_that_was_not_heard_of_for_long_is_said_to_be_silent(run_of: Run) -> None:
     data = read_record(run_of("healthy")).data
-    assert [finding.rule for finding in ended(RunRecord(data, Life("running", silent_seconds=300.0)))] == ["silent"]
-    assert list(ended(RunRecord(data, Life("running", silent_seconds=20.0)))) == []
+    found = [diagnose(RunRecord(data, Life("running", silent_seconds=seconds))) for seconds in (300.0, 20.0)]
+    assert [[finding.rule for finding in findings] for findings in found] == [["silent"], []]
 
 
 def test_a_run_without_checkpoints_is_found(run_of: Run) -> None:

@@ -12,6 +12,8 @@ import pytest
 
 from whet.rl.doctor import diagnose
 from whet.rl.doctor.reading import read_record
+from whet.rl.doctor.record import RunRecord
+from whet.rl.report.data import RunData
 
 Run = Callable[..., Path]
 VALUES = (None, 0.0, -1.0, 1e30, -1e30, 1e-30, 5.0)
@@ -43,3 +45,8 @@ def test_a_record_with_holes_is_read(run_of: Run, patient: str) -> None:
             first_rollouts=emptied(whole.first_rollouts, rng),
         )
         assert all(finding.line for finding in diagnose(run))
+
+
+def test_lengths_of_fine_tuning_which_has_no_rewards_are_no_finding() -> None:
+    rows = [{"step": step, "seq_len/trained_mean": 10.0 if step < 6 else 100.0} for step in range(1, 12)]
+    assert diagnose(RunRecord(RunData(Path(), {}, "", rows, []))) == []

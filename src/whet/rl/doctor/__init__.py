@@ -10,7 +10,7 @@ The readiness of a saved evaluation is reported in the same shape.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,17 +60,15 @@ def diagnose(run: RunRecord) -> list[DoctorFinding]:
 
     What the live view says, which holds the first and the last steps alone, is found of a whole run too.
     """
-    found = [finding for rule in RULES for finding in rule(run)]
+    found = list(_findings(run))
     names = {finding.rule for finding in found}
-    recent = run.as_seen_live()
-    if recent is not run:
-        found += [
-            finding
-            for rule in RULES
-            for finding in rule(recent)
-            if finding.rule not in names and finding.severity != "info"
-        ]
+    if (recent := run.as_seen_live()) is not run:
+        found += [one for one in _findings(recent) if one.rule not in names and one.severity != "info"]
     return most_urgent_first([finding for finding in found if not _is_explained(finding, found)])
+
+
+def _findings(run: RunRecord) -> Iterator[DoctorFinding]:
+    return (DoctorFinding(name, *found) for name, rule in RULES.items() for found in rule(run))
 
 
 def _is_explained(finding: DoctorFinding, found: Sequence[DoctorFinding]) -> bool:

@@ -38,11 +38,14 @@ def larger_groups(run: RunRecord, why: str) -> list[Advice]:
     return changes
 
 
+def anchored(run: RunRecord) -> list[Advice]:
+    """A KL term, where there is none."""
+    return run.unless_set("algorithm.kl_coef", 0.01, "holds the policy to what the run began with")
+
+
 def calmer(run: RunRecord) -> list[Advice]:
     """Smaller steps, and what else keeps a policy where it is."""
-    changes = [lower_rate(run, 10, "smaller steps; resume from a checkpoint before the fall")]
+    clipped = []
     if not run.setting("optimizer.max_grad_norm", 1.0):
-        changes.append(run.change("optimizer.max_grad_norm", 1.0, "a single batch can then not move it far"))
-    if not run.setting("algorithm.kl_coef", 0.0):
-        changes.append(run.change("algorithm.kl_coef", 0.01, "holds the policy to what the run began with"))
-    return changes
+        clipped = [run.change("optimizer.max_grad_norm", 1.0, "a single batch can then not move it far")]
+    return [lower_rate(run, 10, "smaller steps; resume from a checkpoint before the fall"), *clipped, *anchored(run)]

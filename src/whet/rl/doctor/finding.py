@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 Severity = Literal["error", "warning", "info"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
@@ -44,6 +44,10 @@ class DoctorFinding:
     def line(self) -> str:
         """The finding and its first change on one line."""
         return f"{self.what}: {self.changes[0].text}" if self.changes else self.what
+
+
+Found: TypeAlias = tuple[Severity, str, Sequence[str], Sequence[Advice]]
+"""What a rule yields: a `DoctorFinding` without the name of its rule."""
 
 
 def rounded(value: float) -> float:

@@ -101,6 +101,15 @@ class RunRecord:
         found = [(int(row["step"]), float(row[metric])) for row in self.data.metrics if row.get(metric) is not None]
         return MetricSeries([step for step, _ in found], [value for _, value in found])
 
+    def recent(self, metric: str, count: int = WINDOW) -> MetricSeries:
+        """The last steps of a metric."""
+        return self.series(metric).last(count)
+
+    def level(self, metric: str) -> float:
+        """The mean of a metric over the last steps; 0 where none has it."""
+        found = self.recent(metric)
+        return found.mean if len(found) else 0.0
+
     def setting(self, key: str, default: Any = None) -> Any:
         """A value of the config by its path, such as `sampling.max_tokens`; `default` where it is not set."""
         found: Any = self.data.config
@@ -116,6 +125,14 @@ class RunRecord:
     def change(self, key: str, value: Any, why: str) -> Advice:
         """`key = value`, with what it is now."""
         return Advice(why, key, value, self.setting(key))
+
+    def scaled(self, key: str, default: int, factor: int, why: str) -> Advice:
+        """`factor` times what a key is now, or its default where it is not set."""
+        return self.change(key, factor * int(self.setting(key, default)), why)
+
+    def unless_set(self, key: str, value: Any, why: str) -> list[Advice]:
+        """`key = value` where the key is 0, false or absent; otherwise nothing."""
+        return [] if self.setting(key) else [self.change(key, value, why)]
 
     @property
     def noise(self) -> float:

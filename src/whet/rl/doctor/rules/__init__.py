@@ -8,49 +8,54 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from whet.rl.doctor.finding import DoctorFinding
+from whet.rl.doctor.finding import Found
 from whet.rl.doctor.record import RunRecord
 from whet.rl.doctor.rules import generalisation, resources, reward, sampling, updates
 
-Rule = Callable[[RunRecord], Iterator[DoctorFinding]]
+Rule = Callable[[RunRecord], Iterator[Found]]
 
-RULES: tuple[Rule, ...] = (
-    resources.ended,
-    resources.checkpoints,
-    resources.errors,
-    updates.mismatch,
-    reward.swings,
-    reward.reward_low,
-    sampling.entropy_explosion,
-    sampling.identical_outputs,
-    sampling.entropy_collapse,
-    reward.reward_high,
-    reward.no_variance,
-    sampling.truncation,
-    sampling.unlearned_tokens,
-    sampling.lengths,
-    updates.grad_norm,
-    updates.clipped,
-    updates.cut_mass,
-    updates.length_bias,
-    updates.staleness,
-    generalisation.overfitting,
-    generalisation.hacking,
-    generalisation.forgetting,
-    resources.slow,
-)
+RULES: dict[str, Rule] = {
+    "killed": resources.killed,
+    "out-of-memory": resources.out_of_memory,
+    "failed": resources.failed,
+    "stalled": resources.stalled,
+    "silent": resources.silent,
+    "checkpoints": resources.checkpoints,
+    "errors": resources.errors,
+    "sampler-learner-mismatch": updates.mismatch,
+    "reward-unstable": reward.swings,
+    "reward-flat-low": reward.reward_low,
+    "entropy-explosion": sampling.entropy_explosion,
+    "identical-outputs": sampling.identical_outputs,
+    "entropy-collapse": sampling.entropy_collapse,
+    "reward-flat-high": reward.reward_high,
+    "no-variance": reward.no_variance,
+    "truncation": sampling.truncation,
+    "tokens-without-loss": sampling.unlearned_tokens,
+    "lengths": sampling.lengths,
+    "gradient-spikes": updates.grad_norm,
+    "clipped": updates.clipped,
+    "cut-sampling": updates.cut_mass,
+    "length-bias": updates.length_bias,
+    "staleness": updates.staleness,
+    "overfitting": generalisation.overfitting,
+    "held-out-falls": generalisation.held_out_falls,
+    "reward-hacking": generalisation.hacking,
+    "forgetting": generalisation.forgetting,
+    "slow": resources.slow,
+}
 """In the order in which findings of one severity are listed: what stops a run, what spoils it, what wastes it."""
 
 EXPLAINED_BY: dict[str, tuple[str, ...]] = {
-    reward.SWINGS: (sampling.ENTROPY_EXPLOSION,),
-    reward.REWARD_LOW: (reward.SWINGS,),
-    sampling.IDENTICAL_OUTPUTS: (reward.SWINGS,),
-    sampling.LENGTHS: (reward.SWINGS,),
-    sampling.ENTROPY_COLLAPSE: (reward.SWINGS, sampling.IDENTICAL_OUTPUTS),
-    reward.NO_VARIANCE: (reward.SWINGS, reward.REWARD_LOW, reward.REWARD_HIGH, sampling.IDENTICAL_OUTPUTS),
-    sampling.TRUNCATION: (reward.SWINGS, reward.REWARD_LOW, sampling.LENGTHS, sampling.ENTROPY_EXPLOSION),
-    updates.CLIPPED: (updates.MISMATCH,),
-    updates.GRAD_NORM: (reward.SWINGS,),
-    generalisation.HELD_OUT_FALLS: (reward.SWINGS, sampling.ENTROPY_EXPLOSION),
+    "reward-unstable": ("entropy-explosion",),
+    "reward-flat-low": ("reward-unstable",),
+    "identical-outputs": ("reward-unstable",),
+    "lengths": ("reward-unstable",),
+    "entropy-collapse": ("reward-unstable", "identical-outputs"),
+    "no-variance": ("reward-unstable", "reward-flat-low", "reward-flat-high", "identical-outputs"),
+    "truncation": ("reward-unstable", "reward-flat-low", "lengths", "entropy-explosion"),
+    "clipped": ("sampler-learner-mismatch",),
+    "gradient-spikes": ("reward-unstable",),
+    "held-out-falls": ("reward-unstable", "entropy-explosion"),
 }
 """Findings that follow from others: left out where one of those was made, for its cure is theirs."""

@@ -5,26 +5,45 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
-from whet.rl.doctor.changes import calmer
-from whet.rl.doctor.finding import Advice, DoctorFinding
+from whet.rl.doctor.changes import anchored, calmer
+from whet.rl.doctor.finding import Advice, Found
 from whet.rl.doctor.record import MIN_STEPS, MetricSeries, Row, RunRecord
 from whet.rl.monitors.protocol import EvalReport
 from whet.rollouts.totals import EvalScore
 
-OVERFITTING = "overfitting"
-HELD_OUT_FALLS = "held-out-falls"
 RISE = 0.05
 """Rise of the training reward from which it counts as rising while held-out tasks get worse."""
 HELD_OUT_CHANCE = 2.0
 """Multiples of the deviation of a difference of two means; rewards of 0 and 1 vary by 0.5 at most."""
 
 
-def overfitting(run: RunRecord) -> Iterator[DoctorFinding]:
-    """Held-out tasks get worse: what is learned does not carry over, or steps are so large that something is lost."""
+def overfitting(run: RunRecord) -> Iterator[Found]:
+    """Held-out tasks get worse while the training reward rises: what is learned does not carry over."""
+    for environment, evidence, step in _held_out_losses(run, rising=True):
+        changes = [Advice("more and more varied training tasks, nearer to those that count")]
+        if step:
+            changes.append(run.change("max_steps", step, "stop where held-out tasks were at their best"))
+        what = f"training rewards rise while held-out tasks of {environment} get worse"
+        yield "warning", what, evidence, [*changes, *anchored(run)]
+
+
+def held_out_falls(run: RunRecord) -> Iterator[Found]:
+    """Held-out tasks get worse, and the training reward does not rise: steps are so large that something is lost."""
+    for environment, evidence, _ in _held_out_losses(run, rising=False):
+        yield "error", f"held-out tasks of {environment} get worse", evidence, calmer(run)
+
+
+def _held_out_losses(run: RunRecord, *, rising: bool) -> Iterator[tuple[str, list[str], int]]:
+    """Environments whose held-out tasks get worse while the training reward is `rising`, or is not: what shows it, and
+    the step of their best score."""
     reports = [report for report in run.data.evaluations if report.scores]
     rewards = run.series("reward/mean")
     if len(reports) < 2 or not len(rewards):
+        return
+    before, now = rewards.first(3), rewards.last(3)
+    if (now.mean - before.mean >= RISE) != rising:
         return
     reported = set()
     for last in reports[-1].scores:
@@ -36,25 +55,8 @@ def overfitting(run: RunRecord) -> Iterator[DoctorFinding]:
             f"held-out reward of {last.environment} {best.reward:.3f} at step {step}, {last.reward:.3f} at step "
             f"{reports[-1].step} ({last.sampling}, {last.rollouts} rollouts)"
         )
-        yield _held_out_finding(run, last.environment, rewards, held_out, step)
-
-
-def _held_out_finding(
-    run: RunRecord, environment: str, rewards: MetricSeries, held_out: str, step: int
-) -> DoctorFinding:
-    before, now = rewards.first(3), rewards.last(3)
-    evidence = [f"training reward {before.mean:.3f} in {before.span}, {now.mean:.3f} in {now.span}", held_out]
-    if now.mean - before.mean < RISE:
-        return DoctorFinding(
-            HELD_OUT_FALLS, "error", f"held-out tasks of {environment} get worse", evidence, calmer(run)
-        )
-    changes = [Advice("more and more varied training tasks, nearer to those that count")]
-    if step:
-        changes.append(run.change("max_steps", step, "stop where held-out tasks were at their best"))
-    if not run.setting("algorithm.kl_coef", 0.0):
-        changes.append(run.change("algorithm.kl_coef", 0.01, "holds the policy to what it began with"))
-    what = f"training rewards rise while held-out tasks of {environment} get worse"
-    return DoctorFinding(OVERFITTING, "warning", what, evidence, changes)
+        trained = f"training reward {before.mean:.3f} in {before.span}, {now.mean:.3f} in {now.span}"
+        yield last.environment, [trained, held_out], step
 
 
 def _best_score(reports: list[EvalReport], last: EvalScore) -> tuple[EvalScore | None, int]:
@@ -72,7 +74,6 @@ def _chance(one: EvalScore, other: EvalScore) -> float:
     return HELD_OUT_CHANCE * 0.5 * math.sqrt(1 / max(1, one.rollouts) + 1 / max(1, other.rollouts))
 
 
-HACKING = "reward-hacking"
 AGREED = 0.3
 """Correlation with the reward in the first step from which a metric is taken for a witness."""
 ROLLOUTS = 16
@@ -81,7 +82,7 @@ MOVED = 0.5
 """Deviations (over rollouts of the first step) by which the reward has risen, and the witness fallen."""
 
 
-def hacking(run: RunRecord) -> Iterator[DoctorFinding]:
+def hacking(run: RunRecord) -> Iterator[Found]:
     """The reward rises while a metric falls that correlated with it at first: the policy exploits the reward.
 
     Other functions and metrics of the rubric are the witnesses. One counts if it agreed with the reward before anything
@@ -98,10 +99,10 @@ def hacking(run: RunRecord) -> Iterator[DoctorFinding]:
         if gained < MOVED * _spread([float(row["reward"]) for row in rows]):
             continue
         for name in sorted({key for row in rows for key in row.get("metrics") or {}}):
-            yield from _witness(run, environment, name, rows)
+            yield from _witness(run, environment, name, rows, rewards)
 
 
-def _witness(run: RunRecord, environment: str, name: str, rows: list[Row]) -> Iterator[DoctorFinding]:
+def _witness(run: RunRecord, environment: str, name: str, rows: list[Row], rewards: MetricSeries) -> Iterator[Found]:
     pairs = [
         (float(row["reward"]), float(row["metrics"][name]))
         for row in rows
@@ -111,32 +112,17 @@ def _witness(run: RunRecord, environment: str, name: str, rows: list[Row]) -> It
     if len(pairs) < ROLLOUTS or len(values) < MIN_STEPS:
         return
     agreed = correlation(*zip(*pairs, strict=True))
-    now = values.last(MIN_STEPS)
-    lost = values.values[0] - now.mean
-    if agreed < AGREED or lost < MOVED * _spread([value for _, value in pairs]):
+    now, rewarded = values.last(MIN_STEPS), rewards.last(MIN_STEPS).mean
+    if agreed < AGREED or values.values[0] - now.mean < MOVED * _spread([value for _, value in pairs]):
         return
-    rewards = run.series(f"reward/{environment}/mean")
-    yield DoctorFinding(
-        HACKING,
-        "warning",
-        f"the reward of {environment} rises while its {name} falls",
-        [
-            f"mean reward {rewards.values[0]:.3f} in step {rewards.steps[0]}, "
-            f"{rewards.last(MIN_STEPS).mean:.3f} in {now.span}",
-            f"{name} {values.values[0]:.3f} then, {now.mean:.3f} now; in step {values.steps[0]} the two agreed "
-            f"(correlation {agreed:.2f} over {len(pairs)} rollouts)",
-        ],
-        [
-            Advice(
-                f"look at the best rewarded rollouts: what do they do instead? Then give {name} weight in the rubric"
-            ),
-            *(
-                []
-                if run.setting("algorithm.kl_coef", 0.0)
-                else [run.change("algorithm.kl_coef", 0.01, "holds the policy to what it began with")]
-            ),
-        ],
-    )
+    evidence = [
+        f"mean reward {rewards.values[0]:.3f} in step {rewards.steps[0]}, {rewarded:.3f} in {now.span}",
+        f"{name} {values.values[0]:.3f} then, {now.mean:.3f} now; in step {values.steps[0]} the two agreed "
+        f"(correlation {agreed:.2f} over {len(pairs)} rollouts)",
+    ]
+    why = f"look at the best rewarded rollouts: what do they do instead? Then give {name} weight in the rubric"
+    what = f"the reward of {environment} rises while its {name} falls"
+    yield "warning", what, evidence, [Advice(why), *anchored(run)]
 
 
 def correlation(left: Sequence[float], right: Sequence[float]) -> float:
@@ -151,7 +137,6 @@ def _spread(values: Sequence[float]) -> float:
     return spread if math.isfinite(spread) else 0.0
 
 
-FORGETTING = "forgetting"
 SMOOTH = 5
 """Steps whose mean is compared; 2 in a run of fewer than ten."""
 FALL = 0.3
@@ -160,42 +145,30 @@ CHANCE = 4.0
 """Multiples of how much its reward changes from a step to the next."""
 
 
-def forgetting(run: RunRecord) -> Iterator[DoctorFinding]:
+def forgetting(run: RunRecord) -> Iterator[Found]:
     """One environment of a mix gets worse while the others get better."""
-    names = run.environments
-    if len(names) < 2:
-        return
-    shares = _shares(run)
+    names, shares = run.environments, _shares(run)
     for number, name in enumerate(names):
         rewards = run.series(f"reward/{name}/mean")
-        if len(rewards) < MIN_STEPS:
+        if len(names) < 2 or len(rewards) < MIN_STEPS:
             continue
-        levels = rewards.means(SMOOTH if len(rewards) >= 2 * SMOOTH else 2)
-        best = max(range(len(levels)), key=lambda index: levels.values[index])
-        now = rewards.last(SMOOTH if len(rewards) >= 2 * SMOOTH else 2)
-        lost = levels.values[best] - now.mean
+        smooth = SMOOTH if len(rewards) >= 2 * SMOOTH else 2
+        now, levels = rewards.last(smooth), rewards.means(smooth)
+        best, step = max(zip(levels.values, levels.steps, strict=True), key=lambda level: level[0])
         chance = CHANCE * _jitter(rewards) / math.sqrt(len(now))
-        if lost < max(FALL * abs(levels.values[best]), chance) or not _others_gained(run, name):
+        if best - now.mean < max(FALL * abs(best), chance) or not _others_gained(run, name):
             continue
-        yield DoctorFinding(
-            FORGETTING,
-            "warning",
-            f"{name} is forgotten while the others are learned",
-            [
-                f"mean reward of {name} {levels.values[best]:.3f} up to step {levels.steps[best]}, "
-                f"{now.mean:.3f} in {now.span}",
-                f"it has {shares[number]:.0%} of a batch",
-            ],
-            [
-                _more(run, number),
-                Advice("or train it on its own, and see whether its reward asks for something contrary"),
-            ],
-        )
+        evidence = [
+            f"mean reward of {name} {best:.3f} up to step {step}, {now.mean:.3f} in {now.span}",
+            f"it has {shares[number]:.0%} of a batch",
+        ]
+        alone = Advice("or train it on its own, and see whether its reward asks for something contrary")
+        yield "warning", f"{name} is forgotten while the others are learned", evidence, [_more(run, number), alone]
 
 
 def _jitter(rewards: MetricSeries) -> float:
     """The typical change from one step to the next: its few groups of a batch vary more than the whole batch."""
-    return statistics.median(abs(b - a) for a, b in zip(rewards.values, rewards.values[1:], strict=False))
+    return statistics.median(abs(b - a) for a, b in pairwise(rewards.values))
 
 
 def _others_gained(run: RunRecord, name: str) -> bool:

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from whet.rl.doctor.finding import Advice, DoctorFinding, Severity
+from whet.rl.doctor.finding import Advice, Found
 from whet.rl.doctor.record import MIN_STEPS, RunRecord
 
 OUT_OF_MEMORY = re.compile(
@@ -17,106 +17,95 @@ SILENT_SECONDS, STEPS_SILENT = 60.0, 10.0
 """A heartbeat is due every 2 s, except while one thing is computed: ten mean steps, and a minute at least."""
 
 
-def ended(run: RunRecord) -> Iterator[DoctorFinding]:
-    """The run ended before it was done: killed, out of memory, failed; or it is stalled, or silent."""
+def killed(run: RunRecord) -> Iterator[Found]:
+    """The process of the run is gone, and its status still says that it runs."""
+    if run.life.state == "died":
+        what = "the run's process died without a word: killed, most often for its memory"
+        evidence = [
+            f"its heartbeat stopped {run.life.silent_seconds:.0f} s ago, and no process holds the run",
+            _at(run),
+        ]
+        memory = Advice("continue it with --resume; `dmesg | grep -i kill` says whether it was memory")
+        yield "error", what, evidence, [memory, *_less_memory(run)]
+
+
+def out_of_memory(run: RunRecord) -> Iterator[Found]:
+    """The run failed for its memory."""
+    if run.life.state == "failed" and _lacked_memory(run):
+        changes = [*_less_memory(run), Advice("then continue it with --resume")]
+        yield "error", "the run ran out of memory", _last_error(run), changes
+
+
+def failed(run: RunRecord) -> Iterator[Found]:
+    """The run failed for another reason."""
+    if run.life.state == "failed" and not _lacked_memory(run):
+        change = Advice("mend what the error names, then continue the run with --resume")
+        yield "error", "the run failed", _last_error(run), [change]
+
+
+def stalled(run: RunRecord) -> Iterator[Found]:
+    """The run waits for something longer than usual."""
+    if run.life.state == "running" and run.life.stalled:
+        why = "mend what keeps it waiting; the run replaces it or stops with a checkpoint at its deadline"
+        yield "warning", "the run is stalled", [*run.life.stalled, _at(run)], [Advice(why)]
+
+
+def silent(run: RunRecord) -> Iterator[Found]:
+    """The run's process holds the run and gives no heartbeat."""
     life = run.life
-    seconds = run.series("time/step").last()
-    where = f"the last step on record is {run.steps} of {run.setting('max_steps')}"
-    if life.state == "died":
-        yield DoctorFinding(
-            "killed",
-            "error",
-            "the run's process died without a word: killed, most often for its memory",
-            [
-                f"its heartbeat stopped {life.silent_seconds:.0f} s ago, and no process holds the run",
-                where,
-            ],
-            [
-                Advice("continue it with --resume; `dmesg | grep -i kill` says whether it was memory"),
-                *_less_memory(run),
-            ],
-        )
-    elif life.state == "failed" and OUT_OF_MEMORY.search(life.last_error or ""):
-        yield DoctorFinding(
-            "out-of-memory",
-            "error",
-            "the run ran out of memory",
-            [f"its last error: {life.last_error}", where],
-            [*_less_memory(run), Advice("then continue it with --resume")],
-        )
-    elif life.state == "failed":
-        yield DoctorFinding(
-            "failed",
-            "error",
-            "the run failed",
-            [f"its last error: {life.last_error}", where],
-            [Advice("mend what the error names, then continue the run with --resume")],
-        )
-    elif life.state == "running" and life.stalled:
-        yield DoctorFinding(
-            "stalled",
-            "warning",
-            "the run is stalled",
-            [*life.stalled, where],
-            [Advice("mend what keeps it waiting; the run replaces it or stops with a checkpoint at its deadline")],
-        )
-    elif life.state == "running" and life.silent_seconds > _patience(seconds.mean if len(seconds) else 0.0):
-        yield DoctorFinding(
-            "silent",
-            "warning",
-            "nothing has been heard of the run",
-            [f"its last heartbeat was {life.silent_seconds:.0f} s ago", where],
-            [Advice("something keeps its process from running: a reward function or a tool that does not come back?")],
-        )
+    patience = max(SILENT_SECONDS, STEPS_SILENT * run.level("time/step"))
+    if life.state == "running" and not life.stalled and life.silent_seconds > patience:
+        evidence = [f"its last heartbeat was {life.silent_seconds:.0f} s ago", _at(run)]
+        why = "something keeps its process from running: a reward function or a tool that does not come back?"
+        yield "warning", "nothing has been heard of the run", evidence, [Advice(why)]
 
 
-def _patience(step: float) -> float:
-    return max(SILENT_SECONDS, STEPS_SILENT * step)
+def _at(run: RunRecord) -> str:
+    return f"the last step on record is {run.steps} of {run.setting('max_steps')}"
+
+
+def _last_error(run: RunRecord) -> list[str]:
+    return [f"its last error: {run.life.last_error}", _at(run)]
+
+
+def _lacked_memory(run: RunRecord) -> bool:
+    return OUT_OF_MEMORY.search(run.life.last_error or "") is not None
 
 
 def _less_memory(run: RunRecord) -> Iterator[Advice]:
     tokens = int(run.setting("learner.micro_batch_tokens", 2048))
     yield run.change("learner.micro_batch_tokens", max(1, tokens // 2), "fewer tokens are computed at once")
-    if not run.setting("learner.activation_checkpointing", False):
-        yield run.change("learner.activation_checkpointing", True, "less is kept for the gradient")
+    yield from run.unless_set("learner.activation_checkpointing", True, "less is kept for the gradient")
     rollouts, size = int(run.setting("max_concurrent", 512)), int(run.setting("rollouts_per_example", 8))
     if rollouts > size:
         yield run.change("max_concurrent", max(size, rollouts // 2), "fewer rollouts hold a cache at once")
 
 
-CHECKPOINTS = "checkpoints"
 MISSED_INTERVALS = 2
 """Intervals without a checkpoint before it is reported: one is being written."""
 
 
-def checkpoints(run: RunRecord) -> Iterator[DoctorFinding]:
+def checkpoints(run: RunRecord) -> Iterator[Found]:
     """Checkpoints that cannot be trusted, or that are not written: what a crash would cost."""
     life = run.life
     if life.checkpoints is None:
         return
-    keep = int(run.setting("checkpointing.keep_n_checkpoints", 10))
     if life.faults:
         others = [step for step in life.checkpoints if all(f"step_{step}:" not in fault for fault in life.faults)]
         back = f"a resumed run goes on from step {max(others)}" if others else "no other is there to resume from"
-        changes = [
-            Advice("remove the damaged directory; look at the disk, which gave back something else than was written")
-        ]
-        if keep == 1:
+        why = "remove the damaged directory; look at the disk, which gave back something else than was written"
+        changes = [Advice(why)]
+        if int(run.setting("checkpointing.keep_n_checkpoints", 10)) == 1:
             changes.append(run.change("checkpointing.keep_n_checkpoints", 3, "another is then there to resume from"))
-        yield DoctorFinding(CHECKPOINTS, "error", "a checkpoint is damaged", [*life.faults, back], changes)
+        yield "error", "a checkpoint is damaged", [*life.faults, back], changes
     every = int(run.setting("checkpointing.save_every_n_steps", 50))
     newest = max(life.checkpoints, default=0)
     if run.steps - newest >= MISSED_INTERVALS * every and life.state in ("running", "failed"):
-        yield DoctorFinding(
-            CHECKPOINTS,
-            "error",
-            "no checkpoint is written",
-            [f"step {run.steps} is done, the newest checkpoint is of step {newest}, one is due every {every} steps"],
-            [Advice("make room on the disk of the run directory; a crash would cost all steps since")],
-        )
+        done = f"step {run.steps} is done, the newest checkpoint is of step {newest}, one is due every {every} steps"
+        why = "make room on the disk of the run directory; a crash would cost all steps since"
+        yield "error", "no checkpoint is written", [done], [Advice(why)]
 
 
-ERRORS = "errors"
 SOME_ERRORS, MANY_ERRORS = 0.02, 0.3
 """Shares of the rollouts. A group with one error is replaced whole, so 2 % of the rollouts cost 15 % of groups of 8."""
 ERROR_HINTS = {
@@ -129,32 +118,29 @@ ERROR_HINTS = {
 """What to do, by a word of the error's name."""
 
 
-def errors(run: RunRecord) -> Iterator[DoctorFinding]:
+def errors(run: RunRecord) -> Iterator[Found]:
     """Rollouts fail: which error, in which environment, how often."""
-    failed = run.series("rollouts/errored_frac").last()
+    failed = run.recent("rollouts/errored_frac")
     if not len(failed) or failed.mean < SOME_ERRORS:
         return
     kinds: Counter[tuple[str, str]] = Counter()
     for row in run.errors:
         if failed.steps[0] <= row["step"] <= failed.steps[-1]:
             kinds[str(row["environment"]), str(row["error"])] += int(row["rollouts"])
-    evidence = [f"{failed.mean:.1%} of the rollouts of {failed.span} failed, and their groups were sampled again"]
-    total = kinds.total()
-    for (environment, error), count in kinds.most_common(3):
-        evidence.append(f"{count} of {total} in {environment}: {error[:300]}")
     what = "rollouts fail"
+    evidence = [f"{failed.mean:.1%} of the rollouts of {failed.span} failed, and their groups were sampled again"]
     hint = "mend what fails: its groups are sampled again, which costs time and changes which tasks are trained"
-    if kinds:
-        (environment, error), _ = kinds.most_common(1)[0]
+    most = kinds.most_common(3)
+    for (environment, error), count in most:
+        evidence.append(f"{count} of {kinds.total()} in {environment}: {error[:300]}")
+    if most:
+        (environment, error), _ = most[0]
         what = f"rollouts of {environment} fail with {error.partition(':')[0]}"
         names = " ".join(link.partition(":")[0] for link in error.split(" <- ")).casefold()
         hint = next((text for word, text in ERROR_HINTS.items() if word in names), hint)
-    yield DoctorFinding(ERRORS, "error" if failed.mean >= MANY_ERRORS else "warning", what, evidence, [Advice(hint)])
+    yield "error" if failed.mean >= MANY_ERRORS else "warning", what, evidence, [Advice(hint)]
 
 
-SLOW = "slow"
-Cause = tuple[Severity, str, str, list[Advice]]
-"""How bad, what it is, the figures, and what to change."""
 WAITING_SHARE = 0.3
 """Share of a step that a single rollout's scoring, or its environment's turns, take: no step is faster than that."""
 HANDOVER = 0.2
@@ -171,110 +157,73 @@ IDLE = 0.3
 """Share of an asynchronous step in which nothing could be sampled."""
 
 
-def slow(run: RunRecord) -> Iterator[DoctorFinding]:
+def slow(run: RunRecord) -> Iterator[Found]:
     """What makes steps slow: scoring, environments, weights, or sampling and learning that wait for each other."""
-    step = run.series("time/step").last()
+    step = run.recent("time/step")
     if len(step) < MIN_STEPS or step.mean <= 0 or not len(run.series("time/wait_batch")):
         return
     causes = [*_environments(run, step.mean), *_handover(run, step.mean)]
     causes += _asynchronous(run, step.mean) if run.asynchronous else _synchronous(run, step.mean)
     took = f"a step takes {step.mean:.2f} s in {step.span}"
     for severity, what, why, changes in causes[:2]:
-        yield DoctorFinding(SLOW, severity, f"slow: {what}", [took, why], changes)
+        yield severity, f"slow: {what}", [took, *why], changes
 
 
-def _mean_of(run: RunRecord, metric: str) -> float:
-    found = run.series(metric).last()
-    return found.mean if len(found) else 0.0
-
-
-def _environments(run: RunRecord, step: float) -> Iterator[Cause]:
+def _environments(run: RunRecord, step: float) -> Iterator[Found]:
+    ahead = [run.change("max_async_level", 1, "the learner and other rollouts then go on meanwhile")]
+    ahead = [] if run.asynchronous else ahead
     for name in run.environments:
-        scored, answered = _mean_of(run, f"time/{name}/score"), _mean_of(run, f"time/{name}/environment")
-        sampled = _mean_of(run, f"time/{name}/model")
+        sampled, answered, scored = (run.level(f"time/{name}/{of}") for of in ("model", "environment", "score"))
         figures = f"a rollout of {name} takes {sampled:.2f} s of sampling, {answered:.2f} s of its environment and "
         figures += f"{scored:.2f} s of scoring on average"
         if scored >= WAITING_SHARE * step:
             names = [key.split("/", 2)[2] for key in run.data.metrics[-1] if key.startswith(f"reward/{name}/")]
             functions = ", ".join(function for function in names if function not in ("mean", "num_turns"))
-            yield (
-                "warning",
-                f"scoring of {name}",
-                figures,
-                [
-                    Advice(f"make its reward functions faster ({functions}), or asynchronous where they wait"),
-                    *_ahead(run),
-                ],
-            )
+            why = f"make its reward functions faster ({functions}), or asynchronous where they wait"
+            yield "warning", f"scoring of {name}", [figures], [Advice(why), *ahead]
         if answered >= WAITING_SHARE * step:
-            yield (
-                "warning",
-                f"the environment of {name}",
-                figures,
-                [Advice("make its tools or responses faster, or asynchronous where they wait"), *_ahead(run)],
-            )
+            why = "make its tools or responses faster, or asynchronous where they wait"
+            yield "warning", f"the environment of {name}", [figures], [Advice(why), *ahead]
 
 
-def _ahead(run: RunRecord) -> list[Advice]:
-    if run.asynchronous:
-        return []
-    return [run.change("max_async_level", 1, "the learner and other rollouts then go on meanwhile")]
-
-
-def _handover(run: RunRecord, step: float) -> Iterator[Cause]:
-    seconds = _mean_of(run, "time/weight_sync")
+def _handover(run: RunRecord, step: float) -> Iterator[Found]:
+    seconds = run.level("time/weight_sync")
     if seconds >= HANDOVER * step:
-        batch = int(run.setting("batch_size", 128))
-        yield (
-            "warning",
-            "handing weights to the sampler",
-            f"time/weight_sync {seconds:.2f} s, {seconds / step:.0%} of a step",
-            [run.change("batch_size", 2 * batch, "fewer and larger steps hand over less often")],
-        )
+        figures = f"time/weight_sync {seconds:.2f} s, {seconds / step:.0%} of a step"
+        change = run.scaled("batch_size", 128, 2, "fewer and larger steps hand over less often")
+        yield "warning", "handing weights to the sampler", [figures], [change]
 
 
-def _synchronous(run: RunRecord, step: float) -> Iterator[Cause]:
-    learning, sampling = _mean_of(run, "time/train"), _mean_of(run, "time/wait_batch")
+def _larger_products(run: RunRecord) -> Advice:
+    return run.scaled("learner.micro_batch_tokens", 2048, 4, "fewer and larger products")
+
+
+def _synchronous(run: RunRecord, step: float) -> Iterator[Found]:
+    learning, sampling = run.level("time/train"), run.level("time/wait_batch")
     if learning >= LEARNING * step:
-        changes = []
+        changes = [_larger_products(run)]
         if run.setting("learner.activation_checkpointing", False):
-            changes.append(run.change("learner.activation_checkpointing", False, "each layer is then computed once"))
-        tokens = int(run.setting("learner.micro_batch_tokens", 2048))
-        changes.append(run.change("learner.micro_batch_tokens", 4 * tokens, "fewer and larger products"))
-        yield "info", "learning", f"time/train {learning:.2f} s, {learning / step:.0%} of a step", changes
-    longest, mean = _mean_of(run, "seq_len/max"), _mean_of(run, "seq_len/mean")
+            once = run.change("learner.activation_checkpointing", False, "each layer is then computed once")
+            changes.insert(0, once)
+        yield "info", "learning", [f"time/train {learning:.2f} s, {learning / step:.0%} of a step"], changes
+    longest, mean = run.level("seq_len/max"), run.level("seq_len/mean")
     if sampling >= TAIL * step and longest >= LONGEST * mean:
-        yield (
-            "info",
-            "the longest rollouts",
-            f"time/wait_batch {sampling:.2f} s, {sampling / step:.0%} of a step; the longest sequence has "
-            f"{longest:.0f} tokens, the mean one {mean:.0f}",
-            [run.change("max_async_level", 1, "no step then waits for the longest rollout of its batch")],
-        )
+        figures = f"time/wait_batch {sampling:.2f} s, {sampling / step:.0%} of a step; the longest sequence has "
+        figures += f"{longest:.0f} tokens, the mean one {mean:.0f}"
+        change = run.change("max_async_level", 1, "no step then waits for the longest rollout of its batch")
+        yield "info", "the longest rollouts", [figures], [change]
 
 
-def _asynchronous(run: RunRecord, step: float) -> Iterator[Cause]:
-    waits, learning, overlap = (_mean_of(run, name) for name in ("time/wait_policy", "time/train", "perf/overlap"))
+def _asynchronous(run: RunRecord, step: float) -> Iterator[Found]:
+    waits, learning, overlap = map(run.level, ("time/wait_policy", "time/train", "perf/overlap"))
     if waits >= IDLE * step:
+        figures = f"in {waits:.2f} s of a step nothing could be sampled before new weights came; "
+        figures += f"time/train {learning:.2f} s"
         level = int(run.setting("max_async_level", 1))
-        yield (
-            "info",
-            "sampling waits for learning",
-            f"in {waits:.2f} s of a step nothing could be sampled before new weights came; time/train {learning:.2f} s",
-            [
-                run.change("max_async_level", level + 1, "sampling may then go further ahead"),
-                run.change(
-                    "learner.micro_batch_tokens",
-                    4 * int(run.setting("learner.micro_batch_tokens", 2048)),
-                    "fewer and larger products",
-                ),
-            ],
-        )
+        further = run.change("max_async_level", level + 1, "sampling may then go further ahead")
+        yield "info", "sampling waits for learning", [figures], [further, _larger_products(run)]
     elif overlap < OVERLAP:
+        figures = f"perf/overlap {overlap:.2f}; time/wait_batch {run.level('time/wait_batch'):.2f} s"
         factor = float(run.setting("oversampling_factor", 1.0))
-        yield (
-            "info",
-            "sampling and learning take turns",
-            f"perf/overlap {overlap:.2f}; time/wait_batch {_mean_of(run, 'time/wait_batch'):.2f} s",
-            [run.change("oversampling_factor", factor + 0.5, "more groups in flight hide the slow ones")],
-        )
+        change = run.change("oversampling_factor", factor + 0.5, "more groups in flight hide the slow ones")
+        yield "info", "sampling and learning take turns", [figures], [change]
