@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 
 import pytest
+
 from runs import SIZES, Endpoints, begun, endpoints, finished, metadata, whole_lines
 
 pytest.importorskip("gepa")

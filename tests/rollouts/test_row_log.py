@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from whet.errors import RunError
-from whet.rollouts.row_log import DirectoryLock, RowLog, put_in_order, read_rows, row_at
+from whet.rollouts.row_log import RowLog, put_in_order, read_rows, row_at
 
 
 def line(number: int, padding: int = 0) -> bytes:
@@ -203,11 +203,3 @@ def test_what_cannot_be_put_in_order_stays_as_it_was(tmp_path: Path, monkeypatch
         put_in_order(path, [len(line(0)), 0])
     assert path.read_bytes() == line(0) + line(1)
     assert [file.name for file in tmp_path.iterdir()] == ["results.jsonl"]
-
-
-def test_a_directory_has_one_writer_and_is_free_once_that_has_let_go(tmp_path: Path) -> None:
-    lock = DirectoryLock(tmp_path)
-    with pytest.raises(RunError, match="is in use: another process"):
-        DirectoryLock(tmp_path)
-    lock.release()
-    DirectoryLock(tmp_path).release()

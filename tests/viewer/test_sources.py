@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from whet.errors import RunError
-from whet.rollouts.row_log import DirectoryLock
+from whet.runs.lock import DirectoryLock
 from whet.viewer.sources import candidate_names, find_sources, source_at
 
 

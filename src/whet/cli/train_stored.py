@@ -118,7 +118,7 @@ def rollouts(
         raise ConfigError("--best, --worst and --errored each choose rollouts: give one of them.")
     stored = open_run(run)
     choice: Choice = "best" if best else "worst" if worst else "errored" if errored else "first"
-    of_step, rows = rollouts_of(stored.path, step=step, environment=env, choice=choice, count=count)
+    of_step, rows = rollouts_of(stored.directory, step=step, environment=env, choice=choice, count=count)
     if json_output:
         print_json({"step": of_step, "rollouts": rows})
         return
@@ -127,7 +127,7 @@ def rollouts(
     for row in rows:
         out.print()
         print_conversation(row, out)
-    out.print(f"\nall of them: whet view {stored.path}", markup=False, soft_wrap=True)
+    out.print(f"\nall of them: whet view {stored.directory}", markup=False, soft_wrap=True)
 
 
 def logs(
@@ -141,10 +141,10 @@ def logs(
       whet train logs quickstart
       whet train logs quickstart -f
     """
-    from whet.rl.monitors.log import read_log
     from whet.rl.stored.stored_run import open_run
+    from whet.runs.following import read_log
 
-    for line in read_log(open_run(run).path, follow=follow):
+    for line in read_log(open_run(run).directory, follow=follow):
         sys.stdout.write(line + "\n")
         sys.stdout.flush()
 
@@ -195,7 +195,7 @@ def resume(
 
     stored = open_run(run)
     with extra("train", "training"):
-        outcome = resume_run(stored.path, step=step, overrides=context.args, json_output=json_output)
+        outcome = resume_run(stored.directory, step=step, overrides=context.args, json_output=json_output)
     finish(outcome, json_output)
 
 
@@ -225,7 +225,7 @@ def stop(
         "what": stopped.message,
         "checkpoint": "none" if stopped.checkpoint is None else f"step {stopped.checkpoint}",
     }
-    print_result({**shown, **({"go on": stopped.resume} if stopped.resume else {})}, False)
+    print_result({**shown, **({"continue": stopped.resume} if stopped.resume else {})}, False)
 
 
 def export(

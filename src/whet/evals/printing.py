@@ -17,6 +17,7 @@ from whet.evals.analysis.statistics import MeanInterval, Percentiles
 from whet.evals.analysis.summary import EvalSummary, MemberSummary
 from whet.evals.report import REPORT
 from whet.evals.stored.stored import StoredHead
+from whet.runs.stored import print_list
 from whet.system.terminal import duration, safe_text
 
 RIGHT = {"pass@k", "rollouts", "errors", "tokens", "seconds", "cost", "judges"}
@@ -202,10 +203,7 @@ def summary_cells(summary: EvalSummary) -> dict[str, str]:
 def print_heads(heads: Sequence[StoredHead], console: Console | None = None) -> None:
     """The list of saved evaluations, a line each; then how to continue those that did not end."""
     console = console or Console(highlight=False)
-    print_rows([_head_cells(head) for head in heads], console, RIGHT)
-    for head in heads:
-        if head.resume is not None:
-            print_fact("continue", safe_text(head.resume, 4000), console, fold=False)
+    print_list([_head_cells(head) for head in heads], RIGHT, ((None, head.resume) for head in heads), console)
 
 
 def varied_text(varied: Mapping[str, Any]) -> str:

@@ -42,6 +42,7 @@ from whet.gepa.reflection.rollout_records import JUDGED
 from whet.gepa.splits import EnvRows, Splits, split_examples
 from whet.gepa.types import BudgetSpent, Observer, SearchResult
 from whet.rollouts.pace import paced
+from whet.runs.directory import disk_failure
 from whet.system import cancellation
 from whet.system.env_files import load_env_files
 from whet.system.signals import cancelled_by_signals
@@ -157,16 +158,10 @@ class _Search:
             return self._ended("finished", reason)
         except Interrupted as interrupted:
             return self._ended("interrupted", "stopped; what has finished is kept", 128 + interrupted.signal_number)
-        except WhetError as error:
-            return self._ended("failed", str(error), 1)
-        except OSError as error:
-            if not error.filename or not Path(error.filename).is_relative_to(directory.path):
-                raise
-            reason = (
-                f"cannot write {error.filename}: {error.strerror}. Free some space or repair the disk, then --resume."
-            )
-            return self._ended("failed", reason, 1)
         except BaseException as error:
+            failure = str(error) if isinstance(error, WhetError) else disk_failure(error, directory.path)
+            if failure is not None:
+                return self._ended("failed", failure, 1)
             directory.write(state="failed", reason=f"{type(error).__name__}: {error}", **self._so_far())
             raise
 

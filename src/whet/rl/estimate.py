@@ -27,7 +27,7 @@ from whet.errors import ModelLoadError
 from whet.inference.architecture import Architecture, read_architecture
 from whet.rl.config import InferenceConfig, RunConfig
 from whet.rl.learner.config import LOGITS_AT_ONCE, LearnerConfig, LoraConfig, OptimizerConfig
-from whet.rl.stored.stored_run import StoredRun, find_runs
+from whet.rl.stored.stored_run import StoredTraining, find_runs
 
 SAME_WORK = ("batch_size", "rollouts_per_example", "max_async_level", "sampling", "env", "lora", "learner", "inference")
 """Keys that must be equal for the steps of one run to say how long those of another take."""
@@ -190,7 +190,7 @@ def _kept_per_token(arch: Architecture, config: Learning, tokens: int, length: i
 
 
 def measured_step(
-    config: Learning, runs: list[StoredRun], same_work: Sequence[str] = SAME_WORK
+    config: Learning, runs: list[StoredTraining], same_work: Sequence[str] = SAME_WORK
 ) -> tuple[float | None, str | None]:
     """The median seconds of a step of the newest run of the same work on this machine, and which run that is."""
     wanted = config.model_dump(mode="json", exclude_none=True)
@@ -199,11 +199,11 @@ def measured_step(
             continue
         times = [row["time/step"] for row in run.metrics() if isinstance(row.get("time/step"), float)]
         if times:
-            return statistics.median(times), f"median of {len(times)} steps of {run.path}"
+            return statistics.median(times), f"median of {len(times)} steps of {run.directory}"
     return None, None
 
 
-def _runs(folder: Path) -> list[StoredRun]:
+def _runs(folder: Path) -> list[StoredTraining]:
     return find_runs(folder) if folder.is_dir() else []
 
 

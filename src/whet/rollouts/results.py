@@ -18,11 +18,11 @@ from typing import Any, cast
 
 from whet.clients.usage import JUDGE_USAGE, UsageTotals, context_tokens, usage_of
 from whet.errors import ConfigError, RunError
+from whet.runs.directory import METADATA as METADATA
 from whet.system.files import json_line
 from whet.types import RolloutOutput, State
 
 RESULTS = "results.jsonl"
-METADATA = "metadata.json"
 ROWS_AT_ONCE = 32
 logger = logging.getLogger(__name__)
 

@@ -10,61 +10,19 @@ kill of the process.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from time import monotonic
-from typing import IO, Any, BinaryIO, Literal
+from typing import IO, BinaryIO
 
 from whet.errors import RunError
 from whet.rollouts.results import RESULTS, repair, what_is_kept
 from whet.system.files import sync_directory
 
-LOCK = ".lock"
-EvaluationState = Literal["finished", "running", "unfinished"]
-"""`unfinished`: it did not end, and no process works on it any more."""
 ROWS_AT_ONCE = 64
 SECONDS_AT_MOST = 0.5  # between a row and its fsync
-
-
-class DirectoryLock:
-    """Held by the one process that writes to a results directory; released when that ends, however it ends."""
-
-    def __init__(self, directory: Path) -> None:
-        """Take it. Raises `RunError` where another process has it."""
-        # A file of its own, open for writing: network file systems lock nothing else.
-        self._file = (directory / LOCK).open("w")
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._file.close()
-            raise RunError(
-                f"{directory} is in use: another process is evaluating into it. Wait for it, or stop it."
-            ) from None
-
-    def release(self) -> None:
-        self._file.close()
-
-
-def evaluation_state(directory: Path, metadata: Mapping[str, Any]) -> EvaluationState:
-    """The state of an evaluation. One that was killed still says `running`; the lock on its directory knows better."""
-    if metadata.get("state", "finished") == "finished":
-        return "finished"
-    return "running" if is_locked(directory) else "unfinished"
-
-
-def is_locked(directory: Path) -> bool:
-    """Whether some process writes to a results directory."""
-    try:
-        with (directory / LOCK).open("r") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except BlockingIOError:
-        return True
-    return False
 
 
 class RowLog:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from whet.errors import RunError, WhetError
 from whet.rollouts.results import METADATA, RESULTS, load_metadata
-from whet.rollouts.row_log import evaluation_state, is_locked
+from whet.runs.lock import evaluation_state, is_locked
 from whet.system.files import read_lines
 from whet.viewer.files import SUFFIX
 

@@ -12,7 +12,7 @@ from whet.cli.main import main
 from whet.errors import RunError
 from whet.gepa.records.stored import find_searches, open_search
 from whet.gepa.types import CandidateRecord
-from whet.rollouts.row_log import DirectoryLock
+from whet.runs.lock import DirectoryLock
 
 Searched = Callable[..., Path]
 Make = Callable[..., CandidateRecord]
@@ -43,7 +43,7 @@ def test_what_is_no_search_is_not_listed(searched: Searched) -> None:
     assert [one.name for one in find_searches()] == ["reverse"]
 
 
-def test_one_that_says_it_runs_has_died_unless_somebody_has_its_lock(searched: Searched) -> None:
+def test_a_running_search_without_a_lock_has_died(searched: Searched) -> None:
     directory = searched(state="running")
     died = open_search(directory)
     assert (died.state, died.resume) == ("died", f"whet gepa run --resume {directory}")
@@ -55,13 +55,13 @@ def test_one_that_says_it_runs_has_died_unless_somebody_has_its_lock(searched: S
     assert (running.state, running.resume) == ("running", None)
 
 
-def test_the_list_has_a_line_for_each_and_says_how_to_go_on(
+def test_the_list_has_a_line_for_each_and_the_command_that_continues_it(
     searched: Searched, capsys: pytest.CaptureFixture[str]
 ) -> None:
     searched("older", date="2026-11-20T10:00:00")
     stopped = searched("stopped", state="interrupted", confirmation=None)
     assert main(["gepa", "list"]) == 0
-    head, first, second, go_on = capsys.readouterr().out.splitlines()
+    head, first, second, command = capsys.readouterr().out.splitlines()
     assert head.split() == [
         *("date", "name", "environment", "model", "state"),
         *("calls", "proposals", "accepted", "seed", "best", "held-out"),
@@ -71,7 +71,7 @@ def test_the_list_has_a_line_for_each_and_says_how_to_go_on(
         *("80/100", "3", "2", "0.250", "0.750"),
     ]
     assert second.endswith("0.250  0.750  +0.300 (+0.100 to +0.500)")
-    assert go_on == f"go on      whet gepa run --resume {stopped.relative_to(Path.cwd())}"
+    assert command == f"continue   whet gepa run --resume {stopped.relative_to(Path.cwd())}"
 
 
 def test_a_damaged_search_is_listed_with_what_is_wrong(searched: Searched, capsys: pytest.CaptureFixture[str]) -> None:

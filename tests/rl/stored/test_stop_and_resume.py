@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from whet.errors import RunError
-from whet.rl.storage.run_directory import RunDirectory
 from whet.rl.stored.stop_and_resume import stop_run
 from whet.rl.stored.stored_run import open_run
-from whet.rl.supervision.processes import began
+from whet.runs.lock import DirectoryLock
 from whet.system.files import read_lines
 
 CONFIG = """
@@ -85,16 +84,9 @@ def test_no_signal_is_sent_to_a_process_that_only_has_the_number(whole: Path, tm
     (run / "status.json").write_text(
         json.dumps({"state": "running", "step": 1, "pid": os.getpid(), "process_began": "another time"})
     )
-    directory = RunDirectory(run)
-    directory._acquire()
+    lock = DirectoryLock(run)
     try:
         with pytest.raises(RunError, match="none is sent a signal"):
             stop_run(open_run(run), patience=0)
     finally:
-        directory.close()
-
-
-def test_a_process_is_known_by_when_it_began() -> None:
-    assert began(os.getpid()) == began(os.getpid()) is not None
-    assert began(1) != began(os.getpid())
-    assert began(2**22 + 1) is None
+        lock.release()

@@ -30,8 +30,9 @@ from whet.evals.sessions.resume import IDENTITY, NOWHERE, STATE, TASKS, Spots, c
 from whet.evals.stored.directories import results_directory
 from whet.evals.workers.jobs import Finished, RolloutJob, RolloutRecipe
 from whet.rollouts.results import METADATA, RESULTS
-from whet.rollouts.row_log import LOCK, DirectoryLock, RowLog, put_in_order, row_at
-from whet.system.files import json_line, sync_directory, write_whole
+from whet.rollouts.row_log import RowLog, put_in_order, row_at
+from whet.runs.directory import write_metadata
+from whet.runs.lock import LOCK, DirectoryLock
 from whet.system.redaction import redacted
 from whet.types import RolloutOutput
 
@@ -263,10 +264,7 @@ class Evaluation:
 
     def _write_metadata(self, state: Ended | Literal["running"]) -> None:
         assert self.directory is not None
-        write_whole(
-            self.directory / METADATA, json.dumps(json.loads(json_line(self._metadata(state))), indent=2) + "\n"
-        )
-        sync_directory(self.directory)
+        write_metadata(self.directory, self._metadata(state))
 
     def _metadata(self, state: str) -> Mapping[str, Any]:
         config, env = self.config, self.env

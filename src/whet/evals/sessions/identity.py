@@ -9,7 +9,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata as packages
 from pathlib import Path
 from typing import Any
@@ -86,20 +86,6 @@ def digest_of_tasks(rows: Iterable[Mapping[str, Any]]) -> str:
         known = [row.get(key) for key in ("example_id", "prompt", "answer", "info")]
         found.update(json.dumps(known, sort_keys=True, default=str).encode() + b"\n")
     return found.hexdigest()[:16]
-
-
-def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """`name: was X, is Y` for everything that is not as it was, with the names of what lies inside tables."""
-    return [f"{name}: was {old!r}, is {new!r}" for name, old, new in _differences("", before, now)]
-
-
-def _differences(prefix: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    for key in dict.fromkeys([*before, *now]):
-        old, new = before.get(key), now.get(key)
-        if isinstance(old, Mapping) and isinstance(new, Mapping):
-            yield from _differences(f"{prefix}{key}.", old, new)
-        elif old != new:
-            yield prefix + key, old, new
 
 
 def _files(path: Path) -> Sequence[tuple[str, Path]]:

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from whet.errors import RunError
-from whet.evals.sessions.identity import differences, digest_of_tasks
+from whet.evals.sessions.identity import digest_of_tasks
 from whet.rollouts.results import METADATA, RESULTS, load_metadata
 from whet.rollouts.row_log import read_rows
+from whet.runs.differences import difference_lines
 
 NOWHERE = -1
 IDENTITY, TASKS, STATE = "identity", "tasks", "state"
@@ -62,7 +63,7 @@ def check_continues(
             f"--resume: {directory} does not say enough of what was run; it was not written by this `whet eval run`. "
             "Begin a new evaluation."
         )
-    lines = differences(found[IDENTITY], identity)
+    lines = difference_lines(found[IDENTITY], identity)
     examples, attempts = int(found["num_examples"]), int(found["rollouts_per_example"])
     if len(rows) < examples:
         lines.append(f"num_examples (-n): was {examples}, is {len(rows)}, and may only grow")

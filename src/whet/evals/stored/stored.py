@@ -19,7 +19,8 @@ from whet.evals.config import EvalConfig
 from whet.evals.evaluate import sampling_name
 from whet.evals.stored.streaming import find_results, stream_rows
 from whet.rollouts.results import METADATA, RESULTS, load_metadata
-from whet.rollouts.row_log import EvaluationState, evaluation_state
+from whet.runs.lock import EvaluationState, evaluation_state
+from whet.runs.stored import check_folder
 from whet.types import RolloutOutput
 
 DEFAULT_FOLDER: Path = EvalConfig.model_fields["output_directory"].default
@@ -87,8 +88,7 @@ def open_stored(path: Path) -> StoredEval:
 
 def list_stored(folder: Path = DEFAULT_FOLDER) -> list[StoredHead]:
     """The evaluations below a folder, newest first. Raises `RunError` where there is no such folder."""
-    if not folder.is_dir():
-        raise RunError(f"{folder}: there is no such folder. `whet eval run` makes {DEFAULT_FOLDER}; name yours.")
+    check_folder(folder, "whet eval", DEFAULT_FOLDER)
     heads = []
     for file in folder.rglob(METADATA):
         metadata = load_metadata(file.parent)

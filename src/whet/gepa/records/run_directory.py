@@ -4,8 +4,6 @@ gepa.toml                                  the resolved config
 metadata.json                              what the run is, how far it is, how it ended
 calls.jsonl, rollouts/, reflections.jsonl  what was begun and what came of it: with these, a run is continued
 candidates.jsonl, pareto_frontier.jsonl, report.html, best_prompt.txt, best_components.json    for people
-
-One process at a time owns a run, by a lock that the kernel drops when the process dies.
 """
 
 from __future__ import annotations
@@ -17,15 +15,16 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from whet.errors import GepaError, RunError
+from whet.errors import GepaError
 from whet.evals.config import EvalConfig
-from whet.evals.sessions.identity import differences, digest_of_tasks, environment_source, model_files
+from whet.evals.sessions.identity import digest_of_tasks, environment_source, model_files
 from whet.gepa.config import GepaConfig
 from whet.gepa.splits import Splits
 from whet.gepa.types import Candidate
 from whet.rollouts.results import METADATA, load_metadata
-from whet.rollouts.row_log import DirectoryLock
-from whet.system.files import json_line, sync_directory, write_whole
+from whet.runs.differences import difference_lines
+from whet.runs.directory import OwnedDirectory, write_metadata
+from whet.system.files import json_line, write_whole
 from whet.system.redaction import redacted
 
 CONFIG = "gepa.toml"
@@ -48,12 +47,13 @@ FREE_IN_SEARCH = {"held_out", "confirm_calls", "max_retries", "retry_delay", "ma
 """Fields of `[gepa]` that a resume may change."""
 
 
-class SearchDirectory:
+class SearchDirectory(OwnedDirectory):
     """`runs/<name>/`, locked by this process from `open` to `close`."""
 
+    doing = "searching in"
+
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self._lock: DirectoryLock | None = None
+        super().__init__(path)
         self._metadata: dict[str, Any] = {}
 
     def check(self, identity: Mapping[str, Any], max_calls: int, *, resume: bool) -> None:
@@ -62,7 +62,7 @@ class SearchDirectory:
             self.check_new()
             return
         found = self._load()
-        lines = differences(found.get(IDENTITY) or {}, json.loads(json_line(identity)))
+        lines = difference_lines(found.get(IDENTITY) or {}, json.loads(json_line(identity)))
         before = found.get(MAX_CALLS)
         if isinstance(before, int) and max_calls < before:
             lines.append(f"{MAX_CALLS}: was {before}, is {max_calls}, and may only grow")
@@ -81,11 +81,13 @@ class SearchDirectory:
             )
 
     def open(self, config: GepaConfig, identity: Mapping[str, Any], *, resume: bool) -> None:
-        """Make the directory, or open that of the search to resume, and lock it. Raises `GepaError`."""
+        """Make the directory, or open that of the search to resume, and lock it.
+
+        Raises `GepaError`, and `RunError` where another process searches in it.
+        """
         self.check(identity, config.max_calls, resume=resume)
         try:
-            self.path.mkdir(parents=True, exist_ok=resume)
-            self._lock = DirectoryLock(self.path)
+            self._take(resume=resume)
             if resume:
                 self._metadata = self._load()
             write_whole(self.path / CONFIG, config.to_toml())
@@ -95,8 +97,6 @@ class SearchDirectory:
                 max_calls=config.max_calls,
                 identity=dict(identity),
             )
-        except RunError as error:
-            raise GepaError(f"{self.path} is in use: another process is searching in it.") from error
         except OSError as error:
             raise GepaError(f"cannot make the run directory {self.path}: {error.strerror or error}.") from error
 
@@ -109,17 +109,11 @@ class SearchDirectory:
         """Update these fields of `metadata.json`; the others stay."""
         plain = {name: _plain(value) for name, value in fields.items()}
         self._metadata |= {**plain, "date": datetime.now().isoformat(timespec="seconds")}
-        write_whole(self.path / METADATA, json.dumps(json.loads(json_line(self._metadata)), indent=2) + "\n")
-        sync_directory(self.path)
+        write_metadata(self.path, self._metadata)
 
     def write_files(self, files: Mapping[str, str]) -> None:
         for name, text in files.items():
             write_whole(self.path / name, text)
-
-    def close(self) -> None:
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
 
     def _load(self) -> dict[str, Any]:
         found = load_metadata(self.path)

@@ -5,7 +5,6 @@ Files are named in `docs/design/gepa.md`; candidates and the frontier are read b
 
 from __future__ import annotations
 
-import difflib
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,41 +18,26 @@ from whet.gepa.records.candidates import CANDIDATES, by_id, read_candidates
 from whet.gepa.records.run_directory import CONFIG
 from whet.gepa.types import CandidateRecord, Confirmation, SearchPlan, best_of, seed_of
 from whet.rollouts.results import METADATA, load_metadata
-from whet.rollouts.row_log import is_locked
+from whet.runs.lock import DIED, ENDED, state_of
+from whet.runs.stored import RUNS, StoredRun, check_folder, resolve
 
-RUNS = Path("runs")
 BEST_PROMPT, REPORT = "best_prompt.txt", "report.html"
 T = TypeVar("T")
-DIED = "died"
-ENDED = ("finished", "failed", "interrupted", DIED)
 
 
 @dataclass(frozen=True, slots=True)
-class StoredSearch:
-    """One search: its directory, what `metadata.json` says, and its candidates."""
+class StoredSearch(StoredRun):
+    """A directory of `whet gepa run`. Its status is `metadata.json`."""
 
-    directory: Path
-    metadata: Mapping[str, Any] = field(repr=False)
-    state: str  # running, finished, interrupted, failed; died: it says running and no process holds its lock
     candidates: Sequence[CandidateRecord] = field(repr=False)
     plan: SearchPlan | None = None
     confirmation: Confirmation | None = None
-    fault: str | None = None  # why something of it cannot be read, where it is listed nevertheless
-
-    @property
-    def config(self) -> Mapping[str, Any]:
-        found = self.metadata.get("config")
-        return found if isinstance(found, Mapping) else {}
 
     @property
     def environments(self) -> list[str]:
         """Their names, as examples have them."""
         sections = [one for one in self.config.get("env") or () if isinstance(one, Mapping)]
         return [str(one.get("name") or Path(str(one.get("id", "?")).partition("@")[0]).stem) for one in sections]
-
-    @property
-    def model(self) -> str:
-        return str(self.config.get("model") or "?")
 
     @property
     def reflection_model(self) -> str:
@@ -64,29 +48,25 @@ class StoredSearch:
         return f"Prompts for {', '.join(self.environments) or '?'} with {self.model}"
 
     @property
-    def name(self) -> str:
-        return str(self.config.get("name") or self.directory.name)
-
-    @property
     def date(self) -> str:
         """When it ended or last wrote, in local time."""
-        return str(self.metadata.get("date") or "")
+        return str(self.status.get("date") or "")
 
     @property
     def reason(self) -> str:
         """Why it ended, in words; empty for a search that runs or died, whose saved reason is out of date."""
-        return str(self.metadata.get("reason") or "") if self.state in ENDED and self.state != DIED else ""
+        return str(self.status.get("reason") or "") if self.state in ENDED and self.state != DIED else ""
 
     @property
     def evaluate(self) -> list[str]:
         """The commands that evaluate the best prompt, one for each environment."""
-        found = self.metadata.get("evaluate")
+        found = self.status.get("evaluate")
         return [str(command) for command in found] if isinstance(found, list) else []
 
     @property
     def spent(self) -> int:
         """Calls that count against the budget."""
-        found = self.metadata.get("spent")
+        found = self.status.get("spent")
         known = int(found) if isinstance(found, int | float) else 0
         return max([known, *(record.calls_after for record in self.candidates)])
 
@@ -98,7 +78,7 @@ class StoredSearch:
     @property
     def cost(self) -> float | None:
         """Dollars, rollouts and reflection together; None where no price is known."""
-        found = self.metadata.get("cost")
+        found = self.status.get("cost")
         return float(found) if isinstance(found, int | float) else None
 
     @property
@@ -118,9 +98,9 @@ class StoredSearch:
 
     @property
     def resume(self) -> str | None:
-        """The command that continues it; None for one that is running or finished."""
+        """The command that continues it, where there is something to continue."""
         words = ["whet", "gepa", "run", "--resume", str(self.directory)]
-        return shlex.join(words) if self.state in ("failed", "interrupted", DIED) else None
+        return shlex.join(words) if self.resumable else None
 
 
 def open_search(run: str | Path) -> StoredSearch:
@@ -128,15 +108,7 @@ def open_search(run: str | Path) -> StoredSearch:
 
     Raises `RunError` where there is none, and for a file of it that is damaged.
     """
-    for path in (Path(run), RUNS / run):
-        if is_search(path):
-            return _read(path)
-    here = sorted(path.name for path in RUNS.glob("*") if is_search(path))
-    near = difflib.get_close_matches(str(run), here, n=1)
-    hint = f"Did you mean {near[0]!r}?" if near else "`whet gepa list` shows what there is."
-    raise RunError(
-        f"there is no search {str(run)!r}: neither a directory that `whet gepa run` has made nor one in {RUNS}/. {hint}"
-    )
+    return _read(resolve(run, is_search, noun="search", commands="whet gepa"))
 
 
 def find_searches(folder: Path = RUNS) -> list[StoredSearch]:
@@ -144,8 +116,7 @@ def find_searches(folder: Path = RUNS) -> list[StoredSearch]:
 
     Raises `RunError` where there is no such folder.
     """
-    if not folder.is_dir():
-        raise RunError(f"{folder}: there is no such folder. `whet gepa run` makes {RUNS}/; name yours.")
+    check_folder(folder, "whet gepa")
     found = [_read_as_far_as_possible(path) for path in folder.iterdir() if is_search(path)]
     return sorted(found, key=lambda one: one.date, reverse=True)
 
@@ -155,13 +126,15 @@ def is_search(directory: Path) -> bool:
     return any((directory / name).is_file() for name in (CONFIG, CANDIDATES))
 
 
-def _read(directory: Path, candidates: Sequence[CandidateRecord] | None = None) -> StoredSearch:
+def _read(directory: Path) -> StoredSearch:
     metadata = load_metadata(directory) or {}
+    config = metadata.get("config")
     return StoredSearch(
         directory=directory,
-        metadata=metadata,
-        state=_state(directory, metadata),
-        candidates=read_candidates(directory) if candidates is None else candidates,
+        config=config if isinstance(config, Mapping) else {},
+        status=metadata,
+        state=state_of(directory, metadata),
+        candidates=read_candidates(directory),
         plan=_part(SearchPlan, metadata, "plan", directory),
         confirmation=_part(Confirmation, metadata, "confirmation", directory),
     )
@@ -171,13 +144,7 @@ def _read_as_far_as_possible(directory: Path) -> StoredSearch:
     try:
         return _read(directory)
     except (WhetError, OSError) as error:
-        return StoredSearch(directory, {}, "unknown", (), fault=str(error))
-
-
-def _state(directory: Path, metadata: Mapping[str, Any]) -> str:
-    """Its state. A killed search is still recorded as running, so the lock on its directory is checked."""
-    said = str(metadata.get("state") or "unknown")
-    return DIED if said == "running" and not is_locked(directory) else said
+        return StoredSearch(directory, {}, {}, "unknown", (), fault=str(error))
 
 
 def _part(kind: type[T], metadata: Mapping[str, Any], name: str, directory: Path) -> T | None:

@@ -16,6 +16,7 @@ from whet.gepa.records.stored import BEST_PROMPT, REPORT, StoredSearch
 from whet.gepa.records.summary_text import confirmation_words, headline, tested
 from whet.gepa.text_diff import DiffLine, differences, whole
 from whet.gepa.types import CandidateRecord
+from whet.runs.stored import print_list
 from whet.system.terminal import safe_lines, safe_text
 
 RIGHT = {"calls", "proposals", "accepted", "seed", "best", "number", "validation", "p"}
@@ -26,12 +27,8 @@ SIGNS = {"same": ("  ", "dim"), "gone": ("- ", "red"), "new": ("+ ", "green"), "
 
 def print_heads(searches: Sequence[StoredSearch], console: Console) -> None:
     """The list of saved searches; then how to continue those that did not end."""
-    print_rows([_head_cells(one) for one in searches], console, RIGHT)
-    for one in searches:
-        if one.fault is not None:
-            print_fact("damaged", safe_text(one.fault, 1000), console, fold=False)
-        elif one.resume is not None:
-            print_fact("go on", safe_text(one.resume, 1000), console, fold=False)
+    rows = [_head_cells(one) for one in searches]
+    print_list(rows, RIGHT, ((one.fault, one.resume) for one in searches), console)
 
 
 def head(search: StoredSearch) -> dict[str, Any]:
@@ -86,7 +83,7 @@ def print_search(search: StoredSearch, console: Console, candidate: int | None =
     """
     shown = search.best if candidate is None else _candidate(search, candidate)
     for label, text in search_lines(search):
-        print_fact(label, text, console, fold=label not in ("evaluate", "go on", "report", "prompt"))
+        print_fact(label, text, console, fold=label not in ("evaluate", "continue", "report", "prompt"))
     if search.candidates:
         console.print()
         print_rows([_candidate_cells(search, one) for one in search.candidates], console, RIGHT)
@@ -114,7 +111,7 @@ def search_lines(search: StoredSearch) -> Iterator[tuple[str, str]]:
     if (search.directory / REPORT).is_file():
         yield "report", str(search.directory / REPORT)
     if search.resume is not None:
-        yield "go on", search.resume
+        yield "continue", search.resume
 
 
 def print_candidate(search: StoredSearch, one: CandidateRecord, console: Console) -> None:

@@ -42,7 +42,7 @@ def page(data: SearchReportData) -> str:
         tag(
             "details",
             tag("summary", "metadata.json"),
-            tag("pre", cut(json.dumps(dict(data.search.metadata), indent=2), 20_000)),
+            tag("pre", cut(json.dumps(dict(data.search.status), indent=2), 20_000)),
         ),
     ]
     search = data.search

@@ -23,7 +23,7 @@ from whet.rl.doctor.record import KEPT_FIRST, KEPT_LAST, RunRecord
 from whet.rl.doctor.rules import EXPLAINED_BY, RULES
 from whet.rl.report.data import RunData, read_run
 from whet.rollouts.results import METADATA, RESULTS
-from whet.rollouts.row_log import evaluation_state
+from whet.runs.lock import evaluation_state
 
 if TYPE_CHECKING:
     from whet.evals.analysis.readiness import Verdict

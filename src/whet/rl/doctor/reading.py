@@ -14,7 +14,7 @@ from whet.rl.report.data import read_run
 from whet.rl.storage.checkpoints import fault_of
 from whet.rl.storage.rollout_log import step_path
 from whet.rl.storage.run_directory import RunDirectory
-from whet.rl.stored.stored_run import StoredRun, open_run
+from whet.rl.stored.stored_run import StoredTraining, open_run
 from whet.system.files import read_lines
 
 MOST_ROLLOUTS = 1024
@@ -27,8 +27,8 @@ def read_record(path: Path, *, verify: bool = True) -> RunRecord:
     `verify` reads the newest checkpoint whole, to compare it with its hashes.
     """
     run = open_run(path)
-    data = read_run(run.path)
-    directory = RunDirectory(run.path)
+    data = read_run(run.directory)
+    directory = RunDirectory(run.directory)
     steps = [int(row["step"]) for row in data.metrics]
     return RunRecord(
         data=data,
@@ -49,8 +49,8 @@ def _rollouts(directory: RunDirectory, steps: list[int]) -> Sequence[Row]:
     return ()
 
 
-def _life(run: StoredRun, *, verify: bool) -> Life:
-    directory = RunDirectory(run.path)
+def _life(run: StoredTraining, *, verify: bool) -> Life:
+    directory = RunDirectory(run.directory)
     steps, faults = [], []
     for path in directory.checkpoints.glob("step_*"):
         if path.name.removeprefix("step_").isdecimal():

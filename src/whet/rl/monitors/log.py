@@ -6,34 +6,28 @@
 
 Warnings are records of loggers from that level up, and Python's own (`py.warnings`). At 10 MB a new file is begun;
 the three before it are kept as run.log.1 to run.log.3. Known secrets are taken out, and nothing in it can move or
-colour a terminal. `read_log` reads it, also while it grows.
+colour a terminal. `runs/following.py` reads it, also while it grows.
 """
 
 from __future__ import annotations
 
 import io
 import logging
-import os
-import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 from rich.console import Console
 
-from whet.errors import RunError
 from whet.rl.monitors.console import ConsoleMonitor
 from whet.rl.monitors.redaction import Redactor
-from whet.rl.storage.run_directory import RunDirectory
 from whet.rl.supervision.child_log import CHILD, ChildLog, deaf_ends, log_warning
-from whet.rollouts.row_log import is_locked
+from whet.runs.following import KEPT_FILES, LOG
 from whet.system.terminal import safe_lines
 
-LOG = "run.log"
 MOST_BYTES = 10_000_000
-KEPT_FILES = 3
 WIDTH = 160
 
 
@@ -155,51 +149,3 @@ def quietly(logger: logging.Logger) -> Iterator[None]:
     finally:
         for line in filter(None, map(str.strip, printed.getvalue().splitlines())):
             logger.debug("%s", line)
-
-
-LOOK_SECONDS = 0.25
-
-
-def read_log(run: Path, *, follow: bool = False, wait: Callable[[float], None] = time.sleep) -> Iterator[str]:
-    """Every line that is kept, the oldest first; with `follow` also what is written, until no process holds the run.
-
-    A log that begins a new file is followed into it. Raises `RunError` where the run has no log.
-    """
-    *older, path = _files(run)
-    for whole in older:
-        yield from whole.read_text(encoding="utf-8", errors="replace").splitlines()
-    file = path.open(encoding="utf-8", errors="replace")
-    begun = ""
-    try:
-        while True:
-            running = follow and is_locked(run)  # checked before reading: what is written just before the end is read
-            text = file.read()
-            *lines, begun = (begun + text).split("\n")
-            yield from lines
-            if text:
-                continue
-            if _inode(path) not in (None, os.fstat(file.fileno()).st_ino):
-                file.close()
-                file = path.open(encoding="utf-8", errors="replace")
-            elif running:
-                wait(LOOK_SECONDS)
-            else:
-                yield from filter(None, [begun])
-                return
-    finally:
-        file.close()
-
-
-def _files(run: Path) -> list[Path]:
-    path = RunDirectory(run).logs / LOG
-    older = [path.with_name(f"{LOG}.{number}") for number in range(KEPT_FILES, 0, -1)]
-    if not path.is_file():
-        raise RunError(f"{run} has no log: {path} is missing.")
-    return [*(file for file in older if file.is_file()), path]
-
-
-def _inode(path: Path) -> int | None:
-    try:
-        return path.stat().st_ino
-    except FileNotFoundError:  # between two files
-        return None

@@ -10,8 +10,6 @@ goes by the checkpoints.
 
 from __future__ import annotations
 
-import os
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -20,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from whet.rl.monitors.protocol import EvalReport, Outcome, RunPlan, StepReport
-from whet.rl.supervision.processes import began
 from whet.rl.supervision.watchdog import STALLED
+from whet.runs.process import this_process
 from whet.system.files import json_line, write_whole
 
 HEARTBEAT_SECONDS = 2.0
-"""Least time between two writes that tell nothing new but that the run is alive."""
+"""Least time between two writes whose only news is that the run is alive."""
 MOST_STALLS = 3
 """Lines of what keeps a run waiting that are kept: who waits for what, and what that one waits for."""
 
@@ -40,7 +38,7 @@ class Status:
             threading.RLock()
         )  # the watchdog's thread, or a signal's handler, may close it while the run writes
         self._written = float("-inf")
-        self._fields: dict[str, Any] = {"state": "starting", "step": 0, "last_error": None} | _this_process()
+        self._fields: dict[str, Any] = {"state": "starting", "step": 0, "last_error": None} | this_process()
         self._write()
 
     def start(self, plan: RunPlan) -> None:
@@ -60,10 +58,10 @@ class Status:
 
     def step(self, report: StepReport) -> None:
         self._fields["step"] = report.step
-        self._goes_on()
+        self._stalled_no_more()
 
     def evaluation(self, report: EvalReport) -> None:
-        self._goes_on()
+        self._stalled_no_more()
 
     def note(self, message: str) -> None:
         self._fields["last_note"] = message
@@ -85,8 +83,8 @@ class Status:
         }
         self._write()
 
-    def _goes_on(self) -> None:
-        """Whatever it was stalled by is over."""
+    def _stalled_no_more(self) -> None:
+        """There is progress again."""
         if self._fields.pop("stalled", None) is not None:
             self._write()
         else:
@@ -100,12 +98,6 @@ class Status:
         self._written = self._clock()
         with self._lock:
             write_whole(self.path, json_line({**self._fields, "heartbeat": _now()}), durable=False)
-
-
-def _this_process() -> dict[str, Any]:
-    """Identifies the writing process: an id alone is not enough, ids are reused."""
-    pid = os.getpid()
-    return {"pid": pid, "process_began": began(pid), "host": socket.gethostname()}
 
 
 def _now() -> str:

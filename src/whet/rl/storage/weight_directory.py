@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from whet.runs.process import began
+
 _NAME = re.compile(r"whet-weights-(\d+)-")
 
 
@@ -42,17 +44,7 @@ def sweep(root: Path) -> list[Path]:
             ours = path.stat().st_uid == os.getuid()
         except FileNotFoundError:  # its run has ended in this moment
             continue
-        if match and ours and not _alive(int(match.group(1))):
+        if match and ours and began(int(match.group(1))) is None:
             shutil.rmtree(path, ignore_errors=True)
             removed.append(path)
     return removed
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

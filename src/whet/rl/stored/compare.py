@@ -1,4 +1,7 @@
-"""Two runs side by side: what differs in their configs, where their curves are, and their held-out scores. Pure."""
+"""Two runs side by side: what differs in their configs, where their curves are, and their held-out scores. Pure.
+
+A run's config is also compared with the defaults: `changed`.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+from whet.rl.config import RunConfig
 from whet.rl.monitors.protocol import EvalReport
-from whet.rl.stored.config_changes import differences
+from whet.rl.sft.config import SftConfig
 from whet.rl.stored.series import HEADLINES, curve, held_out, recent
-from whet.rl.stored.stored_run import StoredRun
+from whet.rl.stored.stored_run import StoredTraining
+from whet.runs.differences import differences
+
+ABSENT = "absent"
+OF_THE_RUN_ITSELF = ("name", "runs_directory")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +59,7 @@ class RunComparison:
     held_out: list[HeldOut]
 
 
-def compare_runs(a: StoredRun, b: StoredRun) -> RunComparison:
+def compare_runs(a: StoredTraining, b: StoredTraining) -> RunComparison:
     """What there is to say about two runs, be they going on or done."""
     rows_a, rows_b = a.metrics(), b.metrics()
     common = min(_last_step(rows_a), _last_step(rows_b))
@@ -61,7 +72,7 @@ def compare_runs(a: StoredRun, b: StoredRun) -> RunComparison:
             shared = [recent(curve([row for row in rows if row["step"] <= common], name)) for rows in (rows_a, rows_b)]
             curves.append(Curves(name, one, other, *shared))
     scores = _scores(a.evaluations(), b.evaluations())
-    return RunComparison(str(a.path), str(b.path), common, differences(a.config, b.config), curves, scores)
+    return RunComparison(str(a.directory), str(b.directory), common, _differences(a.config, b.config), curves, scores)
 
 
 def _scores(a: Sequence[EvalReport], b: Sequence[EvalReport]) -> list[HeldOut]:
@@ -84,3 +95,31 @@ def _steps(reports: Sequence[EvalReport]) -> dict[tuple[str, str], int]:
 
 def _last_step(rows: Sequence[Mapping[str, Any]]) -> int:
     return int(rows[-1]["step"]) if rows else 0
+
+
+def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    found = differences(before, now, ABSENT)
+    return {path: pair for path, pair in found.items() if path not in OF_THE_RUN_ITSELF}
+
+
+def changed(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What a config sets to another value than its default, by path; of an optional section all there is."""
+    kind = SftConfig if "data" in config else RunConfig
+    return {path: value for path, (_, value) in _differences(_defaults(kind), config).items() if value != ABSENT}
+
+
+def _defaults(model: type[BaseModel]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, field in model.model_fields.items():
+        value = field.get_default(call_default_factory=True)
+        if isinstance(value, BaseModel):
+            found[name] = value.model_dump(mode="json", exclude_none=True)
+        elif value is PydanticUndefined and (section := _section(field.annotation)) is not None:
+            found[name] = _defaults(section)
+        elif value is not PydanticUndefined and value is not None:
+            found[name] = value
+    return found
+
+
+def _section(annotation: Any) -> type[BaseModel] | None:
+    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None

@@ -17,7 +17,7 @@ from whet.rl.learner.config import LoraConfig
 from whet.rl.learner.make import load_model
 from whet.rl.storage.checkpoints import Checkpoint, load_checkpoint, newest_checkpoint
 from whet.rl.storage.run_directory import RunDirectory
-from whet.rl.stored.stored_run import StoredRun
+from whet.rl.stored.stored_run import StoredTraining
 from whet.system.files import replace_directory
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class ExportedCheckpoint:
 
 
 def export_run(
-    run: StoredRun, *, step: int | None, format: str | None, to: Path | None, overwrite: bool = False
+    run: StoredTraining, *, step: int | None, format: str | None, to: Path | None, overwrite: bool = False
 ) -> ExportedCheckpoint:
     """Write a checkpoint (the newest that is whole if `step` is None) as `format` (the run's own kind if None).
 
@@ -73,12 +73,12 @@ def export_run(
     fit, `ModelLoadError` where the model that the run began with is gone.
     """
     section: Mapping[str, Any] | None = run.config.get("lora")
-    lora = None if section is None else validate(LoraConfig, section, f"{run.path / 'config.toml'}, [lora]")
+    lora = None if section is None else validate(LoraConfig, section, f"{run.directory / 'config.toml'}, [lora]")
     chosen = format or ("model" if lora is None else "peft")
     if chosen not in get_args(Format):
         raise ConfigError(f"--format {chosen!r}: it is one of {', '.join(get_args(Format))}.")
     checkpoint = _checkpoint(run, step)
-    target = to or run.path / "exports" / f"step_{checkpoint.step}-{chosen}"
+    target = to or run.directory / "exports" / f"step_{checkpoint.step}-{chosen}"
     if target.exists() and not overwrite:
         raise RunError(f"{target} is there already. Replace it with --overwrite, or name another with --to.")
     export_checkpoint(resolve_model(run.model), lora, checkpoint.path, target, cast(Format, chosen))
@@ -87,12 +87,12 @@ def export_run(
     return ExportedCheckpoint(target, checkpoint.step, chosen, next_command)
 
 
-def _checkpoint(run: StoredRun, step: int | None) -> Checkpoint:
-    root = RunDirectory(run.path).checkpoints
+def _checkpoint(run: StoredTraining, step: int | None) -> Checkpoint:
+    root = RunDirectory(run.directory).checkpoints
     if step is not None:
         return load_checkpoint(root, step)
     checkpoint, passed_over = newest_checkpoint(root)
     if checkpoint is None:
         why = "\n".join(passed_over) if passed_over else f"{root} has none yet."
-        raise RunError(f"{run.path}: there is no checkpoint to export. {why}")
+        raise RunError(f"{run.directory}: there is no checkpoint to export. {why}")
     return checkpoint

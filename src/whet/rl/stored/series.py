@@ -9,7 +9,7 @@ from typing import Any
 
 from whet.errors import RunError
 from whet.rl.monitors.protocol import EvalReport, evaluation_metrics
-from whet.rl.stored.stored_run import StoredRun
+from whet.rl.stored.stored_run import StoredTraining
 
 Row = dict[str, Any]
 HEADLINES = (
@@ -31,7 +31,7 @@ RECENT = 10
 """Steps whose mean stands for where a run is."""
 
 
-def numbers_of(run: StoredRun) -> list[Row]:
+def numbers_of(run: StoredTraining) -> list[Row]:
     """A row a step, `{"step": N, ...}`, with the `eval/*` of the evaluation after that step."""
     return merged(run.metrics(), run.evaluations())
 

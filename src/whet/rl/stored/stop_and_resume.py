@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import socket
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,12 +11,10 @@ from whet.errors import RunError
 from whet.rl.config import RunConfig, load_run_config
 from whet.rl.monitors.protocol import Outcome
 from whet.rl.sft.config import SftConfig, load_sft_config
-from whet.rl.stored.stored_run import ENDED, StoredRun, open_run
-from whet.rl.supervision.processes import began
-from whet.rollouts.row_log import is_locked
+from whet.rl.stored.stored_run import StoredTraining, open_run
+from whet.runs.lock import ENDED, is_locked
+from whet.runs.process import stop_process
 from whet.system.redaction import redacted_keys
-
-LOOK_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,52 +29,25 @@ class StoppedRun:
     resume: str | None
 
 
-def stop_run(run: StoredRun, *, patience: float, clock: Callable[[], float] = time.monotonic) -> StoppedRun:
-    """Send SIGTERM to the run's process, once it is identified, and wait up to `patience` seconds for its end.
+def stop_run(run: StoredTraining, *, patience: float) -> StoppedRun:
+    """Stop the run's process and wait up to `patience` seconds for its end.
 
     Raises `RunError` where there is nothing to stop, the process cannot be identified, or it does not end in time.
     """
-    pid = _process_of(run)
-    try:
-        os.kill(pid, signal.SIGTERM)
-    except ProcessLookupError:
-        pass
-    except PermissionError:
-        raise RunError(f"{run.path}: process {pid} belongs to another user; stop it as that user.") from None
-    deadline = clock() + patience
-    while is_locked(run.path):
-        if clock() >= deadline:
-            raise RunError(
-                f"{run.path}: process {pid} was sent a stop signal {patience:.0f} s ago and still runs. It stops by "
-                f"itself; to end it now: kill -9 {pid} (what was trained since the last checkpoint is trained again)."
-            )
-        time.sleep(LOOK_SECONDS)
-    ended = open_run(run.path)
+    if run.state in ENDED or not is_locked(run.directory):
+        how = f" Continue it: {run.resume}" if run.resume else ""
+        raise RunError(f"{run.directory} is not running: its state is {run.state}.{how}")
+    stop_process(run.directory, run.status, patience=patience)
+    ended = open_run(run.directory)
     good = [step for step, fault in ended.checkpoints() if fault is None]
     return StoppedRun(
-        run.path,
+        run.directory,
         ended.state,
         ended.step,
         max(good, default=None),
         str(ended.status.get("last_error") or f"{ended.state} after step {ended.step} of {ended.max_steps}"),
         ended.resume,
     )
-
-
-def _process_of(run: StoredRun) -> int:
-    """The id of the process that trains in the run's directory."""
-    if run.state in ENDED or not is_locked(run.path):
-        how = f" Go on with it: {run.resume}" if run.resume else ""
-        raise RunError(f"{run.path} is not running: its state is {run.state}.{how}")
-    pid, host, started = (run.status.get(name) for name in ("pid", "host", "process_began"))
-    if host not in (None, socket.gethostname()):
-        raise RunError(f"{run.path} runs on {host}: stop it there.")
-    if not isinstance(pid, int) or started is None or began(pid) != started:
-        raise RunError(
-            f"{run.path} is in use, but not by the process that its status.json names ({pid}); so none is sent a "
-            "signal. Stop the one that uses it yourself: its number is in the run's .lock file."
-        )
-    return pid
 
 
 def config_of_run(run: Path, overrides: Sequence[str] = ()) -> RunConfig | SftConfig:

@@ -1,8 +1,7 @@
-"""One run as its directory describes it: whether a process holds it, how far it came, and how to continue it."""
+"""One run as its directory describes it: how far it came, and how to continue it."""
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,36 +11,18 @@ from typing import Any
 
 from whet.config import read_toml
 from whet.errors import RunError, WhetError
-from whet.rl.config import RunConfig
 from whet.rl.monitors.jsonl import EVALS, read_evaluations
 from whet.rl.monitors.protocol import EvalReport
 from whet.rl.storage.checkpoints import fault_of
 from whet.rl.storage.run_directory import RunDirectory
-from whet.rollouts.row_log import is_locked
+from whet.runs.lock import state_of
+from whet.runs.stored import RUNS, StoredRun, check_folder, resolve
 from whet.system.files import read_lines
-
-RUNS: Path = RunConfig.model_fields["runs_directory"].default
-DIED = "died"
-ENDED = ("finished", "failed", "interrupted", DIED)
 
 
 @dataclass(frozen=True, slots=True)
-class StoredRun:
-    """A run directory; files other than its config and status are read on demand."""
-
-    path: Path
-    config: dict[str, Any]
-    status: dict[str, Any]
-    state: str  # that of status.json; `died` where it says running and no process holds it; `unknown` without a status
-    fault: str | None = None  # why its config or status cannot be read, where it is listed nevertheless
-
-    @property
-    def name(self) -> str:
-        return str(self.config.get("name") or self.path.name)
-
-    @property
-    def model(self) -> str:
-        return str(self.config.get("model", "?"))
+class StoredTraining(StoredRun):
+    """A directory of `whet train run` or `whet train sft`."""
 
     @property
     def imitates(self) -> str | None:
@@ -70,59 +51,56 @@ class StoredRun:
         try:
             last = datetime.fromisoformat(str(self.status.get("ended") or self.status["heartbeat"]))
         except (KeyError, ValueError):
-            last = datetime.fromtimestamp((self.path / "config.toml").stat().st_mtime).astimezone()
+            last = datetime.fromtimestamp((self.directory / "config.toml").stat().st_mtime).astimezone()
         return last.astimezone().replace(tzinfo=None).isoformat(sep=" ", timespec="minutes")
 
     @property
     def resume(self) -> str | None:
-        """The command that continues it; None for a run that is going on, or done."""
-        return f"whet train resume {self.path}" if self.state in ("failed", "interrupted", DIED) else None
+        """The command that continues it, where there is something to continue."""
+        return f"whet train resume {self.directory}" if self.resumable else None
 
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl, one a step. Raises `RunError` for a damaged one."""
-        path = RunDirectory(self.path).metrics
+        path = RunDirectory(self.directory).metrics
         return list(read_lines(path)) if path.is_file() else []
 
     def evaluations(self) -> list[EvalReport]:
-        return read_evaluations(self.path / EVALS)
+        return read_evaluations(self.directory / EVALS)
 
     def checkpoints(self) -> list[tuple[int, str | None]]:
         """(step, why it cannot be trusted or None), oldest first. Every file is read and hashed."""
-        found = [path for path in RunDirectory(self.path).checkpoints.glob("step_*") if path.name[5:].isdigit()]
+        found = [path for path in RunDirectory(self.directory).checkpoints.glob("step_*") if path.name[5:].isdigit()]
         return sorted((int(path.name[5:]), fault_of(path)) for path in found)
 
 
-def open_run(run: str | Path) -> StoredRun:
+def open_run(run: str | Path) -> StoredTraining:
     """The run in a directory, or of that name below runs/. Raises `RunError` where there is none."""
-    for path in (Path(run), RUNS / run):
-        if (path / "config.toml").is_file():
-            return _read(path)
-    here = sorted(path.parent.name for path in RUNS.glob("*/config.toml"))
-    near = difflib.get_close_matches(str(run), here, n=1)
-    hint = f"Did you mean {near[0]!r}?" if near else "`whet train list` shows what there is."
-    raise RunError(f"there is no run {str(run)!r}: neither a directory with a config.toml nor a run in {RUNS}/. {hint}")
+    return _read(resolve(run, _is_run, noun="run", commands="whet train"))
 
 
-def find_runs(folder: Path = RUNS) -> list[StoredRun]:
+def find_runs(folder: Path = RUNS) -> list[StoredTraining]:
     """The runs directly below a folder, the latest sign of life first.
 
     One whose config or status cannot be read has a `fault` instead of them. Raises `RunError` where there is no such
     folder.
     """
-    if not folder.is_dir():
-        raise RunError(f"{folder}: there is no such folder. `whet train run` makes {RUNS}/; name yours.")
+    check_folder(folder, "whet train")
     found = [_read_as_far_as_possible(path.parent) for path in folder.glob("*/config.toml")]
     return sorted(found, key=lambda run: run.when, reverse=True)
 
 
-def _read_as_far_as_possible(path: Path) -> StoredRun:
+def _is_run(path: Path) -> bool:
+    return (path / "config.toml").is_file()
+
+
+def _read_as_far_as_possible(path: Path) -> StoredTraining:
     try:
         return _read(path)
     except WhetError as error:
-        return StoredRun(path, {}, {}, "unreadable", str(error))
+        return StoredTraining(path, {}, {}, "unreadable", fault=str(error))
 
 
-def _read(path: Path) -> StoredRun:
+def _read(path: Path) -> StoredTraining:
     status: Any = {}
     try:
         status = json.loads(RunDirectory(path).status.read_text(encoding="utf-8"))
@@ -133,10 +111,4 @@ def _read(path: Path) -> StoredRun:
             f"{RunDirectory(path).status}: not JSON ({error}). Remove it; the run resumes without it."
         ) from None
     status = status if isinstance(status, dict) else {}
-    return StoredRun(path, read_toml(path / "config.toml"), status, state_of(path, status))
-
-
-def state_of(path: Path, status: Mapping[str, Any]) -> str:
-    """What `status.json` says, unless it says that the run goes on and its lock is free: then its process is gone."""
-    said = str(status.get("state", "unknown"))
-    return DIED if said not in ("unknown", *ENDED) and not is_locked(path) else said
+    return StoredTraining(path, read_toml(path / "config.toml"), status, state_of(path, status))

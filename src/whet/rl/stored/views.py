@@ -13,22 +13,22 @@ from whet.display.text import number
 from whet.errors import RunError
 from whet.rl.doctor import line
 from whet.rl.monitors.protocol import evaluation_metrics
-from whet.rl.stored.compare import RunComparison
-from whet.rl.stored.config_changes import changed
+from whet.rl.stored.compare import RunComparison, changed
 from whet.rl.stored.series import HEADLINES, curve, held_out
-from whet.rl.stored.stored_run import StoredRun
+from whet.rl.stored.stored_run import StoredTraining
+from whet.runs.stored import print_list
 from whet.system.terminal import safe_text, sparkline
 
 CURVE = 32
 RIGHT = {"step", "reward", "first", "last", "A", "B", "before", "newest", "change"}
 
 
-def heads(runs: Sequence[StoredRun]) -> list[dict[str, Any]]:
+def heads(runs: Sequence[StoredTraining]) -> list[dict[str, Any]]:
     """A line of the list for each run, as data; the reward is that of the newest step."""
     return [_head(run) for run in runs]
 
 
-def _head(run: StoredRun) -> dict[str, Any]:
+def _head(run: StoredTraining) -> dict[str, Any]:
     reward, fault = None, run.fault
     try:
         reward = next(reversed(curve(run.metrics(), "reward/mean")), None)
@@ -44,7 +44,7 @@ def _head(run: StoredRun) -> dict[str, Any]:
         "environments": run.environments,
         "imitates": run.imitates,
         "when": run.when,
-        "directory": str(run.path),
+        "directory": str(run.directory),
         "resume": run.resume,
         "fault": fault,
     }
@@ -64,15 +64,10 @@ def print_heads(found: Sequence[Mapping[str, Any]], console: Console) -> None:
         }
         for head in found
     ]
-    print_rows(rows, console, RIGHT)
-    for head in found:
-        if head["fault"]:
-            print_fact("damaged", safe_text(head["fault"], 400), console, fold=False)
-        if head["resume"]:
-            print_fact("go on", safe_text(head["resume"], 400), console, fold=False)
+    print_list(rows, RIGHT, ((head["fault"], head["resume"]) for head in found), console)
 
 
-def summary(run: StoredRun) -> dict[str, Any]:
+def summary(run: StoredTraining) -> dict[str, Any]:
     """Everything `show` says, as data."""
     rows, evaluations = run.metrics(), run.evaluations()
     curves = {name: values for name in HEADLINES if (values := curve(rows, name))}
@@ -87,14 +82,14 @@ def summary(run: StoredRun) -> dict[str, Any]:
         "evaluations": [
             {"moment": report.moment, "step": report.step, **evaluation_metrics(report)} for report in evaluations
         ],
-        "doctor": line(run.path),
+        "doctor": line(run.directory),
     }
 
 
-def print_summary(run: StoredRun, console: Console) -> None:
+def print_summary(run: StoredTraining, console: Console) -> None:
     """The plan, what is not as by default, curves, checkpoints, evaluations, what the doctor says, what to do."""
     said = summary(run)
-    print_fact("run", safe_text(f"{run.name} ({run.path})", 300), console, fold=False)
+    print_fact("run", safe_text(f"{run.name} ({run.directory})", 300), console, fold=False)
     print_fact(
         "state", safe_text(f"{run.state} at step {run.step} of {run.max_steps or '?'}, {run.when}", 200), console
     )
@@ -134,9 +129,9 @@ def print_summary(run: StoredRun, console: Console) -> None:
     if said["doctor"]:
         print_fact("doctor", safe_text(said["doctor"], 400), console)
     if run.imitates is None:
-        print_fact("rollouts", f"whet view {run.path}", console, fold=False)
+        print_fact("rollouts", f"whet view {run.directory}", console, fold=False)
     if run.resume:
-        print_fact("go on", run.resume, console, fold=False)
+        print_fact("continue", run.resume, console, fold=False)
 
 
 def print_metrics(columns: Sequence[str], rows: Sequence[Mapping[str, Any]], console: Console) -> None:

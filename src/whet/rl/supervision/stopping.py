@@ -16,6 +16,7 @@ from whet.rl.learner.config import LoraConfig
 from whet.rl.monitors.protocol import Monitor, Outcome
 from whet.rl.report import write_report
 from whet.rl.storage.run_directory import RunDirectory
+from whet.runs.directory import disk_failure
 from whet.system.cancellation import cancel
 from whet.system.files import replace_directory
 from whet.system.signals import on_stopping_signals
@@ -68,9 +69,7 @@ def explain_failure(error: BaseException, directory: RunDirectory) -> str | None
     """The message for the user about a failed run; None for an error that is a fault of whet."""
     if isinstance(error, WhetError):
         return str(error)
-    if isinstance(error, OSError) and error.filename and Path(error.filename).is_relative_to(directory.path):
-        return f"cannot write {error.filename}: {error.strerror}. Make room or mend the disk, then --resume."
-    return None
+    return disk_failure(error, directory.path)
 
 
 class Exports(Protocol):
