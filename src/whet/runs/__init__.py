@@ -1,0 +1,1 @@
+"""What a run is on disk, for training, evaluations and searches alike; the rooms above add what differs."""

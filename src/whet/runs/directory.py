@@ -1,0 +1,50 @@
+"""The directory that a process writes a run into: locked from `_take` to `close`, its metadata always whole."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from whet.runs.lock import DirectoryLock
+from whet.system.files import json_line, sync_directory, write_whole
+
+METADATA = "metadata.json"
+
+
+class OwnedDirectory:
+    """`runs/<name>/`, which one process at a time writes into."""
+
+    doing: ClassVar[str]
+    """What the owner does, for the error that another process gets: "training in"."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock: DirectoryLock | None = None
+
+    def _take(self, *, resume: bool) -> None:
+        """Make the directory, or with `resume` keep the one there is, and lock it.
+
+        Raises `RunError` where another process has it, and `OSError` where it cannot be made.
+        """
+        self.path.mkdir(parents=True, exist_ok=resume)
+        self._lock = DirectoryLock(self.path, self.doing)
+
+    def close(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+
+def write_metadata(directory: Path, fields: Mapping[str, Any]) -> None:
+    """Replace `metadata.json`; it survives a loss of power."""
+    write_whole(directory / METADATA, json.dumps(json.loads(json_line(fields)), indent=2) + "\n")
+    sync_directory(directory)
+
+
+def disk_failure(error: BaseException, directory: Path) -> str | None:
+    """The message for an error of the disk while a run wrote into its directory; None for any other error."""
+    if isinstance(error, OSError) and error.filename and Path(error.filename).is_relative_to(directory):
+        return f"cannot write {error.filename}: {error.strerror}. Make room or repair the disk, then --resume."
+    return None

@@ -1,0 +1,68 @@
+"""Which process writes into a run's directory, and what that says about the state of the run.
+
+A run that was killed still says `running` in its files. The lock on its directory shows that its process is gone: the
+kernel releases it when the process ends, however it ends.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from whet.errors import RunError
+
+LOCK = ".lock"
+DIED = "died"
+ENDED = ("finished", "failed", "interrupted", DIED)
+RESUMABLE = ("failed", "interrupted", DIED)
+EvaluationState = Literal["finished", "running", "unfinished"]
+"""`unfinished`: it did not end, and no process works on it any more."""
+
+
+class DirectoryLock:
+    """Held by the one process that writes into a run's directory, whose id is in the file."""
+
+    def __init__(self, directory: Path, doing: str = "evaluating into") -> None:
+        """Take it. Raises `RunError` where another process has it; `doing` says in the message what for."""
+        # A file of its own, open for writing: network file systems lock nothing else. Opened to append: its text is
+        # the id of the other process until the lock is taken.
+        self._file = (directory / LOCK).open("a", encoding="utf-8")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._file.close()
+            raise RunError(f"{directory} is in use: another process is {doing} it. Wait for it, or stop it.") from None
+        self._file.truncate(0)
+        self._file.write(str(os.getpid()))
+        self._file.flush()
+
+    def release(self) -> None:
+        self._file.close()
+
+
+def is_locked(directory: Path) -> bool:
+    """Whether some process writes into a run's directory."""
+    try:
+        with (directory / LOCK).open("r") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
+def state_of(directory: Path, metadata: Mapping[str, Any]) -> str:
+    """The state of a training run or a search by its files; `died` where it has not ended and has no process."""
+    state = str(metadata.get("state") or "unknown")
+    return DIED if state not in ("unknown", *ENDED) and not is_locked(directory) else state
+
+
+def evaluation_state(directory: Path, metadata: Mapping[str, Any]) -> EvaluationState:
+    """The state of an evaluation; without one in its metadata (other programs write none) it has finished."""
+    if metadata.get("state", "finished") == "finished":
+        return "finished"
+    return "running" if is_locked(directory) else "unfinished"

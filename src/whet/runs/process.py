@@ -1,0 +1,71 @@
+"""Which process runs a run, and stopping it.
+
+Process ids are reused; an id together with the time at which its process began is not.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from whet.errors import RunError
+from whet.runs.lock import is_locked
+
+POLL_SECONDS = 0.1
+
+
+def began(pid: int) -> str | None:
+    """When the process with this id began, as text to compare for equality; None where there is no such process."""
+    stat = Path(f"/proc/{pid}/stat")
+    if Path("/proc/self/stat").exists():
+        try:
+            after_name = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+        return None if after_name[0] == "Z" else after_name[19]
+    listed = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return listed.stdout.strip() or None
+
+
+def this_process() -> dict[str, Any]:
+    """Fields of a status file that identify the process that writes it."""
+    pid = os.getpid()
+    return {"pid": pid, "process_began": began(pid), "host": socket.gethostname()}
+
+
+def stop_process(
+    directory: Path, status: Mapping[str, Any], *, patience: float, clock: Callable[[], float] = time.monotonic
+) -> None:
+    """Send SIGTERM to the process that runs in `directory`, once it is identified, and wait for its end.
+
+    `status` has the fields of `this_process`. Raises `RunError` where the process cannot be identified, or has not
+    ended after `patience` seconds.
+    """
+    pid, host, started = (status.get(name) for name in ("pid", "host", "process_began"))
+    if host not in (None, socket.gethostname()):
+        raise RunError(f"{directory} runs on {host}: stop it there.")
+    if not isinstance(pid, int) or started is None or began(pid) != started:
+        raise RunError(
+            f"{directory} is in use, but not by the process that its status.json names ({pid}); so none is sent a "
+            "signal. Stop the one that uses it yourself: its number is in the run's .lock file."
+        )
+    try:
+        os.kill(pid, signal.SIGTERM)
+    except ProcessLookupError:
+        pass
+    except PermissionError:
+        raise RunError(f"{directory}: process {pid} belongs to another user; stop it as that user.") from None
+    deadline = clock() + patience
+    while is_locked(directory):
+        if clock() >= deadline:
+            raise RunError(
+                f"{directory}: process {pid} was sent a stop signal {patience:.0f} s ago and still runs. It stops by "
+                f"itself; to end it now: kill -9 {pid} (what was trained since the last checkpoint is trained again)."
+            )
+        time.sleep(POLL_SECONDS)
