@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 
 import whet
-from whet.authoring.names import names_of
 from whet.authoring.review.check import check_environment
-from whet.authoring.scaffold import KINDS, TEMPLATES, init_package
+from whet.authoring.scaffold import KINDS, TEMPLATES, init_package, names_of
 from whet.errors import ConfigError
 from whet.rl.config import load_run_config
 

@@ -82,7 +82,7 @@ def test_every_option_of_a_check_reaches_the_room(monkeypatch: pytest.MonkeyPatc
 def test_a_check_prints_each_finding_with_what_to_do_and_what_was_measured(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    reviewed(monkeypatch, Finding.of("no-licence", "pyproject.toml", "there is none", "Add one."))
+    reviewed(monkeypatch, Finding.of("no-licence", "there is none", "Add one.", where="pyproject.toml"))
     assert main(["env", "check", "e"]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "warning no-licence  pyproject.toml",
@@ -97,7 +97,7 @@ def test_a_check_prints_each_finding_with_what_to_do_and_what_was_measured(
 def test_an_error_is_exit_code_one_also_for_a_program(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    reviewed(monkeypatch, Finding.of("load-fails", "", "it \x1b[31mraises"))
+    reviewed(monkeypatch, Finding.of("load-fails", "it \x1b[31mraises"))
     assert main(["env", "check", "e"]) == 1
     assert "\x1b" not in capsys.readouterr().out
     assert main(["env", "check", "e", "--json"]) == 1

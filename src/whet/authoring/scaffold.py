@@ -1,16 +1,18 @@
 """`whet env init`: write a package that runs at once, from the templates in this folder.
 
 A template is a working environment by the name `my-env`; its copy differs in the name alone. The folder appears whole
-or not at all.
+or not at all. An id is a package's name (`word-game`); module and folder have underscores for the dashes (`word_game`).
 """
 
 from __future__ import annotations
 
 import importlib.util
+import keyword
 import os
 import re
 import shlex
 import shutil
+import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,13 +21,26 @@ from typing import Literal, get_args
 
 import tomli_w
 
-from whet.authoring.names import Names, names_of
 from whet.envs.loading import LOCAL_FOLDER
 from whet.errors import ConfigError
 
 Kind = Literal["single", "multi", "tool", "sandbox", "taskset"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 TEMPLATES = Path(__file__).parent / "templates"
+_ID = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+_RESERVED = frozenset({"environments", "setup", "site", "test", "tests", "verifiers", "whet"})
+MAX_LENGTH = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The spellings of one name."""
+
+    id: str  # word-game
+    module: str  # word_game; also the folder
+    cls: str  # WordGameEnv
+
+
 _TEMPLATE = Names("my-env", "my_env", "MyEnv")
 
 
@@ -68,6 +83,30 @@ def init_package(name: str, kind: Kind = "single", parent: Path | None = None) -
     except (FileExistsError, NotADirectoryError):
         raise ConfigError(f"{parent} is not a folder, so nothing can be made in it. Give another --path.") from None
     return Scaffold(names.id, kind, folder, tuple(sorted(files)), _commands(reference, folder))
+
+
+def names_of(name: str) -> Names:
+    """The spellings of `name`, whose words dashes or underscores divide.
+
+    Raises `ConfigError` for a name that cannot be used.
+    """
+    env_id = name.replace("_", "-")
+    if not _ID.fullmatch(env_id) or len(env_id) > MAX_LENGTH:
+        proposal = "-".join(re.findall(r"[a-z0-9]+", name.lower())).lstrip("0123456789-")[:MAX_LENGTH].rstrip("-")
+        hint = f" For example: {proposal}" if _ID.fullmatch(proposal) else ""
+        raise ConfigError(
+            f"'{name}' cannot be the name of an environment: use at most {MAX_LENGTH} lower-case letters, digits and "
+            f"single dashes, with a letter first.{hint}"
+        )
+    module = env_id.replace("-", "_")
+    if keyword.iskeyword(module):
+        raise ConfigError(f"'{name}' is a word of Python's own, so no module can have that name. Choose another.")
+    if module in sys.stdlib_module_names:
+        raise ConfigError(f"'{name}' is a module of Python's standard library, which would hide it. Choose another.")
+    if module in _RESERVED:
+        raise ConfigError(f"'{name}' means something else to whet or to Python's tools. Choose another.")
+    cls = "".join(part.capitalize() for part in env_id.split("-"))
+    return Names(env_id, module, cls if cls.endswith("Env") else f"{cls}Env")
 
 
 def _reference(names: Names, folder: Path) -> str:

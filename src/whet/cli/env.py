@@ -75,8 +75,7 @@ def check(
       whet env check ./environments/word_game -n 20
       whet env check word-game -a '{"max_length": 9}' --json
     """
-    from whet.authoring.review.check import check_environment
-    from whet.authoring.review.view import print_report
+    from whet.authoring.review.check import check_environment, print_report
 
     args = json_object("--env-args", env_args)
     report = check_environment(environment, args, tasks=tasks, timeout_s=timeout, sandbox=sandbox)

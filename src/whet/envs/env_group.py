@@ -24,6 +24,7 @@ from whet.errors import ConfigError
 from whet.messages import copy_value
 from whet.rubrics.judge_rubric import JudgeRubric
 from whet.rubrics.rubric import Rubric, within_score_sem
+from whet.rubrics.rubric_group import RubricGroup
 from whet.types import RolloutInput, SamplingArgs, State
 
 ROUTE_KEY = "env_id"
@@ -265,6 +266,28 @@ class EnvGroupRubric(Rubric):
         finally:
             for state, route in zip(states, routes, strict=True):
                 state["input"]["info"] = {**_info_of(state["input"]), ROUTE_KEY: _as_value(route)}
+
+
+def environment_of(env: Environment, row: Mapping[str, Any]) -> Environment:
+    """The environment that a row or a rollout of `env` belongs to: a member of the group, where it is one."""
+    route = _as_route(_info_of(row).get(ROUTE_KEY)) if isinstance(env, EnvGroup) else []
+    for name in route:
+        if isinstance(env, EnvGroup):
+            env = env.get_env_for_name(name)
+    return env
+
+
+def rubrics_of(rubric: Rubric) -> Iterator[Rubric]:
+    """The rubrics that have the functions, of groups of rubrics and of environments too."""
+    parts: list[Rubric] = []
+    if isinstance(rubric, RubricGroup):
+        parts = list(rubric.rubrics)
+    elif isinstance(rubric, EnvGroupRubric):
+        parts = [env.rubric for env in rubric.env_map.values()]
+    for part in parts:
+        yield from rubrics_of(part)
+    if not parts:
+        yield rubric
 
 
 def member_of(row: Mapping[str, Any]) -> str:

@@ -5,15 +5,13 @@ A reward of 0 for a wrong answer and one for an answer that could not be parsed 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from whet.envs.env_group import ROUTE_KEY, EnvGroup
+from whet.envs.env_group import environment_of, rubrics_of
 from whet.envs.environment import Environment
 from whet.parsers.maybe_think_parser import MaybeThinkParser
 from whet.parsers.parser import Parser, unchanged
-from whet.rubrics.rubric import Rubric
-from whet.rubrics.rubric_group import RubricGroup
 
 
 def parse_failed(env: Environment, rollout: Mapping[str, Any]) -> bool | None:
@@ -23,7 +21,9 @@ def parse_failed(env: Environment, rollout: Mapping[str, Any]) -> bool | None:
         env: the environment of the rollout, or a group that has it.
         rollout: a state or a result row: `completion`, and `info` where a group says whose it is.
     """
-    parser = next(filter(_reads, _parsers(_own(env, rollout.get("info")))), None)
+    env = environment_of(env, rollout)
+    known = [env.parser, *(rubric.parser for rubric in rubrics_of(env.rubric))]
+    parser = next(filter(_reads, known), None)
     completion = rollout.get("completion")
     if parser is None or completion is None:
         return None
@@ -32,29 +32,6 @@ def parse_failed(env: Environment, rollout: Mapping[str, Any]) -> bool | None:
     except Exception:  # an author's own parser: one that breaks on a text has found nothing in it
         return True
     return answer is None or (isinstance(answer, str) and not answer.strip())
-
-
-def _own(env: Environment, info: Any) -> Environment:
-    """The environment that a rollout of a group belongs to."""
-    route = info.get(ROUTE_KEY) if isinstance(info, Mapping) else None
-    for name in [route] if isinstance(route, str) else route or []:
-        if isinstance(env, EnvGroup):
-            env = env.get_env_for_name(name)
-    return env
-
-
-def _parsers(env: Environment) -> Iterator[Parser]:
-    """The environment's, then those that its reward functions are given."""
-    yield env.parser
-    yield from _of_rubric(env.rubric)
-
-
-def _of_rubric(rubric: Rubric) -> Iterator[Parser]:
-    if isinstance(rubric, RubricGroup):
-        for one in rubric.rubrics:
-            yield from _of_rubric(one)
-    else:
-        yield rubric.parser
 
 
 def _reads(parser: Parser) -> bool:

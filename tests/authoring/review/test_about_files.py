@@ -7,9 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from whet.authoring.review.about_files import imported, review_imports, review_package, review_secrets, undescribed
+from whet.authoring.review.about_files import (
+    brought_by,
+    imported,
+    review_imports,
+    review_package,
+    review_secrets,
+    undescribed,
+)
 from whet.authoring.review.package import files_of, read_package
-from whet.authoring.review.reading import brought_by
 from whet.authoring.review.row_facts import compare, most_common_answer, split_facts, spread_out
 from whet.envs.loading import locate
 

@@ -106,7 +106,7 @@ def test_an_event_loop_that_stands_still_is_found() -> None:
 
 
 def test_findings_are_sorted_and_excused_ones_are_notes() -> None:
-    findings = [Finding.of(code, "", "it is so", "mend it") for code in ("duplicates", "no-licence", "secret")]
+    findings = [Finding.of(code, "it is so", "mend it") for code in ("duplicates", "no-licence", "secret")]
     told = ordered(findings, {"no-licence": "not published"})
     assert [(one.code, one.severity) for one in told] == [
         ("secret", "error"),

@@ -59,13 +59,13 @@ def review_rewards(events: Sequence[Event], again: Sequence[Event], settings: Ch
     loaded = next((event for event in events if isinstance(event, Loaded)), None)
     halted = next((event for event in events if isinstance(event, Halted)), None)
     if halted is not None:
-        yield Finding.of("unprobed", "", f"no rollout could be run here: {halted.error}", ELSEWHERE)
+        yield Finding.of("unprobed", f"no rollout could be run here: {halted.error}", ELSEWHERE)
     rolled = [event for event in events if isinstance(event, Rolled)]
     if loaded is None or not rolled:
         return
     if not any(loaded.weights.values()):
         yield Finding.of(
-            "no-reward", "", "no reward function has a weight, so every reward is 0", "Give the environment a rubric."
+            "no-reward", "no reward function has a weight, so every reward is 0", "Give the environment a rubric."
         )
         return
     scored = [one for one in rolled if one.reward is not None]
@@ -78,7 +78,7 @@ def review_rewards(events: Sequence[Event], again: Sequence[Event], settings: Ch
     yield from _times(events)
     for event in events:
         if isinstance(event, Closed) and event.error is not None:
-            yield Finding.of("teardown-fails", "", event.error, "Let @teardown handlers end well.")
+            yield Finding.of("teardown-fails", event.error, "Let @teardown handlers end well.")
 
 
 def _failures(rolled: Sequence[Rolled]) -> Iterator[Finding]:
@@ -91,23 +91,19 @@ def _failures(rolled: Sequence[Rolled]) -> Iterator[Finding]:
         if kind == ENDLESS:
             yield Finding.of(
                 "endless",
-                "",
                 f"after {MAX_TURNS} turns a rollout still went on ({probes})",
                 "Give the environment max_turns.",
             )
         elif kind in NOT_HERE:
             yield Finding.of(
-                "unprobed",
-                "",
-                f"{len(failed)} of {len(rolled)} rollouts could not be run here: {message}",
-                ELSEWHERE,
+                "unprobed", f"{len(failed)} of {len(rolled)} rollouts could not be run here: {message}", ELSEWHERE
             )
         else:
             yield Finding.of(
                 "rollout-fails",
-                probes,
                 f"{len(failed)} of {len(rolled)} rollouts failed: {message}",
                 "Whatever a model writes should end in a reward or in an answer of the environment.",
+                where=probes,
             )
 
 
@@ -117,7 +113,6 @@ def _hacks(means: dict[str, float], scale: Scale) -> Iterator[Finding]:
         if scale.verified or value > 0:
             yield Finding.of(
                 "reward-constant",
-                "",
                 f"every answer that was tried got the reward {value:g}",
                 "Make sure that the reward function reads the answer.",
             )
@@ -125,7 +120,6 @@ def _hacks(means: dict[str, float], scale: Scale) -> Iterator[Finding]:
     if not scale.verified:
         yield Finding.of(
             "right-answer",
-            "",
             "no way of stating the rows' own answers was rewarded, so it is not shown that a right answer would be",
             "Show it in the package's tests.",
         )
@@ -137,9 +131,9 @@ def _hacks(means: dict[str, float], scale: Scale) -> Iterator[Finding]:
         if share >= LEAK:
             yield Finding.of(
                 "reward-hack" if share >= HACK else "reward-leak",
-                probe,
                 f"{probe} earns {mean:.2f}; {of}",
                 "Read one answer in one format, compare it whole, and give nothing to what solves nothing.",
+                where=probe,
             )
 
 
@@ -150,9 +144,9 @@ def _range(scored: Sequence[Rolled], settings: CheckSettings) -> Iterator[Findin
         worst = max(outside, key=lambda one: max(low - (one.reward or 0.0), (one.reward or 0.0) - high))
         yield Finding.of(
             "reward-range",
-            worst.probe,
             f"{len(outside)} of {len(scored)} rewards are outside {low:g} to {high:g}, for instance {worst.reward:g}",
             "Scale the rewards, or declare [tool.whet.check] reward_range in pyproject.toml.",
+            where=worst.probe,
         )
 
 
@@ -164,18 +158,18 @@ def _differences(rolled: Sequence[Rolled], again: Sequence[Rolled]) -> Iterator[
         probes = ", ".join(list(dict.fromkeys(first.probe for first, _ in differing))[:MAX_DIFFERENCES])
         yield Finding.of(
             "turns-vary",
-            probes,
             f"in {len(differing)} of {len(pairs)} rollouts the environment said something else the second time",
             "Draw what is random from a seed in the task.",
+            where=probes,
         )
     for first, second in [pair for pair in pairs if pair[0].replies == pair[1].replies]:
         if first.reward != second.reward:
             names = [name for name, value in first.metrics.items() if value != second.metrics.get(name)]
             yield Finding.of(
                 "reward-varies",
-                ", ".join(names),
                 f"the same conversation ({first.probe}) earned {_shown(first)} and then {_shown(second)}",
                 "Make rewards depend on the conversation alone: no clock, no unseeded randomness, no order of sets.",
+                where=", ".join(names),
             )
             return
 
@@ -191,15 +185,15 @@ def _times(events: Sequence[Event]) -> Iterator[Finding]:
         usual, (worst, probe) = each[len(each) // 2][0], each[-1]
         yield Finding.of(
             "slow-rollout",
-            probe,
             f"the environment's own part of a rollout takes {usual:.1f} s, at worst {worst:.1f} s",
             "Look for work that could be done once, or in parallel.",
+            where=probe,
         )
     longest = max(batches, key=lambda batch: batch.longest_pause, default=None)
     if longest is not None and longest.longest_pause > PAUSE_S:
         yield Finding.of(
             "blocks",
-            longest.probe,
             f"the event loop stood still for {longest.longest_pause:.1f} s, and every other rollout with it",
             "Await what waits, and move long computations to a process.",
+            where=longest.probe,
         )

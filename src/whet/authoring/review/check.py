@@ -1,4 +1,4 @@
-"""`whet env check`: review a package, and say what to fix.
+"""`whet env check`: review a package, and print what to fix. What comes from the package is made harmless first.
 
 Nothing of it is read or run here, but in processes of its own (`isolation.py`): once to read its files and to see what
 importing does, and twice, with different hash seeds, to load it and to have scripted models attempt some tasks. A
@@ -9,22 +9,29 @@ reports on it, and could lie.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+from rich.text import Text
+
 from whet.authoring.review.about_rewards import mean_rewards, review_rewards
 from whet.authoring.review.about_runs import last_started, review_files, review_import, review_load, review_rows
-from whet.authoring.review.findings import Finding, Report, ordered
+from whet.authoring.review.findings import SEVERITIES, Finding, Report, Severity, ordered
 from whet.authoring.review.isolation import Ran, run
 from whet.authoring.review.observations import Batch, Closed, Event, Loaded, Read, Rolled, Rows
 from whet.authoring.review.package import project_folder
+from whet.authoring.review.probes import RIGHT
 from whet.envs.loading import Location, locate
 from whet.errors import ConfigError
+from whet.system.terminal import safe_text
 
 TASKS = 5
 TIMEOUT_S = 300.0
 HASH_SEEDS = (1, 2)
+STYLES: dict[Severity, str] = {"error": "bold red", "warning": "yellow", "note": "cyan"}
+LIMIT = 600
 
 
 def check_environment(
@@ -52,7 +59,7 @@ def check_environment(
     folder = project_folder(location.path)
     findings: list[Finding] = []
     if not sandbox:
-        findings.append(Finding.of("not-isolated", "", "the package's code ran here with your rights (--no-sandbox)"))
+        findings.append(Finding.of("not-isolated", "the package's code ran here with your rights (--no-sandbox)"))
     deadline = time.monotonic() + timeout_s
     request = {"environment": _absolute(environment, location), "args": dict(env_args or {}), "tasks": tasks}
     readable = _readable(folder, location)
@@ -108,7 +115,9 @@ def _ending(ran: Ran) -> list[Finding]:
     at = last_started(ran.events)
     where = f"at the probe '{at}'" if at else "while its rows were built"
     where = "after load_environment had failed" if failed else where
-    return [Finding.of("unfinished", at, f"the check stopped {where}: {ran.ended or 'it ended early'}", _remedy(ran))]
+    return [
+        Finding.of("unfinished", f"the check stopped {where}: {ran.ended or 'it ended early'}", _remedy(ran), where=at)
+    ]
 
 
 def _remedy(ran: Ran) -> str:
@@ -131,3 +140,43 @@ def _absolute(environment: str, location: Location) -> str:
     if location.path.suffix == ".py" and location.path.parent.name.replace("-", "_") != location.module:
         return str(location.path)
     return str(location.root if location.root.name.replace("-", "_") == location.module else location.path)
+
+
+def print_report(report: Report, console: Console | None = None) -> None:
+    """Every finding with what to do, then what was measured, then the verdict."""
+    console = console or Console(highlight=False)
+    for finding in report.findings:
+        where = f"  {safe_text(finding.where, LIMIT)}" if finding.where else ""
+        head = Text.assemble((f"{finding.severity:<8}", STYLES[finding.severity]), (finding.code, "bold"), where)
+        console.print(head, soft_wrap=True)
+        for text in (finding.message, finding.fix):
+            if text:
+                console.print(Text(f"        {safe_text(text, LIMIT)}"), soft_wrap=True)
+    for line in fact_lines(report):
+        console.print(Text(line), soft_wrap=True)
+    console.print(Text(verdict(report), style="bold"), soft_wrap=True)
+
+
+def fact_lines(report: Report) -> Iterator[str]:
+    facts = report.facts
+    if facts.get("kind"):
+        rows = f"{facts.get('train_rows', 0)} training and {facts.get('eval_rows', 0)} evaluation tasks"
+        yield f"loaded    {safe_text(facts['kind'])} with {rows} in {facts['load_seconds']:.2f} s"
+    if "rollouts" in facts:
+        each = 1000 * facts["seconds_per_rollout"]
+        yield f"tried     {facts['rollouts']} rollouts of scripted models, {each:.1f} ms each"
+        means: dict[str, float] = facts["mean_rewards"]
+        earned = sorted((item for item in means.items() if item[1]), key=lambda item: -item[1])
+        right = [item for item in earned if item[0].startswith(RIGHT)][:1]
+        shown = right + [item for item in earned if not item[0].startswith(RIGHT)]
+        text = ", ".join(f"{probe} {mean:.2f}" for probe, mean in shown)
+        yield f"rewards   {text + '; everything else 0' if text else 'all 0'}"
+
+
+def verdict(report: Report) -> str:
+    counts = ", ".join(
+        f"{count} {severity}{'' if count == 1 else 's'}"
+        for severity in SEVERITIES
+        if (count := report.count(severity)) or severity == "error"
+    )
+    return f"{safe_text(report.environment)}: {counts}"

@@ -82,7 +82,7 @@ class Finding:
     fix: str
 
     @classmethod
-    def of(cls, code: str, where: str, message: str, fix: str = "") -> Finding:
+    def of(cls, code: str, message: str, fix: str = "", *, where: str = "") -> Finding:
         """A finding with the severity of its code."""
         return cls(code, CODES[code][0], where, message, fix)
 

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -86,7 +86,11 @@ def run(
         ours.close()
         assert process.stdin is not None
         assert process.stdout is not None
-        report, printed = _Report(stream), _Printed(process.stdout)
+        report, printed = _Report(), bytearray()
+        readers = [
+            _drain(stream, report.keep),
+            _drain(process.stdout, lambda piece: printed.extend(piece[: PRINTED_BYTES - len(printed)])),
+        ]
         sent = {**request, "path": [entry for entry in sys.path if entry]}
         limits.watch(process.pid)
         reached = None
@@ -94,50 +98,34 @@ def run(
             ended = _wait(process, process.stdin, json.dumps(sent).encode(), timeout_s)
         finally:
             reached = limits.end()
-        for reader in (report, printed):
+        for reader in readers:
             reader.join(LINGER_S)
-    return Ran(tuple(report.events), bytes(printed.kept).decode(errors="replace"), reached or ended or report.problem)
+    return Ran(tuple(report.events), printed.decode(errors="replace"), reached or ended or report.problem)
 
 
-class _Drain(threading.Thread):
-    """Reads a stream of the process to its end, so that the process never blocks on a full pipe; `keep` filters it.
+def _drain(stream: IO[bytes], keep: Callable[[bytes], object]) -> threading.Thread:
+    """A thread that reads a stream of the process to its end, so that the process never blocks on a full pipe.
 
     A leftover process may hold the stream open; then the thread ends with this process.
     """
 
-    def __init__(self, stream: IO[bytes]) -> None:
-        super().__init__(daemon=True)
-        self._stream = stream
-        self.start()
+    def read() -> None:
+        with stream:
+            while piece := stream.readline(LINE_BYTES):
+                keep(piece)
 
-    def run(self) -> None:
-        with self._stream:
-            while piece := self._stream.readline(LINE_BYTES):
-                self.keep(piece)
-
-    def keep(self, piece: bytes) -> None:
-        raise NotImplementedError
+    thread = threading.Thread(target=read, daemon=True)
+    thread.start()
+    return thread
 
 
-class _Printed(_Drain):
-    """The beginning of what the process prints."""
+class _Report:
+    """The events of the process, until the first line that is none."""
 
-    def __init__(self, stream: IO[bytes]) -> None:
-        self.kept = bytearray()
-        super().__init__(stream)
-
-    def keep(self, piece: bytes) -> None:
-        self.kept += piece[: PRINTED_BYTES - len(self.kept)]
-
-
-class _Report(_Drain):
-    """Its events, until the first line that is none."""
-
-    def __init__(self, stream: IO[bytes]) -> None:
+    def __init__(self) -> None:
         self.events: list[Event] = []
         self.problem: str | None = None
         self._left = REPORT_BYTES
-        super().__init__(stream)
 
     def keep(self, piece: bytes) -> None:
         self._left -= len(piece)

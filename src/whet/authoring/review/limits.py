@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import glob
 import itertools
 import os
 import signal
@@ -104,16 +105,9 @@ def _family(pid: int) -> Iterator[int]:
     while waiting:
         one = waiting.pop(0)
         yield one
-        for thread in _listed(Path(f"/proc/{one}/task")):
+        for children in glob.glob(f"/proc/{one}/task/*/children"):
             with contextlib.suppress(OSError):
-                waiting += map(int, Path(f"/proc/{one}/task/{thread}/children").read_text().split())
-
-
-def _listed(folder: Path) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return []
+                waiting += map(int, Path(children).read_text().split())
 
 
 def _resident(pid: int) -> int:

@@ -19,14 +19,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from whet.authoring.review import row_facts
-from whet.authoring.review.about_files import undescribed
+from whet.authoring.review.about_files import read_files, undescribed
 from whet.authoring.review.observations import Argument, Closed, Halted, Imported, Loaded, Split
 from whet.authoring.review.package import read_package
-from whet.authoring.review.reading import read_files
-from whet.authoring.review.rehearsal import rehearse, rubrics_of
+from whet.authoring.review.rehearsal import rehearse
 from whet.authoring.review.side_effects import watched
 from whet.compat.alias import alias_where_needed
 from whet.config import StrictModel
+from whet.envs.env_group import rubrics_of
 from whet.envs.environment import Environment
 from whet.envs.loading import load_environment, locate
 from whet.envs.singleturn_env import SingleTurnEnv
@@ -75,7 +75,7 @@ def observe_import(environment: str, emit: Emit) -> None:
         try:
             __import__(found.module)
         except BaseException as raised:
-            error = _told(raised)
+            error = _error_text(raised)
         seconds = time.perf_counter() - began
     emit(Imported(seconds=seconds, error=error))
 
@@ -107,7 +107,7 @@ async def observe_environment(environment: str, args: dict[str, Any], tasks: int
         if rows:
             await rehearse(env, rows, tasks, emit)
     except WhetError as error:
-        emit(Halted(error=_told(error)))
+        emit(Halted(error=_error_text(error)))
     finally:
         emit(Closed(error=await _close(env)))
 
@@ -116,7 +116,7 @@ async def _close(env: Environment) -> str | None:
     try:
         await env.close()
     except Exception as error:
-        return _told(error)
+        return _error_text(error)
     return None
 
 
@@ -128,11 +128,11 @@ def _load(environment: str, args: dict[str, Any]) -> tuple[Environment | None, l
             return load_environment(environment, **args), missing, None
         except MissingKeyError as error:
             if set(error.missing) <= set(missing) or len(missing) > MAX_KEYS:
-                return None, missing, _told(error)
+                return None, missing, _error_text(error)
             missing += error.missing
             os.environ.update(dict.fromkeys(error.missing, PLACEHOLDER))
         except Exception as error:
-            return None, missing, _told(error)
+            return None, missing, _error_text(error)
 
 
 def _describe(env: Environment) -> dict[str, Any]:
@@ -189,14 +189,14 @@ def _split(build: Callable[[], Any]) -> tuple[Split | None, list[Mapping[str, An
     try:
         dataset = build()
     except Exception as error:
-        return Split(rows=0, error=_told(error)), []
+        return Split(rows=0, error=_error_text(error)), []
     if dataset is None:
         return None, []
     rows = list(dataset)
     return row_facts.split_facts(rows, time.perf_counter() - began), rows
 
 
-def _told(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     text = str(error)
     return (text if text and isinstance(error, Exception) else f"{type(error).__name__}: {text}")[:2000]
 

@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from whet.authoring.review import probes
@@ -17,12 +17,11 @@ from whet.authoring.review.observations import Batch, Rolled, Started
 from whet.authoring.review.row_facts import most_common_answer, spread_out
 from whet.clients.scripted import ScriptedClient
 from whet.config import StrictModel
-from whet.envs.env_group import ROUTE_KEY, EnvGroup
+from whet.envs.env_group import environment_of, rubrics_of
 from whet.envs.environment import Environment
 from whet.errors import ModelError
 from whet.parsers.parser import Parser
 from whet.parsers.xml_parser import XMLParser
-from whet.rubrics.rubric import Rubric
 from whet.system.files import json_line
 from whet.types import RolloutInput, RolloutOutput, State
 
@@ -44,7 +43,7 @@ async def rehearse(env: Environment, dataset: Sequence[Row], count: int, emit: E
     most_common = most_common_answer(dataset)
     answers = [str(row.get("answer") or "").strip() for row in spread_out(dataset, ANSWERS)]
     answers = list(dict.fromkeys(filter(None, answers)))
-    parsers = [_parser(_member(env, row)) for row in rows]
+    parsers = [_parser(environment_of(env, row)) for row in rows]
     right = [
         (name, place, say)
         for place, row in enumerate(rows)
@@ -54,7 +53,7 @@ async def rehearse(env: Environment, dataset: Sequence[Row], count: int, emit: E
     planned = []
     for place, row in enumerate(rows):
         form = probes.forms(parsers[place])[_best_form(earned, place)]
-        tools = _member(env, row).tool_defs or []
+        tools = environment_of(env, row).tool_defs or []
         say = probes.without_merit(row, answers, most_common, form, tools)
         planned += [(name, place, words) for name, words in say.items()]
     await _attempt(env, rows, planned, emit)
@@ -142,32 +141,8 @@ def _best_form(earned: Mapping[tuple[str, int], float], place: int) -> str:
     return best
 
 
-def _member(env: Environment, row: Row) -> Environment:
-    """The environment of a group that a row belongs to; otherwise the environment itself."""
-    info = row.get("info")
-    route = info.get(ROUTE_KEY, []) if isinstance(env, EnvGroup) and isinstance(info, Mapping) else []
-    for name in [route] if isinstance(route, str) else route:
-        assert isinstance(env, EnvGroup)
-        env = env.get_env_for_name(name)
-    return env
-
-
 def _parser(env: Environment) -> Parser:
     """The parser that says most about the form of an answer."""
     known = [env.parser, *(rubric.parser for rubric in rubrics_of(env.rubric))]
-    return next((parser for parser in known if isinstance(parser, XMLParser)), _special(known))
-
-
-def _special(known: Sequence[Parser]) -> Parser:
-    return next((parser for parser in known if type(parser) is not Parser), known[0])
-
-
-def rubrics_of(rubric: Rubric) -> Iterator[Rubric]:
-    """The rubrics that have the functions, whatever they are grouped in."""
-    parts = list(getattr(rubric, "rubrics", []))
-    parts += [env.rubric for env in getattr(rubric, "env_map", {}).values()]
-    if parts:
-        for part in parts:
-            yield from rubrics_of(part)
-    else:
-        yield rubric
+    special = [parser for parser in known if type(parser) is not Parser]
+    return next((parser for parser in special if isinstance(parser, XMLParser)), (special or known)[0])
