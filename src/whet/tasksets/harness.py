@@ -9,7 +9,7 @@ import whet
 from whet.envs.config.arguments import nearest
 from whet.errors import ConfigError
 from whet.tasksets.config import HarnessConfig
-from whet.tasksets.part import EnvPart, either
+from whet.tasksets.part import EnvPart
 from whet.tasksets.programs.command import CommandProgram, read_command
 from whet.tasksets.refs import resolve_function, resolve_ref
 from whet.tasksets.state import NOT_HERE, TaskState
@@ -67,44 +67,33 @@ class Harness(EnvPart):
 
         The other arguments, and marked methods, are those of a `Taskset`.
         """
-        read = type(self).config_type.from_config(config)
+        arguments = locals()
+        self.config = read = type(self).config_type.from_config(config)
         name = type(self).__name__
         if type(self).run is not Harness.run:
             raise ConfigError(f"{name} has a run of its own, which no rollout would go through; make it a program.")
         if read.keep_trajectory_step is not None:
             raise ConfigError(f"{name}: keep_trajectory_step is not in this version: every turn of a rollout is kept.")
         self.command: CommandProgram | None = None
-        given, of_sandbox = either(self, "program", program, read), either(self, "sandbox", sandbox, read)
+        given, of_sandbox = self._either("program", program), self._either("sandbox", sandbox)
         if isinstance(given, Mapping) and given.get("command"):
             check_keys(given, name)
             self.command = read_command(given, of_sandbox, f"{name}.program")
         else:
             refuse_sandbox(of_sandbox, name)
         self.program = read_program(given, name) if self.command is None else self.command.run
-        self.client = resolve_ref(either(self, "client", client, read), f"{name}.client")
-        self.model: str | None = either(self, "model", model, read)
+        self.client = resolve_ref(self._either("client", client), f"{name}.client")
+        self.model: str | None = self._either("model", model)
         self.sampling_args: dict[str, Any] = {**read.sampling_args, **(sampling_args or {})}
         self.system_prompt_merge = read.system_prompt_merge
-        self.max_turns = either(self, "max_turns", max_turns, read)
+        self.max_turns = self._either("max_turns", max_turns)
         if not isinstance(self.max_turns, int) or isinstance(self.max_turns, bool):
             raise ConfigError(f"{name}: max_turns is {self.max_turns!r}; it should be a whole number.")
         usual = HarnessConfig.model_fields["max_turns"].default
         self.says_max_turns = max_turns is not None or "max_turns" in read.model_fields_set or self.max_turns != usual
         self.taskset: Taskset | None = None
         self._alone: whet.Env | None = None
-        self._read(
-            read,
-            system_prompt=system_prompt,
-            user=user,
-            toolsets=toolsets,
-            stops=stops,
-            setups=setups,
-            updates=updates,
-            metrics=metrics,
-            rewards=rewards,
-            advantages=advantages,
-            cleanups=cleanups,
-        )
+        self._read(arguments)
 
     async def run(self, task: Task | Mapping[str, Any], state: TaskState | None = None) -> TaskState:
         """Attempt and score one task by itself, with this harness's client and model or those of `state`.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from whet.errors import ConfigError
@@ -14,9 +14,8 @@ from whet.tasksets.signals import (
     Function,
     Kind,
     apply_scoring,
-    listed_functions,
-    marked_functions,
     read_function,
+    read_functions,
     refuse_duplicates,
 )
 from whet.tasksets.task import system_messages
@@ -28,93 +27,75 @@ class _Attached(Protocol):
     def refresh(self) -> None: ...
 
 
-def either(part: object, field: str, given: Any, config: PartConfig) -> Any:
-    """A single value, from code or from the config. Raises `ConfigError` where both say something else."""
-    configured = getattr(config, field)
-    if given is None:
-        return configured
-    if field in config.model_fields_set and configured is not None and configured is not given and configured != given:
-        raise ConfigError(
-            f"{type(part).__name__}: code gives a {field}, so that of its config would have no effect. Leave one out."
-        )
-    return given
+def _adder(kind: Kind) -> Callable[[EnvPart, Callable[..., Any]], None]:
+    """The method that adds a function of one kind."""
+
+    def add(self: EnvPart, function: Callable[..., Any]) -> None:
+        self.own_functions[kind].append(read_function(kind, function, type(self).__name__))
+        self._refresh()
+
+    return add
 
 
 class EnvPart:
     config: PartConfig
 
-    def _read(self, config: PartConfig, *, system_prompt: Any, user: Any, toolsets: Any, **lists: Any) -> None:
-        """Take over what code gave (`lists` by the plural of their kind) and what the config adds."""
-        self.config = config
-        name = type(self).__name__
+    def _either(self, field: str, given: Any) -> Any:
+        """A single value, from code or from the config. Raises `ConfigError` where both say something else."""
+        configured = getattr(self.config, field)
+        if given is None:
+            return configured
+        if field in self.config.model_fields_set and configured is not None and configured != given:
+            raise ConfigError(
+                f"{type(self).__name__}: code gives a {field}, so that of its config would have no effect. "
+                "Leave one out."
+            )
+        return given
+
+    def _read(self, given: Mapping[str, Any]) -> None:
+        """Take over what both kinds of part have in common, from code (`given`, by argument) and from the config."""
+        config, name = self.config, type(self).__name__
         try:
-            self.system_prompt = system_messages(either(self, "system_prompt", system_prompt, config), "system_prompt")
+            self.system_prompt = system_messages(self._either("system_prompt", given["system_prompt"]), "system_prompt")
         except (TypeError, ValueError) as error:
             raise ConfigError(f"{name}: {error}.") from error
-        self.user = read_user(either(self, "user", user, config), name)
+        self.user = read_user(self._either("user", given["user"]), name)
         self.toolsets: list[Toolset] = []
         self.named_toolsets: dict[str, Toolset] = {}
         self._attached: weakref.WeakSet[Any] = weakref.WeakSet()
-        for given in (toolsets, config.toolsets):
-            self._add_toolsets(given)
-        self._functions: dict[Kind, list[Function]] = {
-            kind: [
-                *marked_functions(self, kind),
-                *listed_functions(kind, lists.get(f"{kind}s"), name),
-                *listed_functions(kind, getattr(config, f"{kind}s", None), name),
-            ]
-            for kind in KINDS
-        }
+        for toolsets in (given["toolsets"], config.toolsets):
+            self._add_toolsets(toolsets)
+        self.own_functions = read_functions(self, KINDS, given, config, name)
+        """By kind, without those of the toolsets."""
         self.signals()
-
-    def functions_of_its_own(self, kind: Kind) -> list[Function]:
-        """Those of one kind, without the ones of its toolsets."""
-        return self._functions[kind]
 
     def functions(self, kind: Kind) -> list[Function]:
         """Those of one kind, with the ones of its toolsets."""
         if kind in SIGNALS:
-            return self._functions[kind]
-        return [*self._functions[kind], *(found for toolset in self.toolsets for found in toolset.functions(kind))]
+            return self.own_functions[kind]
+        return [*self.own_functions[kind], *(found for toolset in self.toolsets for found in toolset.functions(kind))]
 
     def signals(self) -> list[Function]:
         """Rewards, metrics and advantages as `scoring` leaves them. Raises `ConfigError` where names collide."""
-        found = [function for kind in SIGNALS for function in self._functions[kind]]
+        found = [function for kind in SIGNALS for function in self.own_functions[kind]]
         refuse_duplicates(found)
         return apply_scoring(found, self.config.scoring, type(self).__name__)
 
-    def add_metric(self, function: Callable[..., Any]) -> None:
-        self._add("metric", function)
-
-    def add_reward(self, function: Callable[..., Any]) -> None:
-        self._add("reward", function)
-
-    def add_advantage(self, function: Callable[..., Any]) -> None:
-        self._add("advantage", function)
-
-    def add_stop(self, function: Callable[..., Any]) -> None:
-        self._add("stop", function)
-
-    def add_setup(self, function: Callable[..., Any]) -> None:
-        self._add("setup", function)
-
-    def add_update(self, function: Callable[..., Any]) -> None:
-        self._add("update", function)
-
-    def add_cleanup(self, function: Callable[..., Any]) -> None:
-        self._add("cleanup", function)
+    add_metric = _adder("metric")
+    add_reward = _adder("reward")
+    add_advantage = _adder("advantage")
+    add_stop = _adder("stop")
+    add_setup = _adder("setup")
+    add_update = _adder("update")
+    add_cleanup = _adder("cleanup")
 
     def add_toolset(self, toolset: Any) -> None:
         self._add_toolsets(toolset)
         self._refresh()
 
     def attach(self, env: _Attached) -> None:
-        """Have `env` told of what is added later."""
+        """Have `env` refreshed when something is added later."""
         self._attached.add(env)
-
-    def _add(self, kind: Kind, function: Any) -> None:
-        self._functions[kind].append(read_function(kind, function, type(self).__name__))
-        self._refresh()
 
     def _add_toolsets(self, given: Any) -> None:
         toolsets, named = read_toolsets(given, type(self).__name__)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from whet.calls import describe
@@ -54,6 +54,14 @@ def resolve_function(value: Any, where: str, packages: Collection[str] | None = 
         raise ConfigError(f"{where}: {value!r} is {type(found).__name__}; it should be a function.")
     function: Callable[..., Any] = found
     return function
+
+
+def listed(value: Any) -> list[Any]:
+    """The entries of a list in code or in a config; one entry may stand alone, and None is none."""
+    if value is None:
+        return []
+    alone = isinstance(value, str | Mapping) or callable(value) or not isinstance(value, Iterable)
+    return [value] if alone else list(value)
 
 
 def package_of(value: Any) -> str:

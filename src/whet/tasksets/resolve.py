@@ -46,7 +46,7 @@ class Plan:
         self.entries = entries_of(self.toolsets)
         self.mcp = mcp_tools([inner for toolset in self.toolsets for inner in toolset.flat()])
         # Of one rollout, without those of toolsets: which of these a rollout has is up to its row.
-        self.own = {kind: _of("rollout", [part.functions_of_its_own(kind) for part in parts]) for kind in KINDS}
+        self.own = {kind: _of("rollout", [part.own_functions[kind] for part in parts]) for kind in KINDS}
         self._group = {kind: _of("group", [part.functions(kind) for part in parts]) for kind in KINDS}
         self.teardowns = in_order(function for part in parts for function in part.functions("teardown"))
         self.varies_groups = type(taskset).init_group is not Taskset.init_group

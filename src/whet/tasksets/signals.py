@@ -16,8 +16,8 @@ from whet.decorators import discover_decorated
 from whet.envs.config.arguments import nearest
 from whet.errors import ConfigError
 from whet.rubrics.rubric import GROUP_PARAMETERS
-from whet.tasksets.config import SignalTuning, Stage
-from whet.tasksets.refs import resolve_function
+from whet.tasksets.config import Config, SignalTuning, Stage
+from whet.tasksets.refs import listed, resolve_function
 
 Kind = Literal["stop", "setup", "update", "metric", "reward", "advantage", "cleanup", "teardown"]
 SIGNALS: tuple[Kind, ...] = ("metric", "reward", "advantage")
@@ -43,17 +43,19 @@ class Function:
         return self.spec.name
 
 
-def marked_functions(part: object, kind: Kind) -> list[Function]:
-    """The methods of `part` that carry the mark of `kind`."""
-    return [read_function(kind, method, type(part).__name__) for method in discover_decorated(part, kind)]
+def read_functions(
+    part: object, kinds: Iterable[Kind], given: Mapping[str, Any], config: Config, where: str, owner: Any = None
+) -> dict[Kind, list[Function]]:
+    """The functions of `part` by kind: its marked methods, then those of code, then those of its config.
 
-
-def listed_functions(kind: Kind, entries: Any, where: str, owner: Any = None) -> list[Function]:
-    """The functions of a list in code or in a config; one entry may stand alone."""
-    if entries is None:
-        return []
-    alone = isinstance(entries, str | Mapping) or callable(entries) or not isinstance(entries, Iterable)
-    return [read_function(kind, entry, where, owner) for entry in ([entries] if alone else entries)]
+    Code gives them by the plural of their kind, as a config does.
+    """
+    found: dict[Kind, list[Function]] = {}
+    for kind in kinds:
+        found[kind] = [read_function(kind, method, type(part).__name__) for method in discover_decorated(part, kind)]
+        for entries in (given.get(f"{kind}s"), getattr(config, f"{kind}s", None)):
+            found[kind] += [read_function(kind, entry, where, owner) for entry in listed(entries)]
+    return found
 
 
 def read_function(kind: Kind, entry: Any, where: str, owner: Any = None) -> Function:

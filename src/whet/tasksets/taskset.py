@@ -10,7 +10,7 @@ from whet.calls import is_awaitable
 from whet.envs.data.datasets import RowDataset
 from whet.errors import DatasetError
 from whet.tasksets.config import TasksetConfig
-from whet.tasksets.part import EnvPart, either
+from whet.tasksets.part import EnvPart
 from whet.tasksets.refs import package_of, resolve_ref
 from whet.tasksets.signals import SIGNALS
 from whet.tasksets.state import TaskState
@@ -64,26 +64,15 @@ class Taskset(EnvPart):
         Methods marked `@reward`, `@metric`, `@advantage`, `@stop`, `@setup`, `@update`, `@cleanup` or `@teardown` count
         as given. Raises `ConfigError` for what does not fit together.
         """
-        read = type(self).config_type.from_config(config)
+        given = locals()
+        self.config = type(self).config_type.from_config(config)
         name = type(self).__name__
-        self.source = resolve_ref(either(self, "source", source, read), f"{name}.source")
-        self.eval_source = resolve_ref(either(self, "eval_source", eval_source, read), f"{name}.eval_source")
-        self.taskset_id = either(self, "taskset_id", taskset_id, read) or name
+        self.source = resolve_ref(self._either("source", source), f"{name}.source")
+        self.eval_source = resolve_ref(self._either("eval_source", eval_source), f"{name}.eval_source")
+        self.taskset_id = self._either("taskset_id", taskset_id) or name
         self._rows: list[dict[str, Any]] | None = None
         self._eval_rows: list[dict[str, Any]] | None = None
-        self._read(
-            read,
-            system_prompt=system_prompt,
-            user=user,
-            toolsets=toolsets,
-            stops=stops,
-            setups=setups,
-            updates=updates,
-            metrics=metrics,
-            rewards=rewards,
-            advantages=advantages,
-            cleanups=cleanups,
-        )
+        self._read(given)
 
     async def init_group(self, task: Task, num_rollouts: int) -> tuple[list[Task], list[TaskState]]:
         """The tasks and first states of a group's rollouts. Override to vary them, all by a seed they share, say."""
@@ -128,7 +117,7 @@ class Taskset(EnvPart):
     @property
     def packages(self) -> set[str]:
         """The top-level packages that this taskset is made of: its rows may name functions in these."""
-        functions = [function.function for kind in SIGNALS for function in self._functions[kind]]
+        functions = [function.function for kind in SIGNALS for function in self.own_functions[kind]]
         found = {package_of(made) for made in (type(self), self.source, self.eval_source, *functions)}
         return found - {"", "builtins", "whet"}
 

@@ -5,7 +5,7 @@ A toolset is a description; the tools of a rollout are made of it in `calling.py
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +13,8 @@ from whet.calls import CallSpec, name_of
 from whet.envs.config.arguments import nearest
 from whet.errors import ConfigError
 from whet.tasksets.config import MCPToolConfig, ToolsetConfig, given_fields
-from whet.tasksets.refs import resolve_function, resolve_ref
-from whet.tasksets.signals import Function, Kind, listed_functions, marked_functions
+from whet.tasksets.refs import listed, resolve_function, resolve_ref
+from whet.tasksets.signals import Function, Kind, read_functions
 from whet.tasksets.tools.bindings import check_bindings
 from whet.tasksets.tools.sandboxes import read_sandbox
 
@@ -73,8 +73,9 @@ class Toolset:
         *,
         packages: Collection[str] | None = None,
     ) -> None:
+        given = locals()
         self.config = ToolsetConfig.from_config(config)
-        self.tools = [_tool(tool, packages) for tool in (*_listed(tools), *_listed(self.config.tools))]
+        self.tools = [_tool(tool, packages) for tool in (*listed(tools), *listed(self.config.tools))]
         self.show = _names(show if show is not None else self.config.show, "show")
         self.hide = _names(hide if hide is not None else self.config.hide, "hide")
         if self.show is not None and self.hide is not None:
@@ -90,15 +91,7 @@ class Toolset:
             raise ConfigError(f"a toolset's scope is {scope!r}; it should be rollout, group or global.")
         self.scope = scope or ("rollout" if self.write else "global")
         self.sandbox = read_sandbox(self.config.sandbox if sandbox is None else sandbox, "a toolset's sandbox")
-        given = {"stop": stops, "setup": setups, "update": updates, "cleanup": cleanups, "teardown": teardowns}
-        self.hooks = {
-            kind: [
-                *marked_functions(self, kind),
-                *listed_functions(kind, given[kind], "toolset", self),
-                *listed_functions(kind, getattr(self.config, f"{kind}s"), "toolset", self),
-            ]
-            for kind in HOOKS
-        }
+        self.hooks = read_functions(self, HOOKS, given, self.config, "toolset", self)
         check_bindings(self.bindings, self.objects, self._targets())
 
     def flat(self) -> list[Toolset]:
@@ -123,13 +116,10 @@ def tool_name(tool: Any) -> str:
 
 def read_toolsets(value: Any, where: str) -> tuple[list[Toolset], dict[str, Toolset]]:
     """Toolsets from a list or a table; those of a table have names, by which rows may choose among them."""
-    if value is None:
-        return [], {}
     if isinstance(value, Mapping):
         named = {str(name): named_toolset(str(name), item, where) for name, item in value.items()}
         return list(named.values()), named
-    entries = [value] if isinstance(value, str | Toolset) or not isinstance(value, Iterable) else value
-    return [as_toolset(entry, where) for entry in entries], {}
+    return [as_toolset(entry, where) for entry in listed(value)], {}
 
 
 def named_toolset(name: str, value: Any, where: str) -> Toolset:
@@ -146,8 +136,8 @@ def named_toolset(name: str, value: Any, where: str) -> Toolset:
 
 def made_toolset(name: str, made: Any, where: str) -> Toolset:
     """What a function gave that was to make a toolset."""
-    entries = [made] if isinstance(made, Toolset | Mapping) or not isinstance(made, Iterable) else list(made)
-    if hasattr(made, "__await__") or made is None or len(entries) != 1:
+    entries = listed(made)
+    if hasattr(made, "__await__") or len(entries) != 1:
         raise ConfigError(
             f"{where}.toolsets.{name}: its function gave {type(made).__name__}; it should give a Toolset."
         )
@@ -174,13 +164,6 @@ def _tool(value: Any, packages: Collection[str] | None) -> Any:
     if isinstance(value, Toolset | MCPTool):
         return value
     return resolve_function(value, "toolset tools")
-
-
-def _listed(value: Any) -> list[Any]:
-    if value is None:
-        return []
-    alone = isinstance(value, str | Mapping | Toolset) or callable(value) or not isinstance(value, Iterable)
-    return [value] if alone else list(value)
 
 
 def _names(value: Any, field: str) -> tuple[str, ...] | None:
