@@ -8,9 +8,12 @@ from __future__ import annotations
 import inspect
 import os
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, get_origin
+
+from whet.errors import WhetError
 
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
@@ -81,6 +84,17 @@ async def call_all(handlers: Iterable[Callable[[], Any]]) -> None:
         for other in failures[1:]:
             failures[0].add_note(f"and then: {describe(other)}")
         raise failures[0]
+
+
+@contextmanager
+def errors_to(record: Callable[[Exception], Any]) -> Iterator[None]:
+    """Pass what is raised inside to `record`. A mistake of the user (`WhetError`) is raised."""
+    try:
+        yield
+    except WhetError:
+        raise
+    except Exception as error:
+        record(error)
 
 
 def package_of(function: Callable[..., Any]) -> str:

@@ -12,11 +12,12 @@ import logging
 import weakref
 from abc import ABC
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, final
 
-from whet.calls import CallSpec, call_all, describe, is_awaitable, resolve
+from whet.calls import CallSpec, call_all, describe, errors_to, is_awaitable, resolve
 from whet.decorators import discover_decorated
-from whet.errors import EnvError, Error, SandboxFileError, WhetError
+from whet.errors import EnvError, Error, SandboxFileError
 from whet.rollouts.limits import to_the_end
 from whet.rubrics.rubric import Rubric
 from whet.types import State
@@ -63,12 +64,12 @@ class Hooked(ABC):
             return
         object.__setattr__(state, "cleaned_up", True)
         for handler, spec in self._cleanup_handlers:
-            try:
+            with self._recording(state, spec.name):
                 await resolve(self._invoke(handler, spec, state))
-            except WhetError:
-                raise
-            except Exception as error:
-                self._record_error(state, error, spec.name)
+
+    def _recording(self, state: State, where: str) -> AbstractContextManager[None]:
+        """What is raised inside becomes the rollout's error, other than a mistake of the user."""
+        return errors_to(lambda error: self._record_error(state, error, where))
 
     def _record_error(self, state: State, error: Exception, where: str) -> None:
         """Make the rollout errored, unless it is already, or what its code did in a sandbox is at fault."""
@@ -100,6 +101,7 @@ class Hooked(ABC):
         await to_the_end(call_all([self.rubric.teardown, *(handler for handler, _ in self._teardown_handlers)]))
 
     async def _teardown(self) -> None:
+        """`close`, by its name of 0.1."""
         await self.close()
 
 

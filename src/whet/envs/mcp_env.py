@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from whet.decorators import cleanup, setup, teardown
 from whet.envs.mcp.config import MCPServerConfig, read_servers, require_mcp
 from whet.envs.mcp.connection import MCPResultError, MCPToolError, ServerLimits
-from whet.envs.mcp.content import content_of
+from whet.envs.mcp.content import content_of, tool_def_of
 from whet.envs.mcp.links import Links
 from whet.envs.tool_env import ToolEnv
 from whet.errors import ConfigError
@@ -52,8 +52,7 @@ class MCPToolWrapper:
 
     def to_tool_def(self) -> Tool:
         """Its definition for a model, as the server describes it."""
-        parameters = self.tool.input_schema or {"type": "object", "properties": {}}
-        return Tool(name=self.__name__, description=self.__doc__ or "", parameters=parameters)
+        return tool_def_of(self.tool, self.server.tool_prefix)
 
 
 class MCPEnv(ToolEnv):

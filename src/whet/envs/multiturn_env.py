@@ -152,16 +152,12 @@ class MultiTurnEnv(Environment):
         state = await self.init_state(input, client, model, sampling_args)
         rollout_begins(state)
         try:
-            if self.timeout_seconds is None:
+            async with asyncio.timeout(self.timeout_seconds) as deadline:
                 await self._take_turns(state)
-            else:
-                try:
-                    async with asyncio.timeout(self.timeout_seconds) as deadline:
-                        await self._take_turns(state)
-                except TimeoutError:
-                    if not deadline.expired():
-                        raise
-                    self.mark_timed_out(state)
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+            self.mark_timed_out(state)
         finally:
             await to_the_end(self._finish(state, client))
         return state
@@ -190,18 +186,15 @@ class MultiTurnEnv(Environment):
         timing.generation.start = timing.setup.start = time.time()
         given = state["prompt"]
         try:
-            for handler, spec in self._setup_handlers:
-                await resolve(self._invoke(handler, spec, state))
-            await resolve(self.setup_state(state))
-            if state["prompt"] is not given:
-                state["prompt"] = normalize_messages(state["prompt"], field_name="prompt")
-            wording = wording_of(self)
-            if wording is not None and wording.tools:
-                state["tool_defs"] = wording.described(state["tool_defs"])
-        except WhetError:
-            raise
-        except Exception as error:
-            self._record_error(state, error, "setup_state")
+            with self._recording(state, "setup_state"):
+                for handler, spec in self._setup_handlers:
+                    await resolve(self._invoke(handler, spec, state))
+                await resolve(self.setup_state(state))
+                if state["prompt"] is not given:
+                    state["prompt"] = normalize_messages(state["prompt"], field_name="prompt")
+                wording = wording_of(self)
+                if wording is not None and wording.tools:
+                    state["tool_defs"] = wording.described(state["tool_defs"])
         finally:
             timing.setup.end = time.time()
         while not await self._is_over(state):

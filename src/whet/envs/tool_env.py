@@ -7,7 +7,7 @@ A failing call is the model's to deal with: it gets the error as the tool's answ
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from inspect import Signature
 from typing import Any
 
@@ -35,6 +35,9 @@ _PART_TYPES = frozenset({"text", "image_url", "input_audio"})
 
 class UnknownToolError(KeyError):
     """The model called a tool that there is not."""
+
+    def __init__(self, name: str, known: Iterable[str]) -> None:
+        super().__init__(f"there is no tool '{name}'; there are: {', '.join(known) or 'none'}")
 
     def __str__(self) -> str:
         return str(self.args[0])
@@ -140,19 +143,17 @@ class ToolEnv(MultiTurnEnv):
         """Call one tool; its answer as a message: text, or a list of text and image parts as it is."""
         tool = self.tool_map.get(tool_name)
         if tool is None:
-            raise UnknownToolError(f"there is no tool '{tool_name}'; there are: {', '.join(self.tool_map) or 'none'}")
+            raise UnknownToolError(tool_name, self.tool_map)
         spread = self._spread.get(tool_name)
         result = await resolve(tool(**tool_args) if spread is None else call_spread(tool, spread, tool_args))
-        return ToolMessage(content=result if _is_content(result) else str(result), tool_call_id=tool_call_id)
+        return tool_message(result, tool_call_id)
 
     async def env_response(self, messages: Messages, state: State, **kwargs: Any) -> Messages:
         return [await self._answer(call, state, messages) for call in messages[-1].get("tool_calls") or []]
 
     async def _answer(self, call: ToolCall, state: State, messages: Messages) -> ToolMessage:
         try:
-            arguments = json.loads(call["arguments"])
-            if not isinstance(arguments, dict):
-                raise ValueError(f"the arguments should be a JSON object, not {call['arguments']:.200}")
+            arguments = read_arguments(call["arguments"])
         except (ValueError, RecursionError) as error:
             if isinstance(error, self.stop_errors):
                 raise ToolParseError(f"call of '{call['name']}': {error}") from error
@@ -192,6 +193,17 @@ def _calls(completion: Messages) -> list[ToolCall]:
     ]
 
 
-def _is_content(value: Any) -> bool:
-    """Whether a tool's result is content parts; an empty list is, as in 0.1."""
-    return isinstance(value, list) and all(isinstance(part, dict) and part.get("type") in _PART_TYPES for part in value)
+def read_arguments(text: str) -> dict[str, Any]:
+    """The arguments of a call as the model wrote them. Raises ValueError or RecursionError for what is no object."""
+    arguments = json.loads(text)
+    if not isinstance(arguments, dict):
+        raise ValueError(f"the arguments should be a JSON object, not {text:.200}")
+    return arguments
+
+
+def tool_message(result: Any, tool_call_id: str) -> ToolMessage:
+    """A tool's result for the model: content parts as they are (an empty list too, as in 0.1), else its text."""
+    is_content = isinstance(result, list) and all(
+        isinstance(part, Mapping) and part.get("type") in _PART_TYPES for part in result
+    )
+    return ToolMessage(content=result if is_content else str(result), tool_call_id=tool_call_id)

@@ -129,7 +129,10 @@ class Env(Lifecycle):
     def requires_group_rollouts(self) -> bool:
         plan = self._plan
         return (
-            super().requires_group_rollouts or self.updates_groups or plan.varies_groups or bool(plan.group("cleanup"))
+            super().requires_group_rollouts
+            or self.updates_groups
+            or plan.varies_groups
+            or bool(plan.for_groups["cleanup"])
         )
 
     @property

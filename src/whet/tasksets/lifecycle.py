@@ -6,10 +6,12 @@ was cancelled) is cleaned up at its end, and what was left waiting for its score
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from whet.calls import describe, resolve
+from whet.calls import describe, errors_to, resolve
 from whet.decorators import cleanup, teardown
 from whet.envs.multiturn_env import MultiTurnEnv
 from whet.errors import EnvError, Error, WhetError
@@ -41,12 +43,8 @@ class Lifecycle(MultiTurnEnv):
         """The updates of one rollout, once it is complete."""
         if state["is_completed"]:
             for function in self._functions("update", state):
-                try:
+                with self._recording(state, f"update '{function.name}'"):
                     await self._call(function, state)
-                except WhetError:
-                    raise
-                except Exception as error:
-                    self._record_error(state, error, f"update '{function.name}'")
 
     @cleanup(priority=-1000)
     async def clean_up_unscored(self, state: TaskState) -> None:
@@ -66,30 +64,30 @@ class Lifecycle(MultiTurnEnv):
 
     async def _clean_up(self, state: TaskState) -> None:
         for function in self._functions("cleanup", state):
-            try:
+            with self._failing(state, f"cleanup '{function.name}'"):
                 await self._call(function, state)
-            except WhetError:
-                raise
-            except Exception as error:
-                self._fail(state, error, f"cleanup '{function.name}'")
         tools, state.tools_now, state.session = state.tools_now, None, None
         if tools is not None:
             rollout = tools.scopes.keys["rollout"]
-            try:
+            with self._failing(state, "closing the objects of its tools"):
                 if self._plan.mcp is not None:
                     await self._plan.mcp.close_own(rollout)
                 await self._objects.release(rollout)
-            except Exception as error:
-                self._fail(state, error, "closing the objects of its tools")
 
-    def _fail(self, state: State, error: Exception, where: str) -> None:
-        """Make a rollout errored that may have been scored already."""
-        self._record_error(state, error, where)
-        state["reward"] = state["advantage"] = None
+    @contextmanager
+    def _failing(self, state: State, where: str) -> Iterator[None]:
+        """Like `_recording`, for a rollout that may have been scored already."""
+
+        def fail(error: Exception) -> None:
+            self._record_error(state, error, where)
+            state["reward"] = state["advantage"] = None
+
+        with errors_to(fail):
+            yield
 
     @property
     def updates_groups(self) -> bool:
-        return bool(self._plan.group("update"))
+        return bool(self._plan.for_groups["update"])
 
     async def update_group(self, states: Sequence[State]) -> None:
         await self._call_for_group("update", states)
@@ -97,10 +95,8 @@ class Lifecycle(MultiTurnEnv):
     async def clean_up_group(self, states: Sequence[State]) -> None:
         await self._call_for_group("cleanup", states)
         for key in {state["runtime"].get(GROUP) for state in states if isinstance(state, TaskState)} - {None}:
-            try:
+            with errors_to(partial(mark_unscored, states, "closing the objects of its tools")):
                 await self._objects.release(f"group {key}")
-            except Exception as error:
-                mark_unscored(states, "closing the objects of its tools", error)
 
     @teardown
     async def close_parts(self) -> None:
@@ -148,11 +144,7 @@ class Lifecycle(MultiTurnEnv):
     async def _call_for_group(self, kind: Kind, states: Sequence[State]) -> None:
         if not states:
             return
-        for function in self._plan.group(kind):
+        for function in self._plan.for_groups[kind]:
             offered = {"tasks": [state["task"] for state in states], "states": list(states)}
-            try:
+            with errors_to(partial(mark_unscored, states, f"{kind} '{function.name}'")):
                 await resolve(function.function(**function.spec.select(offered)))
-            except WhetError:
-                raise
-            except Exception as error:
-                mark_unscored(states, f"{kind} '{function.name}'", error)

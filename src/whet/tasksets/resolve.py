@@ -13,7 +13,7 @@ from whet.calls import CallSpec, resolve
 from whet.errors import ConfigError
 from whet.tasksets.harness import Harness
 from whet.tasksets.refs import resolve_function, resolve_ref
-from whet.tasksets.signals import KINDS, Function, Kind, in_order, refuse_duplicates
+from whet.tasksets.signals import KINDS, Function, in_order, refuse_duplicates
 from whet.tasksets.state import NOT_HERE, TaskState
 from whet.tasksets.task import Task
 from whet.tasksets.taskset import Taskset
@@ -47,7 +47,7 @@ class Plan:
         self.mcp = mcp_tools([inner for toolset in self.toolsets for inner in toolset.flat()])
         # Of one rollout, without those of toolsets: which of these a rollout has is up to its row.
         self.own = {kind: _of("rollout", [part.own_functions[kind] for part in parts]) for kind in KINDS}
-        self._group = {kind: _of("group", [part.functions(kind) for part in parts]) for kind in KINDS}
+        self.for_groups = {kind: _of("group", [part.functions(kind) for part in parts]) for kind in KINDS}
         self.teardowns = in_order(function for part in parts for function in part.functions("teardown"))
         self.varies_groups = type(taskset).init_group is not Taskset.init_group
         owners: list[Any] = [*(inner for toolset in self.toolsets for inner in toolset.flat()), *users]
@@ -57,10 +57,6 @@ class Plan:
     @property
     def shows_tools(self) -> bool:
         return self.mcp is not None or any(entry.shown for entry in self.entries.values())
-
-    def group(self, kind: Kind) -> list[Function]:
-        """The functions of one kind that are for whole groups, in order."""
-        return self._group[kind]
 
     def system_prompt(self, task: Mapping[str, Any]) -> list[dict[str, Any]]:
         """The system messages of a task: of harness, taskset and task, the one that has any, or as the harness says."""

@@ -9,10 +9,11 @@ This is the order of 0.1.14, but for the advantage, which is computed once and l
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from whet.calls import resolve
-from whet.errors import ConfigError, RewardError, WhetError
+from whet.calls import errors_to, resolve
+from whet.errors import ConfigError, RewardError
 from whet.rubrics.rubric import Rubric, assign_advantages, mark_unscored, set_advantages, within_score_sem
 from whet.rubrics.rubric_group import RubricGroup
 from whet.tasksets.lifecycle import Lifecycle
@@ -38,9 +39,7 @@ class SignalRubric(Rubric):
         self.of_groups = {signal.function for signal in ordered if signal.stage == "group"}
 
     async def add_scores(self, states: list[State]) -> None:
-        for state in states:
-            state["reward"] = None if state.get("error") is not None else 0.0
-            state["metrics"] = {}
+        await self.dummy_score_group(states)  # what the scores are added to
         await self._score(states, groups=False)
         for state in states:
             await self.env.clean_up(state)
@@ -52,8 +51,7 @@ class SignalRubric(Rubric):
 
     async def score_alone(self, state: State) -> None:
         """Reward and metrics of a rollout that has no group; what scores groups does not run."""
-        state["reward"] = None if state.get("error") is not None else 0.0
-        state["metrics"] = {}
+        await self.dummy_score_rollout(state)
         await self._score([state], groups=False)
         await self.cleanup(state)
         if state.get("error") is not None:
@@ -122,13 +120,9 @@ class EnvRubric(RubricGroup):
     async def _own_advantages(self, advantage: Function, states: list[State]) -> None:
         if not states:
             return
-        try:
+        with errors_to(partial(mark_unscored, states, f"advantage '{advantage.name}'")):
             values = await resolve(advantage.function(**advantage.spec.select(self.signals._group_objects(states))))
             set_advantages(states, _numbers(values, advantage.name, len(states)))
-        except WhetError:
-            raise
-        except Exception as error:
-            mark_unscored(states, f"advantage '{advantage.name}'", error)
 
 
 def use_reference_answers(rubric: Rubric) -> None:

@@ -5,11 +5,11 @@ Everything in a task is JSON. What a rollout finds out belongs into its state.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+import functools
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, Self
 
-from whet.envs.data.datasets import Row, RowDataset
+from whet.envs.data.datasets import Row, RowDataset, read_info
 from whet.errors import DatasetError
 from whet.messages import copy_value, normalize_messages
 from whet.types import SystemMessage, UserMessage
@@ -36,6 +36,18 @@ class _FrozenList(list[Any]):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> list[Any]:
         return [copy_value(value) for value in self]
+
+
+def _unless_frozen(method: Any) -> Any:
+    """A method of dict, which a frozen task refuses."""
+
+    @functools.wraps(method)
+    def checked(self: Task, *args: Any, **fields: Any) -> Any:
+        if getattr(self, "_frozen", False):
+            _refuse()
+        return method(self, *args, **fields)
+
+    return checked
 
 
 class Task(dict[str, Any]):
@@ -73,45 +85,17 @@ class Task(dict[str, Any]):
         self._frozen = True
         return self
 
-    def __setitem__(self, key: str, value: Any) -> None:
-        self._check()
-        super().__setitem__(key, value)
-
-    def __delitem__(self, key: str) -> None:
-        self._check()
-        super().__delitem__(key)
-
-    def update(self, *args: Any, **fields: Any) -> None:
-        self._check()
-        super().update(*args, **fields)
-
-    def setdefault(self, key: str, default: Any = None) -> Any:
-        self._check()
-        return super().setdefault(key, default)
-
-    def pop(self, key: str, *default: Any) -> Any:
-        self._check()
-        return super().pop(key, *default)
-
-    def popitem(self) -> tuple[str, Any]:
-        self._check()
-        return super().popitem()
-
-    def clear(self) -> None:
-        self._check()
-        super().clear()
-
-    def __ior__(self, other: Any) -> Self:  # type: ignore[override,misc]
-        self._check()
-        super().update(other)
-        return self
+    __setitem__ = _unless_frozen(dict.__setitem__)
+    __delitem__ = _unless_frozen(dict.__delitem__)
+    __ior__ = _unless_frozen(dict.__ior__)
+    update = _unless_frozen(dict.update)
+    setdefault = _unless_frozen(dict.setdefault)
+    pop = _unless_frozen(dict.pop)
+    popitem = _unless_frozen(dict.popitem)
+    clear = _unless_frozen(dict.clear)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Task:
         return self if self._frozen else Task(self)
-
-    def _check(self) -> None:
-        if getattr(self, "_frozen", False):
-            _refuse()
 
 
 def user_prompt(value: Any) -> list[dict[str, Any]]:
@@ -144,27 +128,17 @@ def task_of(row: Mapping[str, Any], taskset_id: str, index: int | None = None) -
     return task.freeze()
 
 
-def dataset_of(rows: Iterable[Any], taskset_id: str, name: str, *, prompts_required: bool) -> RowDataset:
+def dataset_of(rows: Sequence[Any], taskset_id: str, name: str, *, prompts_required: bool) -> RowDataset:
     """The dataset that an `Environment` attempts: each row with its task.
 
     Raises `DatasetError` that names the first row that is no task, and why.
     """
-    found = rows_of(rows)
-    return RowDataset(
-        _dataset_row(row, index, taskset_id, f"row {index} of the {name}", prompts_required)
-        for index, row in enumerate(found)
-    )
-
-
-def rows_of(source: Any) -> Sequence[Any]:
-    if isinstance(source, str | Mapping) or not isinstance(source, Iterable):
-        raise DatasetError(
-            f"the source of a taskset gave {type(source).__name__}; it should give dicts, one for each task."
-        )
-    rows = list(source)
     if not rows:
         raise DatasetError("the source of a taskset gave no rows.")
-    return rows
+    return RowDataset(
+        _dataset_row(row, index, taskset_id, f"row {index} of the {name}", prompts_required)
+        for index, row in enumerate(rows)
+    )
 
 
 def _dataset_row(row: Any, index: int, taskset_id: str, where: str, prompts_required: bool) -> Row:
@@ -179,7 +153,7 @@ def _dataset_row(row: Any, index: int, taskset_id: str, where: str, prompts_requ
             f"{where} has neither 'prompt' nor 'question' (its columns: {', '.join(row) or 'none'}). "
             "Give each row a 'question' (text) or a 'prompt' (messages)."
         )
-    info = _info(task.get("info"), where)
+    info = {key: copy_value(item) for key, item in read_info(task.get("info"), where).items()}
     given = task["example_id"]
     numbered = {"example_id": given} if type(given) is int else {"example_id": index, "src_id": given}
     prompt = normalize_messages(copy_value(task.get("prompt", [])), field_name="prompt")
@@ -187,17 +161,6 @@ def _dataset_row(row: Any, index: int, taskset_id: str, where: str, prompts_requ
     if isinstance(task.get("answer"), str):
         dataset_row["answer"] = task["answer"]
     return dataset_row
-
-
-def _info(value: Any, where: str) -> dict[str, Any]:
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except ValueError as error:
-            raise DatasetError(f"{where}: 'info' is a string that is not JSON ({error}).") from error
-    if value is not None and not isinstance(value, Mapping):
-        raise DatasetError(f"{where}: 'info' is {type(value).__name__}; it should be a dict, or a JSON object as text.")
-    return {key: copy_value(item) for key, item in (value or {}).items()}
 
 
 def _freeze(value: Any, where: str) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
 from whet.calls import is_awaitable
@@ -131,7 +131,7 @@ class Taskset(EnvPart):
         found = source() if callable(source) else source
         if is_awaitable(found):
             raise DatasetError(f"the {name} of {type(self).__name__} is async; it should be a plain function.")
-        if found is None or isinstance(found, str | Mapping):
+        if isinstance(found, str | Mapping) or not isinstance(found, Iterable):
             raise DatasetError(
                 f"the {name} of {type(self).__name__} gave {type(found).__name__}; it should give dicts, one per task."
             )

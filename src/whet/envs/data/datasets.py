@@ -132,15 +132,20 @@ def _with_prompt(row: Row, index: int, opening: Messages, name: str) -> Row:
         row["prompt"] = [*copy_value(opening), UserMessage(question)]
     else:
         row["prompt"] = _given_prompt(prompt, where, opening)
-    info = row.get("info")
-    if isinstance(info, str):
-        try:
-            info = json.loads(info)
-        except json.JSONDecodeError as error:
-            raise DatasetError(f"{where}: 'info' is a string that is not JSON ({error}).") from error
-    if info is not None and not isinstance(info, Mapping):
-        raise DatasetError(f"{where}: 'info' is {type(info).__name__}; it should be a dict, or a JSON object as text.")
+    read_info(row.get("info"), where)
     return row
+
+
+def read_info(value: Any, where: str) -> Mapping[str, Any]:
+    """`info` of a row, empty where there is none. Raises `DatasetError` for what is neither a dict nor JSON of one."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError as error:
+            raise DatasetError(f"{where}: 'info' is a string that is not JSON ({error}).") from error
+    if value is not None and not isinstance(value, Mapping):
+        raise DatasetError(f"{where}: 'info' is {type(value).__name__}; it should be a dict, or a JSON object as text.")
+    return value or {}
 
 
 def _given_prompt(prompt: Any, where: str, opening: Messages) -> Messages:

@@ -8,8 +8,11 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from whet.types import Tool
+
 if TYPE_CHECKING:
     from mcp.types import CallToolResult, ContentBlock
+    from mcp.types import Tool as ServerTool
 
 NOTHING = "No result returned from tool"
 MAX_IMAGE_BYTES = 20_000_000  # of base64, all images of a result together
@@ -29,6 +32,12 @@ def content_of(result: CallToolResult, max_chars: int) -> str | list[dict[str, A
     if all(part["type"] == "text" for part in parts):
         return "\n".join(part["text"] for part in parts) if parts else NOTHING
     return parts
+
+
+def tool_def_of(tool: ServerTool, prefix: str = "") -> Tool:
+    """A server's tool for a model, as the server describes it."""
+    parameters = tool.input_schema or {"type": "object", "properties": {}}
+    return Tool(name=prefix + tool.name, description=tool.description or "", parameters=parameters)
 
 
 def text_of(result: CallToolResult, max_chars: int) -> str:

@@ -6,13 +6,12 @@ A failing call is the model's to deal with: it gets the error as the tool's answ
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from whet.calls import CallSpec, resolve
-from whet.envs.tool_env import UnknownToolError
+from whet.envs.tool_env import UnknownToolError, read_arguments, tool_message
 from whet.envs.tool_schemas import tool_from_function
 from whet.errors import ConfigError, InfraError, SandboxFileError, WhetError
 from whet.tasksets.task import Task
@@ -92,22 +91,16 @@ def _entry(tool: Callable[..., Any], toolset: Toolset, shown: bool) -> ToolEntry
     return ToolEntry(tool, toolset, definition, bound, framework, shown)
 
 
+@dataclass(frozen=True, slots=True)
 class RolloutTools:
     """The tools that one rollout has, `shown` to its model or not."""
 
-    def __init__(
-        self,
-        entries: Mapping[str, ToolEntry],
-        shown: Iterable[str],
-        toolsets: Sequence[Toolset],
-        task: Task,
-        state: State,
-        scopes: Scopes,
-    ) -> None:
-        self.entries = entries
-        self.shown = list(shown)
-        self.toolsets = toolsets
-        self.task, self.state, self.scopes = task, state, scopes
+    entries: Mapping[str, ToolEntry]
+    shown: Sequence[str]
+    toolsets: Sequence[Toolset]
+    task: Task
+    state: State
+    scopes: Scopes
 
     @property
     def definitions(self) -> list[Tool]:
@@ -116,10 +109,7 @@ class RolloutTools:
     async def answer(self, call: ToolCall) -> ToolMessage:
         """What a call by the model brings: the result, or the error as text."""
         try:
-            arguments = json.loads(call["arguments"] or "{}")
-            if not isinstance(arguments, dict):
-                raise ValueError(f"the arguments should be a JSON object, not {call['arguments']:.200}")
-            result = await self.call(call["name"], arguments)
+            result = await self.call(call["name"], read_arguments(call["arguments"] or "{}"))
         except SandboxFileError as error:
             result = str(error)
         except (WhetError, InfraError):  # not the tool's answer: what should have run it is gone
@@ -127,13 +117,13 @@ class RolloutTools:
         # SystemExit too: a tool that parses options leaves that way over what a model wrote.
         except (Exception, SystemExit) as error:
             result = str(error) if isinstance(error, Exception) else f"SystemExit: {error}"
-        return ToolMessage(content=result if _is_content(result) else str(result), tool_call_id=call["id"])
+        return tool_message(result, call["id"])
 
     async def call(self, name: str, arguments: Mapping[str, Any], *, also_hidden: bool = False) -> Any:
         """Call a tool with what the model gave; what it gave for a hidden argument is dropped."""
         known = self.entries if also_hidden else self.shown
         if name not in known:
-            raise UnknownToolError(f"there is no tool '{name}'; there are: {', '.join(known) or 'none'}")
+            raise UnknownToolError(name, known)
         entry = self.entries[name]
         given = {key: value for key, value in arguments.items() if key not in entry.hidden}
         offered = {"task": self.task, "state": self.state}
@@ -195,9 +185,3 @@ class Scopes:
         brought = any(owner is one for one in self._brought)
         key = self.keys["rollout"] if brought else self.keys.get(owner.scope, "global")
         return await self.objects.get(key, owner, name)
-
-
-def _is_content(value: Any) -> bool:
-    return isinstance(value, list) and all(
-        isinstance(part, Mapping) and part.get("type") in ("text", "image_url") for part in value
-    )

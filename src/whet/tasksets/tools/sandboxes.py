@@ -96,13 +96,7 @@ class SandboxOwner:
         return CreateSandboxRequest(
             name=self._name,
             docker_image=config.image if "image" in config.model_fields_set else None,
-            start_command=config.start_command,
-            cpu_cores=config.cpu_cores,
-            memory_gb=config.memory_gb,
-            disk_size_gb=config.disk_size_gb,
-            gpu_count=config.gpu_count,
-            timeout_minutes=config.timeout_minutes,
-            network=config.network,
+            **config.model_dump(include=set(CreateSandboxRequest.model_fields)),
         )
 
     async def make(self, origin: str | None = None) -> ToolSandbox:

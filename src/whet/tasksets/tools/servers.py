@@ -6,15 +6,14 @@ all and lives as long as the environment.
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from whet.envs.mcp.config import MCPServerConfig, read_servers
+from whet.envs.mcp.config import MCPServerConfig, read_servers, require_mcp
 from whet.envs.mcp.connection import ServerLimits
-from whet.envs.mcp.content import content_of
+from whet.envs.mcp.content import content_of, tool_def_of
 from whet.envs.mcp.links import Links
-from whet.errors import ConfigError, MissingExtraError
+from whet.errors import ConfigError
 from whet.tasksets.tools.toolset import MCPTool, Toolset
 from whet.types import Tool
 
@@ -29,8 +28,7 @@ class MCPTools:
 
     def __init__(self, toolsets: Sequence[Toolset]) -> None:
         """Raises `ConfigError` for servers that make no sense, and `MissingExtraError` without the `mcp` package."""
-        if importlib.util.find_spec("mcp") is None:
-            raise MissingExtraError("An MCP server in a toolset", "mcp")
+        require_mcp("An MCP server in a toolset")
         self._names: dict[int, str] = {}
         configs: list[dict[str, Any]] = []
         for toolset in toolsets:
@@ -41,7 +39,7 @@ class MCPTools:
                             f"the MCP server '{server.command}' is of a group; let it be of all or of one."
                         )
                     name = self._names[id(server)] = f"{server.command} ({len(configs) + 1})"
-                    configs.append(_config(server, name, per_rollout=toolset.scope == "rollout"))
+                    configs.append({**vars(server), "name": name, "per_rollout": toolset.scope == "rollout"})
         self._tools: dict[str, list[ServerTool]] = {}
         self._links = Links(read_servers(configs), LIMITS, self._adopt)
 
@@ -62,7 +60,7 @@ class MCPTools:
     def tools_of(self, server: MCPTool, rollout: str) -> list[tuple[Tool, Callable[..., Any]]]:
         """What a server that is open offers: descriptions, and functions that call it."""
         name = self._names[id(server)]
-        return [(_described(tool), self._caller(name, tool.name, rollout)) for tool in self._tools.get(name, [])]
+        return [(tool_def_of(tool), self._caller(name, tool.name, rollout)) for tool in self._tools.get(name, [])]
 
     async def close_own(self, rollout: str) -> None:
         """End the servers that were this rollout's alone."""
@@ -80,19 +78,3 @@ class MCPTools:
             return content_of(result, LIMITS.result_chars)
 
         return call
-
-
-def _config(server: MCPTool, name: str, *, per_rollout: bool) -> dict[str, Any]:
-    return {
-        "name": name,
-        "command": server.command,
-        "args": server.args,
-        "env": dict(server.env or {}),
-        "cwd": server.cwd,
-        "per_rollout": per_rollout,
-    }
-
-
-def _described(tool: ServerTool) -> Tool:
-    parameters = tool.input_schema or {"type": "object", "properties": {}}
-    return Tool(name=tool.name, description=tool.description or "", parameters=parameters)
