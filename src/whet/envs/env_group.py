@@ -133,25 +133,10 @@ class EnvGroup(Environment):
                     if isinstance(env, EnvGroup) or hasattr(env, key):
                         env.set_kwargs(**{key: value})
 
-    def set_concurrency(self, concurrency: int) -> None:
-        super().set_concurrency(concurrency)
+    def _set(self, setting: str, value: Any) -> None:
+        super()._set(setting, value)
         for env in self.envs:
-            env.set_concurrency(concurrency)
-
-    def set_max_seq_len(self, max_seq_len: int | None) -> None:
-        super().set_max_seq_len(max_seq_len)
-        for env in self.envs:
-            env.set_max_seq_len(max_seq_len)
-
-    def set_score_rollouts(self, score_rollouts: bool) -> None:
-        super().set_score_rollouts(score_rollouts)
-        for env in self.envs:
-            env.set_score_rollouts(score_rollouts)
-
-    def set_max_total_completion_tokens(self, max_total_completion_tokens: int) -> None:
-        super().set_max_total_completion_tokens(max_total_completion_tokens)
-        for env in self.envs:
-            env.set_max_total_completion_tokens(max_total_completion_tokens)
+            getattr(env, f"set_{setting}")(value)
 
     @teardown
     async def close_envs(self) -> None:

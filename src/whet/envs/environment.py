@@ -212,7 +212,7 @@ class Environment(Worded, Running):
                 f"example {state.get('example_id', 0)} has an empty prompt, and {self._label()} has put nothing into "
                 "it. Give the row a prompt or a question, or fill state['prompt'] in setup_state."
             )
-        tools = state["tool_defs"] if tool_defs is None else tool_defs
+        tools = self._tools_of_turn(state) if tool_defs is None else tool_defs
         try:
             response: Response = await (client or state["client"]).get_response(
                 prompt=prompt,
@@ -227,6 +227,11 @@ class Environment(Worded, Running):
             raise ModelError(describe(error)) from error
         state["usage"].add_response(response)
         return response
+
+    def _tools_of_turn(self, state: State) -> list[Tool] | None:
+        """The tools that the model may call in the next turn."""
+        tools: list[Tool] | None = state["tool_defs"]
+        return tools
 
     def increment_state_usage(self, state: State, input_tokens: float = 0, output_tokens: float = 0) -> None:
         """Count tokens that the environment itself had a model use."""
@@ -260,19 +265,23 @@ class Environment(Worded, Running):
 
     def set_concurrency(self, concurrency: int) -> None:
         """How many rollouts will run at once: `self.concurrency`, for an environment that sizes a pool by it."""
-        self.concurrency = concurrency
+        self._set("concurrency", concurrency)
 
     def set_max_seq_len(self, max_seq_len: int | None) -> None:
         """Cut a turn off where prompt and completion together have this many tokens; None = no limit."""
-        self.max_seq_len = max_seq_len
+        self._set("max_seq_len", max_seq_len)
 
     def set_score_rollouts(self, score_rollouts: bool) -> None:
         """False gives every rollout reward 0 without running the rubric."""
-        self.score_rollouts = score_rollouts
+        self._set("score_rollouts", score_rollouts)
 
     def set_max_total_completion_tokens(self, max_total_completion_tokens: int) -> None:
         """End a rollout once its model has written this many tokens; -1 = no limit."""
-        self.max_total_completion_tokens = max_total_completion_tokens
+        self._set("max_total_completion_tokens", max_total_completion_tokens)
+
+    def _set(self, setting: str, value: Any) -> None:
+        """What the `set_...` methods do."""
+        setattr(self, setting, value)
 
     def _label(self) -> str:
         return f"environment '{self.env_id}'" if self.env_id else type(self).__name__

@@ -19,21 +19,10 @@ from whet.types import Messages, State
 
 
 class StatefulToolEnv(ToolEnv):
-    """Tools with arguments that the model does not see and the environment fills in."""
+    """Tools with arguments that the model does not see and the environment fills in.
 
-    def __init__(
-        self,
-        tools: Sequence[Callable[..., Any]] | None = None,
-        max_turns: int = 10,
-        error_formatter: Callable[[Exception], str] = str,
-        stop_errors: Sequence[type[Exception]] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        """Make an environment; the arguments are those of `ToolEnv`. Tools with hidden arguments come by `add_tool`."""
-        self.skipped_args: dict[str, list[str]] = {}
-        super().__init__(
-            tools=tools, max_turns=max_turns, error_formatter=error_formatter, stop_errors=stop_errors, **kwargs
-        )
+    They come by `add_tool`; the arguments of the constructor are those of `ToolEnv`.
+    """
 
     def add_tool(self, tool: Callable[..., Any], args_to_skip: Sequence[str] = ()) -> None:
         """Add a tool, without showing the model its arguments `args_to_skip`."""
@@ -43,13 +32,8 @@ class StatefulToolEnv(ToolEnv):
             for skipped in args_to_skip:
                 if skipped not in parameters:
                     raise ConfigError(f"tool '{name}' has no argument '{skipped}'.{nearest(skipped, parameters)}")
-        self.tool_defs = [*(self.tool_defs or []), self._learn(tool, hidden=args_to_skip)]
+        self._offer(tool, args_to_skip)
         self.skipped_args[name] = list(args_to_skip)
-        self.tool_monitor_rubric.add_tool_metric(name)
-
-    def remove_tool(self, tool: Callable[..., Any]) -> None:
-        super().remove_tool(tool)
-        self.skipped_args.pop(name_of(tool), None)
 
     @abstractmethod
     def update_tool_args(

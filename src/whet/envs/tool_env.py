@@ -7,7 +7,7 @@ A failing call is the model's to deal with: it gets the error as the tool's answ
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from inspect import Signature
 from typing import Any
 
@@ -99,18 +99,24 @@ class ToolEnv(MultiTurnEnv):
         self.error_formatter = error_formatter
         self.stop_errors = tuple(stop_errors or ())
         self.tool_map: dict[str, Callable[..., Any]] = {}
+        self.skipped_args: dict[str, list[str]] = {}
+        """By tool, the arguments that a model does not see."""
         self._spread: dict[str, Signature] = {}
-        tool_defs = [self._learn(tool) for tool in tools or []]
+        tool_defs = [self._register(tool) for tool in tools or []]
         super().__init__(tool_defs=tool_defs, max_turns=max_turns, **kwargs)
         self.tool_monitor_rubric = ToolMonitorRubric(list(self.tool_map))
         self.add_rubric(self.tool_monitor_rubric)
 
     def add_tool(self, tool: Callable[..., Any]) -> None:
-        self.tool_defs = [*(self.tool_defs or []), self._learn(tool)]
+        self._offer(tool)
+
+    def _offer(self, tool: Callable[..., Any], hidden: Sequence[str] = ()) -> None:
+        """Add a tool to those that there are, without showing the model its `hidden` arguments."""
+        self.tool_defs = [*(self.tool_defs or []), self._register(tool, hidden)]
         self.tool_monitor_rubric.add_tool_metric(name_of(tool))
 
-    def _learn(self, tool: Callable[..., Any], hidden: Collection[str] = ()) -> Tool:
-        """Add the tool; returns its definition for the model."""
+    def _register(self, tool: Callable[..., Any], hidden: Sequence[str] = ()) -> Tool:
+        """Make the tool callable; returns its definition for the model."""
         name = name_of(tool)
         if name in self.tool_map:
             raise ConfigError(f"{type(self).__name__} has two tools called '{name}'; give each a name of its own.")
@@ -128,6 +134,7 @@ class ToolEnv(MultiTurnEnv):
         self.tool_defs = [tool_def for tool_def in self.tool_defs or [] if tool_def["name"] != name]
         self.tool_map.pop(name)
         self._spread.pop(name, None)
+        self.skipped_args.pop(name, None)
         self.tool_monitor_rubric.remove_tool_metric(name)
 
     @stop

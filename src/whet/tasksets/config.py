@@ -65,19 +65,24 @@ class SignalTuning(StrictModel):
     skip: bool = Field(False, description="Leave it out.")
 
 
-class PartConfig(Config):
+class HooksConfig(Config):
+    """Functions that tasksets, harnesses and toolsets have."""
+
+    stops: Any = Field(None, description="Functions that end a rollout by returning true.")
+    setups: Any = Field(None, description="Functions that prepare a rollout before its first turn.")
+    updates: Any = Field(None, description="Functions that change a state before it is scored.")
+    cleanups: Any = Field(None, description="Functions that run after a rollout, or after a group, was scored.")
+
+
+class PartConfig(HooksConfig):
     """What a taskset and a harness have in common. Lists add to code's; a single value is given in one place."""
 
     system_prompt: Any = Field(None, description="Text, or system messages, before every prompt.")
     user: Any = Field(None, description="Function that answers for the user where the model calls no tool.")
     toolsets: Any = Field(None, description="Tools: a list, or a table of named toolsets.")
-    stops: Any = Field(None, description="Functions that end a rollout by returning true.")
-    setups: Any = Field(None, description="Functions that prepare a rollout before its first turn.")
-    updates: Any = Field(None, description="Functions that change a state before it is scored.")
     metrics: Any = Field(None, description="Functions whose values are recorded.")
     rewards: Any = Field(None, description="Functions whose weighted values are added up to the reward.")
     advantages: Any = Field(None, description="Function that sets the advantages of a group.")
-    cleanups: Any = Field(None, description="Functions that run after a rollout, or after a group, was scored.")
     scoring: dict[str, SignalTuning] = Field(
         default_factory=dict, description="Changes of weight, priority or stage, by name of the function."
     )
@@ -135,7 +140,7 @@ class HarnessConfig(PartConfig):
     keep_trajectory_step: Any = Field(None, description="Not in this version: every turn is kept.")
 
 
-class ToolsetConfig(Config):
+class ToolsetConfig(HooksConfig):
     """Tools that belong together, and what they need."""
 
     tools: Any = Field(None, description="Functions, toolsets, or MCP servers ({command = ..., args = [...]}).")
@@ -148,10 +153,6 @@ class ToolsetConfig(Config):
     write: bool = Field(False, description="Objects belong to one rollout rather than to all.")
     scope: Scope | None = Field(None, description="How long objects live, where `write` does not say it.")
     sandbox: Any = Field(None, description="Sandbox that tools which name `sandbox` are given.")
-    stops: Any = Field(None, description="As in a taskset.")
-    setups: Any = Field(None, description="As in a taskset.")
-    updates: Any = Field(None, description="As in a taskset.")
-    cleanups: Any = Field(None, description="As in a taskset.")
     teardowns: Any = Field(None, description="Functions that run once, when the environment is closed.")
 
 

@@ -128,12 +128,8 @@ class Env(Lifecycle):
     @property
     def requires_group_rollouts(self) -> bool:
         plan = self._plan
-        return (
-            super().requires_group_rollouts
-            or self.updates_groups
-            or plan.varies_groups
-            or bool(plan.for_groups["cleanup"])
-        )
+        of_groups = plan.varies_groups or plan.for_groups["update"] or plan.for_groups["cleanup"]
+        return super().requires_group_rollouts or bool(of_groups)
 
     @property
     def shares_in_groups(self) -> bool:
@@ -261,19 +257,10 @@ class Env(Lifecycle):
             return self._end(state, await self._stopped_by(state) or "max_turns_reached", added)
         return added
 
-    async def get_model_response(
-        self,
-        state: State,
-        prompt: Messages,
-        client: Client[Any, Any, Any, Any] | None = None,
-        model: str | None = None,
-        tool_defs: list[Tool] | None = None,
-        sampling_args: SamplingArgs | None = None,
-    ) -> Response:
+    def _tools_of_turn(self, state: State) -> list[Tool] | None:
         session = state.session if isinstance(state, TaskState) else None
-        if tool_defs is None and session is not None and session.asked is not None:
-            tool_defs = session.asked.tools
-        return await super().get_model_response(state, prompt, client, model, tool_defs, sampling_args)
+        tools = None if session is None or session.asked is None else session.asked.tools
+        return super()._tools_of_turn(state) if tools is None else tools
 
     async def render_completion(self, state: State) -> None:
         """What followed the first prompt; a program that called no model may have set that itself."""

@@ -19,12 +19,12 @@ import contextlib
 import json
 import posixpath
 import shlex
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, Literal
 
 from pydantic import Field
 
-from whet.calls import CallSpec, describe, resolve
+from whet.calls import describe
 from whet.config import StrictModel
 from whet.errors import ConfigError, EnvError, Error, WhetError
 from whet.rollouts.limits import to_the_end
@@ -32,10 +32,9 @@ from whet.sandboxes.protocol import MIB, ORIGIN_URL, Command, ExecResult, Sandbo
 from whet.tasksets.config import Config, SandboxConfig
 from whet.tasksets.programs.opening import Opening
 from whet.tasksets.programs.session import Session, SessionGateway, make_gateway
-from whet.tasksets.refs import resolve_function
 from whet.tasksets.state import TaskState
 from whet.tasksets.task import Task
-from whet.tasksets.tools.bindings import at_path
+from whet.tasksets.tools.bindings import at_path, value_of
 from whet.tasksets.tools.sandboxes import SandboxOwner, ToolSandbox
 
 TASK_FILE = "whet-task.json"
@@ -206,18 +205,13 @@ class CommandProgram:
 
     async def _value(self, value: Any, task: Task, state: TaskState) -> Any:
         """What a value stands for. Raises `EnvError` where this task or state has no such thing."""
-        if isinstance(value, Mapping) and set(value) == {"fn"}:
-            value = resolve_function(value["fn"], f"{self._whose}: a value")
+        roots = {"task": task, "state": state, "runtime": state["runtime"]}
+
+        async def look_up(root: str, path: str) -> Any:
+            return at_path(roots[root], path) if path and root in roots else value
+
         try:
-            if callable(value):
-                return await resolve(value(**CallSpec.of(value).select({"task": task, "state": state})))
-            root, dot, path = value.partition(".") if isinstance(value, str) else ("", "", "")
-            roots: dict[str, Callable[[], Any]] = {
-                "task": lambda: task,
-                "state": lambda: state,
-                "runtime": lambda: state["runtime"],
-            }
-            return at_path(roots[root](), path) if dot and root in roots else value
+            return await value_of(value, look_up, {"task": task, "state": state}, f"{self._whose}: a value")
         except (Error, WhetError):
             raise
         except Exception as error:

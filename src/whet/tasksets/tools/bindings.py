@@ -54,13 +54,13 @@ def bound_arguments(bindings: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {key.partition(".")[2]: source for key, source in bindings.items() if key.partition(".")[0] == name}
 
 
-async def value_of(source: Any, look_up: Resolve, offered: Mapping[str, Any]) -> Any:
+async def value_of(source: Any, look_up: Resolve, offered: Mapping[str, Any], where: str = "a binding") -> Any:
     """The value that a binding gives, with `offered` for a function that makes it."""
     if isinstance(source, str):
         root, _, rest = source.partition(".")
         return await look_up(root, rest)
     if isinstance(source, Mapping) and set(source) == {"fn"}:
-        source = resolve_function(source["fn"], "a binding")
+        source = resolve_function(source["fn"], where)
     if callable(source):
         return await resolve(source(**CallSpec.of(source).select(offered)))
     return source
