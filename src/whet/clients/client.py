@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, cast
 
 from whet.calls import describe
 from whet.clients.deltas import OnDelta, StreamedAnswer
@@ -136,3 +136,7 @@ class Client(ABC, Generic[ClientT, MessagesT, ResponseT, ToolT]):
 
     def _missing(self, hook: str) -> NotImplementedError:
         return NotImplementedError(f"{type(self).__name__} implements neither get_response nor {hook}")
+
+
+AnyClient: TypeAlias = Client[Any, Any, Any, Any]
+"""A client of any provider."""

@@ -15,7 +15,7 @@ from itertools import zip_longest
 from typing import Any, cast, final
 
 from whet.calls import call_all
-from whet.clients.client import Client
+from whet.clients.client import AnyClient
 from whet.decorators import teardown
 from whet.envs.config.texts import SYSTEM_PROMPT, Wording, joined, texts_for
 from whet.envs.data.datasets import Row, RowDataset
@@ -75,11 +75,7 @@ class EnvGroup(Environment):
 
     @final
     async def rollout(
-        self,
-        input: RolloutInput,
-        client: Client[Any, Any, Any, Any],
-        model: str,
-        sampling_args: SamplingArgs | None = None,
+        self, input: RolloutInput, client: AnyClient, model: str, sampling_args: SamplingArgs | None = None
     ) -> State:
         route = self._route_of(input)
         state = await self.get_env_for_name(route[0]).rollout(_below(input, route), client, model, sampling_args)

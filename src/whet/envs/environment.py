@@ -17,7 +17,7 @@ from numbers import Integral, Real
 from typing import Any
 
 from whet.calls import describe
-from whet.clients.client import Client
+from whet.clients.client import AnyClient
 from whet.compat.alias import is_written_for_verifiers
 from whet.envs.config.arguments import Check, check_values, keep_as_attributes, normalize_tool_defs, unknown_argument
 from whet.envs.config.texts import Worded, wording_of
@@ -175,11 +175,7 @@ class Environment(Worded, Running):
     # One rollout
 
     async def init_state(
-        self,
-        input: RolloutInput,
-        client: Client[Any, Any, Any, Any],
-        model: str,
-        sampling_args: SamplingArgs | None = None,
+        self, input: RolloutInput, client: AnyClient, model: str, sampling_args: SamplingArgs | None = None
     ) -> State:
         """The state at the start of a rollout. It holds a copy of the row, so a rollout may write into it."""
         row = copy_value(dict(input))
@@ -201,7 +197,7 @@ class Environment(Worded, Running):
         self,
         state: State,
         prompt: Messages,
-        client: Client[Any, Any, Any, Any] | None = None,
+        client: AnyClient | None = None,
         model: str | None = None,
         tool_defs: list[Tool] | None = None,
         sampling_args: SamplingArgs | None = None,

@@ -15,7 +15,7 @@ from numbers import Integral, Real
 from typing import Any, final
 
 from whet.calls import resolve
-from whet.clients.client import Client
+from whet.clients.client import AnyClient
 from whet.decorators import cleanup, stop
 from whet.envs.config.arguments import Check, check_values
 from whet.envs.config.texts import wording_of
@@ -143,11 +143,7 @@ class MultiTurnEnv(Environment):
 
     @final
     async def rollout(
-        self,
-        input: RolloutInput,
-        client: Client[Any, Any, Any, Any],
-        model: str,
-        sampling_args: SamplingArgs | None = None,
+        self, input: RolloutInput, client: AnyClient, model: str, sampling_args: SamplingArgs | None = None
     ) -> State:
         state = await self.init_state(input, client, model, sampling_args)
         rollout_begins(state)
@@ -236,7 +232,7 @@ class MultiTurnEnv(Environment):
             state["stop_condition"] = "has_error"
             return True
 
-    async def _finish(self, state: State, client: Client[Any, Any, Any, Any]) -> None:
+    async def _finish(self, state: State, client: AnyClient) -> None:
         try:
             await self.cleanup(state)
         finally:

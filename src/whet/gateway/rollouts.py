@@ -26,8 +26,7 @@ from whet.gateway.connections import limited_connections
 from whet.gateway.serve import listen
 from whet.gateway.sessions import is_secret, with_reasoning
 from whet.gateway.wire import RequestError, TurnRequest
-from whet.tasksets.programs.opening import Opening
-from whet.tasksets.programs.session import Session
+from whet.tasksets.programs.session import Opening, Session
 from whet.types import Response, State
 
 HOST = "127.0.0.1"

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from whet.clients.client import Client
+from whet.clients.client import AnyClient
 from whet.clients.config import EndpointConfig
 from whet.clients.make import resolve_client
 from whet.decorators import cleanup, setup, stop
@@ -27,8 +27,7 @@ from whet.tasksets.lifecycle import Lifecycle
 from whet.tasksets.programs.session import Session
 from whet.tasksets.resolve import Plan, rollout_tools
 from whet.tasksets.rubric import EnvRubric, use_reference_answers
-from whet.tasksets.start import GROUP, alone_row, prepared_rows, started_state
-from whet.tasksets.state import TaskState
+from whet.tasksets.state import GROUP, TaskState, alone_row, prepared_rows, started_state
 from whet.tasksets.task import Task
 from whet.tasksets.taskset import Taskset
 from whet.tasksets.tools.calling import Scopes
@@ -48,7 +47,7 @@ ELSEWHERE = {
 NO_MODEL = "Harness.run needs a client and a model: give the harness both, or borrow='model'."
 
 
-class NoModel(Client[Any, Any, Any, Any]):
+class NoModel(AnyClient):
     """In place of a client where a program is run by itself that may need no model."""
 
     def __init__(self) -> None:
@@ -163,11 +162,7 @@ class Env(Lifecycle):
         return await prepared_rows(self.taskset, inputs, varies=self._plan.varies_groups)
 
     async def init_state(
-        self,
-        input: RolloutInput,
-        client: Client[Any, Any, Any, Any],
-        model: str,
-        sampling_args: SamplingArgs | None = None,
+        self, input: RolloutInput, client: AnyClient, model: str, sampling_args: SamplingArgs | None = None
     ) -> TaskState:
         sampling = {**self.harness.sampling_args, **(sampling_args or {})}
         state = started_state(self.taskset, input, client, model, sampling)

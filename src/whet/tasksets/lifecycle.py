@@ -20,8 +20,7 @@ from whet.rubrics.rubric import mark_unscored
 from whet.tasksets.programs.session import SessionGateway, make_gateway
 from whet.tasksets.resolve import Plan
 from whet.tasksets.signals import Function, Kind, in_order
-from whet.tasksets.start import GROUP
-from whet.tasksets.state import TaskState
+from whet.tasksets.state import GROUP, TaskState
 from whet.tasksets.tools.bindings import Objects, bound_arguments
 from whet.types import State
 

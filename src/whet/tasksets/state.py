@@ -3,24 +3,31 @@
 `state["answer"]` is what the rollout submits, if anything; the reference answer is `task["answer"]`, and is never
 copied here. While the rollout runs, `state["prompt"]` is the task's prompt and `state["system_prompt"]` what goes
 before it; once it is over, `state["prompt"]` is what the model was shown in its first turn.
+
+A rollout begins from its dataset row, or from what `init_group` made of a group's: that travels in the rows, since
+these are what every rollout is begun with.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from copy import deepcopy
-from typing import TYPE_CHECKING, Any, Self
+import uuid
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self, cast
 
-from whet.errors import ConfigError, EnvError
+from whet.calls import describe, resolve
+from whet.errors import ConfigError, EnvError, WhetError
+from whet.messages import copy_value, normalize_messages
 from whet.rollouts.states import new_state
-from whet.tasksets.programs.opening import endpoint_config
-from whet.types import State
+from whet.tasksets.programs.session import API_NAMES, Session, endpoint_config
+from whet.tasksets.task import Task
+from whet.types import RolloutInput, State
 
 if TYPE_CHECKING:
-    from whet.tasksets.programs.session import Session
+    from whet.tasksets.taskset import Taskset
     from whet.tasksets.tools.calling import RolloutTools
 
-CHAT = ("chat", "chat_completions", "openai_chat_completions")
+PREPARED = "prepared_rollout"
+GROUP = "group_key"
 NOT_HERE = "that is not in this version"
 
 
@@ -62,17 +69,21 @@ class TaskState(State):
     @classmethod
     def of_task(cls, task: Mapping[str, Any]) -> Self:
         """The state at the start of a rollout of `task`, without a client yet."""
-        row = {
-            "prompt": deepcopy(task.get("prompt") or []),
-            "example_id": task.get("example_id", 0),
-            "info": deepcopy(task.get("info") or {}),
-            "task": task,
-        }
-        return cls.started(row, None, "", None)
+        return cls.started(task, task, None, "", None)
 
     @classmethod
-    def started(cls, row: dict[str, Any], client: Any, model: str, sampling_args: Any) -> Self:
-        state = cls(new_state(row, client, model, sampling_args))
+    def started(
+        cls, task: Mapping[str, Any], row: Mapping[str, Any], client: Any, model: str, sampling_args: Any
+    ) -> Self:
+        """The state of a rollout of `task` with the id, the info and the trajectory_id of `row`."""
+        own = {
+            "prompt": normalize_messages(copy_value(task.get("prompt") or []), field_name="prompt"),
+            "example_id": row.get("example_id", 0),
+            "info": copy_value(row.get("info") or {}),
+            "task": task,
+            "trajectory_id": row.get("trajectory_id"),
+        }
+        state = cls(new_state(own, client, model, sampling_args))
         state.update(system_prompt=[], runtime={}, artifacts={}, tools=[])
         return state
 
@@ -108,7 +119,7 @@ class TaskState(State):
         Only in a program, and only its chat completions. Whatever a request says about sampling, the rollout's own
         sampling arguments count.
         """
-        if api not in CHAT:
+        if api not in API_NAMES["openai_chat_completions"]:
             raise ConfigError(f"state.get_client: api '{api}' is not there; {NOT_HERE}. Use 'chat_completions'.")
         if self.session is None:
             raise EnvError("state.get_client: only a program has a client, while it runs")
@@ -126,3 +137,64 @@ class TaskState(State):
         if self.session is None:
             raise EnvError("state.get_endpoint_config: only a program has an address of its model, while it runs")
         return endpoint_config(self.session.opening(), self.get_model(), api)
+
+
+async def prepared_rows(taskset: Taskset, inputs: Sequence[RolloutInput], *, varies: bool) -> Sequence[RolloutInput]:
+    """The rows of a group, each with the group's key and, where the taskset varies groups, its own task and state."""
+    key = uuid.uuid4().hex
+    rows: list[dict[str, Any]] = [{**row, GROUP: key} for row in inputs]
+    if varies and rows:
+        for row, start in zip(rows, await _varied(taskset, rows[0], len(rows)), strict=True):
+            row[PREPARED] = start
+    return cast(Sequence[RolloutInput], rows)
+
+
+def alone_row(task: Task, state: TaskState) -> RolloutInput:
+    """A row for one rollout that is not of a dataset."""
+    row = {"prompt": [], "example_id": state.get("example_id", 0), PREPARED: (task, state)}
+    return cast(RolloutInput, row)
+
+
+def started_state(
+    taskset: Taskset, given: RolloutInput, client: Any, model: str, sampling_args: dict[str, Any]
+) -> TaskState:
+    """The state at the start of a rollout. Raises what `init_group` raised, in every rollout of its group."""
+    row: dict[str, Any] = dict(given)
+    group, prepared = row.pop(GROUP, None), row.pop(PREPARED, None)
+    if isinstance(prepared, Exception):
+        raise prepared
+    task, before = prepared if prepared is not None else (taskset.to_task(row), {})
+    state = TaskState.started(task, row, client, model, sampling_args)
+    _take_over(state, before)
+    if group is not None:
+        state["runtime"][GROUP] = group
+    return state
+
+
+async def _varied(taskset: Taskset, row: Mapping[str, Any], count: int) -> list[Any]:
+    """A task and a state for each rollout; where that fails, its error for each."""
+    name = f"{type(taskset).__name__}.init_group"
+    try:
+        made: Any = await resolve(taskset.init_group(taskset.to_task(row), count))
+        tasks, states = made
+        if not len(tasks) == len(states) == count:
+            raise EnvError(f"{name} gave {len(tasks)} tasks and {len(states)} states for {count} rollouts")
+        return [(task.freeze(), state) for task, state in zip(tasks, states, strict=True)]
+    except WhetError:
+        raise
+    except EnvError as error:
+        return [error] * count
+    except Exception as error:
+        failure = EnvError(f"{name} raised {describe(error)}")
+        failure.__cause__ = error
+        return [failure] * count
+
+
+def _take_over(state: TaskState, given: Mapping[str, Any]) -> None:
+    """What an author put into a state before its rollout: fields of its own, and those that shape the rollout."""
+    for key, value in given.items():
+        if key not in state or key in ("runtime", "artifacts"):
+            state[key] = copy_value(value)
+    for key in ("prompt", "info"):
+        if given.get(key):
+            state[key] = normalize_messages(copy_value(given[key])) if key == "prompt" else copy_value(given[key])

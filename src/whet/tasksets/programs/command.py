@@ -30,8 +30,7 @@ from whet.errors import ConfigError, EnvError, Error, WhetError
 from whet.rollouts.limits import to_the_end
 from whet.sandboxes.protocol import MIB, ORIGIN_URL, Command, ExecResult, Sandbox
 from whet.tasksets.config import Config, SandboxConfig
-from whet.tasksets.programs.opening import Opening
-from whet.tasksets.programs.session import Session, SessionGateway, make_gateway
+from whet.tasksets.programs.session import Opening, Session, SessionGateway, make_gateway
 from whet.tasksets.state import TaskState
 from whet.tasksets.task import Task
 from whet.tasksets.tools.bindings import at_path, value_of

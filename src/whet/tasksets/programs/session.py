@@ -20,16 +20,15 @@ import inspect
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, cast
 
 from whet.calls import CallSpec, describe, is_awaitable, name_of
 from whet.envs.config.arguments import normalize_tool_defs
 from whet.envs.steps import completion_messages
-from whet.errors import EnvError, Error, MissingExtraError, WhetError
+from whet.errors import ConfigError, EnvError, Error, MissingExtraError, WhetError
 from whet.messages import normalize_messages
 from whet.tasksets.programs.openai_shape import openai_client
-from whet.tasksets.programs.opening import Opening
 from whet.types import AssistantMessage, Messages, Response, State, Tool
 
 T = TypeVar("T")
@@ -37,6 +36,22 @@ GATEWAY = ("whet.gateway.rollouts", "RolloutGateway")
 GRACE_S = 5.0
 """How long a program that is cancelled may take to clean up before the rollout goes on without it."""
 logger = logging.getLogger(__name__)
+API_NAMES: dict[str, tuple[str, ...]] = {
+    "openai_chat_completions": ("chat", "chat_completions", "openai_chat_completions"),
+    "openai_completions": ("completions", "openai_completions"),
+    "openai_responses": ("responses", "openai_responses"),
+    "anthropic_messages": ("messages", "anthropic_messages"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """The way to one rollout's model: `http://127.0.0.1:PORT` and `path`, for requests with `key`."""
+
+    session_id: str
+    port: int
+    path: str
+    key: str = field(repr=False)
 
 
 @dataclass(slots=True)
@@ -211,6 +226,19 @@ class Session:
                 "or fields for it"
             )
         self.state.update(result)
+
+
+def endpoint_config(opening: Opening, model: str, api: str) -> dict[str, str]:
+    """Address, key and model as client libraries want them, for one of the interfaces that the gateway speaks."""
+    kind = next((kind for kind, names in API_NAMES.items() if api in names), None)
+    if kind is None:
+        known = ", ".join(name for names in API_NAMES.values() for name in names[:-1])
+        raise ConfigError(f"state.get_endpoint_config: there is no api '{api}'; there are: {known}.")
+    root = f"http://127.0.0.1:{opening.port}{opening.path}"
+    config = {"model": model, "api_key": opening.key, "api_client_type": kind}
+    if kind == "anthropic_messages":  # its clients add /v1 themselves
+        return {**config, "base_url": root}
+    return {**config, "base_url": f"{root}/v1", "api_base": f"{root}/v1"}
 
 
 class SessionGateway(Protocol):
