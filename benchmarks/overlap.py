@@ -34,7 +34,7 @@ from whet.rl.loop.group_runner import GroupRunner, TrainingEnv
 from whet.rl.loop.orchestrator import Orchestrator, inline
 from whet.rl.loop.rollout_buffer import PARTS, Backlog, Lead
 from whet.rl.loop.sync_source import Dispatcher
-from whet.rl.monitors import MonitorGroup
+from whet.rl.monitors import Monitor, MonitorGroup
 from whet.rl.storage.records import Records
 from whet.rl.storage.run_directory import RunDirectory
 from whet.types import Response, ResponseMessage, ResponseTokens
@@ -100,24 +100,14 @@ class SimulatedLearner:
     def save(self, directory: Path) -> None: ...
 
 
-class StepEnds:
+class StepEnds(Monitor):
     """A monitor that notes when each step ended, its records written."""
 
     def __init__(self) -> None:
         self.at: list[float] = []
 
-    def start(self, plan: Any) -> None: ...
-
-    def phase(self, name: str, done: int, total: int) -> None: ...
-
     def step(self, report: Any) -> None:
         self.at.append(time.perf_counter())
-
-    def evaluation(self, report: Any) -> None: ...
-
-    def note(self, message: str) -> None: ...
-
-    def close(self, outcome: Any) -> None: ...
 
 
 async def measure(schedule: dict[str, Any], options: argparse.Namespace, directory: Path) -> dict[str, float]:

@@ -114,16 +114,11 @@ def whet_worker(pacer: Pacer, job: dict[str, Any]) -> None:
     from whet.rl import run
     from whet.rl.config import RunConfig
     from whet.rl.monitors import MonitorGroup
-    from whet.rl.monitors.protocol import EvalReport, Outcome, RunPlan, StepReport
+    from whet.rl.monitors.protocol import Monitor, RunPlan, StepReport
 
-    class PacingMonitor:
+    class PacingMonitor(Monitor):
         def start(self, plan: RunPlan) -> None:
             self._next()
-
-        def phase(self, name: str, done: int, total: int) -> None: ...
-        def evaluation(self, report: EvalReport) -> None: ...
-        def note(self, message: str) -> None: ...
-        def close(self, outcome: Outcome) -> None: ...
 
         def step(self, report: StepReport) -> None:
             pacer.done()

@@ -19,8 +19,8 @@ from rich.console import Console
 
 from whet.evals.analysis.summary import EvalSummary
 from whet.evals.live.progress import SessionFacts, SessionProgress
-from whet.evals.live.views import footer, live_view
-from whet.evals.observer import PlannedEval
+from whet.evals.live.views import live_view
+from whet.evals.observer import EvalObserver, PlannedEval
 from whet.evals.planning.plan import plan_evals
 from whet.evals.printing import print_summaries
 from whet.evals.report.data import read_report
@@ -38,7 +38,7 @@ FAR_FONT = re.compile(r',\s*url\("https://[^"]*"\) format\("[^"]*"\)')
 """rich's pictures also name a font on the web; a page should not fetch it."""
 
 
-class OnTheWay:
+class OnTheWay(EvalObserver):
     """An observer that keeps what the live view shows once a third of the rollouts are there."""
 
     def __init__(self) -> None:
@@ -55,13 +55,9 @@ class OnTheWay:
         if self.facts is None and facts.done * 3 >= facts.total:
             self.facts = facts
 
-    def note(self, text: str) -> None: ...
-
     def finish(self, evaluation: int, summary: EvalSummary) -> None:
         assert self.progress is not None
         self.progress.finish(evaluation)
-
-    def close(self) -> None: ...
 
 
 def main() -> None:
@@ -72,7 +68,7 @@ def main() -> None:
         run_evals(plan_evals(["arithmetic", "reverse-text"], asked), two)
         assert two.facts is not None
         console = recorder()
-        console.print(live_view(two.facts, "latest", WIDTH, HEIGHT, footer(True, True, False)))
+        console.print(live_view(two.facts, "latest", WIDTH, HEIGHT, "←/→ evaluation   s sample   q stop"))
         save(console.export_svg(title="whet eval run arithmetic reverse-text -n 100 -r 4"), "eval-live")
 
         one = run_evals(plan_evals(["arithmetic"], {"num_examples": 64, "rollouts_per_example": 4}), OnTheWay())

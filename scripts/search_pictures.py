@@ -15,7 +15,8 @@ from typing import Any
 
 from pictures import HEIGHT, ROOT, WIDTH, recorder, save, top_of_report, working_folder
 from whet.gepa.live.progress import SearchFacts, SearchProgress
-from whet.gepa.live.views import footer, live_view
+from whet.gepa.live.view import KEYS
+from whet.gepa.live.views import live_view
 from whet.gepa.options import load_config
 from whet.gepa.records.stored import open_search
 from whet.gepa.report.data import read_report
@@ -68,7 +69,14 @@ def main() -> None:
         outcome = run_search(load_config(str(ROOT / "tests" / "gepa" / "planted"), given), observer)
         assert observer.shown is not None, json.dumps(outcome.message)
         console = recorder()
-        console.print(live_view(observer.shown, WIDTH, HEIGHT, footer=footer(True, False)))
+        console.print(
+            live_view(
+                observer.shown,
+                WIDTH,
+                HEIGHT,
+                footer=KEYS,
+            )
+        )
         save(console.export_svg(title="whet gepa run planted -m policy -M reflection -B 800"), "gepa-live")
         report = page(read_report(open_search(outcome.directory)))
         save(top_of_report(report.replace(str(ROOT) + "/", ""), height=1080, until="<h2>Accepted"), "gepa-report")

@@ -198,7 +198,7 @@ def _evaluate(targets: Sequence[str], given: dict[str, Any], json_output: bool) 
     for config in configs:
         load_env_files(config.env_file)
     with model_extras(local=[config.local for config in configs]):
-        from whet.evals.live import open_view
+        from whet.evals.live.view import open_view
         from whet.evals.sessions.session import EvaluationsInterrupted, run_evals
 
         try:

@@ -134,9 +134,9 @@ def _search(
     config = load_config(target, given) if resume is None else load_resumed(resume, target, given)
     policy, reflector = config.policy(), config.reflector()
     with extra("gepa", "whet gepa"), model_extras(local=[policy.local, reflector.local]):
-        from whet.gepa.live import make_observer
+        from whet.gepa.live.view import open_view
         from whet.gepa.run import run_search
 
         labels = ", ".join(env.label for env in config.env)
-        observer = make_observer(plain, title=f"{labels} with {config.model}")
+        observer = open_view(f"{labels} with {config.model}", plain=plain)
         return run_search(config, observer, resume=resume is not None, dry_run=dry_run)

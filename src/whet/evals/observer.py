@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from whet.evals.analysis.summary import EvalSummary
+from whet.runs.live import RunObserver
 from whet.types import RolloutOutput
 
 
@@ -35,39 +36,14 @@ class PlannedEval:
         return self.examples * self.rollouts_per_example
 
 
-class EvalObserver(Protocol):
+class EvalObserver(RunObserver):
     """Evaluations are named by their index in `start`'s list. Calls come from the event loop's thread and are cheap."""
 
     def start(self, evaluations: Sequence[PlannedEval]) -> None:
         """Before anything is run."""
-        ...
 
     def rollout(self, evaluation: int, row: RolloutOutput) -> None:
         """A rollout is finished and scored (or has failed). Rows that were kept come first, when resuming."""
-        ...
-
-    def note(self, text: str) -> None:
-        """One line for the user: a worker that was replaced, an endpoint that rests."""
-        ...
 
     def finish(self, evaluation: int, summary: EvalSummary) -> None:
         """All rollouts of an evaluation are there."""
-        ...
-
-    def close(self) -> None:
-        """Nothing more comes, whether all went well or not."""
-        ...
-
-
-class Unwatched:
-    """A no-op observer."""
-
-    def start(self, evaluations: Sequence[PlannedEval]) -> None: ...
-
-    def rollout(self, evaluation: int, row: RolloutOutput) -> None: ...
-
-    def note(self, text: str) -> None: ...
-
-    def finish(self, evaluation: int, summary: EvalSummary) -> None: ...
-
-    def close(self) -> None: ...

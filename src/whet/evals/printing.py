@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from whet.display.columns import LABEL, print_fact, print_rows
-from whet.display.panel import sample_panel
+from whet.display.picture import sample_panel
 from whet.display.text import number, usage_text
 from whet.evals.analysis.compare import Comparison
 from whet.evals.analysis.readiness import Readiness

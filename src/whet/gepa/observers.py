@@ -33,8 +33,8 @@ class Forwarder(Observer):
     def proposed(self, number: int, parent: str, texts: Mapping[str, str], changed: Sequence[str]) -> None:
         self.send("proposed", number, parent, texts, changed)
 
-    def note(self, line: str) -> None:
-        self.send("note", line)
+    def note(self, text: str) -> None:
+        self.send("note", text)
 
     def confirmed(self, confirmation: Confirmation) -> None:
         self.send("confirmed", confirmation)

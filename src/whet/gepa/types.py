@@ -14,6 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from whet.runs.live import RunObserver
+
 Candidate = Mapping[str, str]
 Split = Literal["train", "val", "held_out"]
 Phase = Literal["baseline", "minibatch", "reflection", "race", "confirmation"]
@@ -174,39 +176,26 @@ class SearchResult:
     ended: str  # why: "the budget is spent", "the seed prompt is perfect", ...
 
 
-class Observer(Protocol):
-    """Receives the events of a search as they happen, in the event loop's thread only.
-
-    A subclass overrides the events that it needs; the others do nothing.
-    """
+class Observer(RunObserver):
+    """Receives the events of a search as they happen, in the event loop's thread only."""
 
     def planned(self, plan: SearchPlan) -> None:
-        return None
+        """Before anything is paid for."""
 
     def phase(self, phase: Phase, detail: str, total: int) -> None:
         """A phase begins; `total` calls are requested in it (0 for reflection)."""
-        return None
 
     def finished(self, scored: Scored, spent: int, cost: float | None, replayed: bool = False) -> None:
         """A call has ended; `spent` calls count against the budget by now, and all of them together cost `cost`.
 
         `replayed`: it was answered from the log of an earlier process, so no time was spent on it now.
         """
-        return None
 
     def decided(self, record: CandidateRecord) -> None:
         """A candidate (the seed included) was accepted or rejected."""
-        return None
 
     def proposed(self, number: int, parent: str, texts: Mapping[str, str], changed: Sequence[str]) -> None:
-        return None
-
-    def note(self, line: str) -> None:
-        return None
+        """The reflection model has written a candidate; `parent` is the id of the one that it changes."""
 
     def confirmed(self, confirmation: Confirmation) -> None:
-        return None
-
-    def close(self) -> None:
-        """The last event, also after a failure: the terminal is restored here."""
-        return None
+        """The winner was compared with the seed on held-out examples."""

@@ -173,7 +173,7 @@ class _Run:
             stalled = stall(self.watchdog.failure, self.directory, self.learner.version)
             failure = stalled or explain_failure(error, self.directory)
             if failure is None:
-                self.monitor.close(Outcome("failed", self.learner.version, f"{type(error).__name__}: {error}"))
+                self.monitor.ended(Outcome("failed", self.learner.version, f"{type(error).__name__}: {error}"))
                 raise
             outcome = Outcome(
                 "failed",
@@ -183,7 +183,7 @@ class _Run:
                 next_command=self._resume_command() if any(self.directory.checkpoints.glob("step_*")) else None,
             )
         outcome = with_report(outcome, self.directory, self.monitor)
-        self.monitor.close(outcome)
+        self.monitor.ended(outcome)
         return outcome
 
     def _train(self, step: int, records: Records, source: Source, shaper: RewardShaper) -> Outcome:

@@ -16,7 +16,7 @@ import sys
 from typing import Any
 
 from whet.evals.analysis.summary import summarize
-from whet.evals.live import open_view
+from whet.evals.live.view import open_view
 from whet.evals.observer import EvalObserver, PlannedEval
 from whet.types import RolloutOutput
 

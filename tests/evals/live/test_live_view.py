@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from whet.evals.live.view import LiveView
+from whet.evals.live.view import EvalView
+from whet.runs.live import Output
 
 Play = Callable[..., Any]
 COUNTED = re.compile(r"1/12.*s sample", re.DOTALL)
@@ -237,7 +238,7 @@ def test_rollouts_are_drawn_no_more_often_than_the_clock_allows(player: Any, clo
     master, slave = pty.openpty()
     with open(slave, "w", encoding="utf-8") as file:
         console = Console(file=file, force_terminal=True, width=80, height=24, highlight=False)
-        view = LiveView(console, None, clock)  # whose clock stands still
+        view = EvalView(Output(console, live=True, clock=clock))  # whose clock stands still
         view.start([player.plan(examples=1000)])
         for task in range(1000):
             view.rollout(0, player.row(task, 1.0))

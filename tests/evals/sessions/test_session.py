@@ -23,7 +23,7 @@ from whet.clients.scripted import ScriptedClient
 from whet.errors import EndpointUnreachableError, EnvironmentLoadError, WhetError
 from whet.evals.analysis.summary import EvalSummary
 from whet.evals.config import EvalConfig
-from whet.evals.observer import Unwatched
+from whet.evals.observer import EvalObserver
 from whet.evals.printing import print_summary
 from whet.evals.sessions.session import run_evals
 from whet.evals.stored.directories import results_directory
@@ -121,7 +121,7 @@ def config(tmp_path: Path, say_number: Path, endpoint: Endpoint) -> EvalConfig:
 
 
 def run_eval(config: EvalConfig) -> EvalSummary:
-    (summary,) = run_evals([config], Unwatched())
+    (summary,) = run_evals([config], EvalObserver())
     return summary
 
 
@@ -163,7 +163,7 @@ def test_results_lie_under_environment_and_model(environment: str, model: str, n
     assert results_directory(config) != directory
 
 
-class Notes(Unwatched):
+class Notes(EvalObserver):
     """What a person is told of a session."""
 
     def __init__(self) -> None:

@@ -50,7 +50,7 @@ def test_results_are_the_same_whatever_the_number_of_workers(room: Any, model: A
 
 def test_the_tiny_model_says_the_same_to_workers(tmp_path: Path) -> None:
     from whet.evals.config import EvalConfig
-    from whet.evals.observer import Unwatched
+    from whet.evals.observer import EvalObserver
     from whet.evals.sessions.session import run_evals
     from whet.rollouts.results import load_outputs
 
@@ -66,7 +66,7 @@ def test_the_tiny_model_says_the_same_to_workers(tmp_path: Path) -> None:
             max_concurrent=4,
             output_directory=tmp_path / str(workers),
         )
-        (summary,) = run_evals([config], Unwatched())
+        (summary,) = run_evals([config], EvalObserver())
         assert summary.results is not None
         found.append(without_timing(load_outputs(summary.results)))
     assert found[0] == found[1]
@@ -160,7 +160,7 @@ def test_a_worker_that_is_stuck_in_an_environment_ends_with_its_session() -> Non
 def test_a_model_that_cannot_be_loaded_ends_the_session_before_a_rollout_asks_for_it(tmp_path: Path) -> None:
     from whet.errors import ModelLoadError
     from whet.evals.config import EvalConfig
-    from whet.evals.observer import Unwatched
+    from whet.evals.observer import EvalObserver
     from whet.evals.sessions.session import run_evals
 
     (tmp_path / "torn").mkdir()
@@ -169,6 +169,6 @@ def test_a_model_that_cannot_be_loaded_ends_the_session_before_a_rollout_asks_fo
     )
     before = children()
     with pytest.raises(ModelLoadError, match=r"config\.json"):
-        run_evals([config], Unwatched())
+        run_evals([config], EvalObserver())
     assert list(tmp_path.glob("out/*")) == []
     assert children() == before

@@ -17,7 +17,7 @@ from __future__ import annotations
 import sys
 from typing import Any, Literal, cast
 
-from whet.gepa.live import make_observer
+from whet.gepa.live.view import open_view
 from whet.gepa.types import (
     CandidateRecord,
     Confirmation,
@@ -120,7 +120,7 @@ def do(told: Told, word: str, rest: list[str]) -> None:
 
 
 def main(pipe: str) -> None:
-    observer = make_observer(title="reverse-text with whet/tiny")
+    observer = open_view("reverse-text with whet/tiny")
     told = Told(observer)
     with open(pipe, encoding="utf-8") as commands:
         for line in commands:

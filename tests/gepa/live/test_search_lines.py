@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from whet.gepa.live.lines import SearchPlainLines
+from whet.gepa.live.view import SearchView
 from whet.gepa.types import Confirmation
+from whet.runs.live import Output
 
 
 @pytest.fixture
@@ -18,17 +19,19 @@ def printed() -> io.StringIO:
 
 
 @pytest.fixture
-def lines(printed: io.StringIO, clock: Any) -> SearchPlainLines:
-    return SearchPlainLines("reverse-text with whet/tiny", Console(file=printed, width=40, highlight=False), clock)
+def lines(printed: io.StringIO, clock: Any) -> SearchView:
+    return SearchView(
+        "reverse-text with whet/tiny", Output(Console(file=printed, width=40, highlight=False), clock=clock)
+    )
 
 
 @pytest.fixture
-def told(lines: SearchPlainLines, player: Any) -> Any:
+def told(lines: SearchView, player: Any) -> Any:
     return player.Told(lines)
 
 
 def test_lines_at_start_each_tenth_and_each_decision(
-    lines: SearchPlainLines, told: Any, printed: io.StringIO, player: Any
+    lines: SearchView, told: Any, printed: io.StringIO, player: Any
 ) -> None:
     lines.planned(player.plan(100))
     lines.phase("baseline", "", 10)
@@ -52,7 +55,7 @@ def test_lines_at_start_each_tenth_and_each_decision(
 
 
 def test_slow_calls_are_told_of_once_a_minute(
-    lines: SearchPlainLines, told: Any, printed: io.StringIO, player: Any, clock: Any
+    lines: SearchView, told: Any, printed: io.StringIO, player: Any, clock: Any
 ) -> None:
     lines.planned(player.plan(1000))
     for _ in range(9):
@@ -62,7 +65,7 @@ def test_slow_calls_are_told_of_once_a_minute(
 
 
 def test_what_the_log_of_an_earlier_process_answers_is_one_line(
-    lines: SearchPlainLines, told: Any, printed: io.StringIO, player: Any
+    lines: SearchView, told: Any, printed: io.StringIO, player: Any
 ) -> None:
     lines.planned(player.plan(100))
     for example in range(30):
@@ -82,7 +85,7 @@ def test_what_the_log_of_an_earlier_process_answers_is_one_line(
 
 
 def test_notes_are_told_at_once_and_nothing_hostile_gets_through(
-    lines: SearchPlainLines, told: Any, printed: io.StringIO, player: Any
+    lines: SearchView, told: Any, printed: io.StringIO, player: Any
 ) -> None:
     lines.planned(player.plan(100))
     lines.note("the endpoint rests\x1b]0;owned\x07\nanother [bold]line")

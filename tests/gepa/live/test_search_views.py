@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
 from whet.gepa.live.progress import SearchProgress
-from whet.gepa.live.views import COMPARISONS, footer, last_view, live_view, moved
+from whet.gepa.live.views import COMPARISONS, last_view, live_view, moved
 from whet.gepa.types import Confirmation
 
 TEXT = st.text(max_size=300) | st.lists(st.text(max_size=40), max_size=20).map("\n".join)
@@ -49,7 +49,7 @@ def test_no_picture_is_larger_than_its_window(
     progress.confirmed(Confirmation(10, 0.5, 0.6, 0.1, -0.1, 0.3, False))
     facts = progress.facts()
     picture = live_view(
-        facts, width, height, selected=selected, comparison=comparison, scrolled=scrolled, footer=footer(True, False)
+        facts, width, height, selected=selected, comparison=comparison, scrolled=scrolled, footer="q stop"
     )
     for shown in (picture, last_view(facts, width, height)):
         lengths = drawn(shown, width, height)

@@ -16,6 +16,7 @@ from whet.rl.monitors.progress import RunProgress
 from whet.rl.monitors.protocol import Outcome, RunPlan, StepReport
 from whet.rl.monitors.views import live_view
 from whet.rl.report.data import RunData
+from whet.runs.live import Output
 from whet.system.files import read_lines
 
 Run = Callable[..., Path]
@@ -28,7 +29,7 @@ def plan_of(run: Path) -> RunPlan:
 def told(run: Path) -> str:
     """What a log shows of a run."""
     written = io.StringIO()
-    monitor = ConsoleMonitor(Console(file=written, width=500))
+    monitor = ConsoleMonitor(Output(Console(file=written, width=500)))
     monitor.start(plan_of(run))
     for row in read_lines(run / "metrics.jsonl"):
         monitor.step(StepReport(row["step"], {name: value for name, value in row.items() if name != "step"}))
@@ -117,9 +118,9 @@ def test_rewards_that_are_all_equal_do_not_swing() -> None:
 
 def test_the_last_steps_are_looked_at_when_the_run_ends(run_of: Run) -> None:
     written = io.StringIO()
-    monitor = ConsoleMonitor(Console(file=written, width=500))
+    monitor = ConsoleMonitor(Output(Console(file=written, width=500)))
     monitor.start(plan_of(run_of("healthy")))
     for row in rows_of([0.5] * 5 + [0.0] * 9, spread=0.1):
         monitor.step(StepReport(int(row["step"]), {name: value for name, value in row.items() if name != "step"}))
-    monitor.close(Outcome("finished", 14, ""))
+    monitor.ended(Outcome("finished", 14, ""))
     assert "doctor: the policy lost what it could do" in written.getvalue()

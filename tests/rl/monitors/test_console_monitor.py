@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import pty
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ from whet.rl.monitors.progress import RunProgress, compare
 from whet.rl.monitors.protocol import EvalReport, Outcome, RunPlan, StepReport
 from whet.rl.monitors.views import live_view, plan_line
 from whet.rollouts.totals import EvalScore
+from whet.runs.live import Output
 from whet.system.terminal import BLOCKS
 
 ENVIRONMENTS = ["reverse-text", "calculator"]
@@ -70,7 +74,7 @@ class Plain:
 
     def __init__(self, width: int = 100) -> None:
         self.file = io.StringIO()
-        self.monitor = ConsoleMonitor(Console(file=self.file, width=width, highlight=False), Clock(0.5))
+        self.monitor = ConsoleMonitor(Output(Console(file=self.file, width=width, highlight=False), clock=Clock(0.5)))
 
     @property
     def lines(self) -> list[str]:
@@ -110,7 +114,7 @@ def test_the_end_compares_before_and_after_and_says_where_everything_is() -> Non
     plain.monitor.evaluation(evaluation("before", 0, 0.4))
     plain.monitor.step(step_report(1))
     plain.monitor.evaluation(evaluation("after", 4, 0.7, errors=1))
-    plain.monitor.close(OUTCOME)
+    plain.monitor.ended(OUTCOME)
     rows = [line.split() for line in plain.lines]
     assert ["reverse-text", "0.400", "0.700", "+0.300", "0.400", "0.700", "+0.300"] in rows
     assert ["exact", "match", "0.200", "0.350", "+0.150", "0.200", "0.350", "+0.150"] in rows
@@ -129,7 +133,7 @@ def test_a_resumed_run_is_compared_with_its_own_beginning(tmp_path: Path) -> Non
     plain = Plain()
     plain.monitor.start(plan(directory=tmp_path, first_step=3))
     plain.monitor.evaluation(evaluation("after", 4, 0.75))
-    plain.monitor.close(OUTCOME)
+    plain.monitor.ended(OUTCOME)
     assert any(line.split()[:4] == ["calculator", "0.250", "0.750", "+0.500"] for line in plain.lines)
 
 
@@ -138,7 +142,7 @@ def test_the_end_of_a_resumed_run_counts_the_steps_of_this_process(tmp_path: Pat
     plain.monitor.start(plan(directory=tmp_path, first_step=3))
     plain.monitor.step(step_report(3))
     plain.monitor.step(step_report(4))
-    plain.monitor.close(OUTCOME)
+    plain.monitor.ended(OUTCOME)
     wanted = "finished after 4 steps, 2 of them since it was resumed, in "
     assert any(line.startswith(wanted) for line in plain.lines)
 
@@ -173,7 +177,7 @@ def test_a_curve_has_a_column_for_each_step_as_far_as_the_window_goes(width: int
 def test_a_failure_is_told_with_its_message_and_without_a_table() -> None:
     plain = Plain()
     plain.monitor.start(plan())
-    plain.monitor.close(Outcome("failed", 1, "the loss is not finite", next_command="whet train run x --resume"))
+    plain.monitor.ended(Outcome("failed", 1, "the loss is not finite", next_command="whet train run x --resume"))
     assert plain.lines[1].startswith("failed after 1 step in ")
     assert plain.lines[1].endswith(": the loss is not finite")
     assert plain.lines[2] == "next      whet train run x --resume"
@@ -183,7 +187,7 @@ def test_nothing_hostile_reaches_the_terminal_and_markup_stays_text() -> None:
     plain = Plain()
     plain.monitor.start(plan(name="[red]x[/red]", environments=["[bold]a\x1b[2J"]))
     plain.monitor.note("see [link=evil]here[/link]\x1b]0;title\x07\nsecond line")
-    plain.monitor.close(OUTCOME)
+    plain.monitor.ended(OUTCOME)
     shown = "\n".join(plain.lines)
     assert "\x1b" not in shown
     assert "\x07" not in shown
@@ -199,16 +203,22 @@ def test_a_reward_that_is_not_a_number_is_shown_as_unknown() -> None:
 
 
 def test_calls_between_two_pictures_draw_nothing() -> None:
-    file = io.StringIO()
-    monitor = ConsoleMonitor(Console(file=file, force_terminal=True, width=80, height=24), Clock(1e-6))
-    monitor.start(plan())
-    drawn = file.tell()
-    for step in range(1, 5):
-        for done in range(100):
-            monitor.phase("generate", done, 100)
-        monitor.step(step_report(step))
-    assert file.tell() == drawn
-    monitor.close(OUTCOME)
+    master, slave = pty.openpty()
+    with open(slave, "w", encoding="utf-8") as file:
+        console = Console(file=file, force_terminal=True, width=80, height=24, highlight=False)
+        monitor = ConsoleMonitor(Output(console, live=True, clock=lambda: 0.0))
+        monitor.start(plan())
+        for step in range(1, 101):
+            for done in range(10):
+                monitor.phase("generate", done, 10)
+            monitor.step(step_report(step))
+        monitor.ended(OUTCOME)
+    drawn = b""
+    with contextlib.suppress(OSError), open(master, "rb", buffering=0) as screen:  # OSError: nothing more comes
+        while data := screen.read(4096):
+            drawn += data
+    # At the beginning and in the end, and once more as rich lets the region go.
+    assert 1 <= drawn.count(b"demo: whet/tiny") <= 3
 
 
 def test_parameters_are_counted_in_short() -> None:
@@ -228,7 +238,7 @@ shown.play()
 
 def play() -> None:
     """What the process in the pseudo-terminal runs: a short run, watched by the default monitor."""
-    monitor = ConsoleMonitor(clock=Clock(0.5))
+    monitor = ConsoleMonitor(replace(Output.find(stderr=False, keys=False), clock=Clock(0.5)))
     monitor.start(plan())
     monitor.evaluation(evaluation("before", 0, 0.4))
     prompt = [{"role": "user", "content": "Reverse: \x1b]0;owned\x07[blink]abc\u202e"}]
@@ -247,7 +257,7 @@ def play() -> None:
         monitor.note("<pause>")
         sys.stdin.read(1)
     monitor.evaluation(evaluation("after", 4, 0.7))
-    monitor.close(OUTCOME)
+    monitor.ended(OUTCOME)
 
 
 @pytest.fixture

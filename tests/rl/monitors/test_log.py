@@ -24,7 +24,7 @@ def test_lines_of_the_run_and_warnings_are_in_it_and_nothing_less(tmp_path: Path
         logging.getLogger("whet.clients").warning("the endpoint is busy")
         logging.getLogger("somebody.else").error("the disk is old")
         logging.getLogger("whet.clients").info("asked again")
-        log.close(Outcome("finished", 1, "done"))
+        log.ended(Outcome("finished", 1, "done"))
     text = (tmp_path / LOG).read_text()
     assert "INFO step 1/10  reward 0.250" in text
     assert "WARNING whet.clients: the endpoint is busy" in text

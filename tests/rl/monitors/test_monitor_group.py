@@ -9,12 +9,12 @@ import pytest
 
 from whet.rl.monitors import MonitorGroup, console_and_others
 from whet.rl.monitors.console import ConsoleMonitor
-from whet.rl.monitors.protocol import EvalReport, Outcome, RunPlan, StepReport
+from whet.rl.monitors.protocol import EvalReport, Monitor, Outcome, RunPlan, StepReport
 
 PLAN = RunPlan("r", Path("runs/r"), "whet/tiny", ["a"], 8, 4, 10)
 
 
-class Recorder:
+class Recorder(Monitor):
     def __init__(self) -> None:
         self.calls: list[str] = []
 
@@ -30,11 +30,11 @@ class Recorder:
     def evaluation(self, report: EvalReport) -> None:
         self.calls.append(f"evaluation {report.moment}")
 
-    def note(self, message: str) -> None:
-        self.calls.append(f"note {message}")
+    def note(self, text: str) -> None:
+        self.calls.append(f"note {text}")
 
-    def close(self, outcome: Outcome) -> None:
-        self.calls.append(f"close {outcome.state}")
+    def ended(self, outcome: Outcome) -> None:
+        self.calls.append(f"ended {outcome.state}")
 
 
 class Broken(Recorder):
@@ -51,8 +51,8 @@ def test_every_monitor_is_told_everything() -> None:
     group.step(StepReport(1, {}))
     group.evaluation(EvalReport("after", 1, 1, []))
     group.note("hello")
-    group.close(Outcome("finished", 1, ""))
-    expected = ["start", "phase train 0/1", "step 1", "evaluation after", "note hello", "close finished"]
+    group.ended(Outcome("finished", 1, ""))
+    expected = ["start", "phase train 0/1", "step 1", "evaluation after", "note hello", "ended finished"]
     assert first.calls == second.calls == expected
 
 

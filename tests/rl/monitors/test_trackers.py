@@ -38,7 +38,7 @@ def told(made: RunConfig, directory: Path, *, first: int, steps: int) -> None:
         group.step(StepReport(step, {"reward/mean": step / 10, "policy/kl": 0.5}, sample))
     scores = [EvalScore("a", "temperature 1", 0.75, {}, 4, pass_at_k={"2": 1.0})]
     group.evaluation(EvalReport("after", first + steps - 1, first + steps - 1, scores))
-    group.close(Outcome("finished", first + steps - 1, "done"))
+    group.ended(Outcome("finished", first + steps - 1, "done"))
     assert len(group.monitors) == watching, "a tracker failed"
 
 

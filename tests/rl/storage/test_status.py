@@ -60,14 +60,14 @@ def test_news_wait_for_the_next_heartbeat(status: Status, clock: Clock) -> None:
 
 
 def test_a_failure_is_written_at_once_with_its_error(status: Status) -> None:
-    started(status).close(Outcome("failed", 7, "no space left on the disk"))
+    started(status).ended(Outcome("failed", 7, "no space left on the disk"))
     fields = read(status)
     assert (fields["state"], fields["step"], fields["last_error"]) == ("failed", 7, "no space left on the disk")
     assert "phase" not in fields
 
 
 def test_a_run_that_finished_has_no_error(status: Status) -> None:
-    started(status).close(Outcome("finished", 10, "all done"))
+    started(status).ended(Outcome("finished", 10, "all done"))
     assert read(status)["last_error"] is None
 
 

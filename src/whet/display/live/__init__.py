@@ -12,15 +12,15 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-def live_console() -> Console | None:
-    """Standard error, if a live view can be drawn on it and the process is in the foreground.
+def live_console(*, stderr: bool = True) -> Console | None:
+    """Standard error (or output), if a live view can be drawn on it and the process is in the foreground.
 
     None if it is no terminal, if the terminal cannot move its cursor (TERM=dumb) or show Unicode, or if the process was
     started in its background. NO_COLOR removes the colours only.
     """
     from rich.console import Console
 
-    console = Console(stderr=True, highlight=False)
+    console = Console(stderr=stderr, highlight=False)
     unicode = (console.encoding or "").lower().startswith("utf")
     if not (_is_terminal(console.file) and console.is_interactive and unicode):
         return None
@@ -29,11 +29,11 @@ def live_console() -> Console | None:
     return console if in_foreground(console.file.fileno()) else None
 
 
-def plain_console() -> Console:
-    """Standard error for plain lines, whatever it is."""
+def plain_console(*, stderr: bool = True) -> Console:
+    """Standard error (or output) for plain lines, whatever it is."""
     from rich.console import Console
 
-    return Console(stderr=True, highlight=False, force_terminal=False)
+    return Console(stderr=stderr, highlight=False, force_terminal=False)
 
 
 def _is_terminal(file: object) -> bool:

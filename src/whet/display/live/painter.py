@@ -89,6 +89,11 @@ class Painter:
         self._thread = threading.Thread(target=self._run, name="whet-live-view", daemon=True)
         self._thread.start()
 
+    @property
+    def is_drawing(self) -> bool:
+        """Whether it was started and not closed."""
+        return self._thread is not None
+
     def touch(self) -> None:
         """The subject has changed: draw it again."""
         self._changed = True

@@ -53,6 +53,10 @@ class EvalFacts:
     slowest: list[tuple[float, Any]]  # (seconds, task), slowest first
     samples: dict[str, RolloutOutput]  # by their names in `SAMPLES`
 
+    @property
+    def total(self) -> int:
+        return self.plan.rollouts
+
 
 @dataclass(frozen=True, slots=True)
 class EvalLine:

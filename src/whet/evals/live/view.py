@@ -1,90 +1,91 @@
-"""The live view of a session of evaluations, in a terminal.
+"""Shows a session of evaluations while it works: a live view in a terminal, plain lines elsewhere.
 
-Rollouts are counted as they are reported; the `Painter` draws what is known, on a thread of its own.
+Plain lines are few enough for a log: one at the start and at the end of each evaluation, one for each tenth of its
+rollouts, one a minute where a tenth takes longer, and every note.
 """
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from rich.console import Console, RenderableType
-from rich.text import Text
+from rich.console import RenderableType
 
-from whet.display.live.keyboard import Keyboard
-from whet.display.live.painter import Painter
 from whet.evals.analysis.summary import EvalSummary
-from whet.evals.live.progress import SAMPLES, SessionProgress
-from whet.evals.live.views import footer, live_view
-from whet.evals.observer import PlannedEval
-from whet.system.terminal import safe_text
+from whet.evals.live.progress import SAMPLES, SessionFacts, SessionProgress
+from whet.evals.live.views import live_view, plan_line, progress_line
+from whet.evals.observer import EvalObserver, PlannedEval
+from whet.runs.live import Output, RunView
+from whet.system.terminal import duration
 from whet.types import RolloutOutput
 
-NEXT, PREVIOUS = {"right", "down", "n", "\t"}, {"left", "up", "p"}
+
+def open_view(*, quiet: bool = False) -> EvalObserver:
+    """The observer of a session; one that does nothing where `quiet`.
+
+    Close it, whatever happens: `with contextlib.closing(open_view()) as view`.
+    """
+    return EvalObserver() if quiet else EvalView(Output.find())
 
 
-class LiveView:
-    """An observer that draws on `console`; `clock` is in seconds and only ever compared with itself."""
+class EvalView(RunView[SessionFacts], EvalObserver):
+    """An observer that shows a session."""
 
-    def __init__(
-        self, console: Console, keyboard: Keyboard | None, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._clock, self._console = clock, console
-        self._painter = Painter(self, console, keyboard, clock)
-        self._session: SessionProgress | None = None
-        self._counting = threading.Lock()  # of `_session`
+    stop_question = "Stop the evaluation? q again stops it, any other key continues."
+
+    def __init__(self, output: Output) -> None:
+        super().__init__(output)
+        self._session = SessionProgress((), output.clock)
         self._selected: int | None = None  # None: the one that works
         self._sample = 0
 
+    @property
+    def keys(self) -> str:
+        return ("←/→ evaluation   " if len(self._session.evaluations) > 1 else "") + "s sample   q stop"
+
     def start(self, evaluations: Sequence[PlannedEval]) -> None:
-        self._session = SessionProgress(evaluations, self._clock)
-        self._painter.start()
+        self._session = SessionProgress(evaluations, self.clock)
+        for number, plan in enumerate(evaluations):
+            self.passed(10 * plan.kept // max(1, plan.rollouts), number)
+            self.line(plan_line(plan))
+        self.begin()
 
     def rollout(self, evaluation: int, row: RolloutOutput) -> None:
-        assert self._session is not None
-        with self._counting:
+        with self.lock:
             self._session.rollout(evaluation, row)
-        self._painter.touch()
-
-    def note(self, text: str) -> None:
-        if self._session is None:
-            for line in text.splitlines():
-                self._console.print(Text(safe_text(line, 1000)), soft_wrap=True)
-        else:
-            self._painter.note(text)
+        self.changed()
+        progress = self._session.evaluations[evaluation]
+        tenth = min(9, 10 * progress.done // max(1, progress.plan.rollouts))  # the last one is reported by `finish`
+        if not self.live and self.due(tenth, evaluation):
+            self._report(evaluation)
 
     def finish(self, evaluation: int, summary: EvalSummary) -> None:
-        assert self._session is not None
-        with self._counting:
+        with self.lock:
             self._session.finish(evaluation)
-        self._painter.touch()
+        self.changed()
+        if not self.live:
+            self._report(evaluation, f"  in {duration(summary.seconds)}")
 
-    def close(self) -> None:
-        self._painter.close()
+    def _report(self, evaluation: int, more: str = "") -> None:
+        self.print(progress_line(self._session.evaluations[evaluation].facts(self.clock())) + more)
 
     @property
     def transient(self) -> bool:
-        """What stands there in the end is the summary; where there will be none, the last picture."""
-        assert self._session is not None
-        with self._counting:
-            return self._session.finished
+        """The summary replaces the picture; where there will be none, the last picture stays."""
+        return self._session.finished
 
-    def picture(self, width: int, height: int, keys: bool, asked_to_stop: bool) -> RenderableType:
-        assert self._session is not None
-        with self._counting:
-            selected = self._session.current if self._selected is None else self._selected
-            facts = self._session.facts(selected)
-        last = footer(keys, len(facts.lines) > 1, asked_to_stop)
-        return live_view(facts, SAMPLES[self._sample], width, height, last)
+    def facts(self) -> SessionFacts:
+        return self._session.facts(self._shown)
 
-    def press(self, key: str) -> None:
-        assert self._session is not None
-        count = len(self._session.evaluations)
-        selected = self._session.current if self._selected is None else self._selected
-        if key in NEXT:
-            self._selected = (selected + 1) % count
-        elif key in PREVIOUS:
-            self._selected = (selected - 1) % count
-        elif key == "s":
+    def draw(self, facts: SessionFacts, width: int, height: int, footer: str) -> RenderableType:
+        return live_view(facts, SAMPLES[self._sample], width, height, footer)
+
+    @property
+    def _shown(self) -> int:
+        return self._session.current if self._selected is None else self._selected
+
+    def move(self, by: int) -> None:
+        self._selected = (self._shown + by) % len(self._session.evaluations)
+
+    def key(self, key: str) -> None:
+        if key == "s":
             self._sample = (self._sample + 1) % len(SAMPLES)

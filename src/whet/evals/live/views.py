@@ -1,7 +1,4 @@
-"""The live view's pictures: pure functions from `SessionFacts` to lines for rich, as many as there is room for.
-
-Text from models and environments goes through `safe_text` and into `Text` objects, never through markup.
-"""
+"""The live view's pictures: pure functions from `SessionFacts` to lines for rich, as many as there is room for."""
 
 from __future__ import annotations
 
@@ -11,22 +8,18 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from whet.display.panel import sample_panel
+from whet.display.picture import bar, labelled, one_line, rate_text, sample_panel, times_text
 from whet.display.text import number, usage_text
 from whet.evals.analysis.statistics import MeanInterval
 from whet.evals.live.progress import EvalFacts, EvalLine, SessionFacts
 from whet.evals.observer import PlannedEval
 from whet.system.terminal import duration, safe_text
 
-LABEL = 11
 SAMPLE_LINES = 10
 LEAST_SAMPLE = 4
 """Lines of a panel that are worth having: its frame, and two inside."""
 NAME = 80
 """Characters of an environment's, a model's or a metric's name that are read at all."""
-KEYS = "s sample   q stop"
-SEVERAL_KEYS = "←/→ evaluation   s sample   q stop"
-STOP = "Stop the evaluation? q again stops it, any other key continues."
 
 
 def live_view(facts: SessionFacts, sample: str, width: int, height: int, footer: str = "") -> RenderableType:
@@ -49,21 +42,14 @@ def live_view(facts: SessionFacts, sample: str, width: int, height: int, footer:
         title = sample_title(sample if sample in facts.detail.samples else "latest", row)
         parts.append(sample_panel(row, title, width, min(SAMPLE_LINES, room - 2)))
     if footer:
-        parts.append(_line(Text(footer, style="dim")))
+        parts.append(one_line(footer, "dim"))
     return Group(*parts)
-
-
-def footer(keys: bool, several: bool, asked_to_stop: bool) -> str:
-    """What the keys do; nothing where no keys are read."""
-    if asked_to_stop:
-        return STOP
-    return (SEVERAL_KEYS if several else KEYS) if keys else ""
 
 
 def _session(facts: SessionFacts, width: int, room: int) -> list[Text]:
     """A line on everything, then one for each evaluation, those around the selected one where there are too many."""
     head = f"{len(facts.lines)} evaluations"
-    lines = [_bar(facts.done, facts.total, facts.elapsed, facts.remaining, facts.rate, width, head)]
+    lines = [_bar(facts, width, head)]
     most = max(1, room // 3)
     first = min(max(0, facts.selected - most // 2), max(0, len(facts.lines) - most))
     shown = facts.lines[first : first + most]
@@ -73,7 +59,7 @@ def _session(facts: SessionFacts, width: int, room: int) -> list[Text]:
     for place, line in enumerate(shown, first):
         lines.append(_eval_line(line, place == facts.selected, name_width, done_width))
     if (hidden := len(facts.lines) - len(shown)) and room >= 12:
-        lines.append(_line(Text(f"  and {hidden} more", style="dim")))
+        lines.append(one_line(f"  and {hidden} more", "dim"))
     return lines
 
 
@@ -90,32 +76,32 @@ def _eval_line(line: EvalLine, selected: bool, name_width: int, done_width: int)
     )
     if line.errors:
         text.append(f"  {line.errors} failed", style="red")
-    return _line(text)
+    return one_line(text)
 
 
 def _details(facts: EvalFacts, width: int) -> list[Text]:
     """One evaluation, most important first."""
     lines = [
-        _line(Text(plan_line(facts.plan), style="bold")),
-        _bar(facts.done, facts.plan.rollouts, facts.elapsed, facts.remaining, facts.rate, width),
-        _labelled("reward", estimate_text(facts.reward)),
+        one_line(plan_line(facts.plan), "bold"),
+        _bar(facts, width),
+        labelled("reward", estimate_text(facts.reward)),
     ]
     if facts.members:
         each = (f"{safe_text(name, 40)} {estimate_text(reward)}" for name, reward in facts.members.items())
-        lines.append(_labelled("members", ", ".join(each)))
+        lines.append(labelled("members", ", ".join(each)))
     if facts.errors:
-        lines.append(_labelled("errors", _errors(facts), "red"))
+        lines.append(labelled("errors", _errors(facts), "red"))
     if facts.metrics:
-        lines.append(_labelled("metrics", _pairs(facts.metrics)))
+        lines.append(labelled("metrics", _pairs(facts.metrics)))
     if facts.pass_at_k:
-        lines.append(_labelled("pass@k", f"{_pairs(facts.pass_at_k)} (reward >= {facts.plan.pass_threshold:g})"))
+        lines.append(labelled("pass@k", f"{_pairs(facts.pass_at_k)} (reward >= {facts.plan.pass_threshold:g})"))
     if facts.truncated:
-        lines.append(_labelled("truncated", f"{facts.truncated} rollouts were cut off"))
+        lines.append(labelled("truncated", f"{facts.truncated} rollouts were cut off"))
     if effort := _effort(facts):
-        lines.append(_labelled("tokens", effort))
+        lines.append(labelled("tokens", effort))
     if facts.slowest:
         slow = ", ".join(f"{seconds:.1f} s task {safe_text(task, 20)}" for seconds, task in facts.slowest)
-        lines.append(_labelled("slowest", slow))
+        lines.append(labelled("slowest", slow))
     return lines
 
 
@@ -162,37 +148,14 @@ def sample_title(kind: str, row: Mapping[str, Any]) -> str:
     return title + (str(error.get("error_chain_repr")) if error else f"reward {number(row.get('reward'), 2)}")
 
 
-def _bar(
-    done: int, total: int, elapsed: float, remaining: float | None, rate: float | None, width: int, head: str = ""
-) -> Text:
-    """How far it has come: a bar, numbers, times. Readable by its characters, not by colour alone."""
-    times = duration(elapsed)
-    if done < total and remaining is not None:
-        times += f", {duration(remaining)} left"
-    label = f" {done}/{total}  {times}" + _rate(rate)
-    head = f"{head} " if head else ""
-    room = max(8, min(40, width - len(head) - len(label)))
-    full = room * min(done, total) // total if total else room
-    bar = Text.assemble((head, "bold"), ("━" * full, "green"), ("─" * (room - full), "dim"), label)
-    return _line(bar)
-
-
-def _rate(rate: float | None) -> str:
-    return "" if rate is None else f"  {rate:.1f} rollouts/s" if rate < 10 else f"  {rate:,.0f} rollouts/s"
-
-
-def _labelled(label: str, text: str, style: str = "") -> Text:
-    return _line(Text.assemble((f"{label:<{LABEL}}", "bold"), (text, style)))
+def _bar(facts: EvalFacts | SessionFacts, width: int, head: str = "") -> Text:
+    remaining = facts.remaining if facts.done < facts.total else None
+    label = f" {facts.done}/{facts.total}  {times_text(facts.elapsed, remaining)}  {rate_text(facts.rate, 'rollouts')}"
+    return bar(facts.done, facts.total, width, label.rstrip(), head=head)
 
 
 def _pairs(values: Mapping[str, float]) -> str:
     return ", ".join(f"{safe_text(name, NAME)} {number(value)}" for name, value in values.items())
-
-
-def _line(text: Text) -> Text:
-    """Never more than one line."""
-    text.no_wrap, text.overflow = True, "ellipsis"
-    return text
 
 
 def progress_line(facts: EvalFacts) -> str:
@@ -204,7 +167,7 @@ def progress_line(facts: EvalFacts) -> str:
     if facts.errors:
         parts.append(f"errors {_errors(facts)}")
     if facts.rate is not None:
-        parts.append(_rate(facts.rate).strip())
+        parts.append(rate_text(facts.rate, "rollouts"))
     if facts.remaining is not None and not facts.finished:
         parts.append(f"{duration(facts.remaining)} left")
     return "  ".join(parts)

@@ -17,6 +17,7 @@ from whet.gepa.types import (
     Candidate,
     CandidateRecord,
     Confirmation,
+    Observer,
     Phase,
     Scored,
     SearchPlan,
@@ -92,7 +93,6 @@ class SearchFacts:
     records: tuple[CandidateRecord, ...]  # every candidate that was decided on, by number
     proposal: Proposal | None
     confirmation: Confirmation | None
-    notes: int
     replaying: bool  # whether everything so far came from the log
     by_id: Mapping[str, CandidateRecord]
 
@@ -108,7 +108,7 @@ class SearchFacts:
         return sum(record.verdict == verdict for record in self.records)
 
 
-class SearchProgress:
+class SearchProgress(Observer):
     """An observer that only collects. `clock` is in seconds and only ever compared with itself.
 
     A call costs a few microseconds, and memory does not grow with their number.
@@ -118,7 +118,7 @@ class SearchProgress:
         self._title, self._clock = title, clock
         self._started = clock()
         self._plan: SearchPlan | None = None
-        self._spent = self._replayed = self._errors = self._notes = 0
+        self._spent = self._replayed = self._errors = 0
         self._cost: float | None = None
         self._recent: deque[float] = deque(maxlen=RATE_CALLS)
         self._phase: PhaseFacts | None = None
@@ -127,7 +127,6 @@ class SearchProgress:
         self._proposal: Proposal | None = None
         self._confirmation: Confirmation | None = None
         self._fresh = False  # whether anything happened that no log knew
-        self.ended = False
 
     @property
     def tenth(self) -> int:
@@ -145,9 +144,8 @@ class SearchProgress:
     def phase(self, phase: Phase, detail: str, total: int) -> None:
         self._tallies = {}
         self._phase = PhaseFacts(phase, detail, total, {})
-        if phase != "reflection":
-            return
-        self._proposal = None
+        if phase == "reflection":
+            self._proposal = None
 
     def finished(self, scored: Scored, spent: int, cost: float | None, replayed: bool = False) -> None:
         self._spent = max(self._spent, spent)
@@ -171,14 +169,8 @@ class SearchProgress:
         if self._proposal is not None and self._proposal.number <= record.number:
             self._proposal = None
 
-    def note(self, line: str) -> None:
-        self._notes += 1
-
     def confirmed(self, confirmation: Confirmation) -> None:
         self._confirmation = confirmation
-
-    def close(self) -> None:
-        self.ended = True
 
     def facts(self) -> SearchFacts:
         """Everything a view needs, copied."""
@@ -200,7 +192,6 @@ class SearchProgress:
             records=records,
             proposal=self._proposal,
             confirmation=self._confirmation,
-            notes=self._notes,
             replaying=self.replaying,
             by_id=by_id(records),
         )

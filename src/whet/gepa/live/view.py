@@ -1,71 +1,115 @@
-"""The live view of a search: it collects events, and the `Painter` draws them on a thread of its own."""
+"""Shows a search while it works: a live view in a terminal, plain lines elsewhere.
+
+Plain lines are few enough for a log: one at the start, one for each candidate that was decided on, one for each tenth
+of the budget (or a minute, where that takes longer), every note, and the confirmation. What the log of an earlier
+process answers is one line.
+"""
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable
 from typing import Any
 
-from rich.console import Console, RenderableType
-from rich.text import Text
+from rich.console import RenderableType
 
-from whet.display.live.keyboard import Keyboard
-from whet.display.live.painter import Painter
-from whet.gepa.live.progress import SearchProgress
-from whet.gepa.live.views import COMPARISONS, footer, last_view, live_view, moved
+from whet.display.text import number
+from whet.gepa.live.progress import SearchFacts, SearchProgress
+from whet.gepa.live.views import (
+    COMPARISONS,
+    candidate_reason,
+    confirmation_line,
+    last_view,
+    live_view,
+    moved,
+    progress_line,
+)
 from whet.gepa.observers import Forwarder
-from whet.gepa.types import SearchPlan
+from whet.gepa.types import CandidateRecord, Confirmation, Observer, Scored, SearchPlan
+from whet.runs.live import Output, RunView
 from whet.system.terminal import safe_text
 
-NEXT, PREVIOUS = {"right", "down", "n", "\t"}, {"left", "up", "p"}
+KEYS = "←/→ candidate   d compare with seed, whole   space scroll   q stop"
 SCROLL_LINES = 5
 
 
-class SearchLiveView(Forwarder):
-    """An observer that draws on `console` from the plan on; `clock` is in seconds and only compared with itself."""
+def open_view(title: str, *, plain: bool = False) -> Observer:
+    """The view of a search, on standard error. `title` says what is optimised: `reverse-text with whet/tiny`."""
+    return SearchView(title, Output.find(plain=plain))
 
-    transient = False  # the last picture stays above the final lines
 
-    def __init__(
-        self, title: str, console: Console, keyboard: Keyboard | None, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._console = console
-        self._progress = SearchProgress(title, clock)
-        self._lock = threading.RLock()  # of `_progress`; a signal's handler may hold it already
-        self._painter = Painter(self, console, keyboard, clock)
-        self._started = False
+class SearchView(RunView[SearchFacts], Forwarder):
+    """An observer that shows a search, from the plan on."""
+
+    stop_question = "Stop the search? q again stops it (it can be resumed), any other key continues."
+
+    def __init__(self, title: str, output: Output) -> None:
+        super().__init__(output)
+        self._title = title
+        self._progress = SearchProgress(title, output.clock)
+        self._unsaid: list[str] = []  # what was decided on by what the log answered
+        self._replayed = 0
         self._selected: int | None = None  # None: the candidate that is worked on
         self._comparison = 0
         self._scrolled = 0
 
-    def planned(self, plan: SearchPlan) -> None:
-        with self._lock:
-            self._progress.planned(plan)
-        if not self._started:
-            self._started = True
-            self._painter.start()
+    @property
+    def keys(self) -> str:
+        return KEYS
 
     def send(self, event: str, *args: Any) -> None:
-        with self._lock:
+        with self.lock:
             getattr(self._progress, event)(*args)
-        self._painter.touch()
+        self.changed()
 
-    def note(self, line: str) -> None:
-        if self._started:
-            self._painter.note(line)
+    def planned(self, plan: SearchPlan) -> None:
+        super().planned(plan)
+        self.line(f"{safe_text(self._title)}: at most {plan.max_calls} calls")
+        self.begin()
+
+    def finished(self, scored: Scored, spent: int, cost: float | None, replayed: bool = False) -> None:
+        super().finished(scored, spent, cost, replayed)
+        if self.live:
+            return
+        if replayed:
+            self._replayed += 1
+            return
+        self._say_what_the_log_had()
+        if self.due(self._progress.tenth):
+            self.print(progress_line(self._progress.facts()))
+
+    def decided(self, record: CandidateRecord) -> None:
+        super().decided(record)
+        line = f"candidate {record.number}: {safe_text(candidate_reason(record))}"
+        if record.val_mean is not None:
+            line += f" ({number(record.val_mean)} on validation)"
+        if self._progress.replaying:
+            self._unsaid.append(line)
         else:
-            self._console.print(Text(safe_text(line, 1000)), soft_wrap=True)
+            self._say_what_the_log_had()
+            self.line(line)
+
+    def confirmed(self, confirmation: Confirmation) -> None:
+        super().confirmed(confirmation)
+        self._say_what_the_log_had()
+        self.line(f"confirmed: {confirmation_line(confirmation)}")
 
     def close(self) -> None:
-        with self._lock:
-            self._progress.close()
-        self._painter.close()
+        self._say_what_the_log_had()
+        super().close()
 
-    def picture(self, width: int, height: int, keys: bool, asked_to_stop: bool) -> RenderableType:
-        with self._lock:
-            facts, ended = self._progress.facts(), self._progress.ended
-        if ended:
+    def _say_what_the_log_had(self) -> None:
+        """One line for all of it, once."""
+        if not self._replayed:
+            return
+        self.passed(self._progress.tenth)
+        candidates, self._unsaid = len(self._unsaid), []
+        self.line(f"from the log: {self._replayed} calls, {candidates} candidates decided on, not paid for again")
+        self._replayed = 0
+
+    def facts(self) -> SearchFacts:
+        return self._progress.facts()
+
+    def draw(self, facts: SearchFacts, width: int, height: int, footer: str) -> RenderableType:
+        if self.closed:
             return last_view(facts, width, height)
         return live_view(
             facts,
@@ -74,19 +118,16 @@ class SearchLiveView(Forwarder):
             selected=self._selected,
             comparison=COMPARISONS[self._comparison],
             scrolled=self._scrolled,
-            footer=footer(keys, asked_to_stop),
+            footer=footer,
         )
 
-    def press(self, key: str) -> None:
-        if key in NEXT | PREVIOUS:
-            with self._lock:
-                facts = self._progress.facts()
-            self._selected = moved(facts, self._selected, 1 if key in NEXT else -1)
-            self._scrolled = 0
-        elif key == "d":
+    def move(self, by: int) -> None:
+        self._selected = moved(self._progress.facts(), self._selected, by)
+        self._scrolled = 0
+
+    def key(self, key: str) -> None:
+        if key == "d":
             self._comparison = (self._comparison + 1) % len(COMPARISONS)
             self._scrolled = 0
-        elif key == " ":
-            self._scrolled += SCROLL_LINES
-        elif key == "b":
-            self._scrolled = max(0, self._scrolled - SCROLL_LINES)
+        elif key in (" ", "b"):
+            self._scrolled = max(0, self._scrolled + (SCROLL_LINES if key == " " else -SCROLL_LINES))

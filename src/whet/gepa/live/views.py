@@ -1,7 +1,6 @@
 """The live view's pictures: pure functions from `SearchFacts` to lines for rich, as many as there is room for.
 
-Text from models goes through `safe_text` or `safe_lines` and into `Text` objects, never through markup. Colour is
-never the only sign: removed lines begin with `-`, added ones with `+`.
+Removed lines begin with `-`, added ones with `+`: colour is never the only sign.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Literal
 
-from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
 from rich.text import Text
 
+from whet.display.picture import bar, boxed, labelled, one_line, rate_text, times_text
 from whet.display.text import number
 from whet.gepa.live.progress import PhaseFacts, Proposal, SearchFacts
 from whet.gepa.text_diff import DiffLine, Piece, difference, whole
@@ -26,7 +25,6 @@ from whet.system.terminal import duration, safe_lines, safe_text
 Comparison = Literal["parent", "seed", "whole"]
 COMPARISONS: tuple[Comparison, ...] = ("parent", "seed", "whole")
 """What the shown candidate is compared with; `whole` shows its texts as they are."""
-LABEL = 11
 LEAST_LIST = 3
 LEAST_DIFF = 4
 """Lines of the panel that are worth having: its frame, and two inside."""
@@ -36,8 +34,6 @@ LONGEST_SAME = 60
 """Characters of a stretch that did not change, inside a line that did."""
 TEXT_LENGTH = 4000
 """Characters of a line that are shown at all."""
-KEYS = "←/→ candidate   d compare with seed, whole   space scroll   q stop"
-STOP = "Stop the search? q again stops it (it can be resumed), any other key continues."
 PHASES = {
     "baseline": "the seed prompt on validation examples",
     "minibatch": "minibatch",
@@ -83,7 +79,7 @@ def live_view(
     if shown is not None and room >= LEAST_DIFF:
         parts.append(_comparison(facts, shown, comparison, scrolled, width, room))
     if footer:
-        parts.append(_line(Text(footer, style="dim")))
+        parts.append(one_line(footer, "dim"))
     return Group(*parts)
 
 
@@ -93,16 +89,11 @@ def last_view(facts: SearchFacts, width: int, height: int) -> RenderableType:
     best, rejected = facts.best, facts.count("rejected")
     parts += [_candidate(facts, one, one is best) for one in facts.records if one.verdict != "rejected"][-LAST_LIST:]
     if rejected:
-        parts.append(_line(Text(f"  {MARKS['rejected']} {_rejections(rejected)}", style="dim")))
+        parts.append(one_line(f"  {MARKS['rejected']} {_rejections(rejected)}", "dim"))
     room = min(LAST_DIFF, height - len(parts))
     if best is not None and best.verdict != "seed" and room >= LEAST_DIFF:
         parts.append(_comparison(facts, best, "seed", 0, width, room))
     return Group(*parts[:height])
-
-
-def footer(keys: bool, asked_to_stop: bool) -> str:
-    """What the keys do; nothing where no keys are read."""
-    return STOP if asked_to_stop else KEYS if keys else ""
 
 
 def candidates(facts: SearchFacts) -> list[Shown]:
@@ -128,17 +119,17 @@ def moved(facts: SearchFacts, selected: int | None, by: int) -> int | None:
 
 def _summary(facts: SearchFacts, width: int, ended: bool = False) -> list[Text]:
     """Everything but the candidates, most important first."""
-    lines = [_line(Text(safe_text(facts.title), style="bold")), _bar(facts, width, ended), _phase(facts)]
+    lines = [one_line(safe_text(facts.title), "bold"), _bar(facts, width, ended), _phase(facts)]
     if facts.confirmation is not None:
-        lines.append(_labelled("confirmed", confirmation_line(facts.confirmation)))
+        lines.append(labelled("confirmed", confirmation_line(facts.confirmation)))
     if facts.best is not None:
-        lines.append(_labelled("best", best_line(facts)))
+        lines.append(labelled("best", best_line(facts)))
     if len(facts.records) > 1:
-        lines.append(_labelled("proposals", proposals_line(facts)))
+        lines.append(labelled("proposals", proposals_line(facts)))
     if facts.errors:
-        lines.append(_labelled("errors", f"{_calls(facts.errors)} failed: reward 0", "red"))
+        lines.append(labelled("errors", f"{_calls(facts.errors)} failed: reward 0", "red"))
     if facts.cost is not None:
-        lines.append(_labelled("cost", f"${facts.cost:.4f}"))
+        lines.append(labelled("cost", f"${facts.cost:.4f}"))
     return lines
 
 
@@ -147,24 +138,20 @@ def _bar(facts: SearchFacts, width: int, ended: bool) -> Text:
     total = facts.plan.max_calls if facts.plan else 0
     confirming = facts.phase is not None and facts.phase.name == "confirmation"
     kept = facts.plan.reserved if facts.plan and not confirming and not ended else 0
-    label = f" {facts.spent}/{total} calls" if total else f" {facts.spent} calls"
-    label += f"  {duration(facts.elapsed)}"
-    if facts.remaining is not None and facts.spent < total and not ended:
-        label += f", at most {duration(facts.remaining)} left"
-    if facts.rate is not None and not ended:
-        label += f"  {facts.rate:.1f} calls/s" if facts.rate < 10 else f"  {facts.rate:,.0f} calls/s"
-    room = max(8, min(40, width - len(label)))
-    full = room * min(facts.spent, total) // total if total else 0
-    dotted = min(room - full, room * kept // total) if total else 0
-    bar = ("━" * full, "green"), ("─" * (room - full - dotted), "dim"), ("┄" * dotted, "dim")
-    return _line(Text.assemble(*bar, label))
+    spent = f"{facts.spent}/{total} calls" if total else f"{facts.spent} calls"
+    if ended:
+        times, rate = duration(facts.elapsed), ""
+    else:
+        remaining = facts.remaining if facts.spent < total else None
+        times, rate = times_text(facts.elapsed, remaining, at_most=True), rate_text(facts.rate, "calls")
+    return bar(facts.spent, total, width, f" {spent}  {times}  {rate}".rstrip(), reserved=kept)
 
 
 def _phase(facts: SearchFacts) -> Text:
     if facts.phase is None:
-        return _labelled("phase", "getting ready")
+        return labelled("phase", "getting ready")
     text = phase_line(facts.phase, facts)
-    return _labelled("phase", f"from the log: {text}" if facts.replaying else text)
+    return labelled("phase", f"from the log: {text}" if facts.replaying else text)
 
 
 def phase_line(phase: PhaseFacts, facts: SearchFacts) -> str:
@@ -255,7 +242,7 @@ def _candidate(facts: SearchFacts, one: Shown, selected: bool) -> Text:
         cells = f"{MARKS[one.verdict]} {one.number:>3}  {score:>6}  {parents}"
         style, reason = STYLES[one.verdict], candidate_reason(one)
     text = Text.assemble("▸ " if selected else "  ", (cells, f"{style} bold".strip() if selected else style))
-    return _line(text.append(f"  {safe_text(reason)}", style="dim"))
+    return one_line(text.append(f"  {safe_text(reason)}", style="dim"))
 
 
 def candidate_reason(record: CandidateRecord) -> str:
@@ -291,18 +278,10 @@ def _comparison(
         below = len(lines) - scrolled - inside
         lines = lines[scrolled : scrolled + inside]
         if below:
-            lines[-1] = _line(Text(f"... {below + 1} more lines", style="dim"))
+            lines[-1] = one_line(f"... {below + 1} more lines", "dim")
     against = f" against {_name(facts, other.id)}" if other is not None else ""
     who = "the seed" if isinstance(shown, CandidateRecord) and shown.verdict == "seed" else f"candidate {shown.number}"
-    return Panel(
-        Group(*lines),
-        title=Text(f"{who}{against}"),
-        title_align="left",
-        box=box.ROUNDED,
-        border_style="dim",
-        padding=(0, 1),
-        width=width,
-    )
+    return boxed(lines, f"{who}{against}", width)
 
 
 def _other(facts: SearchFacts, shown: Shown, comparison: Comparison) -> CandidateRecord | None:
@@ -325,9 +304,9 @@ def _compared(before: Candidate | None, after: Candidate, width: int) -> list[Te
         if not found:
             continue
         if len(after) > 1:
-            lines.append(_line(Text(safe_text(name), style="bold")))
+            lines.append(one_line(safe_text(name), "bold"))
         lines += [made for line in found for made in _diff_lines(line, width)]
-    return lines or [_line(Text("no difference", style="dim"))]
+    return lines or [one_line("no difference", "dim")]
 
 
 @lru_cache(maxsize=64)
@@ -338,7 +317,7 @@ def _difference(before: str | None, after: str) -> tuple[DiffLine, ...]:
 def _diff_lines(line: DiffLine, width: int) -> list[Text]:
     """A line of a difference, folded; the words that differ stand out in it."""
     if line.kind == "hidden":
-        return [_line(Text(f"  ... {line.text}", style="dim"))]
+        return [one_line(f"  ... {line.text}", "dim")]
     sign, style = {"same": ("  ", "dim"), "gone": ("- ", "red"), "new": ("+ ", "green")}[line.kind]
     if line.kind == "same" and line.pieces and not line.text.strip():
         return [Text("")]
@@ -348,7 +327,7 @@ def _diff_lines(line: DiffLine, width: int) -> list[Text]:
         text.append(shown, style="bold underline" if changed and len(line.pieces) > 1 else "")
     folded = list(text.wrap(_FOLDER, max(2, width - 2)))
     return [
-        _line(Text.assemble((sign if index == 0 else "  ", style), part))
+        one_line(Text.assemble((sign if index == 0 else "  ", style), part))
         for index, part in enumerate(folded or [Text("")])
     ]
 
@@ -368,11 +347,18 @@ _FOLDER = Console(file=io.StringIO(), width=80, color_system=None)
 """For `Text.wrap`, which asks a console for its defaults."""
 
 
-def _labelled(label: str, text: str, style: str = "") -> Text:
-    return _line(Text.assemble((f"{label:<{LABEL}}", "bold"), (text, style)))
-
-
-def _line(text: Text) -> Text:
-    """Never more than one line."""
-    text.no_wrap, text.overflow = True, "ellipsis"
-    return text
+def progress_line(facts: SearchFacts) -> str:
+    """How far the search has come, on one line, for logs."""
+    total = facts.plan.max_calls if facts.plan else 0
+    parts = [f"{facts.spent}/{total} calls"]
+    if facts.phase is not None:
+        parts.append(phase_line(facts.phase, facts))
+    if facts.best is not None:
+        parts.append(f"best {best_line(facts)}")
+    if facts.errors:
+        parts.append(f"{facts.errors} failed")
+    if facts.cost is not None:
+        parts.append(f"${facts.cost:.4f}")
+    if facts.remaining is not None and facts.spent < total:
+        parts.append(f"at most {duration(facts.remaining)} left")
+    return "  ".join(parts)

@@ -72,11 +72,11 @@ def _sent_config(config: Tracked, redactor: Redactor) -> dict[str, Any]:
 logger = logging.getLogger(__name__)
 
 
-class MonitorGroup:
+class MonitorGroup(Monitor):
     """Several monitors as one: calls every monitor, in the order given.
 
     Training does not depend on monitors. One that raises is named, once, with its error, and switched off for the rest
-    of the run; only `close` still reaches it. (What must be on disk for a run to be resumed is written by
+    of the run; only `ended` still reaches it. (What must be on disk for a run to be resumed is written by
     `whet.rl.storage.records`, not through this.)
     """
 
@@ -96,13 +96,13 @@ class MonitorGroup:
     def evaluation(self, report: EvalReport) -> None:
         self._call_each(lambda monitor: monitor.evaluation(report))
 
-    def note(self, message: str) -> None:
-        self._call_each(lambda monitor: monitor.note(message))
+    def note(self, text: str) -> None:
+        self._call_each(lambda monitor: monitor.note(text))
 
-    def close(self, outcome: Outcome) -> None:
+    def ended(self, outcome: Outcome) -> None:
         """Reaches every monitor, also one that is off: how a run ended matters most."""
         self.monitors = list(self._all)
-        self._call_each(lambda monitor: monitor.close(outcome))
+        self._call_each(lambda monitor: monitor.ended(outcome))
 
     def _call_each(self, call: Callable[[Monitor], None]) -> None:
         for monitor in tuple(self.monitors):

@@ -25,6 +25,7 @@ from whet.rl.monitors.console import ConsoleMonitor
 from whet.rl.monitors.redaction import Redactor
 from whet.rl.supervision.child_log import CHILD, ChildLog, deaf_ends, log_warning
 from whet.runs.following import KEPT_FILES, LOG
+from whet.runs.live import Output
 from whet.system.terminal import safe_lines
 
 MOST_BYTES = 10_000_000
@@ -35,7 +36,8 @@ class LogMonitor(ConsoleMonitor):
     """What the terminal of a run shows where it is no terminal, written to the log."""
 
     def __init__(self, lines: LineWriter) -> None:
-        super().__init__(Console(file=lines, width=WIDTH, force_terminal=False, color_system=None, highlight=False))
+        console = Console(file=lines, width=WIDTH, force_terminal=False, color_system=None, highlight=False)
+        super().__init__(Output(console))
 
 
 @contextmanager

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from whet.rollouts.totals import EvalScore
+from whet.runs.live import RunObserver
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,28 +61,23 @@ class Outcome:
     next_command: str | None = None
 
 
-class Monitor(Protocol):
-    """Receives the events of a run. A subclass overrides the events that it needs; the others do nothing."""
+class Monitor(RunObserver):
+    """Receives the events of training."""
 
     def start(self, plan: RunPlan) -> None:
-        return None
+        """Before the first step."""
 
     def phase(self, name: str, done: int, total: int) -> None:
         """Progress inside a step: `generate`, `train`, `evaluate`, `save`; cheap, called often."""
-        return None
 
     def step(self, report: StepReport) -> None:
-        return None
+        """A step was trained."""
 
     def evaluation(self, report: EvalReport) -> None:
-        return None
+        """Held-out tasks were evaluated."""
 
-    def note(self, message: str) -> None:
-        """One line a person should see (a warning, a checkpoint written)."""
-        return None
-
-    def close(self, outcome: Outcome) -> None:
-        return None
+    def ended(self, outcome: Outcome) -> None:
+        """The run is over, for whatever reason."""
 
 
 GREEDY = "greedy"

@@ -71,7 +71,7 @@ class TrackioMonitor(Monitor):
     def evaluation(self, report: EvalReport) -> None:
         self._run.log(evaluation_metrics(report), step=report.step)
 
-    def close(self, outcome: Outcome) -> None:
+    def ended(self, outcome: Outcome) -> None:
         if self._run is None:
             return
         with quietly(logger):

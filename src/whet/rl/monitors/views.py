@@ -1,7 +1,4 @@
-"""The terminal's pictures of a run: pure functions from `RunProgress` to what rich prints.
-
-Text from models and environments goes through `safe_text` and into `Text` objects, never through markup.
-"""
+"""The terminal's pictures of a run: pure functions from `RunProgress` to what rich prints."""
 
 from __future__ import annotations
 
@@ -10,11 +7,10 @@ from pathlib import Path
 
 from rich import box
 from rich.console import Group, RenderableType
-from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from whet.display.panel import sample_panel
+from whet.display.picture import bar, one_line, sample_panel, times_text
 from whet.display.text import number
 from whet.rl.monitors.progress import LOSSES, Difference, RunProgress, ScoreComparison, compare
 from whet.rl.monitors.protocol import EvalReport, Outcome, RunPlan
@@ -22,7 +18,6 @@ from whet.rollouts.totals import EvalScore
 from whet.system.terminal import duration, safe_text, sparkline
 
 SAMPLE_LINES = 8
-KEYS = "Ctrl-C  stop with a checkpoint; twice: end at once"
 CURVE_BESIDE = 2 * 8 + 3 * 3
 """Columns of the table of rewards next to names and curves: two numbers with their heads, and what separates them."""
 
@@ -54,17 +49,15 @@ def _count(parameters: int) -> str:
     return str(parameters)
 
 
-def live_view(progress: RunProgress, width: int, height: int, keys: bool = True) -> RenderableType:
-    """The whole live view, in at most `height` lines; with `keys`, what they do is its last line."""
+def live_view(progress: RunProgress, width: int, height: int, footer: str = "") -> RenderableType:
+    """The whole live view, in at most `height` lines; `footer` is the last one, left out where it is empty."""
     head: list[RenderableType] = [
-        Text(plan_line(progress.plan), style="bold", no_wrap=True, overflow="ellipsis"),
+        one_line(plan_line(progress.plan), "bold"),
         _bar(progress, width),
         _phase(progress),
     ]
     if progress.finding is not None:
-        head.append(
-            Text(f"doctor: {safe_text(progress.finding, 400)}", style="yellow", no_wrap=True, overflow="ellipsis")
-        )
+        head.append(one_line(f"doctor: {safe_text(progress.finding, 400)}", "yellow"))
     room = height - len(head) - 4  # the table's head and foot, the line of keys, and a line to spare
     curves = _rewards(progress, width, max(1, room)) if progress.plan.environments else _losses(progress, width)
     parts = [*head, curves]
@@ -75,22 +68,15 @@ def live_view(progress: RunProgress, width: int, height: int, keys: bool = True)
         if row.get("advantage") is not None:
             title += f", advantage {row['advantage']:+.2f}"
         parts.append(sample_panel(row, title, width, min(SAMPLE_LINES, sample_room)))
-    if keys:
-        parts.append(Text(KEYS, style="dim", no_wrap=True, overflow="ellipsis"))
+    if footer:
+        parts.append(one_line(footer, "dim"))
     return Group(*parts)
 
 
-def _bar(progress: RunProgress, width: int) -> RenderableType:
+def _bar(progress: RunProgress, width: int) -> Text:
     total = progress.plan.max_steps
-    left = "" if progress.remaining is None else f", {duration(progress.remaining)} left"
-    label = f" {progress.step}/{total}  {duration(progress.elapsed)}{left}"
-    grid = Table.grid(padding=(0, 1))
-    grid.add_row(
-        Text("step"),
-        ProgressBar(total=total, completed=progress.step, width=max(8, min(40, width - len(label) - 8))),
-        Text(label),
-    )
-    return grid
+    label = f" {progress.step}/{total}  {times_text(progress.elapsed, progress.remaining)}"
+    return bar(progress.step, total, width, label, head="step")
 
 
 def _phase(progress: RunProgress) -> Text:
@@ -102,7 +88,7 @@ def _phase(progress: RunProgress) -> Text:
         parts.append(f"{speed:,.0f} tokens/s")
     if (seconds := progress.step_seconds) is not None:
         parts.append(f"{seconds:.2f} s a step")
-    return Text("  ".join(parts), style="cyan", no_wrap=True, overflow="ellipsis")
+    return one_line("  ".join(parts), "cyan")
 
 
 def _rewards(progress: RunProgress, width: int, rows: int) -> Table:

@@ -93,7 +93,7 @@ class WandbMonitor(Monitor):
     def evaluation(self, report: EvalReport) -> None:
         self._run.log({"step": report.step, **evaluation_metrics(report)})
 
-    def close(self, outcome: Outcome) -> None:
+    def ended(self, outcome: Outcome) -> None:
         if self._run is None:
             return
         self._run.summary.update({"outcome": outcome.state, "outcome_step": outcome.step})

@@ -146,12 +146,12 @@ class _Run:
             stalled = stall(self.watchdog.failure, self.directory, self.learner.version)
             failure = stalled or explain_failure(error, self.directory)
             if failure is None:
-                self.monitor.close(Outcome("failed", self.learner.version, f"{type(error).__name__}: {error}"))
+                self.monitor.ended(Outcome("failed", self.learner.version, f"{type(error).__name__}: {error}"))
                 raise
             again = self._resume_command() if any(self.directory.checkpoints.glob("step_*")) else None
             outcome = Outcome("failed", self.learner.version, failure, next_command=again)
         outcome = with_report(outcome, self.directory, self.monitor)
-        self.monitor.close(outcome)
+        self.monitor.ended(outcome)
         return outcome
 
     def _take_up(self, step: int, taken: object, fingerprint: object) -> None:

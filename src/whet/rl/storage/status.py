@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from whet.rl.monitors.protocol import EvalReport, Outcome, RunPlan, StepReport
+from whet.rl.monitors.protocol import EvalReport, Monitor, Outcome, RunPlan, StepReport
 from whet.rl.supervision.watchdog import STALLED
 from whet.runs.process import this_process
 from whet.system.files import json_line, write_whole
@@ -28,7 +28,7 @@ MOST_STALLS = 3
 """Lines of what keeps a run waiting that are kept: who waits for what, and what that one waits for."""
 
 
-class Status:
+class Status(Monitor):
     """A monitor that keeps `status.json` up to date, from its making to `close`."""
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
@@ -63,16 +63,16 @@ class Status:
     def evaluation(self, report: EvalReport) -> None:
         self._stalled_no_more()
 
-    def note(self, message: str) -> None:
-        self._fields["last_note"] = message
-        if message.startswith(STALLED):
-            lines = [*self._fields.get("stalled", ()), message.removeprefix(STALLED)]
+    def note(self, text: str) -> None:
+        self._fields["last_note"] = text
+        if text.startswith(STALLED):
+            lines = [*self._fields.get("stalled", ()), text.removeprefix(STALLED)]
             self._fields["stalled"] = lines[-MOST_STALLS:]
             self._write()
         else:
             self._beat()
 
-    def close(self, outcome: Outcome) -> None:
+    def ended(self, outcome: Outcome) -> None:
         for name in ("phase", "phase_done", "phase_total", "stalled"):
             self._fields.pop(name, None)
         self._fields |= {

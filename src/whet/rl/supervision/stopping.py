@@ -112,6 +112,6 @@ def end_the_process(monitor: Monitor, outcome: Outcome) -> NoReturn:
 
 def close_and_kill_children(monitor: Monitor, outcome: Outcome) -> None:
     """What is left to do before the process is ended from outside its event loop."""
-    monitor.close(outcome)
+    monitor.ended(outcome)
     for child in active_children():  # a process that hangs does not notice that its parent has ended
         child.kill()

@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from whet.display.panel import sample_panel
+from whet.display.picture import sample_panel
 
 
 def test_a_long_prompt_is_cut_in_its_middle_and_an_answer_at_its_end() -> None:

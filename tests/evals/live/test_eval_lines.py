@@ -13,7 +13,8 @@ import pytest
 from rich.console import Console
 
 from whet.evals.analysis.summary import summarize
-from whet.evals.live.lines import PlainLines
+from whet.evals.live.view import EvalView
+from whet.runs.live import Output
 
 NAMES = {"environment": "arithmetic", "model": "whet/tiny", "sampling": "temperature 1"}
 
@@ -24,12 +25,12 @@ def printed() -> io.StringIO:
 
 
 @pytest.fixture
-def lines(printed: io.StringIO, clock: Any) -> PlainLines:
-    return PlainLines(Console(file=printed, width=40, highlight=False), clock)
+def lines(printed: io.StringIO, clock: Any) -> EvalView:
+    return EvalView(Output(Console(file=printed, width=40, highlight=False), clock=clock))
 
 
 def test_there_is_a_line_at_the_start_one_for_each_tenth_and_one_at_the_end(
-    lines: PlainLines, printed: io.StringIO, player: Any, clock: Any
+    lines: EvalView, printed: io.StringIO, player: Any, clock: Any
 ) -> None:
     lines.start([player.plan(examples=10, rollouts=10)])
     rows = [player.row(task, 1.0) for task in range(10) for _ in range(10)]
@@ -46,7 +47,7 @@ def test_there_is_a_line_at_the_start_one_for_each_tenth_and_one_at_the_end(
 
 
 def test_slow_rollouts_are_told_of_once_a_minute(
-    lines: PlainLines, printed: io.StringIO, player: Any, clock: Any
+    lines: EvalView, printed: io.StringIO, player: Any, clock: Any
 ) -> None:
     lines.start([player.plan(examples=100, rollouts=10)])
     for _ in range(9):
@@ -61,7 +62,7 @@ def test_slow_rollouts_are_told_of_once_a_minute(
 
 
 def test_notes_are_told_at_once_and_nothing_hostile_gets_through(
-    lines: PlainLines, printed: io.StringIO, player: Any
+    lines: EvalView, printed: io.StringIO, player: Any
 ) -> None:
     lines.start([player.plan("[red]x\x1b[2J")])
     lines.note("worker 1 died\x1b]0;owned\x07\nanother [bold]line")
