@@ -26,6 +26,10 @@ class StrictModel(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    def differs(self, key: str) -> bool:
+        """Whether the value of a key is not its default."""
+        return bool(getattr(self, key) != type(self).model_fields[key].default)
+
 
 @dataclass(frozen=True, slots=True)
 class Option:

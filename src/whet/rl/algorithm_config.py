@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from whet.config import StrictModel
 from whet.rl.algorithms import KEYS, Part, RewardNorm, algorithms, find, names_of
 
 KLEstimator = Literal["k1", "k2", "k3"]
@@ -30,8 +32,9 @@ INITIAL = "initial"
 """`reference`: the weights that the run began with."""
 
 
-def _default(loss: str, constant: str) -> Any:
-    return algorithms()[loss].loss_constants[constant]
+def _constants(loss: str) -> Mapping[str, Any]:
+    """Those of a loss by name, with their defaults; nothing is known of a loss by import path."""
+    return algorithms()[loss].loss_constants if loss in algorithms() else {}
 
 
 def _known(value: str, part: Part) -> str:
@@ -44,10 +47,8 @@ def _known(value: str, part: Part) -> str:
     raise ValueError(f"there is no {key} '{value}'. {hint} One of your own is 'package.module:name'.")
 
 
-class LossConfig(BaseModel):
+class LossConfig(StrictModel):
     """One loss and its constants, and what is added to it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     loss: str = Field(
         "masked_is",
@@ -64,14 +65,14 @@ class LossConfig(BaseModel):
         None, ge=0, description="Ratios are clipped this far above 1. Default: 0.2 (grpo, ppo), 4e-4 (gspo), 4 (cispo)."
     )
     mask_threshold: float = Field(
-        _default("masked_is", "mask_threshold"),
+        _constants("masked_is")["mask_threshold"],
         gt=0,
         description="Probability difference at which masked_is drops a token.",
     )
     mask_penalty: float = Field(
-        _default("masked_is", "mask_penalty"), ge=0, description="Weight of (log r)^2 in masked_is."
+        _constants("masked_is")["mask_penalty"], ge=0, description="Weight of (log r)^2 in masked_is."
     )
-    dro_beta: float = Field(_default("dro", "dro_beta"), ge=0, description="Weight of the quadratic term in dro.")
+    dro_beta: float = Field(_constants("dro")["dro_beta"], ge=0, description="Weight of the quadratic term in dro.")
     kl_coef: float = Field(
         0.0, ge=0, description="Weight per token of the KL to the reference; 0 = none, and no reference is held."
     )
@@ -84,9 +85,7 @@ class LossConfig(BaseModel):
         """Writes the loss's constants out, so that a run's config says which it was trained with."""
         if not isinstance(data, dict):
             return data
-        algorithm = algorithms().get(str(data.get("loss", "masked_is")))
-        constants = {} if algorithm is None else algorithm.loss_constants
-        given = dict(data)
+        given, constants = dict(data), _constants(str(data.get("loss", "masked_is")))
         for name in ("eps_low", "eps_high"):
             if name not in constants and given.get(name) == EARLIER_BOUND:
                 del given[name]
@@ -111,20 +110,16 @@ class LossConfig(BaseModel):
 
     @model_validator(mode="after")
     def _everything_has_an_effect(self) -> Self:
-        algorithm = algorithms().get(self.loss)
-        constants = {} if algorithm is None else algorithm.loss_constants
+        constants = _constants(self.loss)
         for name in CONSTANTS:
-            if name not in constants and self._is_set(name):
+            if name not in constants and self.differs(name):
                 raise ValueError(f"{name} would have no effect: loss = {self.loss} does not use it")
-        if algorithm is not None:
-            algorithm.check_args("loss", self.loss_args)
+        if self.loss in algorithms():
+            algorithms()[self.loss].check_args("loss", self.loss_args)
         for name, weight in PART_OF.items():
-            if name in type(self).model_fields and self._is_set(name) and not getattr(self, weight):
+            if name in type(self).model_fields and self.differs(name) and not getattr(self, weight):
                 raise ValueError(f"{name} would have no effect: {weight} is 0")
         return self
-
-    def _is_set(self, name: str) -> bool:
-        return bool(getattr(self, name) != type(self).model_fields[name].default)
 
 
 class AlgorithmConfig(LossConfig):
@@ -182,13 +177,6 @@ class AlgorithmConfig(LossConfig):
         return _known(value, "advantages")
 
     @model_validator(mode="after")
-    def _advantage_uses_its_constants(self) -> Self:
-        algorithm = algorithms().get(self.advantage)
-        if algorithm is not None:
-            algorithm.check_args("advantages", self.advantage_args)
-        return self
-
-    @model_validator(mode="after")
     def _rewards_fit_together(self) -> Self:
         if self.reward_clip is not None and self.reward_clip[0] >= self.reward_clip[1]:
             raise ValueError(f"reward_clip is [low, high], and {list(self.reward_clip)} leaves nothing between the two")
@@ -204,6 +192,8 @@ class AlgorithmConfig(LossConfig):
                     f"{self.length_penalty_full}"
                 )
         algorithm = algorithms().get(self.advantage)
+        if algorithm is not None:
+            algorithm.check_args("advantages", self.advantage_args)
         if algorithm is not None and self.reward_norm in algorithm.excludes_reward_norm:
             raise ValueError(
                 f'reward_norm = "{self.reward_norm}" would have no effect or leave nothing: advantage = '

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -96,18 +97,8 @@ class SamplingConfig(StrictModel):
 
     def args(self) -> dict[str, Any]:
         """The sampling arguments that a rollout is given; settings that change nothing are left out."""
-        given: dict[str, Any] = {"max_tokens": self.max_tokens, "temperature": self.temperature}
-        if self.top_p < 1:
-            given["top_p"] = self.top_p
-        if self.top_k:
-            given["top_k"] = self.top_k
-        if self.min_p:
-            given["min_p"] = self.min_p
-        if self.stop:
-            given["stop"] = list(self.stop)
-        if self.enable_thinking is not None:
-            given["enable_thinking"] = self.enable_thinking
-        return given
+        always = self.model_dump(include={"max_tokens", "temperature"})
+        return always | self.model_dump(mode="json", exclude={"temp_scheduler"}, exclude_defaults=True)
 
 
 class EvalSamplingConfig(StrictModel):
@@ -179,15 +170,46 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-class RunConfig(StrictModel):
-    """A training run."""
+class TrainingConfig(StrictModel):
+    """What every run that trains is configured with, whatever it learns from."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="The run is the directory runs/<name>.")
     model: str = Field("whet/tiny", min_length=1, description="whet/tiny, a local directory, or a Hugging Face id.")
+    learning_rate: float = Field(1e-5, gt=0, description="Peak learning rate.")
+    seed: int = Field(0, ge=0, description="Seed of everything random.")
+    env_file: Paths = Field((), description="Files of KEY=VALUE lines for environments; never saved.")
+    runs_directory: Path = Field(Path("runs"), description="Where run directories are made.")
+
+    lora: LoraConfig | None = Field(None, description="Present: train an adapter. Absent: all weights.")
+    optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig, description="Update rule and schedule.")
+    learner: LearnerConfig = Field(default_factory=LearnerConfig, description="How a batch is computed.")
+    checkpointing: CheckpointingConfig = Field(
+        default_factory=CheckpointingConfig, description="When the run is saved."
+    )
+    watchdog: WatchdogConfig = Field(
+        default_factory=WatchdogConfig, description="How long anything may wait for anything."
+    )
+    wandb: WandbConfig | None = Field(None, description="Present: track the run with Weights & Biases.")
+    trackio: TrackioConfig | None = Field(None, description="Present: track the run with trackio.")
+    deployment: DeploymentConfig = Field(default_factory=DeploymentConfig, description="What of the machine to use.")
+
+    @property
+    def directory(self) -> Path:
+        return self.runs_directory / self.name
+
+    def to_toml(self) -> str:
+        """The resolved config; reading it back gives an equal config."""
+        import tomli_w
+
+        return tomli_w.dumps(redacted(self.model_dump(mode="json", exclude_none=True)))
+
+
+class RunConfig(TrainingConfig):
+    """A training run."""
+
     max_steps: int = Field(100, ge=1, description="Optimiser steps.")
     batch_size: int = Field(128, ge=1, description="Rollouts per optimiser step.")
     rollouts_per_example: int = Field(8, ge=1, description="Group size: rollouts of one task.")
-    learning_rate: float = Field(1e-5, gt=0, description="Peak learning rate.")
     max_async_level: int = Field(
         0, ge=0, description="Policy versions that sampling may begin ahead of the learner; 0 is synchronous."
     )
@@ -198,30 +220,15 @@ class RunConfig(StrictModel):
         8, ge=0, description="Rollouts begun more policy versions ago than this are cancelled and replaced."
     )
     max_concurrent: int = Field(512, ge=1, description="Rollouts in flight at once.")
-    seed: int = Field(0, ge=0, description="Seed of everything random.")
-    env_file: Paths = Field((), description="Files of KEY=VALUE lines for environments; never saved.")
-    runs_directory: Path = Field(Path("runs"), description="Where run directories are made.")
 
     sampling: SamplingConfig = Field(default_factory=SamplingConfig, description="How rollouts draw tokens.")
     env: tuple[EnvConfig, ...] = Field(min_length=1, description="One or many environments.")
     buffer: BufferConfig = Field(default_factory=BufferConfig, description="Which groups make a batch.")
     algorithm: AlgorithmConfig = Field(default_factory=AlgorithmConfig, description="Advantage and loss.")
-    lora: LoraConfig | None = Field(None, description="Present: train an adapter. Absent: all weights.")
-    optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig, description="Update rule and schedule.")
-    learner: LearnerConfig = Field(default_factory=LearnerConfig, description="How a batch is computed.")
     eval: EvalConfig = Field(default_factory=EvalConfig, description="Scores on held-out tasks.")
-    checkpointing: CheckpointingConfig = Field(
-        default_factory=CheckpointingConfig, description="When the run is saved."
-    )
     budget: BudgetConfig = Field(default_factory=BudgetConfig, description="When the run ends before its last step.")
     early_stop: EarlyStopConfig | None = Field(None, description="Present: end when held-out scores stop rising.")
-    watchdog: WatchdogConfig = Field(
-        default_factory=WatchdogConfig, description="How long anything may wait for anything."
-    )
-    wandb: WandbConfig | None = Field(None, description="Present: track the run with Weights & Biases.")
-    trackio: TrackioConfig | None = Field(None, description="Present: track the run with trackio.")
     inference: InferenceConfig = Field(default_factory=InferenceConfig, description="The engine that samples.")
-    deployment: DeploymentConfig = Field(default_factory=DeploymentConfig, description="What of the machine to use.")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -245,7 +252,7 @@ class RunConfig(StrictModel):
                     "in one process. Set max_async_level = 1, or remove engine_process."
                 )
             for key in ("oversampling_factor", "max_off_policy_steps"):
-                if getattr(self, key) != type(self).model_fields[key].default:
+                if self.differs(key):
                     raise ValueError(
                         f"{key} = {getattr(self, key):g} has no effect: {why}, so training is synchronous. "
                         f"Set max_async_level = 1, or remove {key}."
@@ -315,19 +322,9 @@ class RunConfig(StrictModel):
         """Shares of the environments, in their order."""
         return self.buffer.env_ratios or tuple(env.weight for env in self.env)
 
-    @property
-    def directory(self) -> Path:
-        return self.runs_directory / self.name
-
     def eval_sampling(self) -> SamplingConfig:
         """`[sampling]` with what `[eval.sampling]` changes."""
         return self.sampling.model_copy(update=self.eval.sampling.model_dump(exclude_none=True))
-
-    def to_toml(self) -> str:
-        """The resolved config; reading it back gives an equal config."""
-        import tomli_w
-
-        return tomli_w.dumps(redacted(self.model_dump(mode="json", exclude_none=True)))
 
 
 def check_early_stop(
@@ -353,14 +350,12 @@ def load_run_config(path: Path, overrides: list[str] | None = None) -> RunConfig
     data = canonical(apply_overrides(data, parse_overrides(overrides or [])), str(path))
     if "data" in data and "env" not in data:
         raise ConfigError(f"{path} is a config of whet train sft: it has [data] and no [[env]]")
-    data.setdefault("name", path.stem)
+    set_name(data, path)
     for sections in (data.get("env"), data["eval"].get("env") if isinstance(data.get("eval"), dict) else None):
         for section in sections if isinstance(sections, list) else ():
             if isinstance(section, dict) and isinstance(section.get("args"), dict):
                 section["args"] = with_files(section["args"], path.parent, str(path))
     _refuse_later(data, str(path))
-    if data["name"] == "auto":
-        data["name"] = free_name(Path(str(data.get("runs_directory", "runs"))), path.stem)
     return validate(RunConfig, data, str(path))
 
 
@@ -384,8 +379,9 @@ def _refuse_later(data: dict[str, Any], source: str) -> None:
         raise ConfigError("\n".join(lines))
 
 
-def free_name(runs: Path, stem: str) -> str:
-    number = 1
-    while (runs / (name := stem if number == 1 else f"{stem}-{number}")).exists():
-        number += 1
-    return name
+def set_name(data: dict[str, Any], path: Path) -> None:
+    """Name a run after its file where the config does not name it; `auto` is the first such name that is free."""
+    runs, stem = Path(str(data.get("runs_directory", "runs"))), path.stem
+    if data.setdefault("name", stem) == "auto":
+        names = chain([stem], (f"{stem}-{number}" for number in count(2)))
+        data["name"] = next(name for name in names if not (runs / name).exists())

@@ -21,13 +21,12 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
 
 from whet.errors import ModelLoadError
 from whet.inference.architecture import Architecture, read_architecture
-from whet.rl.config import InferenceConfig, RunConfig
-from whet.rl.learner.config import LOGITS_AT_ONCE, LearnerConfig, LoraConfig, OptimizerConfig
-from whet.rl.stored.stored_run import StoredTraining, find_runs
+from whet.rl.config import InferenceConfig, RunConfig, TrainingConfig
+from whet.rl.learner.config import LOGITS_AT_ONCE, LoraConfig
+from whet.rl.stored.stored_run import find_runs
 
 SAME_WORK = ("batch_size", "rollouts_per_example", "max_async_level", "sampling", "env", "lora", "learner", "inference")
 """Keys that must be equal for the steps of one run to say how long those of another take."""
@@ -50,22 +49,6 @@ class Estimate:
     data: dict[str, int] = field(default_factory=dict)  # of fine-tuning: rows, tokens, ... where it could be read
 
 
-class Learning(Protocol):
-    """What of a run's config its learner goes by."""
-
-    @property
-    def model(self) -> str: ...
-    @property
-    def runs_directory(self) -> Path: ...
-    @property
-    def lora(self) -> LoraConfig | None: ...
-    @property
-    def optimizer(self) -> OptimizerConfig: ...
-    @property
-    def learner(self) -> LearnerConfig: ...
-    def model_dump(self, *, mode: str, exclude_none: bool) -> dict[str, Any]: ...
-
-
 def estimate(config: RunConfig) -> Estimate:
     """For a config that is about to run. Nothing is downloaded and no weight is read."""
     arch, why = architecture(config.model)
@@ -74,7 +57,7 @@ def estimate(config: RunConfig) -> Estimate:
 
 
 def made_up(
-    config: Learning,
+    config: TrainingConfig,
     arch: Architecture | None,
     why: str,
     memory: dict[str, int],
@@ -86,7 +69,7 @@ def made_up(
 ) -> Estimate:
     """The estimate of these parts; `why` says why the model is not known, where it is not."""
     unknown = [*unknown] if arch is not None else [f"memory: {why}", *unknown]
-    seconds, source = measured_step(config, _runs(config.runs_directory), same_work)
+    seconds, source = measured_step(config, same_work)
     if seconds is None:
         unknown.append(f"time of a step: no run below {config.runs_directory}/ did the same work")
     return Estimate(
@@ -104,7 +87,7 @@ def made_up(
 
 def parameter_count(arch: Architecture) -> int:
     """Of the whole model."""
-    hidden, query, keys = arch.hidden_size, arch.num_heads * arch.head_dim, arch.num_kv_heads * arch.head_dim
+    hidden, query, keys = _widths(arch)
     attention = hidden * (2 * query + 2 * keys) + (2 * arch.head_dim if arch.qk_norm else 0)
     attention += (query + 2 * keys if arch.qkv_bias else 0) + (hidden if arch.output_bias else 0)
     dense = 3 * hidden * arch.intermediate_size + (2 * arch.intermediate_size + hidden if arch.mlp_bias else 0)
@@ -120,18 +103,15 @@ def trained_count(arch: Architecture, lora: LoraConfig | None) -> int:
     """All of them, or those of the adapter: rank x (in + out) of every layer that has one."""
     if lora is None:
         return parameter_count(arch)
-    hidden, query, keys = arch.hidden_size, arch.num_heads * arch.head_dim, arch.num_kv_heads * arch.head_dim
-    inner = arch.intermediate_size
-    sizes = {
-        "q_proj": hidden + query,
-        "k_proj": hidden + keys,
-        "v_proj": hidden + keys,
-        "o_proj": query + hidden,
-        "gate_proj": hidden + inner,
-        "up_proj": hidden + inner,
-        "down_proj": inner + hidden,
-    }
-    return lora.rank * arch.num_layers * sum(sizes.get(name, 0) for name in lora.target_modules)
+    hidden, query, keys = _widths(arch)
+    others = {"q_proj": query, "k_proj": keys, "v_proj": keys, "o_proj": query}
+    others |= dict.fromkeys(("gate_proj", "up_proj", "down_proj"), arch.intermediate_size)
+    return lora.rank * arch.num_layers * sum(hidden + others[name] for name in lora.target_modules if name in others)
+
+
+def _widths(arch: Architecture) -> tuple[int, int, int]:
+    """Of the hidden states, of all query heads and of all key heads."""
+    return arch.hidden_size, arch.num_heads * arch.head_dim, arch.num_kv_heads * arch.head_dim
 
 
 def memory_parts(arch: Architecture, config: RunConfig) -> dict[str, int]:
@@ -158,7 +138,7 @@ def sampler_parts(
     }
 
 
-def learner_parts(arch: Architecture, config: Learning, *, tokens: int, length: int) -> dict[str, int]:
+def learner_parts(arch: Architecture, config: TrainingConfig, *, tokens: int, length: int) -> dict[str, int]:
     """Of a learner whose micro-batches have so many tokens, in sequences of this length."""
     trained = trained_count(arch, config.lora)
     adapter = 0 if config.lora is None else trained
@@ -170,7 +150,7 @@ def learner_parts(arch: Architecture, config: Learning, *, tokens: int, length: 
     }
 
 
-def _optimiser_bytes(arch: Architecture, config: Learning, trained: int) -> int:
+def _optimiser_bytes(arch: Architecture, config: TrainingConfig, trained: int) -> int:
     kind = config.optimizer.type
     if kind != "muon":
         return trained * (8 if kind == "adamw" else 4)
@@ -178,7 +158,7 @@ def _optimiser_bytes(arch: Architecture, config: Learning, trained: int) -> int:
     return (trained - rest) * 4 + rest * 8
 
 
-def _kept_per_token(arch: Architecture, config: Learning, tokens: int, length: int) -> int:
+def _kept_per_token(arch: Architecture, config: TrainingConfig, tokens: int, length: int) -> int:
     """Numbers that one token leaves for the backward pass."""
     inner = arch.intermediate_size if arch.experts is None else arch.experts.intermediate_size * arch.experts.per_token
     widths = (4 * arch.num_heads + 3 * arch.num_kv_heads) * arch.head_dim
@@ -189,22 +169,16 @@ def _kept_per_token(arch: Architecture, config: Learning, tokens: int, length: i
     return arch.num_layers * layer + ends
 
 
-def measured_step(
-    config: Learning, runs: list[StoredTraining], same_work: Sequence[str] = SAME_WORK
-) -> tuple[float | None, str | None]:
+def measured_step(config: TrainingConfig, same_work: Sequence[str]) -> tuple[float | None, str | None]:
     """The median seconds of a step of the newest run of the same work on this machine, and which run that is."""
-    wanted = config.model_dump(mode="json", exclude_none=True)
-    for run in runs:
+    wanted, folder = config.model_dump(mode="json", exclude_none=True), config.runs_directory
+    for run in find_runs(folder) if folder.is_dir() else ():
         if any(run.config.get(key) != wanted.get(key) for key in ("model", *same_work)):
             continue
         times = [row["time/step"] for row in run.metrics() if isinstance(row.get("time/step"), float)]
         if times:
-            return statistics.median(times), f"median of {len(times)} steps of {run.directory}"
+            return statistics.median(times), f"median of {len(times)} steps of {run.path}"
     return None, None
-
-
-def _runs(folder: Path) -> list[StoredTraining]:
-    return find_runs(folder) if folder.is_dir() else []
 
 
 def architecture(model: str) -> tuple[Architecture | None, str]:

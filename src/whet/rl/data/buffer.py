@@ -41,7 +41,7 @@ class BufferConfig(StrictModel):
     def _consistent(self) -> Self:
         if any(ratio <= 0 for ratio in self.env_ratios):
             raise ValueError("env_ratios should all be above 0; take the environment out instead")
-        changed = [key for key in DIFFICULTY_KEYS if getattr(self, key) != type(self).model_fields[key].default]
+        changed = list(filter(self.differs, DIFFICULTY_KEYS))
         if changed and not self.online_difficulty_filtering:
             raise ValueError(f"{changed[0]} has no effect without online_difficulty_filtering = true")
         if self.curriculum is not None and self.online_difficulty_filtering:

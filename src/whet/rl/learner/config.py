@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from whet.config import StrictModel
 
 LOGITS_AT_ONCE = 1 << 22
 """Numbers of the output layer that a learner on a CPU computes together; they are kept where that is all there are."""
@@ -17,10 +19,8 @@ USED_BY: dict[str, tuple[str, ...]] = {
 """Settings that only some update rules have; elsewhere they would have no effect, which is refused."""
 
 
-class OptimizerConfig(BaseModel):
+class OptimizerConfig(StrictModel):
     """`[optimizer]`: the update rule and its schedule. The learning rate itself is the run's `learning_rate`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     type: Literal["adamw", "muon", "sgd"] = Field("adamw", description="muon: Muon on matrices, AdamW on the rest.")
     betas: tuple[float, float] = Field((0.9, 0.95), description="AdamW's moment decays.")
@@ -36,7 +36,7 @@ class OptimizerConfig(BaseModel):
     @model_validator(mode="after")
     def _everything_has_an_effect(self) -> Self:
         for name, types in USED_BY.items():
-            if self.type not in types and getattr(self, name) != type(self).model_fields[name].default:
+            if self.type not in types and self.differs(name):
                 raise ValueError(f"{name} would have no effect with type = {self.type}; it is for {' or '.join(types)}")
         for name in ("decay_start", "min_lr_ratio"):
             if self.schedule == "constant" and getattr(self, name):
@@ -44,10 +44,8 @@ class OptimizerConfig(BaseModel):
         return self
 
 
-class LearnerConfig(BaseModel):
+class LearnerConfig(StrictModel):
     """`[learner]`: how a batch is computed. None of it changes what is learned, only memory and time."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     micro_batch_tokens: int = Field(
         2048, ge=1, description="Tokens computed at once; gradients of a batch add up over its micro-batches."
@@ -66,10 +64,8 @@ class LearnerConfig(BaseModel):
     )
 
 
-class LoraConfig(BaseModel):
+class LoraConfig(StrictModel):
     """`[lora]`: present = train a low-rank adapter (through PEFT); absent = all weights."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     rank: int = Field(16, ge=1, description="Rank of the adapter.")
     alpha: float = Field(32.0, gt=0, description="Scale: the adapter's output is multiplied by alpha / rank.")

@@ -7,23 +7,18 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from whet.config import Paths, StrictModel, apply_overrides, parse_overrides, read_toml, validate
+from whet.config import StrictModel, apply_overrides, parse_overrides, read_toml, validate
 from whet.errors import ConfigError
 from whet.rl.config import (
-    CheckpointingConfig,
-    DeploymentConfig,
     EvalConfig,
     InferenceConfig,
     SamplingConfig,
+    TrainingConfig,
     check_early_stop,
-    free_name,
+    set_name,
 )
-from whet.rl.learner.config import LearnerConfig, LoraConfig, OptimizerConfig
-from whet.rl.monitors.config import TrackioConfig, WandbConfig
 from whet.rl.supervision.budgets import BudgetConfig
 from whet.rl.supervision.early_stop import EarlyStopConfig
-from whet.rl.supervision.watchdog import WatchdogConfig
-from whet.system.redaction import redacted
 
 VALIDATION_LOSS = "validation/loss"
 NO_ROLLOUTS: dict[str, tuple[str, ...]] = {
@@ -109,55 +104,37 @@ class SftEarlyStopConfig(EarlyStopConfig):
         return self.metric != VALIDATION_LOSS
 
 
-class SftConfig(StrictModel):
+class SftConfig(TrainingConfig):
     """A run of supervised fine-tuning."""
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="The run is the directory runs/<name>.")
-    model: str = Field("whet/tiny", min_length=1, description="whet/tiny, a local directory, or a Hugging Face id.")
     num_epochs: int | None = Field(None, ge=1, description="How often every row is trained; 1 unless max_steps is set.")
     max_steps: int | None = Field(None, ge=1, description="Instead of num_epochs: optimiser steps.")
     batch_size: int = Field(32, ge=1, description="Rows per optimiser step.")
     batch_tokens: int | None = Field(
         None, ge=1, description="Most tokens per optimiser step; a batch ends before the row that would exceed it."
     )
-    learning_rate: float = Field(1e-5, gt=0, description="Peak learning rate.")
     max_concurrent: int = Field(512, ge=1, description="Rollouts of an evaluation in flight at once.")
-    seed: int = Field(0, ge=0, description="Seed of everything random.")
-    env_file: Paths = Field((), description="Files of KEY=VALUE lines for environments; never saved.")
-    runs_directory: Path = Field(Path("runs"), description="Where run directories are made.")
 
     data: DataConfig = Field(description="The conversations to imitate.")
     validation: ValidationConfig | None = Field(None, description="Conversations that are never trained on.")
-    lora: LoraConfig | None = Field(None, description="Present: train an adapter. Absent: all weights.")
-    optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig, description="Update rule and schedule.")
-    learner: LearnerConfig = Field(default_factory=LearnerConfig, description="How a batch is computed.")
     eval: EvalConfig | None = Field(None, description="Rewards on held-out tasks of environments.")
     sampling: SamplingConfig | None = Field(None, description="How evaluations draw tokens.")
-    checkpointing: CheckpointingConfig = Field(
-        default_factory=CheckpointingConfig, description="When the run is saved."
-    )
     budget: SftBudgetConfig = Field(
         default_factory=SftBudgetConfig, description="When the run ends before its last step."
     )
     early_stop: SftEarlyStopConfig | None = Field(
         None, description="Present: end when the validation loss, or a held-out score, gets no better."
     )
-    watchdog: WatchdogConfig = Field(
-        default_factory=WatchdogConfig, description="How long anything may wait for anything."
-    )
     inference: InferenceConfig | None = Field(None, description="The engine of evaluations.")
-    wandb: WandbConfig | None = Field(None, description="Present: track the run with Weights & Biases.")
-    trackio: TrackioConfig | None = Field(None, description="Present: track the run with trackio.")
-    deployment: DeploymentConfig = Field(default_factory=DeploymentConfig, description="What of the machine to use.")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.num_epochs is not None and self.max_steps is not None:
             raise ValueError("max_steps and num_epochs both say when to stop: drop one of the two")
         for name, keys in NO_ROLLOUTS.items():
-            section = getattr(self, name)
-            for key in keys if section is not None else ():
-                if getattr(section, key) != type(section).model_fields[key].default:
+            section: StrictModel | None = getattr(self, name)
+            for key in keys:
+                if section is not None and section.differs(key):
                     raise ValueError(f"{name}.{key} would have no effect: no rollout is trained on")
         if self.eval is None:
             for name in ("sampling", "inference"):
@@ -183,10 +160,6 @@ class SftConfig(StrictModel):
             raise ValueError("early_stop.environment would have no effect: validation/loss is of no environment")
 
     @property
-    def directory(self) -> Path:
-        return self.runs_directory / self.name
-
-    @property
     def epochs(self) -> int:
         """How often every row is trained, where that says when to stop."""
         return self.num_epochs or 1
@@ -197,12 +170,6 @@ class SftConfig(StrictModel):
         changes = {} if self.eval is None else self.eval.sampling.model_dump(exclude_none=True)
         return sampling.model_copy(update=changes)
 
-    def to_toml(self) -> str:
-        """The resolved config; reading it back gives an equal config."""
-        import tomli_w
-
-        return tomli_w.dumps(redacted(self.model_dump(mode="json", exclude_none=True)))
-
 
 def load_sft_config(path: Path, overrides: list[str] | None = None) -> SftConfig:
     """Read a config file, apply `--key value` overrides, and check everything.
@@ -212,7 +179,5 @@ def load_sft_config(path: Path, overrides: list[str] | None = None) -> SftConfig
     data: dict[str, Any] = apply_overrides(read_toml(path), parse_overrides(overrides or []))
     if "env" in data and "data" not in data:
         raise ConfigError(f"{path} is a config of whet train run: it has [[env]] and no [data]")
-    data.setdefault("name", path.stem)
-    if data["name"] == "auto":
-        data["name"] = free_name(Path(str(data.get("runs_directory", "runs"))), path.stem)
+    set_name(data, path)
     return validate(SftConfig, data, str(path))

@@ -179,7 +179,7 @@ class _Reader:
     def _check_recorded(self, model: str, name: str) -> None:
         """Recorded tokens are trained as they are, and mean something else to another tokenizer."""
         for key in ("train_on", "text", "enable_thinking"):
-            if getattr(self._data, key) != type(self._data).model_fields[key].default:
+            if self._data.differs(key):
                 raise DatasetError(
                     f"[data] {key} would have no effect: {name} is a run, whose tokens are trained as sampled"
                 )
