@@ -21,7 +21,6 @@ MODULES = {
     "asked": "parent_model",
     "backlog": "rollout_buffer",
     "dispatcher": "sync_source",
-    "door": "request_pacer",
     "handover": "weight_directory",
     "judge": "group_filter",
     "learned": "step_accumulator",

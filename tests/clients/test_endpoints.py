@@ -6,7 +6,7 @@ from types import ModuleType
 
 import pytest
 
-from whet.clients.endpoints import find_endpoint, nearest_endpoint, read_endpoints
+from whet.clients.endpoints import find_endpoint, read_endpoints
 from whet.clients.keys import find_key
 from whet.errors import ConfigError
 
@@ -54,16 +54,14 @@ def test_replicas_serve_one_model(file):
         read_endpoints(file(ONE + ONE.replace('"m"', '"other"')))
 
 
-def test_a_name_that_is_not_there_is_none_and_the_nearest_can_be_asked_for(file):
+def test_an_unknown_name_is_none(file):
     path = file(ONE)
     assert find_endpoint("minni", path) is None
-    assert nearest_endpoint("minni", path) == "mini"
 
 
 def test_without_a_file_at_the_default_place_there_are_no_names(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert find_endpoint("mini") is None
-    assert nearest_endpoint("mini") is None
 
 
 def test_a_file_that_was_asked_for_has_to_be_there(tmp_path):

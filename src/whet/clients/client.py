@@ -83,6 +83,10 @@ class Client(ABC, Generic[ClientT, MessagesT, ResponseT, ToolT]):
             raise
         except Exception as error:
             raise ModelError(describe(error)) from error
+        return self.delivered(response, on_delta)
+
+    def delivered(self, response: Response, on_delta: OnDelta | None) -> Response:
+        """The response, charged, and passed to `on_delta` as one delta."""
         charge(response)
         if on_delta is not None:
             on_delta(StreamedAnswer().rest(response.message))

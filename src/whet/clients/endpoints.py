@@ -15,7 +15,6 @@ Several tables with one `endpoint_id` are replicas of one model. The format is t
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -104,12 +103,6 @@ def find_endpoint(name: str, path: Path = DEFAULT_FILE) -> Endpoint | None:
     if not path.exists() and path == DEFAULT_FILE:
         return None
     return read_endpoints(path).get(name)
-
-
-def nearest_endpoint(name: str, path: Path = DEFAULT_FILE) -> str | None:
-    """The short name that `name` may have been meant to be."""
-    names = list(read_endpoints(path)) if path.exists() else []
-    return next(iter(difflib.get_close_matches(name, names, n=1)), None)
 
 
 def _endpoint(path: Path, name: str, replicas: list[EndpointEntry]) -> Endpoint:

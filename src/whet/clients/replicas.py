@@ -14,7 +14,7 @@ from typing import Any
 
 from whet.clients.client import Client
 from whet.errors import ConfigError, EndpointDownError, EndpointUnreachableError
-from whet.types import Messages, Response, SamplingArgs, State, Tool
+from whet.types import Response, State
 
 REST_S = 5.0  # after the first failure; twice as long after each further one
 LONGEST_REST_S = 120.0
@@ -42,22 +42,11 @@ class ReplicaClient(Client[None, Any, Any, Any]):
     def base_url(self) -> str:
         return ",".join(str(getattr(client, "base_url", "")) for client in self.clients)
 
-    async def get_response(
-        self,
-        prompt: Messages,
-        model: str,
-        sampling_args: SamplingArgs,
-        tools: list[Tool] | None = None,
-        *,
-        state: State | None = None,
-        **kwargs: Any,
-    ) -> Response:
+    async def get_response(self, *request: Any, state: State | None = None, **kwargs: Any) -> Response:
         last: EndpointDownError | EndpointUnreachableError | None = None
         for number in self._order(state):
             try:
-                response = await self.clients[number].get_response(
-                    prompt, model, sampling_args, tools, state=state, **kwargs
-                )
+                response = await self.clients[number].get_response(*request, state=state, **kwargs)
             except (EndpointDownError, EndpointUnreachableError) as error:
                 absent = isinstance(error, EndpointUnreachableError)
                 (self._absent.add if absent else self._absent.discard)(number)

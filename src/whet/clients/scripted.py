@@ -15,8 +15,7 @@ from typing import Any
 
 from whet.calls import CallSpec, resolve
 from whet.clients.client import Client
-from whet.clients.deltas import OnDelta, StreamedAnswer
-from whet.clients.usage import charge
+from whet.clients.deltas import OnDelta
 from whet.errors import ConfigError, ModelError
 from whet.messages import as_message
 from whet.types import Messages, Response, ResponseMessage, SamplingArgs, State, Tool
@@ -73,11 +72,7 @@ class ScriptedClient(Client[None, Any, Any, Any]):
             if not arguments and len(self._spec.names) == 1:
                 arguments = {self._spec.names[0]: prompt}
             answer = await resolve(self._function(**arguments))
-        response = _as_response(answer, model, turn)
-        charge(response)
-        if on_delta is not None:
-            on_delta(StreamedAnswer().rest(response.message))
-        return response
+        return self.delivered(_as_response(answer, model, turn), on_delta)
 
 
 def _as_response(answer: Any, model: str, turn: int) -> Response:

@@ -35,6 +35,7 @@ class AnthropicMessagesClient(ProviderClient[Any, list[Block], "NativeMessage", 
 
     package = "anthropic"
     constructor = "AsyncAnthropic"
+    resource = "messages"
     ready = ("messages", "system", "tools")
 
     async def to_native_prompt(self, messages: Messages) -> tuple[list[Block], dict[str, Any]]:
@@ -55,24 +56,19 @@ class AnthropicMessagesClient(ProviderClient[Any, list[Block], "NativeMessage", 
     async def to_native_tool(self, tool: Tool) -> Block:
         return {"name": tool["name"], "description": tool["description"], "input_schema": tool["parameters"]}
 
-    async def get_native_response(
-        self,
-        prompt: list[Block],
-        model: str,
-        sampling_args: SamplingArgs,
-        tools: list[Block] | None = None,
-        **kwargs: Any,
-    ) -> NativeMessage:
-        response: NativeMessage = await self.call(
-            self.client.messages.create,
-            _sampling(sampling_args),
-            model=model,
-            messages=prompt,
-            system=kwargs.get("system"),
-            tools=tools or None,
-            extra_headers=kwargs.get("extra_headers"),
-        )
-        return response
+    def sampling_of(self, sampling_args: SamplingArgs, prompt: list[Block]) -> SamplingArgs:
+        arguments = dict(sampling_args)
+        if arguments.pop("n", None) not in (None, 1):
+            raise ConfigError(
+                "the messages interface gives one answer a request; leave n out of the sampling arguments."
+            )
+        limit = arguments.pop("max_completion_tokens", None)
+        if arguments.get("max_tokens") is None:
+            arguments["max_tokens"] = DEFAULT_MAX_TOKENS if limit is None else limit
+        stop = arguments.pop("stop", None)
+        if stop is not None:
+            arguments.setdefault("stop_sequences", [stop] if isinstance(stop, str) else list(stop))
+        return arguments
 
     async def raise_from_native_response(self, response: NativeMessage) -> None:
         if response.stop_reason == "refusal":
@@ -110,20 +106,6 @@ class AnthropicMessagesClient(ProviderClient[Any, list[Block], "NativeMessage", 
             usage=Usage(prompt_tokens=read, completion_tokens=usage.output_tokens),
             message=message,
         )
-
-
-def _sampling(sampling_args: SamplingArgs) -> SamplingArgs:
-    """Sampling arguments in OpenAI's words, which configs are written in, as this interface's."""
-    arguments = dict(sampling_args)
-    if arguments.pop("n", None) not in (None, 1):
-        raise ConfigError("the messages interface gives one answer a request; leave n out of the sampling arguments.")
-    limit = arguments.pop("max_completion_tokens", None)
-    if arguments.get("max_tokens") is None:
-        arguments["max_tokens"] = DEFAULT_MAX_TOKENS if limit is None else limit
-    stop = arguments.pop("stop", None)
-    if stop is not None:
-        arguments.setdefault("stop_sequences", [stop] if isinstance(stop, str) else list(stop))
-    return arguments
 
 
 def _is_system(message: Mapping[str, Any]) -> bool:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from whet.clients.providers.openai_shared import OpenAIPosts, finish_reason_of, one_choice, usage_of
-from whet.errors import EmptyModelResponseError, InvalidModelResponseError
+from whet.clients.providers.openai_shared import OpenAIPosts, one_choice, response_of, tokens_of
+from whet.errors import EmptyModelResponseError
 from whet.messages import as_tool_call, content_text, whole_characters
-from whet.types import Messages, Response, ResponseMessage, ResponseTokens, SamplingArgs, Tool, ToolCall
+from whet.types import Messages, Response, ResponseTokens, SamplingArgs, Tool, ToolCall
 
 if TYPE_CHECKING:
     from openai.types.chat import ChatCompletion
@@ -35,27 +35,13 @@ class OpenAIChatCompletionsClient(OpenAIPosts[list[NativeMessage], "ChatCompleti
     async def to_native_tool(self, tool: Tool) -> NativeTool:
         return {"type": "function", "function": {key: value for key, value in tool.items() if value is not None}}
 
-    async def get_native_response(
-        self,
-        prompt: list[NativeMessage],
-        model: str,
-        sampling_args: SamplingArgs,
-        tools: list[NativeTool] | None = None,
-        **kwargs: Any,
-    ) -> ChatCompletion:
+    def sampling_of(self, sampling_args: SamplingArgs, prompt: list[NativeMessage]) -> SamplingArgs:
         arguments = dict(sampling_args)
         if "max_tokens" in arguments:
             arguments["max_completion_tokens"] = arguments.pop("max_tokens")
         if "modalities" not in arguments and _has_audio(prompt):
             arguments["modalities"] = ["text"]
-        response: ChatCompletion = await self.post(
-            arguments,
-            model=model,
-            messages=prompt,
-            tools=tools or None,
-            extra_headers=kwargs.get("extra_headers"),
-        )
-        return response
+        return arguments
 
     async def raise_from_native_response(self, response: ChatCompletion) -> None:
         message = one_choice(response).message
@@ -63,21 +49,13 @@ class OpenAIChatCompletionsClient(OpenAIPosts[list[NativeMessage], "ChatCompleti
             raise EmptyModelResponseError("the model returned no text, no reasoning and no tool call")
 
     async def from_native_response(self, response: ChatCompletion) -> Response:
-        choice = response.choices[0]
-        message = ResponseMessage(
-            content=choice.message.content,
-            tool_calls=_tool_calls(choice.message),
-            reasoning_content=_reasoning(choice.message),
-            finish_reason=finish_reason_of(choice),
-            is_truncated=choice.finish_reason == "length",
-            tokens=_tokens(response),
-        )
-        return Response(
-            id=response.id or "",
-            created=response.created or 0,
-            model=response.model or "",
-            usage=usage_of(response),
-            message=message,
+        message = response.choices[0].message
+        return response_of(
+            response,
+            _tokens(response),
+            content=message.content,
+            tool_calls=_tool_calls(message),
+            reasoning_content=_reasoning(message),
         )
 
 
@@ -130,19 +108,7 @@ def _tool_calls(message: Any) -> list[ToolCall] | None:
 
 
 def _tokens(response: Any) -> ResponseTokens | None:
-    """The ids and logprobs of the turn; None unless the server returned all of them."""
     choice = response.choices[0]
-    prompt_ids = getattr(response, "prompt_token_ids", None)
-    completion_ids = getattr(choice, "token_ids", None)
+    ids = getattr(response, "prompt_token_ids", None), getattr(choice, "token_ids", None)
     logprobs = getattr(choice.logprobs, "content", None)
-    if prompt_ids is None or completion_ids is None or logprobs is None:
-        return None
-    if len(logprobs) != len(completion_ids):
-        raise InvalidModelResponseError(
-            f"the server returned {len(completion_ids)} token ids and {len(logprobs)} logprobs for one turn"
-        )
-    return ResponseTokens(
-        prompt_ids=list(prompt_ids),
-        completion_ids=list(completion_ids),
-        completion_logprobs=[token.logprob for token in logprobs],
-    )
+    return None if logprobs is None or None in ids else tokens_of(*ids, [token.logprob for token in logprobs])

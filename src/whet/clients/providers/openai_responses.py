@@ -28,6 +28,8 @@ class OpenAIResponsesClient(ProviderClient[Any, list[Item], "NativeResponse", It
 
     package = "openai"
     constructor = "AsyncOpenAI"
+    resource = "responses"
+    prompt_argument = "input"
     ready = ("input", "tools")
 
     async def to_native_prompt(self, messages: Messages) -> tuple[list[Item], dict[str, Any]]:
@@ -38,23 +40,24 @@ class OpenAIResponsesClient(ProviderClient[Any, list[Item], "NativeResponse", It
         native = {key: tool[key] for key in ("name", "description", "parameters")}
         return {"type": "function", **native, "strict": False if strict is None else strict}
 
-    async def get_native_response(
-        self,
-        prompt: list[Item],
-        model: str,
-        sampling_args: SamplingArgs,
-        tools: list[Item] | None = None,
-        **kwargs: Any,
-    ) -> NativeResponse:
-        response: NativeResponse = await self.call(
-            self.client.responses.create,
-            _sampling(sampling_args),
-            model=model,
-            input=prompt,
-            tools=tools or None,
-            extra_headers=kwargs.get("extra_headers"),
-        )
-        return response
+    def sampling_of(self, sampling_args: SamplingArgs, prompt: list[Item]) -> SamplingArgs:
+        arguments = {"store": False, "include": ["reasoning.encrypted_content"], **sampling_args}
+        if arguments.pop("n", None) not in (None, 1):
+            raise ConfigError(
+                "the responses interface gives one answer a request; leave n out of the sampling arguments."
+            )
+        if arguments.pop("stop", None) is not None:
+            raise ConfigError(
+                "the responses interface knows no stop sequences; leave stop out of the sampling arguments."
+            )
+        for name in ("max_tokens", "max_completion_tokens"):
+            limit = arguments.pop(name, None)
+            if limit is not None:
+                arguments.setdefault("max_output_tokens", limit)
+        effort = arguments.pop("reasoning_effort", None)
+        if effort is not None:
+            arguments.setdefault("reasoning", {"effort": effort})
+        return arguments
 
     async def raise_from_native_response(self, response: NativeResponse) -> None:
         if response.error is not None:
@@ -90,22 +93,6 @@ class OpenAIResponsesClient(ProviderClient[Any, list[Item], "NativeResponse", It
             usage=usage_of(response),
             message=message,
         )
-
-
-def _sampling(sampling_args: SamplingArgs) -> SamplingArgs:
-    arguments = {"store": False, "include": ["reasoning.encrypted_content"], **sampling_args}
-    if arguments.pop("n", None) not in (None, 1):
-        raise ConfigError("the responses interface gives one answer a request; leave n out of the sampling arguments.")
-    if arguments.pop("stop", None) is not None:
-        raise ConfigError("the responses interface knows no stop sequences; leave stop out of the sampling arguments.")
-    for name in ("max_tokens", "max_completion_tokens"):
-        limit = arguments.pop(name, None)
-        if limit is not None:
-            arguments.setdefault("max_output_tokens", limit)
-    effort = arguments.pop("reasoning_effort", None)
-    if effort is not None:
-        arguments.setdefault("reasoning", {"effort": effort})
-    return arguments
 
 
 def _items(message: Mapping[str, Any]) -> list[Item]:

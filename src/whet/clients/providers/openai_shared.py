@@ -13,12 +13,11 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Mapping
-from operator import attrgetter
 from typing import Any, ClassVar, TypeVar, cast
 
 from whet.clients.providers.provider_client import ProviderClient, http_library, together
 from whet.errors import ContentFilterError, EmptyModelResponseError, InvalidModelResponseError
-from whet.types import FinishReason, SamplingArgs, Usage
+from whet.types import FinishReason, Response, ResponseMessage, ResponseTokens, SamplingArgs, Usage
 
 MessagesT = TypeVar("MessagesT")
 ResponseT = TypeVar("ResponseT")
@@ -33,13 +32,12 @@ class OpenAIPosts(ProviderClient[Any, MessagesT, ResponseT, ToolT]):
 
     package = "openai"
     constructor = "AsyncOpenAI"
-    resource: ClassVar[str]  # of the package's client; its `create` posts to the path of the same name
     answers: ClassVar[str]  # module and name of the package's type
 
-    async def post(self, sampling_args: SamplingArgs, **arguments: Any) -> Any:
-        """The server's answer, as the package's type. `arguments` go over those of the sampling; None is left out."""
+    async def request(self, sampling_args: SamplingArgs, **arguments: Any) -> Any:
+        """The server's answer to a post to the resource's path, as the package's type."""
         if self._config is None:  # a client of the user's own may be anything, and is called like the package's
-            return await self.call(attrgetter(self.resource)(self.client).create, sampling_args, **arguments)
+            return await super().request(sampling_args, **arguments)
         body = together(sampling_args, arguments)
         options = {OPTIONS[name]: body.pop(name) for name in OPTIONS.keys() & body.keys()}
         path, answer = "/" + self.resource.replace(".", "/"), http_library(self._package).Response
@@ -78,9 +76,28 @@ def one_choice(response: Any) -> Any:
     return choices[0]
 
 
-def finish_reason_of(choice: Any) -> FinishReason:
-    reason = choice.finish_reason
-    return cast(FinishReason, reason) if reason in ("stop", "length", "tool_calls") else None
+def response_of(response: Any, tokens: ResponseTokens | None, **message: Any) -> Response:
+    """A response of one choice as whet's; `message` are the fields of its message."""
+    reason = response.choices[0].finish_reason
+    finish_reason = cast(FinishReason, reason) if reason in ("stop", "length", "tool_calls") else None
+    return Response(
+        id=response.id or "",
+        created=response.created or 0,
+        model=response.model or "",
+        usage=usage_of(response),
+        message=ResponseMessage(finish_reason=finish_reason, is_truncated=reason == "length", tokens=tokens, **message),
+    )
+
+
+def tokens_of(prompt_ids: Any, completion_ids: Any, logprobs: Any) -> ResponseTokens | None:
+    """The ids and logprobs of a turn; None unless the server (vLLM with `return_token_ids`) returned all of them."""
+    if prompt_ids is None or completion_ids is None or logprobs is None:
+        return None
+    if len(logprobs) != len(completion_ids):
+        raise InvalidModelResponseError(
+            f"the server returned {len(completion_ids)} token ids and {len(logprobs)} logprobs for one turn"
+        )
+    return ResponseTokens(list(prompt_ids), list(completion_ids), list(logprobs))
 
 
 def usage_of(response: Any) -> Usage | None:

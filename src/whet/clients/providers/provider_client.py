@@ -12,6 +12,7 @@ import importlib
 import inspect
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
+from operator import attrgetter
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -20,7 +21,6 @@ from whet.clients.keys import find_key
 from whet.clients.providers.connections import transport
 from whet.clients.providers.failures import failure
 from whet.clients.providers.first_contact import GivenUp, giving_up
-from whet.clients.providers.request_pacer import RequestPacer
 from whet.errors import EndpointUnreachableError, MissingExtraError
 from whet.system.redaction import redacted
 from whet.types import SamplingArgs
@@ -39,12 +39,10 @@ class ProviderClient(Client[ClientT, MessagesT, ResponseT, ToolT]):
 
     package: ClassVar[str]
     constructor: ClassVar[str]
+    resource: ClassVar[str]  # of the package's client; its `create` makes the request
+    prompt_argument: ClassVar[str] = "messages"
     ready: ClassVar[tuple[str, ...]] = ()  # lists among the arguments that are as they go over the wire
-    _places: asyncio.Semaphore | None = None
-
-    @functools.cached_property
-    def _request_pacer(self) -> RequestPacer:
-        return RequestPacer()
+    _permits: asyncio.Semaphore | None = None
 
     def setup_client(self, config: ClientConfig) -> ClientT:
         package = import_package(self.package)
@@ -68,16 +66,33 @@ class ProviderClient(Client[ClientT, MessagesT, ResponseT, ToolT]):
     async def close(self) -> None:
         await getattr(self.client, "close")()  # noqa: B009  the type of the package's client is a variable here
 
-    async def call(self, create: Callable[..., Any], sampling_args: SamplingArgs, **arguments: Any) -> Any:
-        """What `create` of the package returns. `arguments` go over those of the sampling; None is left out."""
+    async def get_native_response(
+        self,
+        prompt: MessagesT,
+        model: str,
+        sampling_args: SamplingArgs,
+        tools: list[ToolT] | None = None,
+        **kwargs: Any,
+    ) -> ResponseT:
+        further = {"system": kwargs.get("system"), "extra_headers": kwargs.get("extra_headers")}
+        further |= {self.prompt_argument: prompt, "model": model, "tools": tools or None}
+        response: ResponseT = await self.request(self.sampling_of(sampling_args, prompt), **further)
+        return response
+
+    def sampling_of(self, sampling_args: SamplingArgs, prompt: MessagesT) -> SamplingArgs:
+        """Sampling arguments in OpenAI's words, which configs are written in, as this interface's."""
+        return sampling_args
+
+    async def request(self, sampling_args: SamplingArgs, **arguments: Any) -> Any:
+        """What the package's method returns. `arguments` go over those of the sampling; None is left out."""
+        create = attrgetter(self.resource)(self.client).create
         # A client of the user's own may be anything, and wants its arguments where they belong.
         ready = self.ready if self._config is not None else ()
         return await self.send(create, **split_arguments(create, together(sampling_args, arguments), ready))
 
     async def send(self, method: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         """What a method of the package returns that makes a request; its errors as ours."""
-        async with self._place():
-            await self._request_pacer.enter()
+        async with self._permit():
             try:
                 with giving_up():
                     return await method(*arguments, **named)
@@ -92,14 +107,14 @@ class ProviderClient(Client[ClientT, MessagesT, ResponseT, ToolT]):
                     raise
                 raise ours from error
 
-    def _place(self) -> AbstractAsyncContextManager[Any]:
-        """One of the endpoint's `max_concurrent` places."""
+    def _permit(self) -> AbstractAsyncContextManager[Any]:
+        """One of the endpoint's `max_concurrent` permits."""
         most = self._config.max_concurrent if self._config is not None else None
         if most is None:
             return nullcontext()
-        if self._places is None:
-            self._places = asyncio.Semaphore(most)
-        return self._places
+        if self._permits is None:
+            self._permits = asyncio.Semaphore(most)
+        return self._permits
 
 
 def import_package(name: str) -> ModuleType:
