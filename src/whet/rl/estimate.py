@@ -177,7 +177,7 @@ def measured_step(config: TrainingConfig, same_work: Sequence[str]) -> tuple[flo
             continue
         times = [row["time/step"] for row in run.metrics() if isinstance(row.get("time/step"), float)]
         if times:
-            return statistics.median(times), f"median of {len(times)} steps of {run.path}"
+            return statistics.median(times), f"median of {len(times)} steps of {run.directory}"
     return None, None
 
 
