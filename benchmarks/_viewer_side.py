@@ -59,7 +59,7 @@ def build(path: Path) -> dict[str, float]:
 def warm(path: Path) -> dict[str, float]:
     """With the index: opening, lists of all rollouts the first time and again, a row, a group, searches."""
     start = time.perf_counter()
-    from whet.viewer.columns import Filter, Sort
+    from whet.viewer.heads import Filter, Sort
     from whet.viewer.store import open_store
 
     with open_store(path) as store:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from whet.viewer.columns import Filter, Sort
+from whet.viewer.heads import Filter, Sort
 from whet.viewer.listing import Listing, Search
 from whet.viewer.store import open_store
 

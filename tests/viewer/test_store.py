@@ -11,8 +11,8 @@ import pytest
 import whet
 from whet.errors import RunError
 from whet.rl.storage.rollout_log import write_step
-from whet.viewer.columns import Filter, Sort
 from whet.viewer.files import LONG
+from whet.viewer.heads import Filter, Sort
 from whet.viewer.store import Store, open_store
 
 
@@ -208,8 +208,8 @@ def test_totals_leave_failed_rollouts_out_of_the_mean(tmp_path: Path) -> None:
     store = evaluation(tmp_path, row(0, 1.0), row(1, 0.5), row(2, 0.0, **failed("A")), row(3, None), "damaged")
     totals = store.totals()
     assert (totals.rollouts, totals.mean_reward, totals.failed, totals.truncated) == (5, 0.75, 2, 0)
-    assert store.totals(store.heads(Filter(reward_from=0.9))).mean_reward == 1.0
-    assert store.totals(store.heads(Filter(error="C"))).mean_reward is None
+    assert store.totals(Filter(reward_from=0.9)).mean_reward == 1.0
+    assert store.totals(Filter(error="C")).mean_reward is None
 
 
 def test_a_group_is_the_rollouts_of_one_task_wherever_they_stand(tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 import whet.viewer.store as store_module
 from whet.errors import RunError
-from whet.viewer.columns import IndexColumns
 from whet.viewer.files import RolloutFiles
+from whet.viewer.heads import HEAD, Head
 from whet.viewer.index import Index, cached_index_path, index_path
 from whet.viewer.indexing import Indexer
 from whet.viewer.store import Store, open_store
@@ -46,10 +46,8 @@ def expected(line: bytes) -> Any:
 
 
 def listed_by(index: Index) -> Listed:
-    columns = IndexColumns(index)
-    with index.reading():
-        columns.refresh()
-        heads = [columns.head(number, "") for number in range(columns.count)]
+    count = index.stamp().rollouts
+    heads = [Head(*index.select(HEAD, {"number": number, "default": None})[0]) for number in range(count)]
     return [(head.line, head.size, "damaged" if head.problem else head.example_id) for head in heads]
 
 
@@ -125,7 +123,7 @@ def test_after_every_change_the_index_says_what_the_file_says(
             indexer.check()
             indexer.index_some(float("inf"))
             assert listed_by(index) == plain(path)
-            assert indexer.torn == max(0, path.stat().st_size - sum(s.mark.position for _, s in index.files().values()))
+            assert indexer.torn == max(0, path.stat().st_size - sum(s.mark.position for s in index.files().values()))
 
 
 def test_appended_rollouts_get_the_next_numbers(tmp_path: Path) -> None:
@@ -298,35 +296,6 @@ def test_two_at_work_on_one_index_add_every_line_once(tmp_path: Path) -> None:
         indexer.check()
         indexer.index_some(0)
     assert listed_by(indexers[1].index) == plain(path)
-
-
-def test_next_indexer_continues_the_count_of_a_group(tmp_path: Path) -> None:
-    path = tmp_path / "results.jsonl"
-    path.write_bytes(lines(4, 1) + lines(4, 1))
-    first = Indexer(RolloutFiles(path), Index(tmp_path / "index"))
-    first.check()
-    first.index_some(0)
-    with path.open("ab") as file:
-        file.write(lines(4, 1))
-    second = Indexer(RolloutFiles(path), Index(tmp_path / "index"))
-    second.check()
-    second.index_some(0)
-    assert list(second.index.column("place", after=0, to=99)) == [0, 1, 2]
-
-
-def test_index_of_many_small_chunks_is_rebuilt(tmp_path: Path) -> None:
-    path = tmp_path / "results.jsonl"
-    path.write_bytes(lines(0, 1200))
-    index = Index(None)
-    indexer = Indexer(RolloutFiles(path), index, piece=1)
-    indexer.check()
-    indexer.index_some(float("inf"))
-    assert len(index.counts()) == 1200
-    indexer = Indexer(RolloutFiles(path), index)
-    indexer.check()
-    indexer.index_some(float("inf"))
-    assert len(index.counts()) == 1
-    assert listed_by(index) == plain(path)
 
 
 @pytest.mark.usefixtures("on_disk")

@@ -1,4 +1,4 @@
-"""What the viewer reads of one row: the index's columns, names and a little text; and tool calls. Pure.
+"""What the viewer reads of one row: what its index holds; and tool calls. Pure.
 
 Rows are those of `results.jsonl` (`rollouts/results.py`) and of a run's rollouts (`rl/storage/rollout_log.py`,
 `gepa/calls/call_log.py`). A field that is missing or of another type than expected is empty: no line stops the index.
@@ -17,58 +17,30 @@ from typing import Any, NamedTuple
 from whet.messages import readable_text
 from whet.viewer.files import parse_row
 
-NUMBERS: Mapping[str, str] = {
-    "file": "I",
-    "line": "Q",
-    "offset": "Q",
-    "size": "Q",
-    "checksum": "I",
-    "group": "Q",
-    "place": "I",
-    "environment": "I",
-    "error": "I",
-    "stop_condition": "I",
-    "candidate": "I",
-    "sampling": "I",
-    "truncated": "B",
-    "damaged": "B",
-    "turns": "I",
-    "reward": "d",
-    "advantage": "d",
-    "input_tokens": "d",
-    "output_tokens": "d",
-    "duration": "d",
-    "example": "d",
-}
-"""Columns by name, with the type code of `array`. Where a number is not known, a `d` column holds NaN."""
-NAMES = ("environment", "error", "stop_condition", "candidate", "sampling")
-"""Columns that hold numbers of names, 0 for none."""
 QUESTION_LENGTH = 160
 NAME_LENGTH = 120
-UNKNOWN = math.nan
 
 
 class IndexEntry(NamedTuple):
-    """The fields of one line that follow from its content alone."""
+    """The fields of one line that follow from its content alone. What the row does not say is None."""
 
-    environment: str = ""  # "" where the row names none: then it is that of the whole file
-    error: str = ""
-    stop_condition: str = ""
-    candidate: str = ""
-    sampling: str = ""  # of a run's held-out tasks: "greedy", "temperature 1"
+    group: str = ""  # equal for the rollouts of a group, within their file
+    environment: str | None = None  # None where it is that of the whole file
+    error: str | None = None
+    stop_condition: str | None = None
+    candidate: str | None = None
+    sampling: str | None = None  # of a run's held-out tasks: "greedy", "temperature 1"
     truncated: bool = False
     turns: int = 0
-    reward: float = UNKNOWN
-    advantage: float = UNKNOWN
-    input_tokens: float = UNKNOWN
-    output_tokens: float = UNKNOWN
-    duration: float = UNKNOWN
-    example: float = UNKNOWN
+    reward: float | None = None
+    advantage: float | None = None
+    input_tokens: float | None = None
+    output_tokens: float | None = None
+    duration: float | None = None
     example_id: int | str | None = None
-    group: str = ""  # equal for the rollouts of a group, within their file
-    place: int = -1  # its index in the group according to the row; -1 where the row has none
+    place: int | None = None  # its index in the group
     question: str = ""
-    problem: str = ""  # why the line is no rollout
+    problem: str | None = None  # why the line is no rollout
 
 
 def read_entry(line: bytes) -> IndexEntry:
@@ -87,6 +59,7 @@ def entry_of(row: dict[str, Any]) -> IndexEntry:
     input_tokens, output_tokens = _tokens(row)
     group = row.get("group")
     return IndexEntry(
+        group=json.dumps([name, example_id if group is None else str(group), group is None, sampling]),
         environment=name,
         error=_error(row.get("error")),
         stop_condition=_name(row.get("stop_condition")),
@@ -99,9 +72,7 @@ def entry_of(row: dict[str, Any]) -> IndexEntry:
         input_tokens=input_tokens,
         output_tokens=output_tokens,
         duration=_number(_field(row.get("timing"), "total")),
-        example=_number(example_id),
         example_id=example_id,
-        group=json.dumps([name, example_id if group is None else str(group), group is None, sampling]),
         place=_place(row.get("rollout")),
         question=question_of(row, QUESTION_LENGTH),
     )
@@ -110,7 +81,7 @@ def entry_of(row: dict[str, Any]) -> IndexEntry:
 def group_key(part: str, group: str) -> int:
     """A number for a group of a file, the same whenever it is computed."""
     text = f"{part}\n{group}".encode("utf-8", "surrogatepass")
-    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little", signed=True)  # as SQLite has them
 
 
 def question_of(row: dict[str, Any], length: int) -> str:
@@ -132,13 +103,13 @@ def _whole(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
-def _name(value: Any) -> str:
-    return _whole(value[:NAME_LENGTH]) if isinstance(value, str) else ""
+def _name(value: Any) -> str | None:
+    return _whole(value[:NAME_LENGTH]) or None if isinstance(value, str) else None
 
 
-def _error(value: Any) -> str:
+def _error(value: Any) -> str | None:
     if value is None:
-        return ""
+        return None
     return _name(value.get("error") if isinstance(value, dict) else value) or "Error"
 
 
@@ -146,23 +117,23 @@ def _field(value: Any, name: str) -> Any:
     return value.get(name) if isinstance(value, dict) else None
 
 
-def _number(value: Any) -> float:
+def _number(value: Any) -> float | None:
     if not isinstance(value, int | float):
-        return UNKNOWN
+        return None
     try:
-        return float(value)
+        return None if math.isnan(value) else float(value)
     except OverflowError:
-        return UNKNOWN
+        return None
 
 
 def _example_id(value: Any) -> int | str | None:
-    if isinstance(value, bool) or not isinstance(value, int | str | None):
-        value = json.dumps(value)
-    return _name(value) if isinstance(value, str) else value
+    if isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63:
+        return value
+    return _name(value if isinstance(value, str | None) else json.dumps(value))
 
 
-def _place(value: Any) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**32 else -1
+def _place(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**32 else None
 
 
 def _turns(row: dict[str, Any]) -> int:
@@ -170,7 +141,7 @@ def _turns(row: dict[str, Any]) -> int:
     if isinstance(turns, list):
         return len(turns)
     counted = _number(_field(row.get("metrics"), "num_turns"))
-    if 0 <= counted < 2**32:
+    if counted is not None and 0 <= counted < 2**32:
         return int(counted)
     completion = row.get("completion")
     if not isinstance(completion, list):
@@ -178,14 +149,14 @@ def _turns(row: dict[str, Any]) -> int:
     return sum(_field(message, "role") == "assistant" for message in completion)
 
 
-def _tokens(row: dict[str, Any]) -> tuple[float, float]:
+def _tokens(row: dict[str, Any]) -> tuple[float | None, float | None]:
     usage = row.get("token_usage")
     if isinstance(usage, dict):
         return _number(usage.get("input_tokens")), _number(usage.get("output_tokens"))
     turns = row.get("turns")
     known = [turn for turn in turns if isinstance(turn, dict)] if isinstance(turns, list) else []
     if not known:
-        return UNKNOWN, UNKNOWN
+        return None, None
     starts = [start for turn in known if isinstance(start := turn.get("prompt_start"), int)]
     return (
         float(sum(starts) + sum(_length(turn.get("prompt_ids")) for turn in known)),

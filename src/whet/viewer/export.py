@@ -152,8 +152,6 @@ def save(
         os.replace(partial, path)
     except OSError as error:
         raise RunError(f"{path}: cannot be written ({error.strerror or error}).") from error
-    except IndexError:
-        raise RunError("the file was replaced meanwhile; nothing is written.") from None
     finally:
         partial.unlink(missing_ok=True)
     return written, left_out

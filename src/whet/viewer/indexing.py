@@ -17,22 +17,17 @@ import sqlite3
 import sys
 import time
 import zlib
-from array import array
-from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from whet.viewer.entries import NAMES, NUMBERS, IndexEntry, group_key, read_entry
+from whet.viewer.entries import IndexEntry, group_key, read_entry
 from whet.viewer.files import FileLine, Mark, RolloutFile, RolloutFiles, next_block, opened, part_of, read_at
-from whet.viewer.index import Chunk, FileState, Index, Stamp
+from whet.viewer.index import FileState, Index, Stamp
 
 PIECE = 4 << 20
 """Bytes that a separate process indexes at once."""
 SMALL_PIECE = 256 << 10
 """Bytes that are indexed at once in the viewer itself: some milliseconds of work."""
 SAMPLES, SAMPLE_BYTES = 8, 4096
-FEW_IN_A_CHUNK, MANY_CHUNKS = 64, 1000
 
 
 class Indexer:
@@ -45,37 +40,27 @@ class Indexer:
         self.parts: dict[str, RolloutFile] = {}
         """The files as of the last `check`."""
         self._states: dict[str, FileState] = {}
-        self._stamp: Stamp | None = None  # of the index when `_states` was read
+        self.stamp: Stamp | None = None
+        """Of the index when it was last looked at."""
         self._same: dict[str, tuple[RolloutFile, FileState]] = {}  # compared already
         self._torn: dict[str, RolloutFile] = {}  # files without a further whole line, with their state at that time
-        self._places: Counter[int] = Counter()
-        self._places_of: Stamp | None = None
 
     def check(self) -> None:
         """List the files again. If one that is indexed is no longer the same, the index is emptied."""
         self.parts = self.files.parts()
-        self._refresh()
-        if self._still_true():
+        self.refresh()
+        if all(name in self.parts and self._is_same(self.parts[name], state) for name, state in self._states.items()):
             return
         with self.index.writing():
-            if self.index.stamp() == self._stamp:  # else another process has cleared it
+            if self.index.stamp() == self.stamp:  # else another process has cleared it
                 self.index.clear()
-        self._refresh()
+        self.refresh()
 
-    def _refresh(self) -> None:
+    def refresh(self) -> None:
+        """Look at what the index holds now."""
         stamp = self.index.stamp()
-        if stamp != self._stamp:
-            self._states = {name: state for name, (_, state) in self.index.files().items()}
-            self._stamp = stamp
-
-    def _still_true(self) -> bool:
-        counts = self.index.counts()
-        rollouts = sum(count for _, count, _ in counts) if len(counts) > MANY_CHUNKS else 0
-        if len(counts) > MANY_CHUNKS + 4 * len(self._states) and rollouts < FEW_IN_A_CHUNK * len(counts):
-            return False  # indexed in tiny chunks while the file grew; rebuilt, it is read faster
-        return all(
-            name in self.parts and self._is_same(self.parts[name], state) for name, state in self._states.items()
-        )
+        if stamp != self.stamp:
+            self._states, self.stamp = self.index.files(), stamp
 
     def _is_same(self, part: RolloutFile, state: FileState) -> bool:
         """Whether the indexed part of a file is still in it."""
@@ -111,6 +96,11 @@ class Indexer:
         return sum(part.size - self._position(name) for name, part in self.parts.items() if name in self._torn)
 
     @property
+    def done(self) -> int:
+        """Bytes that are indexed."""
+        return sum(state.mark.position for state in self._states.values())
+
+    @property
     def left(self) -> int:
         """Bytes that are not indexed yet."""
         return sum(max(0, part.size - self._position(name)) for name, part in self.parts.items())
@@ -120,7 +110,7 @@ class Indexer:
 
     def _index_piece(self) -> bool:
         """Add the next piece of the first file that has one."""
-        self._refresh()
+        self.refresh()
         for name, part in self.parts.items():
             if part.size <= self._position(name):
                 continue
@@ -147,53 +137,17 @@ class Indexer:
 
     def _add(self, state: FileState, lines: list[FileLine]) -> None:
         entries = [_entry(line) for line in lines]
+        rows = [
+            (line.number, line.offset, line.size, zlib.crc32(line.content or b""), group_key(state.part, group), *rest)
+            for line, (group, *rest) in zip(lines, entries, strict=True)
+        ]
         with self.index.writing():
-            if self.index.stamp() != self._stamp:
+            if self.index.stamp() != self.stamp:
                 return  # another process wrote meanwhile, perhaps this very piece
-            file = self.index.set_file(state)
-            if entries:
-                self._count_places()
-                self.index.add(self._chunk(file, state.part, lines, entries))
+            self.index.add(state, rows, damaged=sum(entry.problem is not None for entry in entries))
             stamp = self.index.stamp()
         self._states[state.part] = state
-        self._stamp = self._places_of = stamp
-
-    def _count_places(self) -> None:
-        """Know how many rollouts of each group there are, also where another process indexed them.
-
-        Until the piece that counts them further is stored, they are not known.
-        """
-        if self._places_of is None or self._places_of != self._stamp:
-            counts = self.index.counts()
-            self._places = Counter(self.index.column("group", after=0, to=counts[-1][0] if counts else 0))
-        self._places_of = None
-
-    def _chunk(self, file: int, part: str, lines: list[FileLine], entries: list[IndexEntry]) -> Chunk:
-        groups = [group_key(part, entry.group) for entry in entries]
-        places = []
-        for group, entry in zip(groups, entries, strict=True):
-            places.append(self._places[group] if entry.place < 0 else entry.place)
-            self._places[group] += 1
-        fields: dict[str, Sequence[Any]] = dict(zip(IndexEntry._fields, zip(*entries, strict=True), strict=True))
-        damaged = [problem != "" for problem in fields["problem"]]
-        columns: dict[str, Sequence[Any]] = {
-            **{name: values for name, values in fields.items() if name in NUMBERS},
-            "file": [file] * len(lines),
-            "line": [line.number for line in lines],
-            "offset": [line.offset for line in lines],
-            "size": [line.size for line in lines],
-            "checksum": [zlib.crc32(line.content or b"") for line in lines],
-            "group": groups,
-            "place": places,
-            "damaged": damaged,
-        }
-        names = {name: columns.pop(name) for name in NAMES}
-        return Chunk(
-            columns={name: array(NUMBERS[name], values) for name, values in columns.items()},
-            names=names,
-            texts=list(zip(fields["example_id"], fields["question"], fields["problem"], strict=True)),
-            damaged=sum(damaged),
-        )
+        self.stamp = stamp
 
 
 def _entry(line: FileLine) -> IndexEntry:

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from whet.errors import RunError
-from whet.viewer.columns import Filter, Head, IndexProgress, ListTotals, Sort, SortColumn
+from whet.viewer.heads import EVERY_ROLLOUT, Filter, Head, IndexProgress, ListTotals, Sort, SortColumn, Variety
 from whet.viewer.sources import candidate_names
 from whet.viewer.store import Heads, Store
 
@@ -54,6 +53,7 @@ class Listing:
         self.progress: IndexProgress = store.poll(0)
         self.heads: Heads = store.heads()
         self.totals: ListTotals | None = None
+        self.variety = Variety()
         self.number: int | None = self.heads[0].number if len(self.heads) else None
         self.candidates: dict[str, str] = {}
         """In a search for prompts: what candidates are called, by id."""
@@ -66,17 +66,16 @@ class Listing:
     @property
     def narrowed(self) -> bool:
         """Whether only some of the rollouts are listed."""
-        return self.filter != Filter()
+        return self.filter != EVERY_ROLLOUT
 
-    def load(self) -> tuple[Heads, ListTotals]:
-        """Load the list by the current filter and order. It takes up to a tenth of a second: call it in a thread."""
-        heads = self.store.heads(self.filter, self.sort)
+    def load(self) -> tuple[Heads, ListTotals, Variety]:
+        """Load the list by the current filter and order. It takes some tenths of a second: call it in a thread."""
         self.candidates = candidate_names(self.store.source)
-        return heads, self.store.totals(heads)
+        return self.store.heads(self.filter, self.sort), self.store.totals(self.filter), self.store.variety()
 
-    def take(self, loaded: tuple[Heads, ListTotals]) -> None:
+    def take(self, loaded: tuple[Heads, ListTotals, Variety]) -> None:
         """Show what `load` brought."""
-        self.heads, self.totals = loaded
+        self.heads, self.totals, self.variety = loaded
         if self.number is None or self.heads.position(self.number) is None:
             self.number = self.heads[0].number if len(self.heads) else None
 
@@ -95,10 +94,7 @@ class Listing:
 
     def row(self, number: int) -> dict[str, Any]:
         """A whole rollout. Raises `RunError` for a line that is none, and where the file was changed since."""
-        try:
-            return self.store.row(number)
-        except IndexError:
-            raise RunError("the file was replaced meanwhile.") from None
+        return self.store.row(number)
 
     def sort_by(self, column: SortColumn) -> None:
         """Cycle through ascending, descending (first for numbers) and the file's order; go to the first rollout."""

@@ -135,10 +135,10 @@ def _strings(value: Any) -> Iterator[str]:
 class LinePositions(NamedTuple):
     """Where the lines of rollouts are, by the numbers of these."""
 
-    file: Sequence[int]
-    offset: Sequence[int]
-    size: Sequence[int]
-    damaged: Sequence[int]
+    file: Sequence[int] = ()
+    offset: Sequence[int] = ()
+    size: Sequence[int] = ()
+    damaged: Sequence[int] = ()
 
 
 def search(

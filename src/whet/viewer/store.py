@@ -20,14 +20,30 @@ import sys
 import threading
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, overload
+from typing import Any, Self, overload
 
 from whet.errors import RunError
-from whet.viewer.columns import Filter, Head, IndexColumns, IndexProgress, ListTotals, Sort
 from whet.viewer.files import RolloutFiles, opened, parse_row, read_at
+from whet.viewer.heads import (
+    EVERY_ROLLOUT,
+    FILE_ORDER,
+    HEAD,
+    LINE,
+    LINES,
+    VARIETY,
+    CountColumn,
+    Filter,
+    Head,
+    IndexProgress,
+    ListTotals,
+    Sort,
+    Variety,
+    counts_query,
+    numbers_query,
+    totals_query,
+)
 from whet.viewer.index import Index, open_index
 from whet.viewer.indexing import Indexer
 from whet.viewer.search import LinePositions, Query, SearchFound, search
@@ -72,13 +88,11 @@ class Heads(Sequence[Head]):
     def __getitem__(self, index: slice) -> list[Head]: ...
     def __getitem__(self, index: int | slice) -> Head | list[Head]:
         if isinstance(index, slice):
-            return self._store.heads_of(self.numbers[index])
+            return [self._store.head(number) for number in self.numbers[index]]
         return self._store.head(self.numbers[index])
 
     def position(self, number: int) -> int | None:
         """The position of a rollout in the list; None if it is not in it."""
-        if isinstance(self.numbers, range):
-            return self.numbers.index(number) if number in self.numbers else None
         if self._positions is None:
             self._positions = {number: place for place, number in enumerate(self.numbers)}
         return self._positions.get(number)
@@ -109,9 +123,7 @@ class Store:
 
     def _begin(self) -> None:
         self._indexer = Indexer(self._files, self._index)
-        self._columns = IndexColumns(self._index)
         self._index_here(FIRST_SECONDS)
-        self._columns.refresh()
 
     def start(self) -> None:
         """From now on, index large files in a separate process, at low priority; `poll` indexes small ones."""
@@ -132,17 +144,18 @@ class Store:
                 except sqlite3.DatabaseError as error:
                     self._failure = str(self._cannot_read(error))
             try:
-                with self._reading():
-                    pass
-            except RunError as error:
-                self._failure = self._failure or str(error)
+                self._indexer.refresh()
+            except sqlite3.Error as error:
+                self._failure = self._failure or str(self._cannot_read(error))
+            stamp = self._indexer.stamp
+            assert stamp is not None  # since the store was opened
             return IndexProgress(
-                rollouts=self._columns.count,
-                damaged=self._columns.damaged,
-                bytes_done=sum(state.mark.position for state in self._columns.files.values()),
+                rollouts=stamp.rollouts,
+                damaged=stamp.damaged,
+                bytes_done=self._indexer.done,
                 bytes_total=sum(part.size for part in self._indexer.parts.values()),
                 torn=self._indexer.torn,
-                generation=self._columns.generation,
+                generation=stamp.generation,
                 failure=self._failure,
             )
 
@@ -191,59 +204,50 @@ class Store:
             self._failure = f"indexing stopped: {reason or f'its process ended with {process.returncode}'}"
         return False
 
-    @contextmanager
-    def _reading(self) -> Iterator[IndexColumns]:
-        """The columns as they are now, for this thread alone."""
+    def _select(self, query: str, **parameters: Any) -> list[tuple[Any, ...]]:
         with self._lock:
             try:
-                with self._index.reading():
-                    self._columns.refresh()
-                    yield self._columns
+                return self._index.select(query, {"default": self.source.environment or None, **parameters})
             except sqlite3.Error as error:
                 raise self._cannot_read(error) from None
 
     def _cannot_read(self, error: sqlite3.Error) -> RunError:
         return RunError(f"{self._index.path}: the index cannot be used ({error}). Remove this file; it is rebuilt.")
 
-    def heads(self, filter: Filter | None = None, sort: Sort | None = None) -> Heads:
+    def heads(self, filter: Filter = EVERY_ROLLOUT, sort: Sort = FILE_ORDER) -> Heads:
         """The rollouts indexed so far that fit the filter, in order. No filter: all; no order: the files'."""
-        environment = self.source.environment
-        with self._reading() as columns:
-            numbers = columns.select(filter or Filter(), environment)
-            return Heads(self, columns.order(numbers, sort or Sort(), environment))
+        several_files = self._files.path.is_dir()
+        if not several_files and filter == EVERY_ROLLOUT and sort == FILE_ORDER:
+            return Heads(self, range(self._select("SELECT rollouts FROM stamp")[0][0]))
+        query, parameters = numbers_query(filter, sort, several_files=several_files)
+        return Heads(self, [number for (number,) in self._select(query, **parameters)])
 
     def head(self, number: int) -> Head:
-        """One rollout of the list."""
-        return self.heads_of([number])[0]
+        """One rollout of the list. An unknown number gives a head that says so."""
+        for row in self._select(HEAD, number=number):
+            return Head(*row)
+        return Head(number, problem="no longer there: the file was changed")
 
-    def heads_of(self, numbers: Sequence[int]) -> list[Head]:
-        """Several rollouts of the list. An unknown number gives a head that says so."""
-        with self._reading() as columns:
-            return [columns.head(number, self.source.environment) for number in numbers]
+    def totals(self, filter: Filter = EVERY_ROLLOUT) -> ListTotals:
+        """Of the rollouts that fit the filter."""
+        query, parameters = totals_query(filter)
+        return ListTotals(*self._select(query, **parameters)[0])
 
-    def totals(self, heads: Heads | None = None) -> ListTotals:
-        """Of a list, or of everything."""
-        with self._reading() as columns:
-            return columns.totals(range(columns.count) if heads is None else heads.numbers)
+    def variety(self) -> Variety:
+        """Of all rollouts."""
+        return Variety(*self._select(VARIETY)[0])
 
-    def counts(
-        self, column: Literal["environment", "error", "stop_condition", "candidate", "sampling", "part"]
-    ) -> dict[str, int]:
+    def counts(self, column: CountColumn) -> dict[str, int]:
         """The values to filter by, with their numbers of rollouts: most frequent first, parts in order."""
-        with self._reading() as columns:
-            if column == "part":
-                return columns.counts_of_parts()
-            return columns.counts_of_names(column, self.source.environment if column == "environment" else "")
+        return dict(self._select(counts_query(column)))
 
     def group(self, number: int) -> list[int]:
         """All rollouts of the group this one belongs to, itself too, in order.
 
         A group: the rollouts of one task (in a run, of one step, or of one way of sampling in one evaluation).
         """
-        with self._reading() as columns:
-            if not 0 <= number < columns.count:
-                return []
-            return list(columns.select(Filter(group=columns["group"][number]), self.source.environment))
+        query = "SELECT number FROM rollouts WHERE group_key = (SELECT group_key FROM rollouts WHERE number = :number)"
+        return [number for (number,) in self._select(f"{query} ORDER BY number", number=number)]
 
     def row(self, number: int) -> dict[str, Any]:
         """The rollout as it is in the file.
@@ -251,8 +255,7 @@ class Store:
         Of a line above 8 MiB, texts and lists of numbers are cut, and `row["left_out_bytes"]` says by how much. Raises
         `RunError` for a line that is no rollout, and where the file was changed since (the next `poll` detects it).
         """
-        problem = self.head(number).problem
-        where, line = self._line(number, limit=0 if problem else None)
+        where, line, problem = self._line(number)
         if problem:
             raise RunError(f"{where}: {problem}.")
         try:
@@ -262,18 +265,18 @@ class Store:
 
     def text(self, number: int, limit: int = 100_000) -> str:
         """The line as it is in the file, at most `limit` bytes of it: for one that is no rollout, say."""
-        _, line = self._line(number, limit)
+        _, line, _ = self._line(number, limit)
         return line.decode("utf-8", "replace")
 
-    def _line(self, number: int, limit: int | None = None) -> tuple[str, bytes]:
-        with self._reading() as columns:
-            head = columns.head(number, self.source.environment)
-            if not head.line:
-                raise RunError(f"{self._files.path}: rollout {number} is {head.problem}.")
-            offset, checksum = columns["offset"][number], columns["checksum"][number]
-            path = self._files.file(columns.files[columns["file"][number]].part)
-        where = f"{path}, line {head.line}"
-        size = head.size if limit is None else min(limit, head.size)
+    def _line(self, number: int, limit: int | None = None) -> tuple[str, bytes, str | None]:
+        """Where the line of a rollout is, the line, and why it is no rollout: then nothing is read without a limit."""
+        found = self._select(LINE, number=number)
+        if not found:
+            raise RunError(f"{self._files.path}: rollout {number} is no longer there: the file was changed.")
+        ((part, at, offset, whole, checksum, problem),) = found
+        path = self._files.file(part)
+        where = f"{path}, line {at}"
+        size = min(whole, limit if limit is not None else 0 if problem else whole)
         try:
             with opened(path) as file:
                 line = read_at(file, offset, size)
@@ -281,9 +284,9 @@ class Store:
             line = b""
         except OSError as error:
             raise RunError(f"{where}: {error.strerror}.") from None
-        if len(line) < size or (size == head.size and zlib.crc32(line) != checksum):
+        if len(line) < size or (size == whole and zlib.crc32(line) != checksum):
             raise RunError(f"{where}: the file was changed since it was listed.")
-        return where, line
+        return where, line, problem
 
     def search(self, text: str, within: Sequence[int] | None = None) -> Iterator[SearchFound]:
         """Rollouts in whose messages (reasoning and tool calls too), answer or error `text` occurs, in any case.
@@ -292,10 +295,9 @@ class Store:
         Raises ValueError for an empty text, and while searching `RunError` where a file was changed.
         """
         query = Query(text)
-        with self._reading() as columns:
-            numbers = range(columns.count) if within is None else sorted(within)
-            lines = LinePositions(*(columns[name] for name in LinePositions._fields))
-            paths = {number: self._files.file(state.part) for number, state in columns.files.items()}
+        lines = LinePositions(*zip(*self._select(LINES), strict=True))
+        numbers = range(len(lines.file)) if within is None else sorted(within)
+        paths = {id: self._files.file(part) for id, part in self._select("SELECT id, part FROM files")}
         return search(query, numbers, lines, paths)
 
     def close(self) -> None:

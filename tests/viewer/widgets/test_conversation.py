@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from whet.viewer.columns import Head
 from whet.viewer.entries import RowToolCall
+from whet.viewer.heads import Head
 from whet.viewer.widgets.conversation import CUT, KEPT, Folding, arguments_text, detail_lines, lay_out, pieces
 
 JSON = st.recursive(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from whet.viewer.heads import Variety
 from whet.viewer.widgets.table import Column, layout, rollout_columns
 
 COLUMNS = [
@@ -26,17 +27,17 @@ def test_the_columns_of_highest_rank_go_first() -> None:
 
 @given(st.integers(1, 300), st.sampled_from(["evaluation", "training", "search"]), st.integers(1, 3))
 def test_no_row_of_rollouts_is_wider_than_the_window(width: int, kind: str, environments: int) -> None:
-    fitting = layout(rollout_columns(kind=kind, environments=environments, errors=kind == "training"), width)
+    fitting = layout(rollout_columns(kind, Variety(environments, errors=kind == "training")), width)
     assert fitting
     assert sum(cells + 1 for _, cells in fitting) - 1 <= width
 
 
 def test_narrow_table_keeps_reward_task_question_and_error() -> None:
-    shown = {column.key for column, _ in layout(rollout_columns(kind="evaluation", environments=1, errors=True), 60)}
+    shown = {column.key for column, _ in layout(rollout_columns("evaluation", Variety(errors=1)), 60)}
     assert {"reward", "task", "question", "error"} <= shown
 
 
 def test_candidates_are_a_column_in_a_search_alone() -> None:
     for kind in ("evaluation", "training", "search"):
-        columns = [column.key for column in rollout_columns(kind=kind, environments=1, errors=False)]
+        columns = [column.key for column in rollout_columns(kind, Variety())]
         assert ("candidate" in columns) == (kind == "search")

@@ -9,7 +9,7 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
-from whet.viewer.columns import SortColumn
+from whet.viewer.heads import SortColumn
 from whet.viewer.listing import Choosable, Listing
 from whet.viewer.screens.base import LAST_KEYS, SearchingScreen
 from whet.viewer.screens.dialogs import Choose
@@ -87,7 +87,6 @@ y x     copy this rollout, export it or the list
 
     def __init__(self, listing: Listing) -> None:
         super().__init__(listing)
-        self._environments, self._errors, self._samplings = 1, False, 0
         self._columns = self._wanted_columns()
         self._loading = False
         self._again = False
@@ -95,10 +94,7 @@ y x     copy this rollout, export it or the list
         self._rested = 0.0  # when the next list may be loaded because the file has grown
 
     def _wanted_columns(self) -> list[Column]:
-        kind = self.listing.store.source.kind
-        return rollout_columns(
-            kind=kind, environments=self._environments, errors=self._errors, samplings=self._samplings
-        )
+        return rollout_columns(self.listing.store.source.kind, self.listing.variety)
 
     def compose(self) -> ComposeResult:
         yield Bar(self._status())
@@ -134,7 +130,7 @@ y x     copy this rollout, export it or the list
         if action == "sort" and parameters == ("advantage",):
             return training
         if action in ("pick", "sort") and parameters == ("environment",):
-            return self._environments > 1
+            return self.listing.variety.environments > 1
         if action in ("match", "found"):
             return self.listing.search is not None
         return True
@@ -174,10 +170,6 @@ y x     copy this rollout, export it or the list
                 self._again = False
                 begun, generation = time.monotonic(), self.listing.progress.generation
                 loaded = await asyncio.to_thread(self.listing.load)
-                counts = self.listing.store.counts
-                self._environments = len(await asyncio.to_thread(counts, "environment"))
-                self._errors = bool(await asyncio.to_thread(counts, "error"))
-                self._samplings = len(await asyncio.to_thread(counts, "sampling"))
                 # The loaded list is of a file that was replaced, or in an order that was changed meanwhile.
                 self._again |= generation != self.listing.progress.generation
                 if self._again:

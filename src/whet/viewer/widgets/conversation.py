@@ -12,8 +12,8 @@ from itertools import islice
 from typing import Any
 
 from whet.messages import readable_text
-from whet.viewer.columns import Head
 from whet.viewer.entries import RowToolCall, tool_calls
+from whet.viewer.heads import Head
 from whet.viewer.widgets.lines import StyledLine, line, wrapped
 from whet.viewer.widgets.table import number, part_name, reward_bar, reward_style, seconds, signed, signed_style
 

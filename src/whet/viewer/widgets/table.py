@@ -15,7 +15,7 @@ from textual.reactive import reactive
 from textual.strip import Strip
 
 from whet.system.terminal import duration
-from whet.viewer.columns import Head, SortColumn
+from whet.viewer.heads import Head, SortColumn, Variety
 from whet.viewer.widgets.lines import STYLES, fitted, plain
 from whet.viewer.widgets.panes import LineView
 
@@ -234,7 +234,7 @@ SORTS: dict[str, SortColumn] = {
 """What a click on the title of a column sorts by."""
 
 
-def rollout_columns(*, kind: str, environments: int, errors: bool, samplings: int = 0) -> list[Column]:
+def rollout_columns(kind: str, variety: Variety) -> list[Column]:
     """The columns for an evaluation, a run or a search; those that would say nothing are left out."""
     columns = [
         Column("mark", "", 1),
@@ -258,11 +258,11 @@ def rollout_columns(*, kind: str, environments: int, errors: bool, samplings: in
     without = set() if kind == "training" else {"part", "advantage"}
     if kind != "search":
         without.add("candidate")
-    if samplings < 2:
+    if variety.samplings < 2:
         without.add("sampling")
-    if environments < 2:
+    if variety.environments < 2:
         without.add("environment")
-    if not errors:
+    if not variety.errors:
         without.add("error")
     return [column for column in columns if column.key not in without]
 
