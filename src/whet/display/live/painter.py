@@ -33,6 +33,8 @@ from whet.system.terminal import safe_text
 REFRESH_SECONDS = 0.25
 IDLE_SECONDS = 1.0
 """Seconds between pictures in which only the clock changes."""
+OPEN_SECONDS = 1.0
+"""Longest wait of `start` for the terminal."""
 MOST_OF_A_CORE = 0.05
 """Share of a core that drawing may use."""
 ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -86,8 +88,11 @@ class Painter:
         self._wake_read, self._wake_write = os.pipe()
         self._handle_signals()
         atexit.register(self._release_terminal)
-        self._thread = threading.Thread(target=self._run, name="whet-live-view", daemon=True)
+        opened = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(opened,), name="whet-live-view", daemon=True)
         self._thread.start()
+        # What is printed from now on has to go above the picture; a terminal that takes no output is not waited for.
+        opened.wait(OPEN_SECONDS)
 
     @property
     def is_drawing(self) -> bool:
@@ -117,12 +122,13 @@ class Painter:
         with suppress(OSError):  # the terminal may be gone
             self._print_notes()  # those noted in the background, where nothing is drawn
 
-    def _run(self) -> None:
+    def _run(self, opened: threading.Event) -> None:
         """The thread: draw, wait for a key or the next picture; at the end draw once more."""
         try:
             while not self._ending:
                 with self._drawing:
                     self._acquire_terminal()
+                    opened.set()
                     self._draw_if_due()
                 self._wait_for_keys()
             with self._drawing:
