@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from whet.errors import RunError
 from whet.evals.report import write_report
 from whet.evals.report.data import RANDOM, read_report
-from whet.evals.report.page import MOST_TASKS
 from whet.evals.stored.export import export
 from whet.evals.stored.stored import open_stored
+from whet.runs.report import MOST_ROWS
 
 Row = Callable[..., dict[str, Any]]
 Stored = Callable[..., Path]
@@ -203,7 +203,7 @@ def test_whatever_a_file_holds_there_is_a_page_and_a_table_or_one_clear_message(
 
 def test_a_large_evaluation_takes_little_memory_and_gives_a_small_page(stored: Stored, row: Row) -> None:
     said = "word " * 800
-    tasks = MOST_TASKS + 100
+    tasks = MOST_ROWS + 100
     directory = stored(row(task, task % 7 / 7, place, said) for task in range(tasks) for place in range(2))
     size = (directory / "results.jsonl").stat().st_size
     tracemalloc.start()

@@ -7,9 +7,7 @@ from pathlib import Path
 from whet.evals.report.data import read_report
 from whet.evals.report.page import page
 from whet.evals.stored.streaming import find_results
-from whet.system.files import write_whole
-
-REPORT = "report.html"
+from whet.runs.report import write_page
 
 
 def write_report(directory: Path) -> Path:
@@ -20,6 +18,4 @@ def write_report(directory: Path) -> Path:
     none, and for a row that cannot be read.
     """
     directory = find_results(directory)
-    path = directory / REPORT
-    write_whole(path, page(read_report(directory)), durable=False)
-    return path
+    return write_page(directory, page(read_report(directory)))

@@ -21,7 +21,7 @@ from whet.rollouts.results import METADATA, load_metadata
 from whet.runs.lock import DIED, ENDED, state_of
 from whet.runs.stored import RUNS, StoredRun, check_folder, resolve
 
-BEST_PROMPT, REPORT = "best_prompt.txt", "report.html"
+BEST_PROMPT = "best_prompt.txt"
 T = TypeVar("T")
 
 

@@ -12,10 +12,11 @@ from rich.text import Text
 from whet.display.columns import print_fact, print_rows
 from whet.display.text import number
 from whet.errors import RunError
-from whet.gepa.records.stored import BEST_PROMPT, REPORT, StoredSearch
+from whet.gepa.records.stored import BEST_PROMPT, StoredSearch
 from whet.gepa.records.summary_text import confirmation_words, headline, tested
 from whet.gepa.text_diff import DiffLine, differences, whole
 from whet.gepa.types import CandidateRecord
+from whet.runs.report import REPORT
 from whet.runs.stored import print_list
 from whet.system.terminal import safe_lines, safe_text
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from whet.gepa.records.stored import REPORT, open_search
+from whet.gepa.records.stored import open_search
 from whet.gepa.report.data import read_report
 from whet.gepa.report.page import page
-from whet.system.files import write_whole
+from whet.runs.report import write_page
 
 
 def write_report(directory: Path) -> Path:
@@ -17,6 +17,4 @@ def write_report(directory: Path) -> Path:
     Raises `RunError` where there is no search, and for a file of it that is damaged.
     """
     search = open_search(directory)
-    path = search.directory / REPORT
-    write_whole(path, page(read_report(search)), durable=False)
-    return path
+    return write_page(search.directory, page(read_report(search)))

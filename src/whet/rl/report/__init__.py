@@ -7,7 +7,7 @@ from pathlib import Path
 
 from whet.rl.report.page import page
 from whet.rl.report.png import write_png
-from whet.system.files import write_whole
+from whet.runs.report import write_page
 
 
 def write_report(run_directory: Path) -> Path:
@@ -17,8 +17,7 @@ def write_report(run_directory: Path) -> Path:
 
     record = read_record(run_directory, verify=False)
     run = record.data
-    path = run_directory / "report.html"
-    write_whole(path, page(run, diagnose(record)), durable=False)
+    path = write_page(run_directory, page(run, diagnose(record)))
     chart = run.reward_chart()
     if not chart.empty:
         write_png(replace(chart, title=f"{run.name}: reward while training"), run_directory / "reward.png")

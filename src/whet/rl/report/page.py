@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from whet.display.chart import Chart
 from whet.display.conversation import expected_html, messages_html
@@ -15,7 +14,8 @@ from whet.display.text import number
 from whet.rl.doctor.finding import DoctorFinding
 from whet.rl.monitors.progress import Difference, ScoreComparison, compare
 from whet.rl.report.data import RunData
-from whet.rl.report.samples import Pair, TrainedGroup, before_and_after, trained_samples
+from whet.rl.report.samples import Pair, Row, TrainedGroup, before_and_after, trained_samples
+from whet.runs.report import head, section, settings, small
 from whet.system.terminal import duration
 
 PAIRED = "± is half the width of the 95 % interval of the change, paired over tasks."
@@ -31,8 +31,7 @@ def page(run: RunData, findings: Sequence[DoctorFinding] = ()) -> str:
         _pairs(before_and_after(run.directory / "rollouts")),
         _metrics(run.metric_charts()),
         _trained(trained_samples(run.directory / "rollouts", [int(row["step"]) for row in run.metrics])),
-        tag("h2", "Config"),
-        tag("details", tag("summary", "config.toml, as it was resolved"), tag("pre", run.config_text)),
+        settings("Config", "config.toml, as it was resolved", run.config_text),
     ]
     return document(run.name, body)
 
@@ -46,8 +45,7 @@ def _head(run: RunData) -> Html:
         tiles.append(("trained tokens per second", f"{rate:,.0f}"))
     shape = _reinforced(run) if run.environments else _imitated(run)
     what = f"{config.get('model')} {shape}, learning rate {config.get('learning_rate')}, seed {config.get('seed')}"
-    shown = [tag("div", tag("b", value), tag("span", label), class_="tile") for label, value in tiles]
-    return join(tag("h1", run.name), tag("p", what, class_="sub"), tag("div", *shown, class_="tiles"))
+    return head(run.name, [what], tiles)
 
 
 def _reinforced(run: RunData) -> str:
@@ -76,11 +74,11 @@ def _headline(run: RunData) -> list[tuple[str, str]]:
 def _curves(run: RunData) -> Html:
     chart = run.main_chart()
     if chart.empty:
-        return tag("p", "No step has been trained yet.", class_="note")
+        return small("No step has been trained yet.")
     marks = any(series.marks for series in chart.series)
     held_out = " Circles: held-out tasks." if run.environments else " Circles: rows that are never trained on."
     note = "Thin: each step. Thick: smoothed." + (held_out if marks else "")
-    return join(tag("h2", chart.title), figure(chart, 1000, 340), tag("p", note, class_="note"))
+    return section(chart.title, figure(chart, 1000, 340), small(note))
 
 
 def _comparison(run: RunData) -> Html:
@@ -88,17 +86,17 @@ def _comparison(run: RunData) -> Html:
     ways, rows = compare(before, after)
     if not rows:
         return join()
-    head = [
+    heads = [
         tag("tr", tag("th"), *(tag("th", way, colspan=3, class_="way") for way in ways)),
         tag("tr", tag("th"), *(tag("th", name) for _ in ways for name in ("before", "after", "change"))),
     ]
     errors = sum(score.errors for report in (before, after) if report for score in report.scores)
     paired = any(one.reach is not None for row in rows for one in row.values.values())
-    return join(
-        tag("h2", "Held-out tasks, before and after"),
-        tag("table", *head, *(_row(row, ways) for row in rows)),
-        tag("p", PAIRED, class_="note") if paired else join(),
-        tag("p", f"{errors} errored rollouts are left out of the means.", class_="note") if errors else join(),
+    return section(
+        "Held-out tasks, before and after",
+        tag("table", *heads, *(_row(row, ways) for row in rows)),
+        small(PAIRED if paired else ""),
+        small(f"{errors} errored rollouts are left out of the means." if errors else ""),
     )
 
 
@@ -122,43 +120,41 @@ def _change(one: Difference) -> Html:
 
 
 def _metrics(charts: list[Chart]) -> Html:
-    if not charts:
-        return join()
     figures = [tag("div", tag("h3", chart.title), figure(chart, 400, 190)) for chart in charts]
-    return join(tag("h2", "Training"), tag("div", *figures, class_="small"))
+    return section("Training", tag("div", *figures, class_="small") if figures else join())
 
 
 def _pairs(pairs: list[Pair]) -> Html:
-    if not pairs:
-        return join()
-    parts: list[Html] = [tag("h2", "The same held-out task, before and after training")]
-    for pair in pairs:
-        task = f"task {pair.before.get('example_id')}, {pair.sampling}: {pair.why}"
-        parts += [
-            tag("h3", f"{pair.environment}, {task}"),
-            tag("div", messages_html(pair.before.get("prompt")), expected_html(pair.before), class_="task"),
-            tag("div", _rollout("before", pair.before), _rollout("after", pair.after), class_="pair"),
-        ]
-    return join(*parts)
+    shown = [
+        _two(
+            f"{pair.environment}, task {pair.before.get('example_id')}, {pair.sampling}: {pair.why}",
+            ("before", pair.before),
+            ("after", pair.after),
+        )
+        for pair in pairs
+    ]
+    return section("The same held-out task, before and after training", *shown)
 
 
 def _trained(groups: list[TrainedGroup]) -> Html:
-    if not groups:
-        return join()
-    parts: list[Html] = [
-        tag("h2", "Rollouts that were trained on"),
-        tag("p", "Best and worst of a group: the first is made more likely, the second less.", class_="note"),
+    shown = [
+        _two(f"step {group.step}, {group.environment}", ("best", group.best), ("worst", group.worst))
+        for group in groups
     ]
-    for group in groups:
-        parts += [
-            tag("h3", f"step {group.step}, {group.environment}"),
-            tag("div", messages_html(group.best.get("prompt")), expected_html(group.best), class_="task"),
-            tag("div", _rollout("best", group.best), _rollout("worst", group.worst), class_="pair"),
-        ]
-    return join(*parts)
+    note = "Best and worst of a group: the first is made more likely, the second less."
+    return section("Rollouts that were trained on", *shown, note=note)
 
 
-def _rollout(label: str, row: Mapping[str, Any]) -> Html:
+def _two(title: str, left: tuple[str, Row], right: tuple[str, Row]) -> Html:
+    """Two rollouts of one task, next to each other."""
+    return join(
+        tag("h3", title),
+        tag("div", messages_html(left[1].get("prompt")), expected_html(left[1]), class_="task"),
+        tag("div", _rollout(*left), _rollout(*right), class_="pair"),
+    )
+
+
+def _rollout(label: str, row: Row) -> Html:
     facts = f"reward {number(row.get('reward'))}"
     if row.get("advantage") is not None:
         facts += f", advantage {row['advantage']:+.3f}"
@@ -174,9 +170,7 @@ def _rollout(label: str, row: Mapping[str, Any]) -> Html:
 
 def findings_html(findings: Sequence[DoctorFinding]) -> Html:
     """What is wrong, what shows it, and what to change; nothing where nothing is wrong."""
-    if not findings:
-        return join()
-    return join(tag("h2", "What the doctor found"), *map(_finding, findings))
+    return section("What the doctor found", *map(_finding, findings))
 
 
 def _finding(finding: DoctorFinding) -> Html:
