@@ -141,27 +141,22 @@ class Calls:
         self._task = task
         self._most = most
         self._samples: Counter[tuple[str, str]] = Counter()
-        self._last: dict[tuple[str, str], Scored] = {}
 
     @property
     def left(self) -> int:
         assert self._most is not None
         return self._most - self.begun
 
-    def score(
-        self, candidate: Candidate, examples: Sequence[SearchExample], phase: Phase, *, fresh: bool = True
-    ) -> list[Scored]:
-        name = candidate_id(candidate)
-        keys = [(name, example.key) for example in examples]
-        new = [fresh or key not in self._last for key in keys]
-        if self._most is not None and sum(new) > self.left:
-            raise BudgetSpent(f"{sum(new)} calls do not fit into the {self.left} that are left")
-        for key, asked in zip(keys, new, strict=True):
-            if asked:
-                self._last[key] = self._task.call(candidate, RolloutCall(*key, self._samples[key]))
-                self._samples[key] += 1
-                self.begun += 1
-        return [self._last[key] for key in keys]
+    def score(self, candidate: Candidate, examples: Sequence[SearchExample], phase: Phase) -> list[Scored]:
+        if self._most is not None and len(examples) > self.left:
+            raise BudgetSpent(f"{len(examples)} calls do not fit into the {self.left} that are left")
+        scored = []
+        for example in examples:
+            key = (candidate_id(candidate), example.key)
+            scored.append(self._task.call(candidate, RolloutCall(*key, self._samples[key])))
+            self._samples[key] += 1
+            self.begun += 1
+        return scored
 
 
 def read(texts: Candidate) -> tuple[frozenset[int], int, bool]:

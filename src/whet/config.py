@@ -11,6 +11,7 @@ import difflib
 import tomllib
 import types
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
@@ -112,18 +113,10 @@ def _value(text: str) -> Any:
 
 def apply_overrides(data: Mapping[str, Any], pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A copy of `data` with each dotted key set. A number in a key indexes a list: `env.0.weight`."""
-    result: dict[str, Any] = _copy(data)
+    result: dict[str, Any] = deepcopy(dict(data))
     for key, value in pairs:
         _set(result, key, key.split("."), value)
     return result
-
-
-def _copy(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _copy(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_copy(item) for item in value]
-    return value
 
 
 def _set(node: Any, key: str, parts: list[str], value: Any) -> None:

@@ -51,7 +51,7 @@ def room(monkeypatch: pytest.MonkeyPatch) -> Room:
     room = Room()
     monkeypatch.setattr("whet.evals.sessions.session.run_evals", room.run_evals)
     # It cannot be undone, and would hold for every test after this one.
-    monkeypatch.setattr("whet.evals.offline.go_offline", room.go_offline)
+    monkeypatch.setattr("whet.system.offline.go_offline", room.go_offline)
     monkeypatch.setattr(
         "whet.evals.printing.print_summaries",
         lambda summaries: print(*(f"mean reward {summary.reward}" for summary in summaries)),

@@ -8,11 +8,11 @@ import pytest
 
 from whet.errors import ConfigError
 from whet.gateway.app import Gateway
-from whet.gateway.guard import is_loopback
 from whet.gateway.serve import UNREAD_MS, ServeConfig, listen, required_key
 from whet.gateway.sessions import RecordedSession
 from whet.gateway.wire import TurnRequest
 from whet.inference.loading import load_policy
+from whet.system.offline import is_loopback
 from whet.types import UserMessage
 
 

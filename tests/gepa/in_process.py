@@ -56,10 +56,7 @@ class Rolled:
     def left(self) -> int:
         return self.most - len(self.asked)
 
-    def score(
-        self, candidate: Candidate, examples: Sequence[SearchExample], phase: Phase, *, fresh: bool = True
-    ) -> list[Scored]:
-        assert fresh
+    def score(self, candidate: Candidate, examples: Sequence[SearchExample], phase: Phase) -> list[Scored]:
         if len(examples) > self.left:
             raise BudgetSpent(f"{len(examples)} calls do not fit into the {self.left} that are left")
         scored = []

@@ -125,8 +125,8 @@ class Search:
     calls: Calls
     told: list[Any] = field(default_factory=list)  # phase, candidate and rewards, in order
 
-    def score(self, candidate: Candidate, asked: Sequence[SearchExample], phase: Phase, *, fresh: bool = True) -> float:
-        scored = self.calls.score(candidate, asked, phase, fresh=fresh)
+    def score(self, candidate: Candidate, asked: Sequence[SearchExample], phase: Phase) -> float:
+        scored = self.calls.score(candidate, asked, phase)
         self.world.heard.update(one.call.key for one in scored)
         self.told.append((phase, candidate["system_prompt"], [one.reward for one in scored]))
         return sum(one.reward for one in scored)
@@ -146,7 +146,7 @@ class Search:
                 if after > before:
                     half = self.score(child, val[: num_val // 2], "race")
                     if half >= num_val // 4:
-                        self.score(child, val, "race", fresh=False)
+                        self.score(child, val[num_val // 2 :], "race")
                         pool.append(child)
                         best = len(pool) - 1
         except BudgetSpent:

@@ -17,7 +17,7 @@ from planted.world import SEED_PROMPT, SENTENCES, World, answer_of, sentences_in
 
 import whet
 from whet.gepa.reflection.prompt import write_request
-from whet.gepa.reflection.reflection import make_records
+from whet.gepa.reflection.rollout_records import make_records
 from whet.gepa.types import RolloutCall, Scored
 
 pytest.importorskip("openai")

@@ -188,9 +188,9 @@ def export(
 
 
 def _evaluate(targets: Sequence[str], given: dict[str, Any], json_output: bool) -> list[EvalSummary]:
-    from whet.evals.offline import go_offline
     from whet.evals.planning.plan import plan_evals
     from whet.system.env_files import load_env_files
+    from whet.system.offline import go_offline
 
     configs = plan_evals(targets, given, note=lambda line: print(line, file=sys.stderr, flush=True))
     if any(config.offline for config in configs):

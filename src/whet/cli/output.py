@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from whet.errors import ConfigError, MissingExtraError
+from whet.system.files import json_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -70,7 +70,7 @@ def console() -> Console:
 
 def print_json(result: Any) -> None:
     """One line of JSON: `result` is a dataclass, a pydantic model, or plain data. A number that is none is null."""
-    sys.stdout.write(json.dumps(_plain(result), ensure_ascii=False, allow_nan=False) + "\n")
+    sys.stdout.write(json_line(result, _as_json, ascii=False))
     sys.stdout.flush()
 
 
@@ -131,22 +131,16 @@ def _text(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-def _plain(value: Any) -> Any:
-    """`value` in the types that JSON has."""
-    if hasattr(value, "model_dump"):  # pydantic's, which costs too much to import only to ask
-        value = value.model_dump(mode="json")
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if value is None or isinstance(value, str | int):
-        return value
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, Sequence):
-        return [_plain(item) for item in value]
+def _as_json(value: Any) -> Any:
+    """For `json_line`: a dataclass, a model, a mapping or a path as JSON has it."""
+    if hasattr(value, "model_dump"):  # pydantic's, which costs too much to import only for this check
+        return value.model_dump(mode="json")
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, Path):
         return str(value)
+    if isinstance(value, Mapping):
+        return dict(value)
     raise TypeError(f"{type(value).__name__} cannot be written as JSON")
 
 

@@ -7,13 +7,14 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from whet.calls import call_all
 from whet.envs.config.arguments import nearest
 from whet.envs.env_group import EnvGroup
 from whet.envs.environment import Environment
 from whet.envs.loading import load_environment
 from whet.errors import ConfigError
 from whet.evals.config import EvalConfig
-from whet.evals.offline import go_offline
+from whet.system.offline import go_offline
 
 
 def open_environment(config: EvalConfig) -> Environment:
@@ -89,12 +90,6 @@ class Environments:
 
     async def close(self) -> None:
         """Close all of them; the first that fails to is raised once the others are closed."""
-        failure: BaseException | None = None
-        while self._open:
-            _, env = self._open.popitem()
-            try:
-                await env.close()
-            except Exception as error:
-                failure = failure or error
-        if failure is not None:
-            raise failure
+        closing = [env.close for env in self._open.values()]
+        self._open.clear()
+        await call_all(closing)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from whet.gateway.wire import RequestError
+from whet.system.offline import is_loopback
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -49,13 +50,6 @@ class Hosts:
         except ValueError:
             return name in self.names or name in _LOOPBACK_NAMES
         return address.is_loopback or self.any_address or name in self.names
-
-
-def is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 class Guard:

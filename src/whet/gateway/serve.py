@@ -15,7 +15,7 @@ from pydantic import Field
 from whet.clients.keys import find_key
 from whet.config import Option, StrictModel
 from whet.errors import ConfigError
-from whet.gateway.guard import is_loopback
+from whet.system.offline import is_loopback
 
 if TYPE_CHECKING:
     from whet.gateway.app import Gateway

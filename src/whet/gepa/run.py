@@ -22,7 +22,6 @@ from whet.envs.loading import load_environment
 from whet.errors import ConfigError, DatasetError, RunError, WhetError
 from whet.evals.config import EvalConfig
 from whet.evals.model import Models, check_models, endpoint_of, find_models
-from whet.evals.offline import check_loopback, go_offline
 from whet.gepa.calls.budget import CallBudget, CostCap
 from whet.gepa.calls.call_log import CallLog
 from whet.gepa.calls.calls import Calls
@@ -37,7 +36,7 @@ from whet.gepa.records.candidates import CandidateWriter
 from whet.gepa.records.run_directory import SearchDirectory, identity_of
 from whet.gepa.reflection.log import FILE as REFLECTIONS
 from whet.gepa.reflection.log import ReflectionLog
-from whet.gepa.reflection.reflection import Reflection, ReflectionConfig
+from whet.gepa.reflection.reflection import Reflection
 from whet.gepa.reflection.rollout_records import JUDGED
 from whet.gepa.splits import EnvRows, Splits, split_examples
 from whet.gepa.types import BudgetSpent, Observer, SearchResult
@@ -45,6 +44,7 @@ from whet.rollouts.pace import paced
 from whet.runs.directory import disk_failure
 from whet.system import cancellation
 from whet.system.env_files import load_env_files
+from whet.system.offline import check_loopback, go_offline
 from whet.system.signals import cancelled_by_signals
 
 FEWEST_PAIRS = 2
@@ -221,14 +221,16 @@ class _Search:
         )
 
     def _reflection(self, client: Any, log: ReflectionLog) -> Reflection:
-        settings = ReflectionConfig(
-            max_chars=self.config.gepa.max_chars,
-            max_unusable=self.config.gepa.max_unusable,
-            max_request_chars=self.config.gepa.max_request_chars,
+        return Reflection(
+            client,
+            self.reflector.model,
+            self.config.gepa,
+            log,
+            self.observer,
+            asyncio.get_running_loop(),
             sampling=self.reflector.resolved_sampling({}),
             seed=_seed_sent(self.reflector),
         )
-        return Reflection(client, self.reflector.model, settings, log, self.observer, asyncio.get_running_loop())
 
     def _search(self, calls: Calls, reflection: Reflection, loop: asyncio.AbstractEventLoop) -> str:
         """The search and the final comparison, in a thread of their own; why the search ended."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -73,14 +73,12 @@ class BudgetSpent(Exception):
 class Rollouts(Protocol):
     """Makes calls. Blocking; called from the search's thread."""
 
-    def score(
-        self, candidate: Candidate, examples: Sequence[SearchExample], phase: Phase, *, fresh: bool = True
-    ) -> list[Scored]:
+    def score(self, candidate: Candidate, examples: Sequence[SearchExample], phase: Phase) -> list[Scored]:
         """One call of `candidate` on each example, all at once as far as concurrency allows; in the examples' order.
 
-        With `fresh` False an example that the candidate has been called on is answered from the log, for nothing.
-        Otherwise it is another sample. A call that the log of an earlier process holds is answered from it and counts
-        as it did then. Raises `BudgetSpent` before any call is begun where they do not all fit.
+        An example that the candidate has been called on before gets another sample. A call that the log of an earlier
+        process holds is answered from it and counts as it did then. Raises `BudgetSpent` before any call is begun where
+        they do not all fit.
         """
         ...
 
@@ -90,19 +88,12 @@ class Rollouts(Protocol):
         ...
 
 
-class Reflect(Protocol):
-    """Proposes new texts. Blocking; called from the thread that searches."""
+Reflect = Callable[[Candidate, Mapping[str, Sequence[Mapping[str, Any]]], Sequence[str]], dict[str, str]]
+"""Proposes new texts for (some of) the components named last; blocking, called from the thread that searches.
 
-    def __call__(
-        self, candidate: Candidate, records: Mapping[str, Sequence[Mapping[str, Any]]], components: Sequence[str]
-    ) -> dict[str, str]:
-        """New texts for (some of) `components`; `records` are what `make_records` made of scored calls, by component.
-
-        {} where the model's answer was not usable. Raises `GepaError` once that has happened too often in a row.
-        """
-        ...
-
-
+Its second argument is what `make_records` made of scored calls, by component. {} where the model's answer was not
+usable. Raises `GepaError` once that has happened too often in a row.
+"""
 Verdict = Literal["seed", "accepted", "rejected"]
 
 

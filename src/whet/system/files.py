@@ -17,13 +17,16 @@ from typing import Any, BinaryIO
 from whet.errors import RunError
 
 
-def json_line(value: Any, default: Callable[[Any], Any] | None = None) -> str:
+def json_line(value: Any, default: Callable[[Any], Any] | None = None, *, ascii: bool = True) -> str:
     """`value` on one line, with its newline. What JSON does not know goes through `default`, or is written as text."""
     plain = default or _as_text
     try:
-        return json.dumps(value, allow_nan=False, default=plain) + "\n"
+        return json.dumps(value, allow_nan=False, default=plain, ensure_ascii=ascii) + "\n"
     except ValueError:  # a NaN or an infinity somewhere inside: rare, so only then is the value walked
-        return json.dumps(_finite(value), allow_nan=False, default=plain) + "\n"
+        finite = json.dumps(
+            _finite(value), allow_nan=False, default=lambda item: _finite(plain(item)), ensure_ascii=ascii
+        )
+        return finite + "\n"
 
 
 def _finite(value: Any) -> Any:
@@ -39,10 +42,10 @@ def _finite(value: Any) -> Any:
 def _as_text(value: Any) -> Any:
     dump = getattr(value, "model_dump", None)
     if dump is not None:
-        return _finite(dump())
+        return dump()
     item = getattr(value, "item", None)  # a NumPy scalar
     if item is not None and getattr(value, "ndim", None) == 0:
-        return _finite(item())
+        return item()
     return str(value)
 
 

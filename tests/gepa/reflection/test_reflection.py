@@ -17,8 +17,10 @@ from planted.server import Endpoint, Trouble
 from whet.clients.config import ClientConfig, Price
 from whet.clients.make import make_client
 from whet.errors import GepaError
+from whet.gepa.config import SearchConfig
 from whet.gepa.reflection.log import ReflectionLog
-from whet.gepa.reflection.reflection import Reflection, ReflectionConfig, make_records, request_seed
+from whet.gepa.reflection.reflection import Reflection, request_seed
+from whet.gepa.reflection.rollout_records import make_records
 from whet.gepa.types import Phase, RolloutCall, Scored
 
 pytest.importorskip("openai")
@@ -59,9 +61,11 @@ class Session:
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever)
         self.thread.start()
-        settings = {"max_retries": 0, "api_key_var": "WHET_TEST_KEY", **client}
-        self.client = make_client(ClientConfig(api_base_url=endpoint.url, **settings))
-        self.reflect = Reflection(self.client, "m", ReflectionConfig(**config), self.log, self.heard, self.loop)
+        reached = {"max_retries": 0, "api_key_var": "WHET_TEST_KEY", **client}
+        self.client = make_client(ClientConfig(api_base_url=endpoint.url, **reached))
+        request = {"sampling": config.pop("sampling", {}), "seed": config.pop("seed", 0)}
+        settings = SearchConfig(**config)
+        self.reflect = Reflection(self.client, "m", settings, self.log, self.heard, self.loop, **request)
 
     def close(self) -> None:
         asyncio.run_coroutine_threadsafe(self.client.close(), self.loop).result()

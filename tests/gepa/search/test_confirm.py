@@ -14,11 +14,10 @@ BEST = {"system_prompt": "Answer. one two"}
 
 
 def scored(*rewards):
-    """Calls on examples 0, 1, ..., each with its rewards."""
+    """Calls on examples 0, 1, ..., each with its reward."""
     return [
-        Scored(RolloutCall("c", f"held_out/task/{number}", sample), reward, None, {})
-        for number, of in enumerate(rewards)
-        for sample, reward in enumerate(of if isinstance(of, tuple) else (of,))
+        Scored(RolloutCall("c", f"held_out/task/{number}", 0), reward, None, {})
+        for number, reward in enumerate(rewards)
     ]
 
 
@@ -37,17 +36,11 @@ def test_a_difference_is_real_where_the_interval_lies_above_0():
     assert not compare(scored(*[1] * 10), scored(*[1] * 10)).real
 
 
-def test_several_calls_of_one_example_are_one_observation():
-    once = compare(scored(0.5, 0.25), scored(1.0, 0.5))
-    assert compare(scored((0, 1), (0.25, 0.25)), scored((1, 1), (0, 1))) == once
-    assert once.pairs == 2
-
-
 def test_both_are_called_on_the_same_examples_and_on_nothing_else():
     rollouts = Rolled()
-    found = confirm(SEED, BEST, examples("held_out", 40), rollouts, samples=2)
-    assert rollouts.phases() == {"confirmation": 160}
-    assert len({call.key for _, call in rollouts.asked}) == 160
+    found = confirm(SEED, BEST, examples("held_out", 40), rollouts)
+    assert rollouts.phases() == {"confirmation": 80}
+    assert len({call.key for _, call in rollouts.asked}) == 80
     assert found.pairs == 40
     assert found.real
     assert found.low < 0.5 < found.high

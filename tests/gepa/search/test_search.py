@@ -119,10 +119,10 @@ def test_any_budget_is_kept_and_nothing_is_begun_that_could_not_be_judged(accept
 class Shrinking(Rolled):
     """Calls that had to be made again took what was left."""
 
-    def score(self, candidate, examples, phase, *, fresh=True):
+    def score(self, candidate, examples, phase):
         if phase == "race" and len(self.asked) > 150:
             self.most = len(self.asked)
-        return super().score(candidate, examples, phase, fresh=fresh)
+        return super().score(candidate, examples, phase)
 
 
 @pytest.mark.parametrize("acceptance", ["paired", "gepa"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import ipaddress
 import os
 import re
 import shutil
@@ -17,6 +16,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from whet.config import StrictModel, validate
 from whet.errors import ConfigError, MissingExtraError
+from whet.system.offline import is_loopback
 
 PORT = "{port}"
 # What a program needs to run at all. Anything else a server is given by name, so that no key of the host's leaks to it.
@@ -126,11 +126,7 @@ class MCPServerConfig(StrictModel):
 
     @property
     def is_on_loopback(self) -> bool:
-        host = urlsplit(self.url or "").hostname or ""
-        try:
-            return ipaddress.ip_address(host).is_loopback
-        except ValueError:
-            return host == "localhost"
+        return is_loopback(urlsplit(self.url or "").hostname or "")
 
 
 def require_mcp(feature: str) -> None:

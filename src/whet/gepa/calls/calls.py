@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from whet.errors import GepaError, WhetError
 from whet.gepa.calls.budget import CallBudget, CostCap
@@ -40,12 +40,11 @@ class Attempt:
     failure: str | None = None  # an error of neither the model nor the task: the call has to be repeated
 
 
-class Execute(Protocol):
-    """Attempts one call. What holds for every call is a `WhetError`."""
+Execute = Callable[[Candidate, SearchExample, RolloutCall, Limit], Awaitable[Attempt]]
+"""Attempts one call. The rollout itself happens inside the `Limit`, which is entered once; its scoring need not.
 
-    async def __call__(self, candidate: Candidate, example: SearchExample, call: RolloutCall, limit: Limit) -> Attempt:
-        """The rollout itself happens inside `limit`, which is entered once; its scoring need not."""
-        ...
+What holds for every call is raised as a `WhetError`.
+"""
 
 
 class Calls:
@@ -87,14 +86,12 @@ class Calls:
     def left(self) -> int:
         return self._budget.left
 
-    def score(
-        self, candidate: Candidate, examples: Sequence[SearchExample], phase: Phase, *, fresh: bool = True
-    ) -> list[Scored]:
+    def score(self, candidate: Candidate, examples: Sequence[SearchExample], phase: Phase) -> list[Scored]:
         """See `Rollouts`. Raises `GepaError` where calls keep failing because of the endpoint."""
         if self._closed:
             raise SearchStopped
         try:
-            work = self._round(dict(candidate), list(examples), phase, fresh)
+            work = self._round(dict(candidate), list(examples), phase)
             return asyncio.run_coroutine_threadsafe(work, self._loop).result()
         except (CancelledError, asyncio.CancelledError):
             raise SearchStopped from None
@@ -114,49 +111,42 @@ class Calls:
                 return number
         return len(examples)
 
-    async def _round(
-        self, candidate: Candidate, examples: Sequence[SearchExample], phase: Phase, fresh: bool
-    ) -> list[Scored]:
+    async def _round(self, candidate: Candidate, examples: Sequence[SearchExample], phase: Phase) -> list[Scored]:
         if self._closed:  # closed between the request and now
             raise asyncio.CancelledError
         task = asyncio.current_task()
         assert task is not None
         self._rounds.add(task)
         try:
-            return await self._scored(candidate, examples, phase, fresh)
+            return await self._scored(candidate, examples, phase)
         finally:
             self._rounds.discard(task)
 
-    async def _scored(
-        self, candidate: Candidate, examples: Sequence[SearchExample], phase: Phase, fresh: bool
-    ) -> list[Scored]:
+    async def _scored(self, candidate: Candidate, examples: Sequence[SearchExample], phase: Phase) -> list[Scored]:
         if self._failure is not None:
             raise self._failure
-        calls = self._calls_for(candidate_id(candidate), examples, fresh)
+        calls = self._calls_for(candidate_id(candidate), examples)
         known = {call: self._log.answer(call) for call in calls if call.key in self._log}
         missing = {call: example for call, example in zip(calls, examples, strict=True) if call not in known}
         self._check_cost(len(missing), phase)
         self._budget.promise(len(missing), phase)
-        new = [call for call in dict.fromkeys(calls) if call.sample >= self._requested[call.candidate, call.example]]
-        self._requested.update((call.candidate, call.example) for call in new)
-        self._budget.recall(call.key for call in new)
-        self._observer.phase(phase, candidate_id(candidate), len(new))
-        for call in new:
-            if call in known:
-                self._observer.finished(known[call], self._budget.spent, self._cost(), True)
+        self._requested.update((call.candidate, call.example) for call in calls)
+        self._budget.recall(call.key for call in calls)
+        self._observer.phase(phase, candidate_id(candidate), len(calls))
+        for scored in known.values():
+            self._observer.finished(scored, self._budget.spent, self._cost(), True)
         if missing:
             known |= await self._made(candidate, missing, phase)
         return [known[call] for call in calls]
 
-    def _calls_for(self, candidate: str, examples: Sequence[SearchExample], fresh: bool) -> list[RolloutCall]:
-        """The call of each example; none is counted as requested yet."""
-        requested: Counter[str] = Counter()
+    def _calls_for(self, candidate: str, examples: Sequence[SearchExample]) -> list[RolloutCall]:
+        """The next call of each example; none is counted as requested yet."""
+        again: Counter[str] = Counter()
         calls = []
         for example in examples:
-            before = self._requested[candidate, example.key] + requested[example.key]
-            again = not fresh and before > 0
-            calls.append(RolloutCall(candidate, example.key, 0 if again else before))
-            requested[example.key] += not again
+            sample = self._requested[candidate, example.key] + again[example.key]
+            calls.append(RolloutCall(candidate, example.key, sample))
+            again[example.key] += 1
         return calls
 
     def _check_cost(self, calls: int, phase: Phase) -> None:

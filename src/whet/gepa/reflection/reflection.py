@@ -15,7 +15,6 @@ import asyncio
 import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from whet.clients.client import Client
@@ -28,11 +27,11 @@ from whet.errors import (
     OverlongPromptError,
     WhetError,
 )
+from whet.gepa.config import SearchConfig
 from whet.gepa.reflection.answer import Unusable, check, placeholders_of, text_of
 from whet.gepa.reflection.excerpts import excerpt
 from whet.gepa.reflection.log import ReflectionLog, ReflectionReply, ReflectionRequest
 from whet.gepa.reflection.prompt import write_correction, write_request
-from whet.gepa.reflection.rollout_records import make_records as make_records
 from whet.gepa.types import Candidate, Observer, candidate_id
 from whet.messages import content_text
 from whet.types import AssistantMessage, Messages, SamplingArgs, UserMessage
@@ -43,22 +42,6 @@ SMALLEST_ROOM = 500
 """Characters of rollouts in a question, below which no request is made."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReflectionConfig:
-    """Settings of the requests to the reflection model."""
-
-    max_chars: Mapping[str, int] = field(default_factory=dict)  # a text may have, by component; for others `MOST_CHARS`
-    max_unusable: int = 5  # answers in a row that end the search
-    max_request_chars: int = 60_000  # of one question; rollouts are cut to fit
-    sampling: SamplingArgs = field(default_factory=dict)
-    seed: int | None = 0  # of the seeds of questions; None sends none
-
-    def most_chars(self, component: str) -> int:
-        """What a text for a component may have."""
-        default = next(most for start, most in MOST_CHARS.items() if component.startswith(start))
-        return self.max_chars.get(component, default)
-
-
 class Reflection:
     """Proposes new texts. Blocking; called from the thread that searches, one call at a time."""
 
@@ -66,13 +49,17 @@ class Reflection:
         self,
         client: Client[Any, Any, Any, Any],
         model: str,
-        config: ReflectionConfig,
+        config: SearchConfig,
         log: ReflectionLog,
         observer: Observer,
         loop: asyncio.AbstractEventLoop,
+        *,
+        sampling: SamplingArgs,
+        seed: int | None,
     ) -> None:
-        """`loop` runs in another thread; requests and the observer's events run on it."""
+        """`loop` runs in another thread; requests and the observer's events run on it. No `seed`: none is sent."""
         self._client, self._model, self._config = client, model, config
+        self._sampling, self._seed = sampling, seed
         self._log, self._observer, self._loop = log, observer, loop
         self._requested: Counter[str] = Counter()  # by the key of the request
         self._room = config.max_request_chars
@@ -116,7 +103,7 @@ class Reflection:
 
     async def _text(self, candidate: Candidate, component: str, records: Sequence[Mapping[str, Any]]) -> str | None:
         """A new text for a component that can be tried; None where the model gave none."""
-        current, most = candidate[component], self._config.most_chars(component)
+        current, most = candidate[component], most_chars(self._config.max_chars, component)
         placeholders = _placeholders(component, current)
         about = {"component": component, "candidate": candidate_id(candidate)}
         first, reply = await self._first_reply(component, current, records, most, placeholders, about)
@@ -164,7 +151,7 @@ class Reflection:
 
     async def _reply(self, messages: Messages, about: Mapping[str, Any]) -> ReflectionReply:
         """The model's reply, from the log where an earlier process made the same request."""
-        request = ReflectionRequest(self._model, messages, self._config.sampling)
+        request = ReflectionRequest(self._model, messages, self._sampling)
         key = request.key
         number = self._requested[key]
         reply = self._log.find(key, number)
@@ -177,8 +164,8 @@ class Reflection:
 
     async def _ask(self, request: ReflectionRequest, number: int) -> ReflectionReply:
         sampling = dict(request.sampling)
-        if self._config.seed is not None:
-            sampling["seed"] = request_seed(self._config.seed, request.key, number)
+        if self._seed is not None:
+            sampling["seed"] = request_seed(self._seed, request.key, number)
         try:
             response = await self._client.get_response(request.messages, self._model, sampling)
         except ContentFilterError as error:
@@ -211,6 +198,12 @@ class Reflection:
                 f"the reflection model '{self._model}' gave no usable text {most} times in a row; the last time, "
                 f"{problem}. See {self._log.path}; continue with --resume, or begin anew with another -M."
             )
+
+
+def most_chars(max_chars: Mapping[str, int], component: str) -> int:
+    """Characters that a text for a component may have; `max_chars` are the configured limits."""
+    default = next(most for start, most in MOST_CHARS.items() if component.startswith(start))
+    return max_chars.get(component, default)
 
 
 def request_seed(seed: int, key: str, number: int) -> int:

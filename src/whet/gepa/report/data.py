@@ -12,7 +12,7 @@ from whet.gepa.records.candidates import Frontier, frontier
 from whet.gepa.records.stored import StoredSearch
 from whet.gepa.reflection.log import FILE as REFLECTIONS
 from whet.gepa.reflection.log import ReflectionReply
-from whet.gepa.reflection.reflection import ReflectionConfig, why_unusable
+from whet.gepa.reflection.reflection import most_chars, why_unusable
 from whet.rollouts.results import RESULTS
 from whet.system.files import read_lines
 from whet.viewer.entries import question_of
@@ -98,7 +98,7 @@ def _read_reflections(path: Path, data: SearchReportData) -> None:
         return
     limits = data.search.config.get("gepa")
     max_chars = limits.get("max_chars") if isinstance(limits, Mapping) else None
-    config = ReflectionConfig(max_chars=max_chars if isinstance(max_chars, Mapping) else {})
+    max_chars = max_chars if isinstance(max_chars, Mapping) else {}
     known = data.search.by_id
     for row in read_lines(path):
         reply = _reply(row.get("reply"))
@@ -107,7 +107,7 @@ def _read_reflections(path: Path, data: SearchReportData) -> None:
         if reply.failure == "too long":
             continue  # the request was sent again with less of the rollouts
         current = parent.texts.get(component, "") if parent is not None else ""
-        why = why_unusable(reply, component, current, config.most_chars(component))
+        why = why_unusable(reply, component, current, most_chars(max_chars, component))
         if why is not None:
             number = parent.number if parent is not None else None
             data.unusable.append(UnusableReply(component, number, why, (reply.answer or reply.said)[:ANSWER]))

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 import random
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, cast
@@ -246,31 +245,27 @@ def not_better(parent: Sequence[float], candidate: Sequence[float]) -> str:
     return f"not better on its minibatch: {fmean(candidate):.3g} against its parent's {fmean(parent):.3g}"
 
 
-def confirm(
-    seed: Candidate, best: Candidate, held_out: Sequence[SearchExample], rollouts: Rollouts, *, samples: int = 1
-) -> Confirmation:
+def confirm(seed: Candidate, best: Candidate, held_out: Sequence[SearchExample], rollouts: Rollouts) -> Confirmation:
     """Compare the winner with the seed on examples that no part of the search has seen.
 
     The winner was chosen for its validation rewards, so these overestimate it. Here both prompts are called on the same
-    held-out examples, `samples` times each, and the mean difference gets a 95 % interval: over examples, by Student's t
-    of the paired differences. Several calls of one example count as one observation, their mean. Measured on rewards of
-    0 and 1 (`benchmarks/prompts.py`): the interval covers the true difference in 94 to 96 of 100 comparisons of 50 or
-    100 pairs, in 91 to 96 of 20 pairs; of equal prompts, 1.9 to 2.6 of 100 are reported as different. With few pairs a
-    bootstrap over examples does worse.
+    held-out examples, and the mean difference gets a 95 % interval: over examples, by Student's t of the paired
+    differences. Measured on rewards of 0 and 1 (`benchmarks/prompts.py`): the interval covers the true difference in 94
+    to 96 of 100 comparisons of 50 or 100 pairs, in 91 to 96 of 20 pairs; of equal prompts, 1.9 to 2.6 of 100 are
+    reported as different. With few pairs a bootstrap over examples does worse.
 
     Blocking. Raises `BudgetSpent` where the calls are not reserved. There is nothing to confirm where the seed won.
     """
     assert candidate_id(seed) != candidate_id(best)
     assert len(held_out) >= 2
-    examples = [example for example in held_out for _ in range(samples)]
-    before = rollouts.score(seed, examples, "confirmation")
-    after = rollouts.score(best, examples, "confirmation")
+    before = rollouts.score(seed, held_out, "confirmation")
+    after = rollouts.score(best, held_out, "confirmation")
     return compare(before, after)
 
 
 def compare(before: Sequence[Scored], after: Sequence[Scored]) -> Confirmation:
     """The comparison of the seed's calls with the winner's on the same examples. Pure."""
-    first, second = _by_example(before), _by_example(after)
+    first, second = rewards(before), rewards(after)
     assert first.keys() == second.keys()
     difference = paired_difference([second[example] - first[example] for example in first])
     assert difference.low is not None
@@ -284,10 +279,3 @@ def compare(before: Sequence[Scored], after: Sequence[Scored]) -> Confirmation:
         high=difference.high,
         real=difference.low > 0,
     )
-
-
-def _by_example(scored: Sequence[Scored]) -> dict[str, float]:
-    rewards: defaultdict[str, list[float]] = defaultdict(list)
-    for one in scored:
-        rewards[one.call.example].append(one.reward)
-    return {example: fmean(values) for example, values in rewards.items()}

@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
-from whet.evals.offline import is_loopback
+from whet.system.offline import is_loopback
 
 PROGRAM = """
 import asyncio, socket, sys
-from whet.evals.offline import OfflineError, go_offline
+from whet.system.offline import OfflineError, go_offline
 
 go_offline()
 listening = socket.create_server(("127.0.0.1", 0))
@@ -56,7 +56,7 @@ def test_only_this_machine_is_reached_and_the_hub_library_knows() -> None:
 def test_a_hub_library_that_was_imported_before_is_not_trusted() -> None:
     program = (
         "import huggingface_hub.constants\n"
-        "from whet.evals.offline import go_offline\n"
+        "from whet.system.offline import go_offline\n"
         "from whet.errors import WhetError\n"
         "try:\n    go_offline()\nexcept WhetError as error:\n    print(error)\n"
     )
