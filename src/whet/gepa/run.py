@@ -19,7 +19,7 @@ from whet.clients.config import Price
 from whet.clients.usage import Spending, spending
 from whet.envs.environment import Environment
 from whet.envs.loading import load_environment
-from whet.errors import ConfigError, DatasetError, RunError, WhetError
+from whet.errors import ConfigError, DatasetError, RunError
 from whet.evals.config import EvalConfig
 from whet.evals.model import Models, check_models, endpoint_of, find_models
 from whet.gepa.calls.budget import CallBudget, CostCap
@@ -41,7 +41,7 @@ from whet.gepa.reflection.rollout_records import JUDGED
 from whet.gepa.splits import EnvRows, Splits, split_examples
 from whet.gepa.types import BudgetSpent, Observer, SearchResult
 from whet.rollouts.pace import paced
-from whet.runs.directory import disk_failure
+from whet.runs.directory import failure_message
 from whet.system import cancellation
 from whet.system.env_files import load_env_files
 from whet.system.offline import check_loopback, go_offline
@@ -159,7 +159,7 @@ class _Search:
         except Interrupted as interrupted:
             return self._ended("interrupted", "stopped; what has finished is kept", 128 + interrupted.signal_number)
         except BaseException as error:
-            failure = str(error) if isinstance(error, WhetError) else disk_failure(error, directory.path)
+            failure = failure_message(error, directory.path)
             if failure is not None:
                 return self._ended("failed", failure, 1)
             directory.write(state="failed", reason=f"{type(error).__name__}: {error}", **self._so_far())

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+from whet.errors import WhetError
 from whet.runs.lock import DirectoryLock
 from whet.system.files import json_line, sync_directory, write_whole
 
@@ -43,8 +44,10 @@ def write_metadata(directory: Path, fields: Mapping[str, Any]) -> None:
     sync_directory(directory)
 
 
-def disk_failure(error: BaseException, directory: Path) -> str | None:
-    """The message for an error of the disk while a run wrote into its directory; None for any other error."""
+def failure_message(error: BaseException, directory: Path) -> str | None:
+    """The message for the user about what ended a run in `directory`; None for an error that is a fault of whet."""
+    if isinstance(error, WhetError):
+        return str(error)
     if isinstance(error, OSError) and error.filename and Path(error.filename).is_relative_to(directory):
         return f"cannot write {error.filename}: {error.strerror}. Make room or repair the disk, then --resume."
     return None

@@ -10,7 +10,7 @@ import asyncio
 import json
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -23,6 +23,7 @@ import pytest
 import whet.rl.loop.evaluation
 import whet.rl.sft.data
 import whet.rl.sft.run as module
+import whet.rl.supervision.lifecycle
 from whet.config import all_keys
 from whet.errors import ConfigError, DatasetError
 from whet.inference.rendering.chat_renderer import ChatRenderer
@@ -78,7 +79,8 @@ def replaced(target: Any, **parts: Any) -> Iterator[None]:
 
 
 def handed(part: str) -> Callable[[SftConfig], Any]:
-    """What a run hands to the part of this name, which is called in `whet.rl.sft.run`."""
+    """What a run hands to the part of this name, which is called in `whet.rl.sft.run`, or in `lifecycle`."""
+    shared = whet.rl.supervision.lifecycle
 
     def read(config: SftConfig) -> Any:
         seen: list[Any] = []
@@ -91,7 +93,12 @@ def handed(part: str) -> Callable[[SftConfig], Any]:
         made = SimpleNamespace(close=lambda: None, engine=None, version=0)
         parts = ("load_policy", "make_learner", "check_starting_point")
         stubs: dict[str, Any] = {name: lambda *_, **__: made for name in parts}
-        with replaced(module, **{**stubs, part: note}), pytest.raises(Reached):
+        noted = [replaced(place, **{part: note}) for place in (module, shared) if hasattr(place, part)]
+        with ExitStack() as stack:
+            stack.enter_context(replaced(module, **stubs))
+            for one in noted:
+                stack.enter_context(one)
+            stack.enter_context(pytest.raises(Reached))
             module.run_sft(config, json_output=True)
         ((given, named),) = seen
         if part == "trackers":  # which are handed everything, and go by two sections

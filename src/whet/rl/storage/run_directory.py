@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from whet.config import read_toml
 from whet.errors import RunError
-from whet.rl.learner.config import OptimizerConfig
+from whet.rl.config import TrainingConfig
 from whet.runs.differences import differences
 from whet.runs.directory import OwnedDirectory
 from whet.system.files import write_whole
@@ -39,18 +39,6 @@ LENGTH = ("max_steps", "num_epochs")
 """Keys that say when a run ends. They may differ where nothing that was done so far depends on them."""
 
 
-class RunSettings(Protocol):
-    """The part of a config that a run directory uses."""
-
-    @property
-    def optimizer(self) -> OptimizerConfig: ...
-    def to_toml(self) -> str:
-        """The resolved config; reading it back gives an equal config."""
-        ...
-
-    def model_dump(self, *, mode: str, exclude_none: bool) -> dict[str, Any]: ...
-
-
 class RunDirectory(OwnedDirectory):
     """`runs/<name>/`, locked by this process from `open` to `close`."""
 
@@ -69,7 +57,7 @@ class RunDirectory(OwnedDirectory):
         self.ledger = path / "ledger.jsonl"
         self.logs = path / "logs"
 
-    def check(self, config: RunSettings, *, resume: bool) -> None:
+    def check(self, config: TrainingConfig, *, resume: bool) -> None:
         """Whether `open` would be refused, found out before anything expensive is loaded. Raises `RunError`."""
         if not resume:
             if self.path.exists():
@@ -84,7 +72,7 @@ class RunDirectory(OwnedDirectory):
         if lines:
             raise RunError(f"{self.path} was started with another config:\n" + "\n".join(f"  {line}" for line in lines))
 
-    def open(self, config: RunSettings, *, resume: bool) -> None:
+    def open(self, config: TrainingConfig, *, resume: bool) -> None:
         """Make the directory, or take an existing one to resume in, and lock it. Raises `RunError`."""
         self.check(config, resume=resume)
         try:
@@ -94,7 +82,7 @@ class RunDirectory(OwnedDirectory):
             raise RunError(f"cannot make the run directory {self.path}: {error.strerror}") from error
 
 
-def config_differences(saved: Mapping[str, Any], config: RunSettings) -> list[str]:
+def config_differences(saved: Mapping[str, Any], config: TrainingConfig) -> list[str]:
     """What would make a resumed run another run, a line each; empty when there is nothing."""
     lines = []
     now = config.model_dump(mode="json", exclude_none=True)

@@ -1,0 +1,282 @@
+"""A training run from its first check to its last file: what reinforcement learning and fine-tuning share.
+
+    begin ─▶ (environments or data, model, learner) ─▶ opened: lock, log, monitors ─▶ TrainingRun.execute ─▶ Outcome
+
+However a run ends (its last step, a budget, a signal, the watchdog, a failure), its records are left whole, a report is
+written, and the outcome has the command that continues it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from multiprocessing import active_children
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from whet.errors import TrainingError, WhetError
+from whet.rl.config import TrainingConfig
+from whet.rl.monitors import Monitor, announce, console_and_others, trackers
+from whet.rl.monitors.log import run_log
+from whet.rl.monitors.protocol import Outcome, RunPlan
+from whet.rl.monitors.redaction import Redactor
+from whet.rl.report import write_report
+from whet.rl.sft.config import VALIDATION_LOSS
+from whet.rl.storage.records import Records
+from whet.rl.storage.run_directory import RunDirectory
+from whet.rl.storage.starting_point import starting_adapter
+from whet.rl.storage.status import Status
+from whet.rl.supervision.child_log import ChildLog
+from whet.rl.supervision.ending import Ending
+from whet.rl.supervision.stopping import StopRequested
+from whet.rl.supervision.watchdog_thread import Watchdog
+from whet.rollouts.garbage import what_is_loaded_stays
+from whet.runs.directory import failure_message
+from whet.system import cancellation
+from whet.system.env_files import load_env_files
+from whet.system.files import replace_directory
+from whet.system.signals import on_stopping_signals
+
+if TYPE_CHECKING:
+    from whet.rl.learner.process import ProcessLearner
+    from whet.rl.learner.torch_learner import TorchLearner
+
+    AnyLearner = TorchLearner | ProcessLearner
+
+
+def begin(
+    config: TrainingConfig, check: Callable[[], None], loaded: Sequence[str], *, resume: bool, quiet: bool
+) -> RunDirectory:
+    """The checks that need no model, then the first line of the run, which names the model and what is `loaded`.
+
+    Raises `WhetError` for a directory that cannot be used, and what `check` raises.
+    """
+    load_env_files(config.env_file)
+    directory = RunDirectory(config.directory)
+    directory.check(config, resume=resume)
+    check()
+    announce(config.name, config.model, loaded, quiet=quiet)
+    return directory
+
+
+@dataclass(frozen=True, slots=True)
+class Watchers:
+    """Everything that is notified of a run: the terminal (unless `quiet`), status.json, the log, trackers."""
+
+    redactor: Redactor
+    tracking: list[Monitor]
+    quiet: bool
+
+    @classmethod
+    def of(cls, config: TrainingConfig, *, quiet: bool) -> Watchers:
+        """Raises `MissingExtraError` for a tracker whose library is not installed; nothing is written."""
+        redactor = Redactor.of(config.env_file, os.environ)
+        return cls(redactor, trackers(config, redactor), quiet)
+
+    @contextmanager
+    def of_run(
+        self, directory: RunDirectory, config: TrainingConfig, *, resume: bool, children: Sequence[ChildLog] = ()
+    ) -> Iterator[Monitor]:
+        """Open and lock the run's directory, and begin to watch; until the block ends."""
+        directory.open(config, resume=resume)
+        try:
+            with run_log(directory.logs, self.redactor, children) as log:
+                others = [log, *self.tracking]
+                yield console_and_others(quiet=self.quiet, status=Status(directory.status), others=others)
+        finally:
+            directory.close()
+
+
+def learner_options(
+    config: TrainingConfig, scratch: Path, *, threads: int, max_steps: int, publish_dtype: str
+) -> dict[str, Any]:
+    """The options of `make_learner` that both kinds of training have; weights are published to `scratch`."""
+    return {
+        "optimizer": config.optimizer,
+        "lora": starting_adapter(config.lora),
+        "max_steps": max_steps,
+        "seed": config.seed,
+        "threads": threads,
+        "publish_directory": scratch,
+        "publish_dtype": publish_dtype,
+        "dtype": config.learner.dtype,
+        "token_budget": config.learner.micro_batch_tokens,
+        "activation_checkpointing": config.learner.activation_checkpointing,
+        "peak_tflops": config.learner.peak_tflops,
+    }
+
+
+class StepLoop(Protocol):
+    """The loop of a kind of training."""
+
+    stop: asyncio.Event
+
+    async def run(self, first_step: int) -> int:
+        """Train until the last step and return it. When `stop` is set: save, and raise `StopRequested`."""
+        ...
+
+
+@dataclass(slots=True)
+class TrainingRun(ABC):
+    """The parts of one run, and what happens when it ends one way or another. A subclass has a kind of training."""
+
+    command: ClassVar[str]
+    """The command that begins and continues such a run: "whet train run"."""
+    has_rollouts: ClassVar[bool]
+
+    config: TrainingConfig
+    directory: RunDirectory
+    learner: AnyLearner
+    monitor: Monitor
+    watchdog: Watchdog
+    ending: Ending
+    last_step: int
+
+    def execute(self, resume_step: int | None) -> Outcome:
+        """Train until the end, an interruption or a failure; in each case the records and the report are left whole."""
+        try:
+            records = Records(self.directory, keep_checkpoints=self.config.checkpointing.keep_n_checkpoints)
+            step, state, passed_over = records.rewind(self.learner, resume_step)
+            self._restore(step, state)
+            if state:
+                self.ending.load_state_dict(state)
+            self.monitor.start(
+                RunPlan(
+                    name=self.config.name,
+                    directory=self.directory.path,
+                    model=self.config.model,
+                    max_steps=self.last_step,
+                    first_step=step + 1,
+                    parameters=self.learner.parameters,
+                    trained_parameters=self.learner.trained_parameters,
+                    seed=self.config.seed,
+                    **self._plan(),
+                )
+            )
+            notes = [*self._notes(), *(f"checkpoint passed over: {line}" for line in passed_over), *records.mended]
+            for line in notes:
+                self.monitor.note(line)
+            outcome = self._train(step, records)
+        except BaseException as error:
+            failure = self._stall() or failure_message(error, self.directory.path)
+            if failure is None:
+                self.monitor.ended(Outcome("failed", self.learner.version, f"{type(error).__name__}: {error}"))
+                raise
+            again = self._resume_command if any(self.directory.checkpoints.glob("step_*")) else None
+            outcome = self._outcome("failed", self.learner.version, failure, next_command=again)
+        try:
+            outcome = replace(outcome, report=write_report(self.directory.path))
+        except (OSError, WhetError) as error:
+            self.monitor.note(f"no report was written: {error}")
+        self.monitor.ended(outcome)
+        return outcome
+
+    @abstractmethod
+    def _restore(self, step: int, state: dict[str, Any]) -> None:
+        """Make the source of the data, in the `state` of the checkpoint of `step`; {} where training begins."""
+
+    @abstractmethod
+    def _loop(self, records: Records) -> StepLoop: ...
+
+    async def _publish(self, step: int) -> None:
+        """Give the engine the weights of `step`, to begin with, where it has other ones."""
+        return None
+
+    @abstractmethod
+    async def _close(self) -> None:
+        """End what is in flight."""
+
+    @abstractmethod
+    def _plan(self) -> Mapping[str, Any]:
+        """Fields of the `RunPlan` that only this kind of training has."""
+
+    @abstractmethod
+    def _notes(self) -> Sequence[str]:
+        """Lines for the user about config or data, before the first step."""
+
+    @abstractmethod
+    def _next_command(self, weights: Path) -> str | None:
+        """What to do with the weights of a finished run."""
+
+    def _train(self, step: int, records: Records) -> Outcome:
+        try:
+            with what_is_loaded_stays():
+                last = cancellation.run(self._drive(step, records))
+        except StopRequested:
+            done = self.learner.version
+            if self.watchdog.failure is not None:
+                raise TrainingError(self.watchdog.failure) from None
+            if self.ending.reason is None:
+                message = f"stopped after step {done} of {self.last_step}"
+                return self._outcome("interrupted", done, message, next_command=self._resume_command)
+            message, reached = f"after {done} of {self.last_step} steps: {self.ending.reason}", False
+        else:
+            done, message, reached = last, f"{last} steps", True
+        weights = self._export(done)
+        after = self._next_command(weights) if reached else self._resume_command
+        return self._outcome("finished", done, message, weights=weights, next_command=after)
+
+    async def _drive(self, step: int, records: Records) -> int:
+        loop = self._loop(records)
+        watching = self.watchdog.on_duty(stop=loop.stop.set, say=self.monitor.note, last_resort=self._end_the_process)
+        with self._stopped_by_signals(loop.stop), watching:
+            try:
+                await self._publish(step)
+                self.ending.begin(loop.stop, records.evaluations, records.curve(VALIDATION_LOSS))
+                return await loop.run(step + 1)
+            finally:
+                await self._close()
+
+    def _outcome(self, state: Any, step: int, message: str, **fields: Any) -> Outcome:
+        rollouts = self.directory.rollouts if self.has_rollouts else None
+        return Outcome(state, step, message, rollouts=rollouts, **fields)
+
+    def _export(self, step: int) -> Path:
+        """Write the trained weights: an adapter (and the whole model, if it is to be merged), or a whole model."""
+        lora = self.config.lora
+        if lora is not None and lora.merge:
+            replace_directory(self.directory.model, self.learner.export_merged)
+        target = self.directory.model if lora is None else self.directory.adapters / f"step_{step}"
+        return replace_directory(target, self.learner.export)
+
+    def _stall(self) -> str | None:
+        """Why the watchdog stopped the run, if it did, whatever that led to."""
+        if self.watchdog.failure is None:
+            return None
+        step = self.learner.version
+        saved = (self.directory.checkpoints / f"step_{step}").is_dir()
+        return f"{self.watchdog.failure}." + (f" There is a checkpoint of step {step}." if saved else "")
+
+    def _stopped_by_signals(self, stop: asyncio.Event) -> AbstractContextManager[None]:
+        """The first Ctrl-C or SIGTERM stops the run with a checkpoint; the second ends the process without one."""
+
+        def request_stop(_: int) -> None:
+            self.monitor.note(
+                "stopping: the work under way ends first, then a checkpoint is written; a second signal ends at once"
+            )
+            stop.set()
+
+        def end() -> None:
+            message = "ended by a second signal, without a checkpoint of its last steps"
+            self._close_and_kill_children(Outcome("interrupted", self.learner.version, message))
+
+        return on_stopping_signals(request_stop, say=self.monitor.note, end=end)
+
+    def _end_the_process(self, message: str) -> None:
+        """Nothing else has helped: code that cannot be interrupted. The run can be resumed from its last checkpoint."""
+        self._close_and_kill_children(Outcome("failed", self.learner.version, message))
+        os._exit(1)
+
+    def _close_and_kill_children(self, outcome: Outcome) -> None:
+        """What is left to do before the process is ended from outside its event loop."""
+        self.monitor.ended(replace(outcome, next_command=self._resume_command))
+        for child in active_children():  # a process that hangs does not notice that its parent has ended
+            child.kill()
+
+    @property
+    def _resume_command(self) -> str:
+        return f"{self.command} {self.directory.config} --resume"
