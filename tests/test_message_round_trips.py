@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 import whet
 from whet.clients.providers.openai_chat import OpenAIChatCompletionsClient
 from whet.messages import copy_value, normalize_messages
-from whet.rollouts.results import ResultsFile, load_outputs, output_messages
+from whet.rollouts.results import load_outputs, output_messages
+from whet.rollouts.row_log import append_rows
 from whet.types import AssistantMessage, ToolCall, ToolMessage, UserMessage
 
 # Every character there is: control characters, right-to-left marks, combining ones, half characters.
@@ -117,7 +118,7 @@ def test_a_conversation_survives_a_rollout_and_its_results_on_disk(tmp_path_fact
     assert states[0]["error"] is None
     assert said(shown[1]) == said([*prompt, answer, *response])
     directory = tmp_path_factory.mktemp("results")
-    ResultsFile(directory).append(states)
+    append_rows(directory, states)
     (row,) = load_outputs(directory)
     assert said(row["prompt"]) == said(prompt)
     assert said(row["completion"]) == said([answer, *response, {"role": "assistant", "content": "done"}])

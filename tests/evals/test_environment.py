@@ -10,7 +10,6 @@ import whet
 from whet.errors import ConfigError, DatasetError
 from whet.evals.config import EvalConfig
 from whet.evals.environment import apply_settings
-from whet.evals.parsing import parse_failed
 from whet.evals.sessions.evaluation import select_rows
 
 
@@ -103,26 +102,26 @@ XML = whet.XMLParser(["answer"])
     ("text", "failed"), [("<answer>3</answer>", False), ("3", True), ("<answer> </answer>", True), ("", True)]
 )
 def test_a_parser_that_finds_nothing_has_failed(text: str, failed: bool) -> None:
-    assert parse_failed(environment(parser=XML, rubric=whet.Rubric(parser=XML)), said(text)) is failed
+    assert environment(parser=XML, rubric=whet.Rubric(parser=XML)).parse_failed(said(text)) is failed
 
 
 def test_the_parser_of_the_reward_functions_counts_where_the_environment_has_none() -> None:
     env = environment(rubric=whet.RubricGroup([whet.Rubric(), whet.Rubric(parser=XML)]))
-    assert parse_failed(env, said("3")) is True
+    assert env.parse_failed(said("3")) is True
 
 
 def test_an_environment_that_takes_any_text_never_fails_to_read_it() -> None:
-    assert parse_failed(environment(), said("")) is None
-    assert parse_failed(environment(parser=XML), {"completion": None}) is None
+    assert environment().parse_failed(said("")) is None
+    assert environment(parser=XML).parse_failed({"completion": None}) is None
 
 
 def test_a_parser_that_breaks_on_a_text_has_found_nothing_in_it() -> None:
     parser = whet.Parser(extract_fn=lambda text: str(int(text)))
     env = environment(parser=parser, rubric=whet.Rubric(parser=parser))
-    assert [parse_failed(env, said(text)) for text in ("12", "twelve")] == [False, True]
+    assert [env.parse_failed(said(text)) for text in ("12", "twelve")] == [False, True]
 
 
 def test_a_rollout_of_a_group_is_read_by_its_own_environment() -> None:
     group = whet.EnvGroup([environment(), environment(parser=XML, rubric=whet.Rubric(parser=XML))], ["plain", "xml"])
-    assert parse_failed(group, {**said("3"), "info": {"env_id": "xml"}}) is True
-    assert parse_failed(group, {**said("3"), "info": {"env_id": "plain"}}) is None
+    assert group.parse_failed({**said("3"), "info": {"env_id": "xml"}}) is True
+    assert group.parse_failed({**said("3"), "info": {"env_id": "plain"}}) is None

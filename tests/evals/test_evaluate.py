@@ -13,7 +13,8 @@ import pytest
 
 from whet.clients.scripted import ScriptedClient
 from whet.envs.singleturn_env import SingleTurnEnv
-from whet.evals.evaluate import evaluate_environment, rollout_seed, sampling_name
+from whet.evals.evaluate import EVAL_SEED, evaluate_environment, sampling_name
+from whet.rollouts.jobs import seed_of
 from whet.rollouts.results import load_outputs
 from whet.rollouts.totals import EvalScore
 from whet.rubrics.rubric import Rubric
@@ -79,7 +80,7 @@ def test_the_same_seed_gives_the_same_scores_and_another_gives_others() -> None:
 
 
 def test_a_seed_fits_a_signed_64_bit_number() -> None:
-    assert all(0 <= rollout_seed(seed, seed, seed) < 2**63 for seed in range(100))
+    assert all(0 <= seed_of(*EVAL_SEED, seed, seed, seed) < 2**63 for seed in range(100))
 
 
 def test_failed_rollouts_are_counted_and_left_out() -> None:

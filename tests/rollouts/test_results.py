@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import whet
-from whet.rollouts.results import ResultsFile, load_metadata, load_outputs, repair, state_to_output
+from whet.rollouts.results import RESULTS, load_metadata, load_outputs, repair, save_metadata, state_to_output
+from whet.rollouts.row_log import append_rows
 from whet.rollouts.totals import Totals
 from whet.types import AssistantMessage, RolloutOutput, RolloutTiming, State, Tool, ToolCall, UserMessage
 
@@ -66,22 +67,19 @@ def test_state_columns_are_added_and_must_be_json():
 
 
 def test_rows_are_appended_and_read_back(tmp_path):
-    file = ResultsFile(tmp_path / "new")
-    file.append([row(0, 1.0)])
-    file.append([row(1, None)])
+    append_rows(tmp_path / "new", [row(0, 1.0)])
+    append_rows(tmp_path / "new", [row(1, None)])
     assert [output["example_id"] for output in load_outputs(tmp_path / "new")] == [0, 1]
 
 
 @given(cut=st.integers(1, 200))
 def test_a_torn_last_line_is_dropped_and_appending_goes_on(tmp_path_factory, cut):
     directory = tmp_path_factory.mktemp("torn")
-    file = ResultsFile(directory)
-    file.append([row(index, 1.0, text="é" * 5) for index in range(3)])
-    size = file.path.stat().st_size
-    os.truncate(file.path, max(0, size - cut))
+    append_rows(directory, [row(index, 1.0, text="é" * 5) for index in range(3)])
+    size = (directory / RESULTS).stat().st_size
+    os.truncate(directory / RESULTS, max(0, size - cut))
     kept = [output["example_id"] for output in load_outputs(directory)]
-    again = ResultsFile(directory)
-    again.append([row(9, 1.0)])
+    append_rows(directory, [row(9, 1.0)])
     assert [output["example_id"] for output in load_outputs(directory)] == [*kept, 9]
     assert kept == [0, 1, 2][: len(kept)]
 
@@ -100,8 +98,7 @@ def test_a_broken_line_in_the_middle_is_an_error_that_names_it(tmp_path):
 
 
 def test_metadata_is_replaced_whole(tmp_path):
-    file = ResultsFile(tmp_path)
-    file.write_metadata({"a": 1, "path_to_save": "x"})
+    save_metadata(tmp_path, {"a": 1, "path_to_save": "x"})
     assert load_metadata(tmp_path) == {"a": 1}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["metadata.json"]
 
@@ -109,7 +106,7 @@ def test_metadata_is_replaced_whole(tmp_path):
 def test_a_directory_that_cannot_be_written_is_one_clear_line(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(whet.WhetError, match="cannot write results"):
-        ResultsFile(tmp_path / "file" / "below")
+        append_rows(tmp_path / "file" / "below", [])
 
 
 def test_averages_leave_errored_rollouts_out_and_count_them():

@@ -13,7 +13,8 @@ import pytest
 from textual.pilot import Pilot
 
 from whet.rl.storage.rollout_log import write_step
-from whet.rollouts.results import ResultsFile
+from whet.rollouts.results import save_metadata
+from whet.rollouts.row_log import append_rows
 from whet.types import RolloutOutput
 from whet.viewer.app import Viewer, find_target
 
@@ -76,9 +77,10 @@ def evaluation(tmp_path: Path) -> Make:
     """Writes an evaluation and gives its directory."""
 
     def make(rows: Sequence[RolloutOutput], name: str = "one", environment: str = "arithmetic") -> Path:
-        file = ResultsFile(tmp_path / "outputs" / "evals" / name)
-        file.append(rows)
-        file.write_metadata(
+        directory = tmp_path / "outputs" / "evals" / name
+        append_rows(directory, rows)
+        save_metadata(
+            directory,
             {
                 "env_id": environment,
                 "model": "whet/tiny",
@@ -87,9 +89,9 @@ def evaluation(tmp_path: Path) -> Make:
                 "date": "2026-11-21T14:00:00",
                 "avg_reward": 0.5,
                 "pass_threshold": 0.5,
-            }
+            },
         )
-        return file.directory
+        return directory
 
     return make
 
@@ -140,7 +142,7 @@ def search(tmp_path: Path) -> Make:
                 key = f"val/echo/{example}"
                 fields = {"candidate": candidate, "example": key, "sample": 0, "rollout": number, "example_id": key}
                 rows.append(RolloutOutput({**row_of(example, reward, f"said by {candidate}"), **fields}))
-        ResultsFile(run / "rollouts").append(rows)
+        append_rows(run / "rollouts", rows)
         (run / "gepa.toml").write_text("")
         config = {"model": "whet/tiny", "env": [{"id": "echo"}]}
         (run / "metadata.json").write_text(json.dumps({"config": config, "state": "finished"}))

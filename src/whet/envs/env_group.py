@@ -24,7 +24,6 @@ from whet.errors import ConfigError
 from whet.messages import copy_value
 from whet.rubrics.judge_rubric import JudgeRubric
 from whet.rubrics.rubric import Rubric, within_score_sem
-from whet.rubrics.rubric_group import RubricGroup
 from whet.types import RolloutInput, SamplingArgs, State
 
 ROUTE_KEY = "env_id"
@@ -72,6 +71,11 @@ class EnvGroup(Environment):
         if name not in self.env_map:
             raise ConfigError(f"No environment found for '{name}'; the group has: {', '.join(self.env_names)}.")
         return self.env_map[name]
+
+    def parse_failed(self, rollout: Mapping[str, Any]) -> bool | None:
+        """As the member that the rollout belongs to says it."""
+        env = environment_of(self, rollout)
+        return super().parse_failed(rollout) if env is self else env.parse_failed(rollout)
 
     @final
     async def rollout(
@@ -174,12 +178,17 @@ class EnvGroupRubric(Rubric):
         self.env_map = dict(env_map)
 
     @property
+    def rubrics(self) -> list[Rubric]:
+        """Those of the environments."""
+        return [env.rubric for env in self.env_map.values()]
+
+    @property
     def has_group_rewards(self) -> bool:
-        return any(env.rubric.has_group_rewards for env in self.env_map.values())
+        return any(rubric.has_group_rewards for rubric in self.rubrics)
 
     @property
     def has_advantages(self) -> bool:
-        return all(env.rubric.has_advantages for env in self.env_map.values())
+        return all(rubric.has_advantages for rubric in self.rubrics)
 
     def sets_advantages_of(self, states: list[State]) -> bool:
         with self._inside(states) as env:
@@ -256,19 +265,6 @@ def environment_of(env: Environment, row: Mapping[str, Any]) -> Environment:
         if isinstance(env, EnvGroup):
             env = env.get_env_for_name(name)
     return env
-
-
-def rubrics_of(rubric: Rubric) -> Iterator[Rubric]:
-    """The rubrics that have the functions, of groups of rubrics and of environments too."""
-    parts: list[Rubric] = []
-    if isinstance(rubric, RubricGroup):
-        parts = list(rubric.rubrics)
-    elif isinstance(rubric, EnvGroupRubric):
-        parts = [env.rubric for env in rubric.env_map.values()]
-    for part in parts:
-        yield from rubrics_of(part)
-    if not parts:
-        yield rubric
 
 
 def member_of(row: Mapping[str, Any]) -> str:

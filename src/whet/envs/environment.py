@@ -26,6 +26,7 @@ from whet.envs.running import Running
 from whet.errors import ConfigError, DatasetError, Error, ModelError, WhetError
 from whet.messages import copy_value, normalize_messages
 from whet.parsers.parser import Parser
+from whet.rollouts.parsing import answer_missing
 from whet.rollouts.states import new_state
 from whet.rubrics.rubric import Rubric
 from whet.rubrics.rubric_group import RubricGroup
@@ -240,6 +241,10 @@ class Environment(Worded, Running):
         """Tokens used so far; None while no model has reported any."""
         usage: TokenUsage | None = state["usage"].snapshot()
         return usage
+
+    def parse_failed(self, rollout: Mapping[str, Any]) -> bool | None:
+        """Whether the parser found no answer in a state or result row; None where any text counts as an answer."""
+        return answer_missing(self.parser, self.rubric, rollout.get("completion"))
 
     # Settings
 

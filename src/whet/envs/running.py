@@ -17,7 +17,7 @@ from whet.clients.make import made_from_config, resolve_client
 from whet.envs.config.arguments import nearest
 from whet.envs.hooks import Hooked
 from whet.errors import ConfigError
-from whet.rollouts import scheduler
+from whet.rollouts.generate import OnLog, OnProgress, OnStart, generate, run_sync
 from whet.rollouts.groups import run_group
 from whet.rollouts.limits import Limit
 from whet.rollouts.results import state_to_output
@@ -172,9 +172,9 @@ class Running(Hooked):
         save_results: bool = False,
         independent_scoring: bool = False,
         max_retries: int = 0,
-        on_start: scheduler.OnStart | None = None,
-        on_progress: scheduler.OnProgress | Sequence[scheduler.OnProgress] | None = None,
-        on_log: scheduler.OnLog | None = None,
+        on_start: OnStart | None = None,
+        on_progress: OnProgress | Sequence[OnProgress] | None = None,
+        on_log: OnLog | None = None,
         **older: Any,
     ) -> GenerateOutputs:
         """Attempt and score all `inputs`; those with equal `example_id` are a group.
@@ -199,7 +199,7 @@ class Running(Hooked):
         older_limit = _of_older(older)
         if max_concurrent == -1 and older_limit is not None:
             max_concurrent = older_limit
-        return await scheduler.generate(
+        return await generate(
             self,
             inputs,
             client,
@@ -231,10 +231,10 @@ class Running(Hooked):
 
     def generate_sync(self, inputs: Any, client: Any, model: str, *args: Any, **kwargs: Any) -> GenerateOutputs:
         """`generate`, to be called where no event loop runs, or from a notebook."""
-        return scheduler.run_sync(self.generate(inputs, client, model, *args, **kwargs))
+        return run_sync(self.generate(inputs, client, model, *args, **kwargs))
 
     def evaluate_sync(self, client: Any, model: str, *args: Any, **kwargs: Any) -> GenerateOutputs:
-        return scheduler.run_sync(self.evaluate(client, model, *args, **kwargs))
+        return run_sync(self.evaluate(client, model, *args, **kwargs))
 
     async def _states(
         self,

@@ -1,10 +1,10 @@
-"""Environments of evaluations: loaded with their arguments, with the settings of `-x`, each once in a session."""
+"""Environments of evaluations: loaded with their arguments, with the settings of `-x`, each once in a process."""
 
 from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from whet.calls import call_all
@@ -14,6 +14,7 @@ from whet.envs.environment import Environment
 from whet.envs.loading import load_environment
 from whet.errors import ConfigError
 from whet.evals.config import EvalConfig
+from whet.evals.model import AnyClient, Models
 from whet.system.offline import go_offline
 
 
@@ -71,25 +72,38 @@ def _check_kind(env: Environment, name: str, value: Any) -> None:
             return
 
 
-class Environments:
-    """An environment for each way to load one; evaluations that differ by model or sampling alone share it."""
+class EvalParts:
+    """Environments and models of evaluations with these configs, named by their index; `Parts` of their jobs.
 
-    def __init__(self) -> None:
-        self._open: dict[str, Environment] = {}
+    Evaluations that differ by model or sampling alone share an environment, and those with the same model share that.
+    """
 
-    def open(self, config: EvalConfig, concurrency: int) -> Environment:
+    def __init__(self, configs: Sequence[EvalConfig], processes: int = 1) -> None:
+        """`processes` is how many processes share what an endpoint allows at once."""
+        self._configs, self._environments = configs, dict[str, Environment]()
+        self._models = Models(configs, processes=processes)
+
+    def environment(self, source: int, concurrency: int) -> Environment:
         """The environment of an evaluation, of which this process runs `concurrency` rollouts at once.
 
-        Raises `WhetError` where it cannot be had.
+        Raises `WhetError` where it cannot be loaded.
         """
+        config = self._configs[source]
         key = json.dumps([config.environment, config.env_args, config.extra_env_kwargs, concurrency], default=str)
-        if key not in self._open:
-            env = self._open[key] = open_environment(config)
+        if key not in self._environments:
+            env = self._environments[key] = open_environment(config)
             env.set_concurrency(concurrency)
-        return self._open[key]
+        return self._environments[key]
+
+    async def client(self, source: int) -> AnyClient:
+        return await self._models.client(source)
+
+    async def release(self, source: int) -> None:
+        await self._models.release(source)
 
     async def close(self) -> None:
-        """Close all of them; the first that fails to is raised once the others are closed."""
-        closing = [env.close for env in self._open.values()]
-        self._open.clear()
+        """Close everything; the first environment that fails to close is raised once the others are closed."""
+        await self._models.close()
+        closing = [env.close for env in self._environments.values()]
+        self._environments.clear()
         await call_all(closing)

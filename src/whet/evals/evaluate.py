@@ -7,72 +7,29 @@ mean is in `analysis/summary.py`; evaluations that are saved are run by `session
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 from whet.clients.client import Client
 from whet.envs.env_group import held_out_rows, member_names, member_of
 from whet.envs.environment import Environment
-from whet.rollouts.groups import run_group
-from whet.rollouts.limits import gather, rollout_limit
+from whet.rollouts.driver import Driver
+from whet.rollouts.jobs import Recipe
+from whet.rollouts.limits import rollout_limit
 from whet.rollouts.token_rows import rollout_row
 from whet.rollouts.totals import EvalScore, PassAtK
-from whet.types import RolloutInput, SamplingArgs, State
+from whet.types import SamplingArgs, State
 
-AnyClient = Client[Any, Any, Any, Any]
-OnRollout = Callable[[State], Any]
-OnGroup = Callable[[int, list[State]], Any]
-
-
-async def attempt_tasks(
-    env: Environment,
-    rows: Sequence[Mapping[str, Any]],
-    client: AnyClient,
-    model: str,
-    *,
-    rollouts_per_example: int,
-    sampling_args: SamplingArgs,
-    seed: int | None,
-    limit: asyncio.Semaphore | None,
-    on_group: OnGroup,
-    on_rollout: OnRollout | None = None,
-) -> None:
-    """Attempt and score every row as a group of `rollouts_per_example`.
-
-    `on_group` is given each group once it is scored, with its place in `rows`; `on_rollout` each rollout once it has
-    finished. Without a `seed` none is sent (some endpoints refuse one).
-    """
-    places = range(rollouts_per_example)
-
-    async def one(number: int, row: Mapping[str, Any]) -> None:
-        args = [
-            sampling_args if seed is None else {**sampling_args, "seed": rollout_seed(seed, row["example_id"], place)}
-            for place in places
-        ]
-        ids = [f"{row['example_id']}-{place}" for place in places]
-        states = await run_group(
-            env,
-            [cast(RolloutInput, row)] * rollouts_per_example,
-            client,
-            model,
-            args,
-            limit=limit,
-            on_rollout=on_rollout,
-            trajectory_ids=ids,
-        )
-        on_group(number, states)
-
-    await gather([one(number, row) for number, row in enumerate(rows)])
+EVAL_SEED = ("eval",)
+"""The seed of a rollout is made from this, the evaluation's seed, the task's `example_id` and the attempt's index."""
 
 
 async def evaluate_environment(
     env: Environment,
-    client: AnyClient,
+    client: Client[Any, Any, Any, Any],
     model: str,
     *,
     num_examples: int,
@@ -80,19 +37,37 @@ async def evaluate_environment(
     sampling_args: SamplingArgs,
     max_concurrent: int,
     seed: int,
-    on_progress: OnRollout | None = None,
+    max_retries: int = 0,
+    timeout: float | None = None,
+    on_progress: Callable[[State], Any] | None = None,
     label: tuple[str, str] | None = None,
 ) -> EvalScore:
     """Mean reward and metrics on the first `num_examples` evaluation rows (-1 = all).
 
-    `label` names the environment and the way of sampling; `on_progress` is called with each finished rollout.
+    Args:
+        max_retries: further attempts of a rollout that failed for reasons outside model and task.
+        timeout: seconds an attempt may take.
+        on_progress: called with each finished rollout.
+        label: names the environment and the way of sampling; each evaluation that runs at the same time has its own.
+
     Errored rollouts are counted and left out of the means; where all are, the reward is NaN.
     """
     rows = held_out_rows(env, num_examples)
     environment, sampling = label or (env.env_id, sampling_name(sampling_args))
+    recipe = Recipe(
+        model,
+        sampling_args,
+        name=f"eval-{environment}-{sampling}",
+        seed=(*EVAL_SEED, seed),
+        max_retries=max_retries,
+        timeout=timeout,
+    )
+    indices = range(rollouts_per_example)
+    limit = rollout_limit(max_concurrent)
     found: dict[int, list[dict[str, Any]]] = {}
 
-    def keep(number: int, states: list[State]) -> None:
+    async def attempt(number: int, row: Mapping[str, Any]) -> None:
+        states = await recipe.attempt(env, client, row, indices, limit, on_progress)
         several = len(states) > 1  # one rollout has nothing to be compared with
         found[number] = [
             rollout_row(
@@ -104,18 +79,10 @@ async def evaluate_environment(
             for state in states
         ]
 
-    await attempt_tasks(
-        env,
-        rows,
-        client,
-        model,
-        rollouts_per_example=rollouts_per_example,
-        sampling_args=sampling_args,
-        seed=seed,
-        limit=rollout_limit(max_concurrent),
-        on_group=keep,
-        on_rollout=on_progress,
-    )
+    async with Driver() as driver:
+        for number, row in enumerate(rows):
+            await driver.begin(attempt(number, row), limit)
+        await driver.drain()
     rows_in_order = [row for number in sorted(found) for row in found[number]]
 
     def scored(name: str, own: list[dict[str, Any]]) -> EvalScore:
@@ -165,9 +132,3 @@ def sampling_name(sampling_args: Mapping[str, Any]) -> str:
 
 def _mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values) if values else math.nan
-
-
-def rollout_seed(seed: int, example_id: object, index: int) -> int:
-    """A seed in [0, 2**63) for the rollout in place `index` of a task's group."""
-    digest = hashlib.blake2b(f"eval/{seed}/{example_id}/{index}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") >> 1

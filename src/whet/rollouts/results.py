@@ -7,11 +7,10 @@ dropped when the file is read or appended to again. Rows of `whet eval run` say 
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any, cast
@@ -19,11 +18,11 @@ from typing import Any, cast
 from whet.clients.usage import JUDGE_USAGE, UsageTotals, context_tokens, usage_of
 from whet.errors import ConfigError, RunError
 from whet.runs.directory import METADATA as METADATA
-from whet.system.files import json_line
+from whet.system.files import json_line, write_whole
 from whet.types import RolloutOutput, State
 
 RESULTS = "results.jsonl"
-ROWS_AT_ONCE = 32
+ANOTHER_PATH = "Make room or choose another results_path, then run the same command to continue."
 logger = logging.getLogger(__name__)
 
 
@@ -99,46 +98,15 @@ def error_info(error: BaseException) -> dict[str, str]:
     }
 
 
-class ResultsFile:
-    """A results directory that rows are appended to."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.path = directory / RESULTS
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-            repair(self.path)
-        except OSError as error:
-            raise RunError(f"{directory}: cannot write results here ({error.strerror or error}).") from error
-
-    def append(self, outputs: Iterable[RolloutOutput]) -> None:
-        self._write(self.path, "".join(map(row_line, outputs)), "a")
-
-    async def write_all(self, outputs: Sequence[RolloutOutput]) -> None:
-        """Replace the rows by these, in this order; a few at a time, so that the event loop is not kept waiting."""
-        part = self.path.with_suffix(".jsonl.part")
-        self._write(part, "", "w")
-        for start in range(0, len(outputs), ROWS_AT_ONCE):
-            rows = outputs[start : start + ROWS_AT_ONCE]
-            self._write(part, "".join(map(row_line, rows)), "a")
-            await asyncio.sleep(0)
-        os.replace(part, self.path)
-
-    def write_metadata(self, metadata: Mapping[str, Any]) -> None:
-        part = self.directory / f"{METADATA}.part"
-        kept = {key: value for key, value in metadata.items() if key != "path_to_save"}
-        self._write(part, json.dumps(kept, default=_plain, indent=2) + "\n", "w")
-        os.replace(part, self.directory / METADATA)
-
-    def _write(self, path: Path, text: str, mode: str) -> None:
-        try:
-            with open(path, mode, encoding="utf-8") as file:
-                file.write(text)
-        except OSError as error:
-            raise RunError(
-                f"{path}: cannot write results ({error.strerror or error}); {what_is_kept(self.path)}. "
-                "Make room or choose another results_path, then run the same command to continue."
-            ) from error
+def save_metadata(directory: Path, metadata: Mapping[str, Any]) -> None:
+    """Replace `metadata.json`. Raises `RunError` where it cannot be written."""
+    fields = {key: value for key, value in metadata.items() if key != "path_to_save"}
+    path = directory / METADATA
+    try:
+        write_whole(path, json.dumps(json.loads(json_line(fields, _plain)), indent=2) + "\n", durable=False)
+    except OSError as error:
+        kept = what_is_kept(directory / RESULTS)
+        raise RunError(f"{path}: cannot write results ({error.strerror or error}); {kept}. {ANOTHER_PATH}") from error
 
 
 def what_is_kept(path: Path) -> str:
@@ -169,24 +137,31 @@ def load_outputs(directory: Path) -> list[RolloutOutput]:
 
     Raises `RunError` for a torn line elsewhere.
     """
-    outputs: dict[Any, RolloutOutput] = {}
+    return [row for _, row in load_rows(directory)]
+
+
+def load_rows(directory: Path) -> list[tuple[int, RolloutOutput]]:
+    """The same, each with the offset at which it begins."""
+    rows: dict[Any, tuple[int, RolloutOutput]] = {}
     path = directory / RESULTS
     if not path.exists():
         return []
     lines = path.read_bytes().split(b"\n")
     last = max((index for index, line in enumerate(lines) if line.strip()), default=-1)
+    offset = 0
     for index, line in enumerate(lines):
+        begin, offset = offset, offset + len(line) + 1
         if not line.strip():
             continue
         try:
             output = RolloutOutput(json.loads(line))
-            outputs[row_key(output) or index] = output
+            rows[row_key(output) or index] = begin, output
         except ValueError as error:
             if index == last:
                 logger.warning("%s:%d: dropping a torn last line", path, index + 1)
                 break
-            raise RunError(f"{path}:{index + 1} is not JSON ({error}). Mend or remove that line.") from error
-    return list(outputs.values())
+            raise RunError(f"{path}:{index + 1} is not JSON ({error}). Repair or remove that line.") from error
+    return list(rows.values())
 
 
 def load_metadata(directory: Path) -> dict[str, Any] | None:

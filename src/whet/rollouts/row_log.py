@@ -12,32 +12,37 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from time import monotonic
-from typing import IO, BinaryIO
+from typing import IO, Any, BinaryIO
 
 from whet.errors import RunError
-from whet.rollouts.results import RESULTS, repair, what_is_kept
-from whet.system.files import sync_directory
+from whet.rollouts.results import ANOTHER_PATH, RESULTS, repair, row_line, what_is_kept
+from whet.system.files import json_line, sync_directory, write_whole
+from whet.types import RolloutOutput
 
 ROWS_AT_ONCE = 64
 SECONDS_AT_MOST = 0.5  # between a row and its fsync
+RESUME = "Make room or repair the disk, then continue with --resume."
 
 
 class RowLog:
     """Rows that are appended to one file. A torn last line, left by a kill, is cut off when it is opened."""
 
-    def __init__(self, directory: Path, *, seconds: float = SECONDS_AT_MOST, synced_s: float = 0.0) -> None:
-        """Open `directory`'s results. Raises `RunError` where they cannot be written.
+    def __init__(
+        self, directory: Path, *, seconds: float = SECONDS_AT_MOST, synced_s: float = 0.0, hint: str = RESUME
+    ) -> None:
+        """Open `directory`'s results. Raises `RunError`, which ends in `hint`, where they cannot be written.
 
         A row waits at most so many `seconds` for others that are written together with it, and then at most `synced_s`
         for others that are fsynced together with it.
         """
         self.path = directory / RESULTS
-        self._seconds, self._synced_s = seconds, synced_s
+        self._seconds, self._synced_s, self._hint = seconds, synced_s, hint
         self.saved = 0  # rows that were appended here and are on the disk
         try:
+            directory.mkdir(parents=True, exist_ok=True)
             repair(self.path)
             self._file: IO[bytes] = open(self.path, "ab", buffering=0)  # noqa: SIM115  closed by close()
             sync_directory(directory)
@@ -80,6 +85,16 @@ class RowLog:
             self._changed.wait_for(lambda: self._failure is not None or self.saved == self._appended)
             self._check()
 
+    def sort(self, offsets: Sequence[int]) -> None:
+        """Keep the rows that begin at `offsets`, in that order, once all are saved. Nothing is appended after it."""
+        self.flush()
+        try:
+            put_in_order(self.path, offsets)
+        except OSError as error:
+            raise RunError(
+                f"{self.path}: all rows are saved, but cannot be put in order ({error.strerror or error}). {self._hint}"
+            ) from error
+
     def close(self) -> None:
         """Save what is pending and close the file; the caller of `flush` has already received a failure."""
         with self._changed:
@@ -94,8 +109,7 @@ class RowLog:
 
     def _cannot_write(self, error: OSError) -> RunError:
         return RunError(
-            f"{self.path}: cannot write results ({error.strerror or error}); {what_is_kept(self.path)}. "
-            "Make room or repair the disk, then continue with --resume."
+            f"{self.path}: cannot write results ({error.strerror or error}); {what_is_kept(self.path)}. {self._hint}"
         )
 
     def _write_all(self) -> None:
@@ -142,6 +156,22 @@ class RowLog:
         left = memoryview(data)
         while left:
             left = left[self._file.write(left) :]
+
+
+def append_rows(directory: Path, rows: Iterable[RolloutOutput]) -> None:
+    """Append these rows to `directory`'s results, and return once they are saved."""
+    log = RowLog(directory, hint=ANOTHER_PATH)
+    try:
+        log.append(row_line(row).encode() for row in rows)
+        log.flush()
+    finally:
+        log.close()
+
+
+def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
+    """A file of these rows, whole or absent."""
+    write_whole(path, "".join(map(json_line, rows)))
+    return path
 
 
 def read_rows(path: Path) -> Iterator[tuple[int, bytes]]:

@@ -5,6 +5,7 @@ The advantage is computed once, from the total reward, after the last rubric.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from whet.calls import call_all
@@ -140,3 +141,12 @@ class _Total:
 
 def _scores_groups_its_own_way(rubric: Rubric) -> bool:
     return type(rubric).score_group not in (Rubric.score_group, RubricGroup.score_group) or rubric.has_advantages
+
+
+def rubrics_of(rubric: Rubric) -> Iterator[Rubric]:
+    """The rubrics that have the functions, of groups of rubrics and of environments too."""
+    parts: list[Rubric] = getattr(rubric, "rubrics", [])
+    for part in parts:
+        yield from rubrics_of(part)
+    if not parts:
+        yield rubric

@@ -117,7 +117,9 @@ class Command:
 
     def workers(self) -> list[int]:
         text = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
-        return [int(pid) for pid in text.split() if b"whet.evals.workers" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        return [
+            int(pid) for pid in text.split() if b"whet.rollouts.workers" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        ]
 
     def ctrl_c(self) -> None:
         os.killpg(self.process.pid, signal.SIGINT)

@@ -102,8 +102,8 @@ def test_a_rollout_that_kills_every_worker_becomes_an_error_and_the_others_finis
 def test_a_worker_that_does_not_get_ready_is_not_waited_for_for_ever(
     room: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("whet.evals.workers.pool.READY_S", 0.6)
-    monkeypatch.setattr("whet.evals.workers.pool.STARTS_AT_MOST", 1)
+    monkeypatch.setattr("whet.rollouts.workers.pool.READY_S", 0.6)
+    monkeypatch.setattr("whet.rollouts.workers.pool.STARTS_AT_MOST", 1)
     (room.folder / "hang_but_in").write_text(str(os.getpid()))
     with pytest.raises(RunError, match=r"do not get ready \(not ready after 1 s\)"):
         room.run(room.config(workers=2, max_concurrent=2))
@@ -113,8 +113,8 @@ def test_a_worker_that_does_not_get_ready_is_not_waited_for_for_ever(
 def test_a_rollout_that_blocks_its_worker_beyond_the_time_limit_becomes_an_error(
     room: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("whet.evals.workers.pool.STUCK_S", 1.0)
-    monkeypatch.setattr("whet.evals.workers.assignment.DEATHS_AT_MOST", 1)
+    monkeypatch.setattr("whet.rollouts.workers.pool.STUCK_S", 1.0)
+    monkeypatch.setattr("whet.rollouts.workers.assignment.DEATHS_AT_MOST", 1)
     room.order("block", 1)
     (summary,) = room.run(room.config(workers=2, max_concurrent=2, rollouts_per_example=1, timeout=0.5))
     assert (summary.rollouts, summary.error_kinds) == (3, {"WorkerDiedError": 1})
@@ -135,7 +135,7 @@ def test_a_task_that_cannot_be_sent_is_named(room: Any, monkeypatch: pytest.Monk
 
 STUCK = """
 import os, sys, threading, time
-from whet.evals.workers import process
+from whet.rollouts.workers import process
 process.GRACE_S = 0.0
 os.setsid()
 threading.Thread(target=process._end_with_session, args=(int(sys.argv[1]),), daemon=True).start()

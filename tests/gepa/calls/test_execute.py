@@ -10,8 +10,9 @@ import whet
 from whet.clients.scripted import ScriptedClient
 from whet.errors import EndpointDownError
 from whet.gepa.calls.calls import Attempt
-from whet.gepa.calls.execute import RolloutExecutor, call_seed
+from whet.gepa.calls.execute import RolloutExecutor
 from whet.gepa.types import Candidate, RolloutCall, SearchExample
+from whet.rollouts.jobs import seed_of
 
 CALL = RolloutCall("abc", "val/env/0", 0)
 
@@ -67,8 +68,8 @@ def test_every_call_has_a_seed_of_its_own_where_seeds_are_sent() -> None:
     attempt(says, seed=3, call=RolloutCall("abc", "val/env/0", 1))
     attempt(says)
     assert seen == [
-        {"top_p": 0.5, "seed": call_seed(3, CALL.key)},
-        {"top_p": 0.5, "seed": call_seed(3, "abc/val/env/0/1")},
+        {"top_p": 0.5, "seed": seed_of("gepa", 3, CALL.key)},
+        {"top_p": 0.5, "seed": seed_of("gepa", 3, "abc/val/env/0/1")},
         {"top_p": 0.5},
     ]
     assert seen[0]["seed"] != seen[1]["seed"]

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from whet.rollouts.results import RESULTS, ResultsFile
+from whet.rollouts.results import RESULTS
+from whet.rollouts.row_log import append_rows
 
 Fixture = Callable[..., Any]
 
@@ -185,7 +186,7 @@ def test_rollouts_that_are_written_meanwhile_appear(evaluation: Fixture, rollout
 
     async def steps(driver: Any) -> None:
         await driver.sees("1 rollouts")
-        ResultsFile(path).append([rollout(1, 0.0)])
+        append_rows(path, [rollout(1, 0.0)])
         await driver.sees("2 rollouts, reward 0.500", "question 1")
         with (path / RESULTS).open("a") as file:
             file.write(json.dumps(rollout(2, 0.5))[:40])  # half a line: a row that is being written

@@ -26,12 +26,12 @@ from whet.authoring.review.rehearsal import rehearse
 from whet.authoring.review.side_effects import watched
 from whet.compat.alias import alias_where_needed
 from whet.config import StrictModel
-from whet.envs.env_group import rubrics_of
 from whet.envs.environment import Environment
 from whet.envs.loading import load_environment, locate
 from whet.envs.singleturn_env import SingleTurnEnv
 from whet.envs.tool_schemas import read_docstring
 from whet.errors import MissingKeyError, WhetError
+from whet.rubrics.rubric_group import rubrics_of
 from whet.system.files import json_line
 
 PLACEHOLDER = "placeholder-of-whet-env-check"

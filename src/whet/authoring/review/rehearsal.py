@@ -17,11 +17,12 @@ from whet.authoring.review.observations import Batch, Rolled, Started
 from whet.authoring.review.row_facts import most_common_answer, spread_out
 from whet.clients.scripted import ScriptedClient
 from whet.config import StrictModel
-from whet.envs.env_group import environment_of, rubrics_of
+from whet.envs.env_group import environment_of
 from whet.envs.environment import Environment
 from whet.errors import ModelError
 from whet.parsers.parser import Parser
 from whet.parsers.xml_parser import XMLParser
+from whet.rubrics.rubric_group import rubrics_of
 from whet.system.files import json_line
 from whet.types import RolloutInput, RolloutOutput, State
 

@@ -22,15 +22,15 @@ from whet.envs.environment import Environment
 from whet.errors import DatasetError, RunError
 from whet.evals.analysis.summary import EvalSummary, SummaryBuilder
 from whet.evals.config import EvalConfig
-from whet.evals.evaluate import sampling_name
+from whet.evals.evaluate import EVAL_SEED, sampling_name
 from whet.evals.observer import PlannedEval
 from whet.evals.sessions.grouping import scored_together
 from whet.evals.sessions.identity import digest_of_tasks, identity_of
 from whet.evals.sessions.resume import IDENTITY, NOWHERE, STATE, TASKS, Spots, check_continues, find_rows
 from whet.evals.stored.directories import results_directory
-from whet.evals.workers.jobs import Finished, RolloutJob, RolloutRecipe
+from whet.rollouts.jobs import Finished, Recipe, RolloutJob
 from whet.rollouts.results import METADATA, RESULTS
-from whet.rollouts.row_log import RowLog, put_in_order, row_at
+from whet.rollouts.row_log import RowLog, row_at
 from whet.runs.directory import write_metadata
 from whet.runs.lock import LOCK, DirectoryLock
 from whet.system.redaction import redacted
@@ -101,12 +101,25 @@ class Evaluation:
         return len(self.tasks) * self.attempts
 
     @property
-    def recipe(self) -> RolloutRecipe:
-        return RolloutRecipe(
-            evaluation=self.number,
+    def label(self) -> str:
+        return self.config.environment
+
+    @property
+    def max_concurrent(self) -> int:
+        return self.config.max_concurrent
+
+    @property
+    def local(self) -> bool:
+        return self.config.local
+
+    @property
+    def recipe(self) -> Recipe:
+        seed = self.config.resolved_seed
+        return Recipe(
             model=self.config.model,
             sampling_args=self.sampling,
-            seed=self.config.resolved_seed,
+            name=str(self.number),
+            seed=None if seed is None else (*EVAL_SEED, seed),
             together=self.together,
             max_retries=self.config.max_retries,
             timeout=self.config.timeout,
@@ -182,7 +195,7 @@ class Evaluation:
         """Count rollouts and have them saved. Raises `RunError` where rows before could not be."""
         offsets = [0] * len(rollouts) if self._log is None else self._log.append(one.line for one in rollouts)
         for one, offset in zip(rollouts, offsets, strict=True):
-            number = job.task * self.attempts + one.place
+            number = job.task * self.attempts + one.index
             self._spots.put(number, offset, one.row.get("error") is not None)
             self._old.discard(number)
             self._count(one.row)
@@ -227,13 +240,7 @@ class Evaluation:
                 self._count(RolloutOutput(json.loads(row_at(file, self._spots.offsets[number]))))
         # What was interrupted stays as it was written: a group that is being run again may have rows of both times.
         if state == "finished":
-            try:
-                put_in_order(self._log.path, self._spots.known())
-            except OSError as error:
-                raise RunError(
-                    f"{self._log.path}: all rows are saved, but cannot be put in the order of tasks "
-                    f"({error.strerror or error}). Make room, then continue with --resume."
-                ) from error
+            self._log.sort(self._spots.known())
 
     def discard_if_empty(self) -> None:
         """Remove the directory again where this session made it and no rollout is in it; call it after `end`."""

@@ -3,8 +3,8 @@
     configs ──▶ environments, tasks, what is there already ──▶ jobs, in order ──▶ a runner ──▶ rows ──▶ summaries
 
 Jobs are begun in the order of evaluations and tasks, each as soon as fewer rollouts are in flight than its evaluation
-allows; so an evaluation's last rollouts, which leave places free, are joined by the first of the next. Who runs them,
-this process or several, is `workers/`.
+allows; so an evaluation's last rollouts, which leave permits free, are joined by the first of the next. They are run in
+this process (`rollouts/driver.py`) or in several (`rollouts/workers/`).
 """
 
 from __future__ import annotations
@@ -14,19 +14,20 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from whet.errors import RunError
 from whet.evals.analysis.summary import EvalSummary
 from whet.evals.config import EvalConfig
-from whet.evals.environment import Environments
-from whet.evals.model import Models, check_models, endpoint_of, find_models
+from whet.evals.environment import EvalParts
+from whet.evals.model import check_models, endpoint_of, find_models
 from whet.evals.observer import EvalObserver
 from whet.evals.report import write_report
 from whet.evals.sessions.evaluation import Evaluation
-from whet.evals.workers.in_process import InProcess
-from whet.evals.workers.jobs import Finished, RolloutJob, Runner
-from whet.evals.workers.pool import WorkerPool
+from whet.rollouts.driver import LocalRunner, Runner
+from whet.rollouts.jobs import Finished, RolloutJob
+from whet.rollouts.workers.pool import WorkerPool
 from whet.system import cancellation
 from whet.system.signals import cancelled_by_signals
 
@@ -79,19 +80,19 @@ def run_evals(configs: Sequence[EvalConfig], observer: EvalObserver) -> list[Eva
     Raises `WhetError` for a mistake of the user, and `EvaluationsInterrupted` after Ctrl-C or SIGTERM; whatever is
     raised, what had finished is saved. Rollouts that fail are counted.
     """
-    environments = Environments()
+    parts = EvalParts(configs)
     try:
         check_models(configs)
         observer.note(loading_line(configs))
         started = time.perf_counter()
         # Not on the event loop: what loads an environment may want one of its own.
-        loaded = [environments.open(config, config.max_concurrent) for config in configs]
+        loaded = [parts.environment(number, config.max_concurrent) for number, config in enumerate(configs)]
         load_s = time.perf_counter() - started
         evaluations = [Evaluation(number, *one) for number, one in enumerate(zip(configs, loaded, strict=True))]
         find_models(configs)
-        return cancellation.run(_run(_Session(evaluations, observer, load_s), environments, observer))
+        return cancellation.run(_run(_Session(evaluations, parts, observer, load_s), parts, observer))
     except BaseException:
-        cancellation.run(environments.close())
+        cancellation.run(parts.close())
         raise
     finally:
         observer.close()
@@ -103,7 +104,7 @@ def loading_line(configs: Sequence[EvalConfig]) -> str:
     return f"loading {', '.join([*dict.fromkeys(config.label for config in configs), *models])}"
 
 
-async def _run(session: _Session, environments: Environments, observer: EvalObserver) -> list[EvalSummary]:
+async def _run(session: _Session, parts: EvalParts, observer: EvalObserver) -> list[EvalSummary]:
     stopped: list[int] = []
     with cancelled_by_signals(stopped, say=observer.note, restore=observer.close):
         try:
@@ -113,14 +114,16 @@ async def _run(session: _Session, environments: Environments, observer: EvalObse
                 raise
             raise EvaluationsInterrupted(stopped[0], session.unfinished(), session.evaluations) from None
         finally:
-            await environments.close()
+            await parts.close()
 
 
 class _Session:
     """Feeds a runner with jobs, and evaluations with what comes back; the `Sink` of the runner."""
 
-    def __init__(self, evaluations: Sequence[Evaluation], observer: EvalObserver, load_s: float = 0.0) -> None:
-        self._evaluations, self._observer, self._load_s = evaluations, observer, load_s
+    def __init__(
+        self, evaluations: Sequence[Evaluation], parts: EvalParts, observer: EvalObserver, load_s: float
+    ) -> None:
+        self._evaluations, self._parts, self._observer, self._load_s = evaluations, parts, observer, load_s
         self._summaries: dict[int, EvalSummary] = {}
         self._ending: list[asyncio.Task[None]] = []
         self._runner: Runner | None = None
@@ -148,15 +151,14 @@ class _Session:
             await self._save_the_rest()
             raise
 
-    def _make_runner(self) -> InProcess | WorkerPool:
+    def _make_runner(self) -> Runner:
         """This process, or as many workers as the evaluations need or were given."""
         configs = [evaluation.config for evaluation in self._evaluations]
         workers = [worker_count(config) for config in configs]
-        limits = [config.max_concurrent for config in configs]
         if max(workers, default=1) == 1:
-            pace = not any(config.local for config in configs)
-            return InProcess(self._evaluations, limits, Models(configs), self, pace=pace)
-        return WorkerPool(self._evaluations, configs, workers, self, load_s=self._load_s)
+            return LocalRunner(self._evaluations, self._parts, self)
+        make_parts = partial(EvalParts, configs, max(workers))
+        return WorkerPool(self._evaluations, workers, self._parts, make_parts, self, load_s=self._load_s)
 
     async def _attempt(self, evaluation: Evaluation, runner: Runner) -> None:
         if evaluation.config.resume is None:
@@ -173,10 +175,10 @@ class _Session:
             await runner.submit(job)
 
     def rollouts(self, job: RolloutJob, finished: Sequence[Finished]) -> None:
-        evaluation = self._evaluations[job.evaluation]
+        evaluation = self._evaluations[job.source]
         evaluation.take(job, list(finished))
         for one in finished:
-            self._observer.rollout(job.evaluation, one.row)
+            self._observer.rollout(job.source, one.row)
         if not evaluation.missing:
             self._end(evaluation)
 

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from whet.clients.client import Client
 from whet.envs.environment import Environment
-from whet.evals.parsing import parse_failed
 from whet.evals.sessions.grouping import needs_groups
 from whet.gepa.calls.calls import Attempt
 from whet.gepa.calls.outage import endpoint_failure
 from whet.gepa.components import with_components
 from whet.gepa.types import Candidate, RolloutCall, SearchExample
 from whet.rollouts.groups import run_group
+from whet.rollouts.jobs import seed_of
 from whet.rollouts.limits import Limit
 from whet.rollouts.results import state_to_output
 from whet.types import RolloutInput, SamplingArgs
-
-
-def call_seed(seed: int, key: str) -> int:
-    """A seed in [0, 2**63) that depends on the run's seed and the call alone."""
-    digest = hashlib.blake2b(f"gepa/{seed}/{key}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") >> 1
 
 
 class RolloutExecutor:
@@ -50,7 +43,7 @@ class RolloutExecutor:
         env = self._environments[example.environment]
         sampling = self._sampling[example.environment]
         if self._seed is not None:
-            sampling = {**sampling, "seed": call_seed(self._seed, call.key)}
+            sampling = {**sampling, "seed": seed_of("gepa", self._seed, call.key)}
         with with_components(env, example.environment, candidate):
             [state] = await run_group(
                 env,
@@ -65,7 +58,7 @@ class RolloutExecutor:
             )
             row = state_to_output(state, self._state_columns)
             error = state.get("error")
-            failed = parse_failed(env, state) if error is None else None
+            failed = env.parse_failed(state) if error is None else None
         row["task_id"] = row["example_id"]
         if failed is not None:
             row["parse_failed"] = failed

@@ -17,7 +17,9 @@ from whet import __version__
 from whet.clients.config import ClientConfig
 from whet.errors import ConfigError
 from whet.integrations.verifiers.paths import get_results_path
-from whet.rollouts.results import METADATA, ResultsFile, load_metadata, not_json, row_line, state_to_output
+from whet.rollouts import results
+from whet.rollouts.results import METADATA, RESULTS, load_metadata, not_json, state_to_output
+from whet.rollouts.row_log import append_rows
 from whet.rollouts.totals import Totals
 from whet.types import GenerateMetadata, GenerateOutputs, RolloutOutput, State
 
@@ -54,11 +56,9 @@ def make_dataset(results: Mapping[str, Any]) -> Any:
 
 def save_outputs(outputs: Sequence[RolloutOutput], results_path: Path, mode: str = "w") -> None:
     """Write rows to `results.jsonl`, over what is there or, with mode "a", after it."""
-    file = ResultsFile(Path(results_path))
     if mode == "w":
-        file.path.write_text("".join(map(row_line, outputs)), encoding="utf-8")
-    else:
-        file.append(outputs)
+        (Path(results_path) / RESULTS).unlink(missing_ok=True)
+    append_rows(Path(results_path), outputs)
 
 
 def save_new_outputs(new_outputs: Sequence[RolloutOutput], results_path: Path) -> None:
@@ -72,7 +72,7 @@ def sanitize_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def save_metadata(metadata: Mapping[str, Any], result_path: Path) -> None:
-    ResultsFile(Path(result_path)).write_metadata(sanitize_metadata(metadata))
+    results.save_metadata(Path(result_path), sanitize_metadata(metadata))
 
 
 def validate_resume_metadata(

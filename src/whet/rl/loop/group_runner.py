@@ -7,7 +7,6 @@ what is sampled never depends on which rollout finished first.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,13 +15,12 @@ from whet.clients.client import Client
 from whet.envs.env_group import EnvGroup, member_of
 from whet.envs.environment import Environment
 from whet.errors import RolloutTimeoutError
-from whet.evals.parsing import parse_failed
 from whet.rl.data.curriculum import Task
 from whet.rl.data.lengths import Lengths
 from whet.rl.loop.group import Group
 from whet.rl.supervision.watchdog_groups import watched_group
 from whet.rl.supervision.watchdog_thread import Watchdog
-from whet.rollouts.groups import run_group
+from whet.rollouts.jobs import Recipe
 from whet.rollouts.states import failed_state
 from whet.system.cancellation import cancellable
 from whet.types import RolloutInput, SamplingArgs
@@ -37,12 +35,6 @@ class TrainingEnv:
     name: str
     env: Environment
     rows: list[RolloutInput]
-
-
-def rollout_seed(seed: int, group: int, index: int) -> int:
-    """A seed in [0, 2**63) that depends on the run's seed and a rollout's place in the run, and on nothing else."""
-    digest = hashlib.blake2b(f"{seed}/{group}/{index}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") >> 1
 
 
 @dataclass(slots=True)
@@ -78,11 +70,11 @@ class GroupRunner:
         """
         source = self.environments[task.environment]
         row = source.rows[task.index]
-        places = range(self.rollouts_per_example)
         args = self.sampling_args
         if self.temperature is not None:
             args = {**args, "temperature": self.temperature()}
-        each_args = [{**args, "seed": rollout_seed(self.seed, task.number, place)} for place in places]
+        recipe = Recipe(self.model, args, seed=(self.seed,))
+        indices = range(self.rollouts_per_example)
         names = self._names(task)
         self.lengths.follow(names)
         left = False
@@ -101,24 +93,14 @@ class GroupRunner:
                 rollouts=self.rollouts_per_example,
                 on_begin=on_begin,
             ) as limit:
-                group = run_group(
-                    source.env,
-                    [row for _ in places],
-                    self.client,
-                    self.model,
-                    each_args,
-                    limit=limit,
-                    trajectory_ids=names,
-                )
+                group = recipe.attempt(source.env, self.client, row, indices, limit, task=task.number)
                 states = await cancellable(group, on_left=leave)
         except RolloutTimeoutError as error:
             if left:
                 error = RolloutTimeoutError(f"{error}; it did not end when it was cancelled, and was left")
+            each_args = [recipe.sampling_of(task.number, index) for index in indices]
             states = [failed_state(row, self.client, self.model, args, error) for args in each_args]
         finally:
             self.lengths.forget(names)
-        for state in states:
-            if state.get("error") is None and (failed := parse_failed(source.env, state)) is not None:
-                state["parse_failed"] = failed
         member = member_of(row) if isinstance(source.env, EnvGroup) else ""
         return Group(slot, task, source.name, states, source.env.rubric.sets_advantages_of(states), member)

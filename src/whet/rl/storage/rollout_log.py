@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from whet.rl.monitors.protocol import EvalReport
-from whet.system.files import json_line, write_whole
+from whet.rollouts.row_log import write_rows
 
 
 def step_path(directory: Path, step: int) -> Path:
@@ -28,18 +28,13 @@ def evaluation_path(directory: Path, moment: str, step: int) -> Path:
 
 def write_step(directory: Path, step: int, rows: Iterable[Mapping[str, Any]]) -> Path:
     """The rollouts of one trained step."""
-    return _write(step_path(directory, step), rows)
+    return write_rows(step_path(directory, step), rows)
 
 
 def write_evaluation(directory: Path, report: EvalReport) -> Path:
     """All rollouts of one evaluation, each with the way in which it was sampled."""
     rows = ({**row, "sampling": score.sampling} for score in report.scores for row in score.rows)
-    return _write(evaluation_path(directory, report.moment, report.step), rows)
-
-
-def _write(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
-    write_whole(path, "".join(map(json_line, rows)))
-    return path
+    return write_rows(evaluation_path(directory, report.moment, report.step), rows)
 
 
 def discard_after(directory: Path, step: int) -> None:

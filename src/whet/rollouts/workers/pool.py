@@ -1,4 +1,4 @@
-"""Worker processes for large evaluations: started, given jobs, replaced when they die, ended.
+"""Worker processes: started, given jobs, replaced when they die, ended.
 
 Each has a share of the rollouts that may be in flight, its own environments and its own connections. A model that runs
 here stays here, and answers requests of the workers. Dataset rows are sent with their jobs, so that all workers run
@@ -12,20 +12,17 @@ import itertools
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 from whet.clients.client import Client
 from whet.errors import ConfigError, RunError, WorkerDiedError
-from whet.evals.config import EvalConfig
-from whet.evals.model import Models
-from whet.evals.workers.assignment import JobQueue, shares
-from whet.evals.workers.child import Child, is_picklable
-from whet.evals.workers.frames import BrokenFrameError, error_from_words, read_head
-from whet.evals.workers.jobs import Attempted, Finished, RolloutJob, Sink, finished
-from whet.evals.workers.parent_model import ParentModels
-from whet.evals.workers.process import Orders
-from whet.rollouts.results import state_to_output
+from whet.rollouts.jobs import Finished, JobSource, Parts, RolloutJob, Sink
 from whet.rollouts.states import failed_state
+from whet.rollouts.workers.assignment import JobQueue, shares
+from whet.rollouts.workers.channel import BrokenFrameError, error_from_words, read_head
+from whet.rollouts.workers.child import Child, is_picklable
+from whet.rollouts.workers.parent_model import ParentModels
+from whet.rollouts.workers.process import Orders
 from whet.types import RolloutOutput
 
 READY_S = 120.0  # for a worker to load its environments, and ten times as long as that took here
@@ -40,30 +37,32 @@ class WorkerPool:
 
     def __init__(
         self,
-        evaluations: Sequence[Attempted],
-        configs: Sequence[EvalConfig],
+        sources: Sequence[JobSource],
         workers: Sequence[int],
+        parts: Parts,
+        make_parts: Callable[[], Parts],
         sink: Sink,
         *,
         load_s: float = 0.0,
     ) -> None:
-        """Of `evaluations`, the rollouts of each on its first so many of `workers`.
+        """The jobs of `sources`, those of each on its first so many of `workers`.
 
-        `load_s` is how long it took to load their environments here.
+        `make_parts` is called in each worker, for environments and clients of its own; `parts` has the models that run
+        in this process. `load_s` is how long it took to load the environments here.
         """
-        self._evaluations, self._configs, self._sink = evaluations, configs, sink
-        self._recipes = [evaluation.recipe for evaluation in evaluations]
-        processes = max(workers)
+        self._sources, self._parts, self._make_parts, self._sink = sources, parts, make_parts, sink
+        self._recipes = [source.recipe for source in sources]
+        self._processes = max(workers)
         self._limits = [
-            shares(config.max_concurrent, count, processes) for config, count in zip(configs, workers, strict=True)
+            shares(source.max_concurrent, count, self._processes)
+            for source, count in zip(sources, workers, strict=True)
         ]
-        self._processes = processes
         self._ready_s = READY_S + 10 * load_s
         # With a time limit, a worker whose event loop does not turn has broken it; without, it may take its time.
         timeouts = [recipe.timeout for recipe in self._recipes if recipe.timeout is not None]
         self._stuck_s = STUCK_S + max(timeouts) if len(timeouts) == len(self._recipes) else None
         self._queue = JobQueue(self._limits)
-        self._models = ParentModels(Models(configs))
+        self._models = ParentModels(parts)
         self._children: dict[int, Child] = {}
         self._keepers: list[asyncio.Task[None]] = []
         self._numbers = itertools.count()
@@ -72,19 +71,16 @@ class WorkerPool:
         self._idle_deaths = 0
         self._closing = False
 
-    async def __aenter__(self) -> WorkerPool:
+    async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
         self._keepers = [loop.create_task(self._keep(number)) for number in range(self._processes)]
         for keeper in self._keepers:
             keeper.add_done_callback(self._kept)
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    async def begin(self, evaluation: int) -> None:
-        if self._configs[evaluation].local:
-            await self._models.open(evaluation)
+    async def begin(self, source: int) -> None:
+        if self._sources[source].local:  # loading it is no part of the time of the first rollout
+            await self._parts.client(source)
 
     async def submit(self, job: RolloutJob) -> None:
         self._queue.add(job)
@@ -101,10 +97,10 @@ class WorkerPool:
         if self._failure is not None:
             raise self._failure
 
-    async def end(self, evaluation: int) -> None:
-        await self._models.release(evaluation)
+    async def end(self, source: int) -> None:
+        await self._parts.release(source)
 
-    async def close(self) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         self._closing = True
         for child in self._children.values():
             if child.ready and child.channel is not None:
@@ -131,7 +127,7 @@ class WorkerPool:
         """Give jobs to workers while one has room for the first of them."""
         while not self._closing and (found := self._queue.next(list(self._children.values()))) is not None:
             job, child = found
-            row = self._evaluations[job.evaluation].tasks[job.task]
+            row = self._sources[job.source].tasks[job.task]
             try:
                 child.give(next(self._numbers), job, row)
             except Exception as error:  # pickle raises whatever the objects of the row raise
@@ -141,7 +137,7 @@ class WorkerPool:
 
     def _cannot_send(self, job: RolloutJob, row: Mapping[str, Any], error: Exception) -> ConfigError:
         column = next((name for name, value in row.items() if is_picklable(value)), "?")
-        name = self._configs[job.evaluation].environment
+        name = self._sources[job.source].label
         return ConfigError(
             f"environment {name}: task {row.get('example_id')} has a column '{column}' that cannot be sent to a worker "
             f"process ({error}). Run it in this process: --workers 1."
@@ -175,7 +171,8 @@ class WorkerPool:
         number = child.number
         limits = [limits[number] for limits in self._limits]
         beat_s = None if self._stuck_s is None else self._stuck_s / 6
-        channel.send_object(Orders(self._configs, self._recipes, limits, self._processes, beat_s))
+        local = [source.local for source in self._sources]
+        channel.send_object(Orders(self._make_parts, self._recipes, local, limits, beat_s))
         started = time.monotonic()
         while True:
             try:
@@ -199,7 +196,7 @@ class WorkerPool:
     def _handle(self, child: Child, head: dict[str, Any], body: bytes) -> None:
         kind = head["kind"]
         if kind == "rows":
-            self._take(child, head["job"], head["places"], body)
+            self._take(child, head["job"], head["indices"], body)
         elif kind == "freed":
             child.freed(head["job"])
         elif kind in ("ask", "forget", "release"):
@@ -213,13 +210,13 @@ class WorkerPool:
             self._fail(RuntimeError(f"a worker failed:\n{head['traceback']}"))
         self._give_out()
 
-    def _take(self, child: Child, number: int, places: Sequence[int], body: bytes) -> None:
+    def _take(self, child: Child, number: int, indices: Sequence[int], body: bytes) -> None:
         job = child.done(number)
         lines = body.splitlines(keepends=True)
-        if tuple(places) != job.places or len(lines) != len(places):
-            raise BrokenFrameError(f"{len(lines)} rows of {len(job.places)} rollouts")
+        if tuple(indices) != job.indices or len(lines) != len(indices):
+            raise BrokenFrameError(f"{len(lines)} rows of {len(job.indices)} rollouts")
         rows = [RolloutOutput(json.loads(line)) for line in lines]
-        self._done(job, [Finished(*one) for one in zip(places, rows, lines, strict=True)])
+        self._done(job, [Finished(*one) for one in zip(indices, rows, lines, strict=True)])
 
     def _done(self, job: RolloutJob, found: Sequence[Finished]) -> None:
         self._queue.done(job)
@@ -232,7 +229,7 @@ class WorkerPool:
         """Have the jobs of a dead worker run again, except one that caused its death."""
         jobs = child.abandoned()
         caused = self._queue.worker_died(jobs)
-        rollouts = sum(len(job.places) for job in jobs if job not in caused)
+        rollouts = sum(len(job.indices) for job in jobs if job not in caused)
         what = f"{rollouts} rollout{'s are' if rollouts != 1 else ' is'} run again" if rollouts else "nothing was lost"
         self._sink.note(f"worker {child.number + 1} {child.fate}; it is replaced, and {what}")
         if child.was_ready:
@@ -243,15 +240,15 @@ class WorkerPool:
                 "Run the rollouts in this process: --workers 1."
             )
         for job in caused:
-            self._done(job, [self._error_row(job, place, child) for place in job.places])
+            self._done(job, [self._error_row(job, index, child) for index in job.indices])
         self._give_out()
 
-    def _error_row(self, job: RolloutJob, place: int, child: Child) -> Finished:
-        recipe = self._recipes[job.evaluation]
-        row = self._evaluations[job.evaluation].tasks[job.task]
+    def _error_row(self, job: RolloutJob, index: int, child: Child) -> Finished:
+        recipe = self._recipes[job.source]
+        row = self._sources[job.source].tasks[job.task]
         deaths = self._queue.deaths(job)
         error = WorkerDiedError(f"the worker died {deaths} times on this rollout; the last one was {child.fate}")
-        sampling = recipe.sampling_of(row["example_id"], place)
+        sampling = recipe.sampling_of(row["example_id"], index)
         unused: Client[Any, Any, Any, Any] = Client(None)  # the rollout has ended
         state = failed_state(row, unused, recipe.model, sampling, error)
-        return finished(place, state_to_output(state, recipe.state_columns))
+        return Finished.of(index, recipe.output(state))

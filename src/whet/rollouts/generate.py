@@ -1,7 +1,7 @@
 """Run many groups: `generate` for `Environment.generate` and `evaluate`.
 
 Groups start as permits become free rather than all at once, and rows are written as groups finish. `groups.py` runs a
-group, `results.py` defines the rows.
+group, `driver.py` many of them, `row_log.py` writes the rows, `results.py` defines them.
 """
 
 from __future__ import annotations
@@ -20,11 +20,19 @@ from whet import __version__
 from whet.clients.client import Client
 from whet.clients.make import made_from_config, resolve_client
 from whet.errors import ConfigError, RunError
-from whet.rollouts.garbage import calm_collector
+from whet.rollouts.driver import Driver
 from whet.rollouts.groups import run_group
 from whet.rollouts.limits import rollout_limit
-from whet.rollouts.pace import Pace, paced
-from whet.rollouts.results import ResultsFile, load_metadata, load_outputs, state_to_output
+from whet.rollouts.results import (
+    ANOTHER_PATH,
+    load_metadata,
+    load_outputs,
+    load_rows,
+    row_line,
+    save_metadata,
+    state_to_output,
+)
+from whet.rollouts.row_log import SECONDS_AT_MOST, RowLog
 from whet.rollouts.totals import Totals
 from whet.system.redaction import redacted
 from whet.types import GenerateMetadata, GenerateOutputs, RolloutInput, RolloutOutput, SamplingArgs
@@ -35,7 +43,6 @@ OnProgress = Callable[[list[RolloutOutput], list[RolloutOutput], GenerateMetadat
 OnLog = Callable[[str], Any]
 T = TypeVar("T")
 
-BEGUN_AT_ONCE = 16  # groups started before yielding to the event loop
 METADATA_SECONDS = 1.0  # between two writes of metadata.json during the run
 
 
@@ -77,11 +84,10 @@ async def generate(
         if on_start is not None:
             on_start(rows, remaining if independent_scoring else groups)
         observers = [on_progress] if callable(on_progress) else list(on_progress or [])
-        async with calm_collector():
-            with paced() as pace:
-                await run.attempt(groups, pace, max_concurrent, independent_scoring, max_retries, observers)
+        await run.attempt(groups, max_concurrent, independent_scoring, max_retries, observers)
         return await run.finish()
     finally:
+        run.close()
         if made_from_config(client):
             await resolved.close()
 
@@ -106,7 +112,8 @@ class _Run:
         self.totals = Totals(self.rollouts_per_example, env.pass_threshold)
         self.outputs: list[RolloutOutput] = []
         self.tools: dict[str, list[Any]] = {}
-        self.file: ResultsFile | None = None
+        self.log: RowLog | None = None
+        self.offsets: list[int] = []  # of the rows of `outputs` in the log
         self.started = time.time()
         self.metadata_written = 0.0
 
@@ -115,16 +122,18 @@ class _Run:
         found = load_metadata(directory)
         if found is not None:
             self._check_continues(directory, found)
-            self._add(load_outputs(directory))
+            rows = load_rows(directory)
+            self.offsets = [offset for offset, _ in rows]
+            self._add([row for _, row in rows])
         elif load_outputs(directory):
             raise RunError(f"{directory} holds results without metadata.json. Give a new results_path.")
-        self.file = ResultsFile(directory)
-        self.file.write_metadata(self.metadata())
+        # Written at once, which survives a kill; a loss of power may cost the rows of half a second.
+        self.log = RowLog(directory, seconds=0.0, synced_s=SECONDS_AT_MOST, hint=ANOTHER_PATH)
+        self._write_metadata()
 
     async def attempt(
         self,
         groups: list[list[RolloutInput]],
-        pace: Pace,
         max_concurrent: int,
         independent_scoring: bool,
         max_retries: int,
@@ -132,10 +141,10 @@ class _Run:
     ) -> None:
         limit = rollout_limit(max_concurrent)
 
-        async def one(index: int) -> None:
+        async def one(group: list[RolloutInput]) -> None:
             states = await run_group(
                 self.env,
-                groups[index],
+                group,
                 self.client,
                 self.model,
                 self.sampling_args,
@@ -145,26 +154,36 @@ class _Run:
             )
             outputs = [state_to_output(state, self.state_columns) for state in states]
             self._add(outputs)
-            if self.file is not None:
-                self.file.append(outputs)
+            if self.log is not None:
+                self.offsets += self.log.append([row_line(output).encode() for output in outputs])
                 if time.time() - self.metadata_written > METADATA_SECONDS:
-                    self.file.write_metadata(self.metadata())
-                    self.metadata_written = time.time()
+                    self._write_metadata()
             if observers:
                 metadata = self.metadata()
                 for observer in observers:
                     observer(self.outputs, outputs, metadata)
 
-        await _each(len(groups), one, pace, limit)
+        async with Driver(pace=True, calm=True) as driver:
+            for group in groups:
+                await driver.begin(one(group), limit)
+            await driver.drain()
 
     async def finish(self) -> GenerateOutputs:
         """All rows by `example_id`, and the metadata; written once more, in that order."""
-        outputs = sorted(self.outputs, key=lambda output: output["example_id"])
-        metadata = self.metadata()
-        if self.file is not None:
-            await self.file.write_all(outputs)
-            self.file.write_metadata(metadata)
-        return {"outputs": outputs, "metadata": metadata}
+        order = sorted(range(len(self.outputs)), key=lambda index: self.outputs[index]["example_id"])
+        if self.log is not None:
+            await asyncio.to_thread(self.log.sort, [self.offsets[index] for index in order])
+            self._write_metadata()
+        return {"outputs": [self.outputs[index] for index in order], "metadata": self.metadata()}
+
+    def close(self) -> None:
+        if self.log is not None:
+            self.log.close()
+
+    def _write_metadata(self) -> None:
+        assert self.log is not None
+        save_metadata(self.log.path.parent, self.metadata())
+        self.metadata_written = time.time()
 
     def metadata(self) -> GenerateMetadata:
         fields = {
@@ -181,7 +200,7 @@ class _Run:
             "pass_threshold": self.env.pass_threshold,
             "version_info": {"whet": __version__},
             "state_columns": self.state_columns,
-            "path_to_save": None if self.file is None else str(self.file.directory),
+            "path_to_save": None if self.log is None else str(self.log.path.parent),
             "tools": next(iter(self.tools.values())) or None if len(self.tools) == 1 else None,
         }
         return cast(GenerateMetadata, redacted(fields))
@@ -207,23 +226,6 @@ class _Run:
                 f"{directory} holds results of {saved} examples, and now there are {self.num_examples}. "
                 "Give a new results_path, or at least as many examples."
             )
-
-
-async def _each(
-    count: int, work: Callable[[int], Coroutine[Any, Any, None]], pace: Pace, limit: asyncio.Semaphore | None
-) -> None:
-    """Run `work(0)` ... `work(count - 1)`, each begun when `limit` has a free permit; the first failure cancels all."""
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            for index in range(count):
-                if limit is not None:
-                    async with limit:  # in line behind the rollouts of the groups begun before
-                        pass
-                tasks.create_task(work(index))
-                if index % BEGUN_AT_ONCE == 0:
-                    await (pace.turn() if pace.spent() else asyncio.sleep(0))
-    except BaseExceptionGroup as failures:
-        raise failures.exceptions[0] from failures.exceptions[0].__cause__
 
 
 def run_sync(work: Coroutine[Any, Any, T]) -> T:

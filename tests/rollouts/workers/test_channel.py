@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from whet.errors import ConfigError, MissingExtraError, ModelError, OverlongPromptError
-from whet.evals.workers.frames import BrokenFrameError, error_from_words, error_to_words, read_head
+from whet.rollouts.workers.channel import BrokenFrameError, error_from_words, error_to_words, read_head
 
 
 def test_a_frame_is_a_line_of_json_and_rows_as_they_stand_in_the_file() -> None:
-    head, body = read_head(b'{"kind": "rows", "job": 1, "places": [0, 1]}\n{"a": 1}\n{"a": 2}\n')
-    assert (head["places"], body) == ([0, 1], b'{"a": 1}\n{"a": 2}\n')
+    head, body = read_head(b'{"kind": "rows", "job": 1, "indices": [0, 1]}\n{"a": 1}\n{"a": 2}\n')
+    assert (head["indices"], body) == ([0, 1], b'{"a": 1}\n{"a": 2}\n')
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ def test_a_frame_is_a_line_of_json_and_rows_as_they_stand_in_the_file() -> None:
         (b'{"kind": "shutdown"}', "of the kind 'shutdown'"),
         (b'{"kind": []}', r"of the kind \[\]"),
         (b'{"job": 1}', "of the kind None"),
-        (b'{"kind": "rows", "job": 1}', "'rows' without places"),
+        (b'{"kind": "rows", "job": 1}', "'rows' without indices"),
     ],
 )
 def test_what_is_no_message_is_refused(frame: bytes, said: str) -> None:

@@ -19,21 +19,17 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from whet.clients.client import Client
 from whet.clients.usage import charge
-from whet.envs.environment import Environment
 from whet.errors import WhetError
-from whet.evals.config import EvalConfig
-from whet.evals.environment import Environments
-from whet.evals.model import Models
-from whet.evals.workers.frames import LENGTH_BYTES, Channel, error_from_words, error_to_words
-from whet.evals.workers.jobs import RolloutJob, RolloutRecipe, attempt
+from whet.rollouts.jobs import JobEnv, Parts, Recipe, RolloutJob, run_job
 from whet.rollouts.limits import Places
 from whet.rollouts.pace import paced
+from whet.rollouts.workers.channel import LENGTH_BYTES, Channel, error_from_words, error_to_words
 from whet.system import cancellation
 from whet.system.cancellation import cancel
 from whet.types import Messages, Response, SamplingArgs, State, Tool
@@ -45,10 +41,10 @@ GRACE_S = 5.0  # for rollouts and environments to be cleaned up once the session
 class Orders:
     """The first frame: what this worker is for."""
 
-    configs: Sequence[EvalConfig]
-    recipes: Sequence[RolloutRecipe]
-    limits: Sequence[int]  # rollouts of each evaluation that may be in flight here
-    processes: int  # that share an endpoint
+    make_parts: Callable[[], Parts]  # pickled by its import path
+    recipes: Sequence[Recipe]
+    local: Sequence[bool]  # whether the model of each source runs in the session's process
+    limits: Sequence[int]  # rollouts of each source that may be in flight here
     beat_s: float | None  # seconds between two signs of life; None: none are expected
 
 
@@ -62,17 +58,14 @@ def main() -> None:
     orders = _read_orders(end)
     if orders is None:
         return
-    environments = Environments()
+    parts = orders.make_parts()
     try:
         # Here and not on the event loop: what loads an environment may want one of its own.
-        loaded = [
-            environments.open(config, max(1, limit))
-            for config, limit in zip(orders.configs, orders.limits, strict=True)
-        ]
+        loaded = [parts.environment(source, max(1, limit)) for source, limit in enumerate(orders.limits)]
         problem = None
     except WhetError as error:
         loaded, problem = [], error
-    cancellation.run(_work(end, orders, environments, loaded, problem))
+    cancellation.run(_work(end, orders, parts, loaded, problem))
 
 
 def _end_with_session(lifeline: int) -> None:
@@ -99,8 +92,8 @@ def _read_orders(end: socket.socket) -> Orders | None:
 async def _work(
     end: socket.socket,
     orders: Orders,
-    environments: Environments,
-    loaded: Sequence[Environment],
+    parts: Parts,
+    loaded: Sequence[JobEnv],
     problem: WhetError | None,
 ) -> None:
     channel = await Channel.over(end)
@@ -109,9 +102,9 @@ async def _work(
             channel.send({"kind": "mistake", "error": error_to_words(problem)})
             await channel.flushed()
             return
-        worker = _Worker(channel, orders, loaded)
+        worker = _Worker(channel, orders, parts, loaded)
         try:
-            if any(config.local for config in orders.configs):
+            if any(orders.local):
                 await worker.run()
             else:
                 with paced():
@@ -119,18 +112,18 @@ async def _work(
         finally:
             await worker.close()
     finally:
-        await environments.close()
+        await parts.close()
 
 
 class _Worker:
     """Jobs that come in are run; rows, and questions to a model of the session's process, go out."""
 
-    def __init__(self, channel: Channel, orders: Orders, environments: Sequence[Environment]) -> None:
-        self._channel, self._orders, self._environments = channel, orders, environments
-        self._places = Places()
+    def __init__(self, channel: Channel, orders: Orders, parts: Parts, environments: Sequence[JobEnv]) -> None:
+        self._channel, self._orders, self._parts, self._environments = channel, orders, parts, environments
+        places = Places()
+        self._limits = [places.up_to(limit) for limit in orders.limits]
         self._tasks: set[asyncio.Task[None]] = set()
         self._beating: asyncio.Task[None] | None = None
-        self._models = Models(orders.configs, processes=orders.processes)
         self._sessions_model = SessionsModel(channel)
 
     async def run(self) -> None:
@@ -154,7 +147,6 @@ class _Worker:
         if self._beating is not None:
             self._beating.cancel()
         await cancel(self._tasks)
-        await self._models.close()
 
     async def _beat(self, seconds: float) -> None:
         """Say now and then that the event loop turns."""
@@ -163,20 +155,18 @@ class _Worker:
             await asyncio.sleep(seconds)
 
     async def _run(self, number: int, job: RolloutJob, row: Mapping[str, Any]) -> None:
-        which = job.evaluation
+        source, orders = job.source, self._orders
         try:
             client: Client[Any, Any, Any, Any] = (
-                self._sessions_model.of(which)
-                if self._orders.configs[which].local
-                else await self._models.client(which)
+                self._sessions_model.of(source) if orders.local[source] else await self._parts.client(source)
             )
-            found = await attempt(
-                self._environments[which],
+            found = await run_job(
+                job,
+                self._environments[source],
                 client,
-                self._orders.recipes[which],
+                orders.recipes[source],
                 row,
-                job.places,
-                self._places.up_to(self._orders.limits[which]),
+                self._limits[source],
                 on_rollout=lambda _: self._channel.send({"kind": "freed", "job": number}),
             )
         except WhetError as error:
@@ -184,7 +174,7 @@ class _Worker:
         except Exception:
             self._channel.send({"kind": "bug", "traceback": traceback.format_exc()})
         else:
-            head = {"kind": "rows", "job": number, "places": [one.place for one in found]}
+            head = {"kind": "rows", "job": number, "indices": [one.index for one in found]}
             self._channel.send(head, b"".join(one.line for one in found))
         await self._channel.flushed()
 
@@ -195,15 +185,15 @@ class SessionsModel(Client[None, Any, Any, Any]):
     Seeds, tokens and what is continued are that client's own; only the conversation goes there, and the answer back.
     """
 
-    def __init__(self, channel: Channel, evaluation: int = 0, shared: SessionsModel | None = None) -> None:
+    def __init__(self, channel: Channel, source: int = 0, shared: SessionsModel | None = None) -> None:
         super().__init__(None)
-        self._channel, self._evaluation = channel, evaluation
+        self._channel, self._source = channel, source
         self._waiting: dict[int, asyncio.Future[Response]] = {} if shared is None else shared._waiting
         self._numbers: Iterator[int] = itertools.count() if shared is None else shared._numbers
 
-    def of(self, evaluation: int) -> SessionsModel:
-        """The model of one evaluation."""
-        return SessionsModel(self._channel, evaluation, self)
+    def of(self, source: int) -> SessionsModel:
+        """The model of one source."""
+        return SessionsModel(self._channel, source, self)
 
     async def get_response(
         self,
@@ -221,7 +211,7 @@ class SessionsModel(Client[None, Any, Any, Any]):
         head = {
             "kind": "ask",
             "number": number,
-            "evaluation": self._evaluation,
+            "source": self._source,
             "rollout": None if state is None else state["trajectory_id"],
             "turn": 0 if state is None else len(state["trajectory"]),
             "model": model,
@@ -239,7 +229,7 @@ class SessionsModel(Client[None, Any, Any, Any]):
             del self._waiting[number]
 
     async def release(self, state: State) -> None:
-        self._channel.send({"kind": "release", "evaluation": self._evaluation, "rollout": state["trajectory_id"]})
+        self._channel.send({"kind": "release", "source": self._source, "rollout": state["trajectory_id"]})
 
     def answered(self, number: int, response: Response | None, error: tuple[str, str] | None) -> None:
         """What the session's model said to a question, or why it said nothing."""

@@ -11,28 +11,21 @@ import json
 from typing import Any
 
 from whet.clients.client import Client
-from whet.evals.model import Models
-from whet.evals.workers.child import Child
-from whet.evals.workers.frames import error_to_words
 from whet.messages import normalize_messages
+from whet.rollouts.jobs import Parts
+from whet.rollouts.workers.channel import error_to_words
+from whet.rollouts.workers.child import Child
 from whet.types import State, Tool
 
 
 class ParentModels:
     """Requests of workers to the models, under way."""
 
-    def __init__(self, models: Models) -> None:
-        self._models = models
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
         self._requests: dict[tuple[int, int], asyncio.Task[None]] = {}  # by worker and its number
         self._rollouts: dict[tuple[int, str], tuple[Client[Any, Any, Any, Any], State]] = {}
         self._releasing: set[asyncio.Task[None]] = set()
-
-    async def open(self, evaluation: int) -> None:
-        """Have the model of an evaluation ready: loading it is no part of the time of the first rollout.
-
-        Raises `WhetError` where it cannot be had.
-        """
-        await self._models.client(evaluation)
 
     def handle(self, child: Child, head: dict[str, Any], body: bytes) -> None:
         """A request, its cancellation, or the end of a rollout."""
@@ -57,10 +50,6 @@ class ParentModels:
             self._release(rollout)
         await asyncio.gather(*self._releasing, return_exceptions=True)
 
-    async def release(self, evaluation: int) -> None:
-        """Nothing more comes of an evaluation."""
-        await self._models.release(evaluation)
-
     async def forget_all(self) -> None:
         """Stop answering."""
         requests = list(self._requests.values())
@@ -71,13 +60,12 @@ class ParentModels:
     async def close(self) -> None:
         await self.forget_all()
         await asyncio.gather(*self._releasing, return_exceptions=True)
-        await self._models.close()
 
     async def _answer(self, child: Child, head: dict[str, Any], body: dict[str, Any]) -> None:
         number = head["number"]
         assert child.channel is not None
         try:
-            client = await self._models.client(head["evaluation"])
+            client = await self._parts.client(head["source"])
             state = self._state(child, client, head)
             prompt = normalize_messages(body["prompt"], field_name="prompt")
             tools = [Tool(**tool) for tool in body["tools"]] if body["tools"] else None

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Sequence
 
-from whet.evals.workers.child import Child
-from whet.evals.workers.jobs import RolloutJob
+from whet.rollouts.jobs import RolloutJob
+from whet.rollouts.workers.child import Child
 
 DEATHS_AT_MOST = 3  # of workers that had nothing but this job
 DEATHS_TOGETHER = 1  # of workers with several jobs, after which a job is run as before
@@ -26,7 +26,7 @@ class JobQueue:
     """Jobs that wait for a worker: those of dead workers first, then in the order in which they came."""
 
     def __init__(self, limits: Sequence[Sequence[int]]) -> None:
-        """`limits`: for each evaluation, how many of its rollouts each worker may have in flight."""
+        """`limits`: for each source, how many of its rollouts each worker may have in flight."""
         self._limits = limits
         self._jobs: deque[RolloutJob] = deque()
         self._alone: deque[RolloutJob] = deque()  # need a worker that has nothing else
@@ -77,11 +77,11 @@ class JobQueue:
         return None
 
     def _room(self, job: RolloutJob, child: Child) -> int:
-        """How many more rollouts of the job's evaluation a worker may have in flight."""
+        """How many more rollouts of the job's source a worker may have in flight."""
         jobs = [job, *(given.job for given in child.given.values())] if self._deaths else [job]
         if len(jobs) > 1 and any(map(self._runs_alone, jobs)):
             return 0
-        return self._limits[job.evaluation][child.number] - child.busy
+        return self._limits[job.source][child.number] - child.busy
 
     def _runs_alone(self, job: RolloutJob) -> bool:
         return self._deaths[job] > DEATHS_TOGETHER

@@ -22,9 +22,9 @@ READ_AHEAD = 1 << 20
 FIELDS: dict[str, tuple[str, ...]] = {
     "ready": (),
     "alive": (),
-    "rows": ("job", "places"),
+    "rows": ("job", "indices"),
     "freed": ("job",),
-    "ask": ("number", "evaluation", "rollout", "turn", "model"),
+    "ask": ("number", "source", "rollout", "turn", "model"),
     "forget": ("number",),
     "release": ("rollout",),
     "mistake": ("error",),

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from whet.evals.workers.assignment import DEATHS_AT_MOST, DEATHS_TOGETHER, JobQueue, shares
-from whet.evals.workers.child import Given
-from whet.evals.workers.jobs import RolloutJob
+from whet.rollouts.jobs import RolloutJob
+from whet.rollouts.workers.assignment import DEATHS_AT_MOST, DEATHS_TOGETHER, JobQueue, shares
+from whet.rollouts.workers.child import Given
 
 
 @dataclass
@@ -23,7 +23,7 @@ class Worker:
 
     def give(self, job: RolloutJob) -> None:
         self.given[len(self.given)] = Given(job)
-        self.busy += len(job.places)
+        self.busy += len(job.indices)
 
     def die(self) -> list[RolloutJob]:
         jobs = [given.job for given in self.given.values()]
@@ -31,8 +31,8 @@ class Worker:
         return jobs
 
 
-def job(task: int, evaluation: int = 0) -> RolloutJob:
-    return RolloutJob(evaluation, task, (0,))
+def job(task: int, source: int = 0) -> RolloutJob:
+    return RolloutJob(source, task, (0,))
 
 
 def place_all(queue: JobQueue, workers: list[Any]) -> list[tuple[int, int]]:
@@ -60,7 +60,7 @@ def test_jobs_go_in_order_to_the_worker_with_the_most_room() -> None:
     assert not queue.accepts
 
 
-def test_a_job_waits_for_a_ready_worker_of_its_evaluation() -> None:
+def test_a_job_waits_for_a_ready_worker_of_its_source() -> None:
     queue, workers = JobQueue([[0, 1]]), [Worker(0), Worker(1, ready=False)]
     queue.add(job(0))
     assert place_all(queue, workers) == []

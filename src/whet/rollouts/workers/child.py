@@ -14,12 +14,12 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from whet.evals.workers.frames import BrokenFrameError, Channel
-from whet.evals.workers.jobs import RolloutJob
+from whet.rollouts.jobs import RolloutJob
+from whet.rollouts.workers.channel import BrokenFrameError, Channel
 
 # `-c` and not `-m`, with the session's own import path: a folder that happens to be called like a module of ours in the
 # working directory is not imported in its place, and environments are found where the session found them.
-BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from whet.evals.workers.process import main; main()"
+BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from whet.rollouts.workers.process import main; main()"
 LOOK_S = 1.0  # for what a dead worker has sent to arrive, and for one that has hung up to be gone
 STDERR = 2
 
@@ -30,7 +30,7 @@ class Given:
     __slots__ = ("in_flight", "job")
 
     def __init__(self, job: RolloutJob) -> None:
-        self.job, self.in_flight = job, len(job.places)
+        self.job, self.in_flight = job, len(job.indices)
 
 
 class Child:
@@ -84,7 +84,7 @@ class Child:
         assert self.channel is not None
         self.channel.send_object(("job", number, job, row))
         self.given[number] = Given(job)
-        self.busy += len(job.places)
+        self.busy += len(job.indices)
 
     def freed(self, number: int) -> None:
         """A rollout of a job has finished, and its slot is free while it is scored."""
@@ -127,7 +127,7 @@ class Child:
 
     @property
     def fate(self) -> str:
-        """How it ended."""
+        """How the process ended."""
         if self.complaint is not None:
             return self.complaint
         code = self._process.returncode

@@ -1,0 +1,1 @@
+"""Worker processes that run jobs, for evaluations that are large."""
