@@ -40,7 +40,7 @@ def command(config: GepaConfig, environments: dict[str, whet.Environment], best:
 
 
 def arguments_of(words: list[str]) -> Any:
-    return json.loads(words[words.index("-a") + 1])
+    return json.loads(words[words.index("--env-args") + 1])
 
 
 def test_a_better_prompt_is_told_with_what_speaks_for_it(candidate: Record) -> None:
@@ -89,10 +89,11 @@ def test_the_command_names_model_endpoint_sampling_and_the_file(package: Callabl
     )
     [words] = command(config, {"env": make_env()}, {"system_prompt": "Be quick."})
     assert words[:4] == ["whet", "eval", "run", config.env[0].id]
-    assert words[4:10] == ["-m", "big", "-b", "http://here/v1", "-k", "MY_KEY"]
+    assert words[4:9] == ["-m", "big", "-b", "http://here/v1", "--api-key-var=MY_KEY"]
     file = str(tmp_path / "my runs" / "run" / "best_prompt.txt")
     assert arguments_of(words) == {"hints": 2, "system_prompt": {"file": file}}
-    assert words[12:] == ["-t", "64", "-T", "0.5", "-S", '{"top_p": 0.9}']
+    options = [word for word in words[9:] if word not in ("--env-args", words[words.index("--env-args") + 1])]
+    assert options == ["--max-tokens=64", "--temperature=0.5", "--sampling-args", '{"top_p": 0.9}']
 
 
 def test_loader_with_its_own_system_prompt_gets_components(

@@ -5,6 +5,8 @@ The named types are fields that other configs with a model have too; each descri
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,7 +14,7 @@ from pydantic import Field, field_validator
 
 from whet.clients.config import ClientConfig
 from whet.clients.endpoints import DEFAULT_FILE, find_endpoint
-from whet.config import Option, StrictModel
+from whet.config import Option, StrictModel, options_of
 
 ModelName = Annotated[
     str,
@@ -47,6 +49,8 @@ Threads = Annotated[
     int | None, Field(ge=1, description="CPU threads of a model run here; torch's own choice if absent.")
 ]
 Internal = Option(offered=False)
+NOT_REPEATED = ("environment", "model", "base_url", "env_file", "resume", "save")
+"""Fields that `command_words` writes in its own way, or not at all."""
 
 
 class EvalConfig(StrictModel):
@@ -159,3 +163,28 @@ class EvalConfig(StrictModel):
     @property
     def resolved_seed(self) -> int | None:
         return 0 if self.seed is None and self.local else self.seed
+
+
+def command_words(config: Mapping[str, Any]) -> list[str]:
+    """`whet eval run ...` for a config in JSON values, without what has its default.
+
+    Left out are files with keys, which are never saved, and what says where the results go.
+    """
+    short_name, base_url = config.get("short_name"), config.get("base_url")
+    words = ["whet", "eval", "run", config["environment"], "-m", str(short_name or config.get("model"))]
+    if base_url and not short_name:
+        words += ["-b", str(base_url)]
+    for name, field in options_of(EvalConfig, without=NOT_REPEATED).items():
+        value, option = config.get(name), f"--{name.replace('_', '-')}"
+        default = str(field.default) if isinstance(field.default, Path) else field.default
+        if value is None or value in ([], {}, False, default):
+            continue
+        if isinstance(value, bool):
+            words.append(option)
+        elif isinstance(value, Mapping):
+            words += [option, json.dumps(value, ensure_ascii=False)]
+        elif isinstance(value, list):
+            words += [option, ",".join(map(str, value))]
+        else:
+            words.append(f"{option}={value}")
+    return words

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from whet.envs.config.sections import COMPONENTS
 from whet.envs.config.texts import SYSTEM_PROMPT, texts_for
 from whet.envs.environment import Environment
 from whet.envs.loading import takes_system_prompt
-from whet.evals.config import EvalConfig
+from whet.evals.config import EvalConfig, command_words
 from whet.gepa.components import BEST_COMPONENTS, BEST_PROMPT, of_environment
 from whet.gepa.config import EnvSection, GepaConfig
 from whet.gepa.types import Candidate, CandidateRecord, Confirmation
@@ -105,29 +104,10 @@ def _evaluate(
         name: value for name, value in section.loader_args().items() if name not in (SYSTEM_PROMPT, COMPONENTS)
     }
     args[SYSTEM_PROMPT if plain else COMPONENTS] = {"file": str(config.directory / file)}
-    words = ["whet", "eval", "run", section.id, *_model(config, policy), "-a", json.dumps(args, ensure_ascii=False)]
-    if policy.max_tokens is not None:
-        words += ["-t", str(policy.max_tokens)]
-    if policy.temperature is not None:
-        words += ["-T", str(policy.temperature)]
-    if policy.sampling_args:
-        words += ["-S", json.dumps(policy.sampling_args)]
-    return [*words, *_env_files(config)]
+    evaluation = policy.model_copy(update={"environment": section.id, "env_args": args})
+    return [*command_words(redacted(evaluation.model_dump(mode="json"))), *_env_files(config)]
 
 
 def _env_files(config: GepaConfig) -> list[str]:
     """Files with keys are never saved, so they have to be named again."""
     return [word for file in config.env_file for word in ("--env-file", str(file))]
-
-
-def _model(config: GepaConfig, policy: EvalConfig) -> list[str]:
-    if policy.short_name is not None:
-        default = GepaConfig.model_fields["endpoints"].default
-        given = [] if config.endpoints == default else ["-e", str(config.endpoints)]
-        return ["-m", policy.short_name, *given]
-    words = ["-m", config.model]
-    if config.base_url is not None:
-        words += ["-b", str(redacted(config.base_url))]
-        if config.api_key_var != GepaConfig.model_fields["api_key_var"].default:
-            words += ["-k", config.api_key_var]
-    return words

@@ -6,7 +6,7 @@ import pytest
 
 from whet.authoring.review.about_rewards import review_rewards, scale_of
 from whet.authoring.review.findings import CODES, Finding, ordered
-from whet.authoring.review.observations import Batch, Event, Loaded, Rolled
+from whet.authoring.review.observations import BatchCost, Event, Loaded, Rolled
 from whet.authoring.review.package import CheckSettings
 
 LOADED = Loaded(seconds=0.0, error=None, weights={"correct": 1.0, "metric": 0.0})
@@ -95,12 +95,12 @@ def test_what_a_host_lacks_is_not_the_packages_fault() -> None:
     [((0.9, 0.9, 9.0), []), ((0.1, 1.1, 1.2), ["slow-rollout"]), ((0.1, 0.1, 11.0), ["slow-rollout"])],
 )
 def test_the_usual_rollout_is_quick_and_none_is_very_slow(seconds: tuple[float, ...], found: list[str]) -> None:
-    batches = [Batch(probe=str(n), rollouts=2, seconds=2 * each, longest_pause=0.0) for n, each in enumerate(seconds)]
+    batches = [BatchCost(probe=str(n), rollouts=2, seconds=2 * s, longest_pause=0.0) for n, s in enumerate(seconds)]
     assert codes(review(RIGHT, rolled("nothing", 0.0), *batches)) == found
 
 
 def test_an_event_loop_that_stands_still_is_found() -> None:
-    batch = Batch(probe="no end of text", rollouts=5, seconds=2.0, longest_pause=1.5)
+    batch = BatchCost(probe="no end of text", rollouts=5, seconds=2.0, longest_pause=1.5)
     (finding,) = review(RIGHT, rolled("nothing", 0.0), batch)
     assert (finding.code, finding.where) == ("blocks", "no end of text")
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from whet.authoring.review.findings import Finding
-from whet.authoring.review.observations import Batch, Closed, Event, Halted, Loaded, Rolled
+from whet.authoring.review.observations import BatchCost, Closed, Event, Halted, Loaded, Rolled
 from whet.authoring.review.package import CheckSettings
 from whet.authoring.review.probes import MAX_TURNS, RIGHT
 
@@ -179,7 +179,7 @@ def _shown(one: Rolled) -> str:
 
 
 def _times(events: Sequence[Event]) -> Iterator[Finding]:
-    batches = [event for event in events if isinstance(event, Batch) and event.rollouts]
+    batches = [event for event in events if isinstance(event, BatchCost) and event.rollouts]
     each = sorted((batch.seconds / batch.rollouts, batch.probe) for batch in batches)
     if each and (each[len(each) // 2][0] > SLOW_ROLLOUT_S or each[-1][0] > SLOWEST_ROLLOUT_S):
         usual, (worst, probe) = each[len(each) // 2][0], each[-1]

@@ -20,7 +20,7 @@ from whet.authoring.review.about_rewards import mean_rewards, review_rewards
 from whet.authoring.review.about_runs import last_started, review_files, review_import, review_load, review_rows
 from whet.authoring.review.findings import SEVERITIES, Finding, Report, Severity, ordered
 from whet.authoring.review.isolation import Ran, run
-from whet.authoring.review.observations import Batch, Closed, Event, Loaded, Read, Rolled, Rows
+from whet.authoring.review.observations import BatchCost, Closed, Event, Loaded, Read, Rolled, Rows
 from whet.authoring.review.package import project_folder
 from whet.authoring.review.probes import RIGHT
 from whet.envs.loading import Location, locate
@@ -96,7 +96,7 @@ def facts_of(events: tuple[Event, ...]) -> dict[str, Any]:
             facts["train_rows"] = event.train.rows if event.train else 0
             facts["eval_rows"] = event.eval.rows if event.eval else 0
     rolled = [event for event in events if isinstance(event, Rolled)]
-    batches = [event for event in events if isinstance(event, Batch)]
+    batches = [event for event in events if isinstance(event, BatchCost)]
     rollouts = sum(batch.rollouts for batch in batches)
     if rollouts:
         facts["rollouts"] = rollouts

@@ -123,7 +123,7 @@ class Rolled(StrictModel):
     replies: Text = ""  # a digest of what the environment said
 
 
-class Batch(StrictModel):
+class BatchCost(StrictModel):
     """What a batch of rollouts cost."""
 
     event: Literal["batch"] = "batch"
@@ -146,7 +146,7 @@ class Closed(StrictModel):
 
 
 Event = Annotated[
-    Found | Read | SideEffect | Imported | Loaded | Rows | Started | Rolled | Batch | Halted | Closed,
+    Found | Read | SideEffect | Imported | Loaded | Rows | Started | Rolled | BatchCost | Halted | Closed,
     Field(discriminator="event"),
 ]
 EVENT: TypeAdapter[Event] = TypeAdapter(Event)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from whet.authoring.review import probes
-from whet.authoring.review.observations import Batch, Rolled, Started
+from whet.authoring.review.observations import BatchCost, Rolled, Started
 from whet.authoring.review.row_facts import most_common_answer, spread_out
 from whet.clients.scripted import ScriptedClient
 from whet.config import StrictModel
@@ -39,7 +39,7 @@ class EndlessRollout(ModelError):
 
 
 async def rehearse(env: Environment, dataset: Sequence[Row], count: int, emit: Emit) -> None:
-    """Attempt `count` rows with every probe; a `Rolled` for each rollout, a `Batch` for each batch of them."""
+    """Attempt `count` rows with every probe; a `Rolled` for each rollout, a `BatchCost` for each batch of them."""
     rows = spread_out(dataset, count)
     most_common = most_common_answer(dataset)
     answers = [str(row.get("answer") or "").strip() for row in spread_out(dataset, ANSWERS)]
@@ -85,7 +85,7 @@ async def _attempt(
             emit(rolled)
             if rolled.reward is not None:
                 earned[name, place] = rolled.reward
-        emit(Batch(probe=label, rollouts=len(batch), seconds=seconds, longest_pause=longest[0]))
+        emit(BatchCost(probe=label, rollouts=len(batch), seconds=seconds, longest_pause=longest[0]))
     return earned
 
 

@@ -5,17 +5,15 @@ Their format is in `rollouts/results.py`.
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from whet.config import options_of
 from whet.errors import RunError
 from whet.evals.analysis.summary import EvalSummary, summarize
-from whet.evals.config import EvalConfig
+from whet.evals.config import EvalConfig, command_words
 from whet.evals.evaluate import sampling_name
 from whet.evals.stored.streaming import find_results, stream_rows
 from whet.rollouts.results import METADATA, RESULTS, load_metadata
@@ -24,7 +22,6 @@ from whet.runs.stored import check_folder
 from whet.types import RolloutOutput
 
 DEFAULT_FOLDER: Path = EvalConfig.model_fields["output_directory"].default
-REPEATED = options_of(EvalConfig, without=("environment", "model", "base_url", "resume", "save"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,29 +133,4 @@ def resume_command(metadata: Mapping[str, Any], directory: Path) -> str | None:
     config = metadata.get("config")
     if not isinstance(config, Mapping) or not isinstance(config.get("environment"), str):
         return None
-    words = ["whet", "eval", "run", config["environment"], *_model(config)]
-    for name, field in REPEATED.items():
-        value = config.get(name)
-        if value is None or value in ([], {}, False) or value == _plain(field.default):
-            continue
-        option = f"--{name.replace('_', '-')}"
-        if isinstance(value, bool):
-            words.append(option)
-        elif isinstance(value, Mapping):
-            words += [option, json.dumps(value)]
-        elif isinstance(value, list):
-            words += [option, ",".join(map(str, value))]
-        else:
-            words.append(f"{option}={value}")
-    return shlex.join([*words, f"--resume={directory}"])
-
-
-def _model(config: Mapping[str, Any]) -> list[str]:
-    if config.get("short_name"):
-        return ["-m", str(config["short_name"])]
-    words = ["-m", str(config.get("model"))]
-    return [*words, "-b", str(config["base_url"])] if config.get("base_url") else words
-
-
-def _plain(default: Any) -> Any:
-    return str(default) if isinstance(default, Path) else default
+    return shlex.join([*command_words(config), f"--resume={directory}"])
