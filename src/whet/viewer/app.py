@@ -16,7 +16,7 @@ from textual.events import Key
 from whet.errors import RunError
 from whet.rollouts.results import RESULTS
 from whet.viewer.listing import Listing
-from whet.viewer.screens.base import ViewerApp
+from whet.viewer.screens.base import ScreenName, ViewerApp
 from whet.viewer.screens.dialogs import Ask
 from whet.viewer.sources import find_sources, source_at
 from whet.viewer.store import Store, open_store
@@ -66,7 +66,7 @@ def _is_run(path: Path) -> bool:
 
 
 class Viewer(ViewerApp):
-    """The viewer. A store is closed when its screen is left. Screens are imported when they are first opened."""
+    """The viewer. A store is closed when its screen is left. Screens are imported when the first one is opened."""
 
     TITLE = "whet view"
     ENABLE_COMMAND_PALETTE = False
@@ -85,7 +85,7 @@ class Viewer(ViewerApp):
 
     def on_mount(self) -> None:
         if isinstance(self.target, Store):
-            self._push_rollouts(self.target)
+            self.open_screen("rollouts", Listing(self.target))
             return
         from whet.viewer.screens.runs import RunsScreen
 
@@ -96,29 +96,16 @@ class Viewer(ViewerApp):
         if isinstance(self.screen, Ask) and self.screen.take(event):
             event.prevent_default()
 
-    def open_run(self, path: Path) -> None:
-        """The rollouts of the run in a directory. Raises `RunError` where they cannot be read."""
-        self._push_rollouts(open_store(path))
+    def open_screen(self, name: ScreenName, listing: Listing) -> None:
+        from whet.viewer.screens import group, rollout, rollouts, tokens
 
-    def _push_rollouts(self, store: Store) -> None:
-        from whet.viewer.screens.rollouts import RolloutsScreen
-
-        self.push_screen(RolloutsScreen(Listing(store)))
-
-    def open_rollout(self, listing: Listing) -> None:
-        from whet.viewer.screens.rollout import RolloutScreen
-
-        self.push_screen(RolloutScreen(listing))
-
-    def open_group(self, listing: Listing) -> None:
-        from whet.viewer.screens.group import GroupScreen
-
-        self.push_screen(GroupScreen(listing))
-
-    def open_tokens(self, listing: Listing) -> None:
-        from whet.viewer.screens.tokens import TokensScreen
-
-        self.push_screen(TokensScreen(listing))
+        screens = {
+            "rollouts": rollouts.RolloutsScreen,
+            "rollout": rollout.RolloutScreen,
+            "group": group.GroupScreen,
+            "tokens": tokens.TokensScreen,
+        }
+        self.push_screen(screens[name](listing))
 
     def action_interrupt(self) -> None:
         self.exit(return_code=130)

@@ -92,10 +92,6 @@ class Listing:
     def head(self, number: int) -> Head:
         return self.store.head(number)
 
-    def row(self, number: int) -> dict[str, Any]:
-        """A whole rollout. Raises `RunError` for a line that is none, and where the file was changed since."""
-        return self.store.row(number)
-
     def sort_by(self, column: SortColumn) -> None:
         """Cycle through ascending, descending (first for numbers) and the file's order; go to the first rollout."""
         self.number = None

@@ -12,6 +12,7 @@ import pytest
 
 from whet.rollouts.results import RESULTS
 from whet.rollouts.row_log import append_rows
+from whet.viewer.widgets.table import TableView
 
 Fixture = Callable[..., Any]
 
@@ -192,6 +193,28 @@ def test_rollouts_that_are_written_meanwhile_appear(evaluation: Fixture, rollout
             file.write(json.dumps(rollout(2, 0.5))[:40])  # half a line: a row that is being written
         await driver.pilot.pause()
         assert "3 rollouts" not in driver.text()
+
+    drive(path, steps)
+
+
+def test_a_key_before_a_loaded_list_is_shown_is_not_lost(evaluation: Fixture, rollout: Fixture, drive: Fixture) -> None:
+    path = evaluation([rollout(task, 1.0) for task in range(40)])
+
+    async def steps(driver: Any) -> None:
+        await driver.sees("40 rollouts, reward")
+        screen = driver.app.screen
+        take, table = screen.listing.take, screen.query_one(TableView)
+
+        def take_after_a_key(loaded: Any) -> None:
+            screen.listing.take = take
+            table.action_bottom()
+            take(loaded)
+
+        screen.listing.take = take_after_a_key
+        screen.reload()
+        await driver.sees("question 39")
+        await driver.type("enter")
+        await driver.sees("rollout 40 of 40")
 
     drive(path, steps)
 

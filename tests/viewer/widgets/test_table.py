@@ -6,23 +6,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from whet.viewer.heads import Variety
-from whet.viewer.widgets.table import Column, layout, rollout_columns
+from whet.viewer.widgets.rollouts import rollout_columns
+from whet.viewer.widgets.table import Column, layout
 
-COLUMNS = [
-    Column("a", "a", 4),
-    Column("b", "b", 6, rank=2),
-    Column("c", "c", 5, stretch=True),
-    Column("d", "d", 3, rank=1),
+COLUMNS: list[Column[object]] = [
+    Column("a", 4, str),
+    Column("b", 6, str, rank=2),
+    Column("c", 5, str, stretch=True),
+    Column("d", 3, str, rank=1),
 ]
 
 
 def test_where_there_is_room_one_column_takes_it() -> None:
-    assert [(column.key, width) for column, width in layout(COLUMNS, 40)] == [("a", 4), ("b", 6), ("c", 24), ("d", 3)]
+    assert [(column.title, width) for column, width in layout(COLUMNS, 40)] == [("a", 4), ("b", 6), ("c", 24), ("d", 3)]
 
 
 def test_the_columns_of_highest_rank_go_first() -> None:
-    assert [(column.key, width) for column, width in layout(COLUMNS, 15)] == [("a", 4), ("c", 6), ("d", 3)]
-    assert [column.key for column, _ in layout(COLUMNS, 10)] == ["a", "c"]
+    assert [(column.title, width) for column, width in layout(COLUMNS, 15)] == [("a", 4), ("c", 6), ("d", 3)]
+    assert [column.title for column, _ in layout(COLUMNS, 10)] == ["a", "c"]
 
 
 @given(st.integers(1, 300), st.sampled_from(["evaluation", "training", "search"]), st.integers(1, 3))
@@ -33,11 +34,11 @@ def test_no_row_of_rollouts_is_wider_than_the_window(width: int, kind: str, envi
 
 
 def test_narrow_table_keeps_reward_task_question_and_error() -> None:
-    shown = {column.key for column, _ in layout(rollout_columns("evaluation", Variety(errors=1)), 60)}
+    shown = {column.title for column, _ in layout(rollout_columns("evaluation", Variety(errors=1)), 60)}
     assert {"reward", "task", "question", "error"} <= shown
 
 
 def test_candidates_are_a_column_in_a_search_alone() -> None:
     for kind in ("evaluation", "training", "search"):
-        columns = [column.key for column in rollout_columns(kind, Variety())]
+        columns = [column.title for column in rollout_columns(kind, Variety())]
         assert ("candidate" in columns) == (kind == "search")

@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import os
 from abc import abstractmethod
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from textual.app import App
 from textual.binding import Binding, BindingType
@@ -30,21 +30,14 @@ LAST_KEYS: tuple[Binding, ...] = (
 """At the end of every screen's keys."""
 
 
+ScreenName = Literal["rollouts", "rollout", "group", "tokens"]
+
+
 class ViewerApp(App[None]):
-    """The application as its screens know it: the screens that one can open from another."""
+    """The application as its screens know it: it opens one of them from another."""
 
     @abstractmethod
-    def open_run(self, path: Path) -> None:
-        """The rollouts of the run in a directory. Raises `RunError` where they cannot be read."""
-
-    @abstractmethod
-    def open_rollout(self, listing: Listing) -> None: ...
-
-    @abstractmethod
-    def open_group(self, listing: Listing) -> None: ...
-
-    @abstractmethod
-    def open_tokens(self, listing: Listing) -> None: ...
+    def open_screen(self, name: ScreenName, listing: Listing) -> None: ...
 
 
 class ViewerScreen(Screen[None]):
@@ -89,7 +82,7 @@ async def copy_rollout(screen: ViewerScreen, listing: Listing) -> None:
     if listing.number is None:
         return
     try:
-        text = markdown(await asyncio.to_thread(listing.row, listing.number))
+        text = markdown(await asyncio.to_thread(listing.store.row, listing.number))
     except WhetError as error:
         screen.say(str(error), wrong=True)
         return
@@ -156,13 +149,11 @@ class SearchingScreen(ViewerScreen):
         super().__init__()
         self.listing = listing
 
-    # Overridden by the screens.
-
     def show_status(self) -> None:
-        """Update the status lines: the search has progressed."""
+        """Update the status lines, because the search has progressed for example. Overridden by the screens."""
 
     def shown_match(self, number: int) -> None:
-        """Show the match `number`, which `listing.number` is already set to."""
+        """Show the match `number`, which `listing.number` is already set to. Overridden by the screens."""
 
     # Search.
 
@@ -243,16 +234,55 @@ class SearchingScreen(ViewerScreen):
 
     # The other screens.
 
-    def action_group(self) -> None:
+    def action_open(self, screen: ScreenName) -> None:
         if self.listing.number is not None:
-            self.viewer.open_group(self.listing)
+            self.viewer.open_screen(screen, self.listing)
 
-    def action_tokens(self) -> None:
-        if self.listing.number is not None:
-            self.viewer.open_tokens(self.listing)
+    def action_stop_or_back(self) -> None:
+        if not self.stop_search():
+            self.action_back()
 
     def action_copy(self) -> None:
         self.begin(copy_rollout(self, self.listing), group="copy")
 
     def action_export(self) -> None:
         self.begin(export_rollouts(self, self.listing), group="export")
+
+
+class RolloutView(SearchingScreen):
+    """A screen of the rollout that the listing is at; `shown` is the one whose row is shown."""
+
+    shown: int | None = None
+
+    async def show_row(self, row: Mapping[str, Any], problem: str) -> None:
+        """Show this row of the rollout `shown`, or why it cannot be read. Overridden by the screens."""
+
+    def read(self) -> None:
+        """Read the row and show it."""
+        self.begin(self._load(), exclusive=True, group="read")
+
+    async def _load(self) -> None:
+        wanted = self.listing.number
+        if wanted is None:
+            return
+        row, problem = {}, ""
+        try:
+            row = await asyncio.to_thread(self.listing.store.row, wanted)
+        except WhetError as error:
+            problem = str(error)
+        if wanted == self.listing.number:
+            self.shown = wanted
+            await self.show_row(row, problem)
+
+    def on_screen_resume(self) -> None:
+        if self.shown is not None and self.shown != self.listing.number:
+            self.read()
+
+    def shown_match(self, number: int) -> None:
+        self.read()
+
+    def action_step(self, by: int) -> None:
+        number = self.listing.step(by)
+        if number is not None:
+            self.listing.number = number
+            self.read()

@@ -95,10 +95,14 @@ class Choose(ModalScreen[int | None]):
 
     def compose(self) -> ComposeResult:
         about = max((len(word) for _, word in self._answers), default=0)
-        columns = [Column("digit", "", 2, right=True), Column("answer", "", 10, stretch=True)]
+        columns: list[Column[int]] = [
+            Column("", 2, lambda row: str(row + 1) if row < 9 else "", right=True),
+            Column("", 10, lambda row: self._answers[row][0], stretch=True),
+            Column("", min(20, about), lambda row: (self._answers[row][1], "dim"), rank=1, right=True),
+        ]
         with Vertical():
             yield Bar([line((f" {self._title}", "bold"))])
-            yield TableView([*columns, Column("about", "", min(20, about), rank=1, right=True)], self._cells)
+            yield TableView(columns, lambda row: row, self.dismiss)
             yield Keys()
 
     def on_mount(self) -> None:
@@ -106,15 +110,8 @@ class Choose(ModalScreen[int | None]):
         rows.show(len(self._answers), self._current)
         rows.focus()
 
-    def _cells(self, row: int) -> tuple[str, str, tuple[str, str]]:
-        answer, about = self._answers[row]
-        return (str(row + 1) if row < 9 else "", answer, (about, "dim"))
-
     def action_choose(self) -> None:
         self.query_one(TableView).action_choose()
-
-    def on_table_view_chosen(self, event: TableView.Chosen) -> None:
-        self.dismiss(event.row)
 
     def action_pick(self, answer: int) -> None:
         if answer < len(self._answers):

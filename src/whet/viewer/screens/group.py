@@ -17,12 +17,12 @@ from whet.errors import WhetError
 from whet.viewer.listing import Listing
 from whet.viewer.screens.base import LAST_KEYS, SearchingScreen
 from whet.viewer.widgets.conversation import Folding, lay_out, pieces
-from whet.viewer.widgets.lines import StyledLine, line, wrapped
+from whet.viewer.widgets.lines import Part, StyledLine, line, wrapped
 from whet.viewer.widgets.panes import Bar, Document, Keys
-from whet.viewer.widgets.table import (
+from whet.viewer.widgets.rollouts import (
     candidate_style,
     number,
-    part_name,
+    origin_parts,
     reward_bar,
     reward_style,
     signed,
@@ -65,10 +65,10 @@ y x     copy this rollout, export it or the list
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left", "choose(-1)", "before"),
         Binding("right", "choose(1)", "after"),
-        Binding("enter", "open", "open"),
+        Binding("enter", "open('rollout')", "open"),
         Binding("p", "prompt", "prompt"),
         Binding("r", "reasoning", "reasoning"),
-        Binding("t", "tokens", "tokens"),
+        Binding("t", "open('tokens')", "tokens"),
         Binding("y", "copy", "copy"),
         Binding("x", "export", "export"),
         Binding("escape", "back", "back"),
@@ -82,6 +82,7 @@ y x     copy this rollout, export it or the list
         self._first = 0  # of the columns in the window
         self._with_prompt = False
         self._reasoning = False
+        self._following = False
 
     def compose(self) -> ComposeResult:
         yield Bar([line(" reading the group ...")], id="where")
@@ -119,7 +120,7 @@ y x     copy this rollout, export it or the list
         for number_of in shown:
             if number_of not in self._rows:
                 try:
-                    self._rows[number_of] = await asyncio.to_thread(self.listing.row, number_of)
+                    self._rows[number_of] = await asyncio.to_thread(self.listing.store.row, number_of)
                 except WhetError as error:
                     self._rows[number_of] = str(error)
         holder = self.query_one("#sides", Horizontal)
@@ -128,6 +129,8 @@ y x     copy this rollout, export it or the list
             await holder.remove_children()
             sides = [GroupColumn(classes="first" if at == 0 else "") for at in range(len(shown))]
             await holder.mount_all(sides)
+            for side in sides:
+                self._follow(side.query_one(Document))
         for side, number_of in zip(sides, shown, strict=True):
             side.set_class(number_of == self.listing.number, "chosen")
             side.query_one(Bar).show(self._head(number_of))
@@ -152,7 +155,7 @@ y x     copy this rollout, export it or the list
 
     def _head(self, number_of: int) -> list[StyledLine]:
         head, mean = self.listing.head(number_of), self._mean()
-        first: list[str | tuple[object, str]] = [
+        first: list[Part] = [
             ("▌" if number_of == self.listing.number else " ", "bold"),
             (f"{head.place + 1} ", "bold"),
             (
@@ -177,16 +180,10 @@ y x     copy this rollout, export it or the list
             return
         head, mean = self.listing.head(self.numbers[0]), self._mean()
         rewards = [each.reward for each in map(self.listing.head, self.numbers) if each.reward is not None]
-        parts: list[str | tuple[object, str]] = [(" group of task", "bold"), f" {head.example_id}"]
-        if head.environment:
-            parts += ["  ", (head.environment, "name")]
-        if head.part:
-            parts.append(f"  {part_name(head, 'step ')}")
+        parts: list[Part] = [(" group of task", "bold"), f" {head.example_id}", *origin_parts(head)]
         count = self.columns
         shown = f"{self._first + 1}-{self._first + count}" if count > 1 else str(self._first + 1)
         window = f"{shown} of " if count < len(self.numbers) else ""
-        if head.sampling:
-            parts.append(f"  {head.sampling}")
         parts.append(f"  {window}{len(self.numbers)} rollouts")
         if mean is not None:
             parts.append(f", reward {mean:.3f} from {min(rewards):.3f} to {max(rewards):.3f}")
@@ -194,10 +191,19 @@ y x     copy this rollout, export it or the list
 
     # Actions.
 
-    def on_document_scrolled(self, event: Document.Scrolled) -> None:
-        for document in self.query(Document):
-            if document is not event.document:
-                document.follow(event.y)
+    def _follow(self, leading: Document) -> None:
+        """Scroll the other documents when this one is scrolled, as far as they go."""
+
+        def follow(y: float) -> None:
+            if self._following:
+                return
+            self._following = True
+            for document in self.query(Document):
+                if document is not leading:
+                    document.scroll_to(y=round(y), animate=False)
+            self._following = False
+
+        self.watch(leading, "scroll_y", follow, init=False)
 
     def on_click(self) -> None:
         focused = self.focused
@@ -212,9 +218,6 @@ y x     copy this rollout, export it or the list
 
     def action_choose(self, by: int) -> None:
         self._choose(self.chosen + by)
-
-    def action_open(self) -> None:
-        self.viewer.open_rollout(self.listing)
 
     def action_prompt(self) -> None:
         self._with_prompt = not self._with_prompt

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -11,27 +10,18 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.events import Resize
 
-from whet.errors import WhetError
 from whet.viewer.listing import Listing
-from whet.viewer.screens.base import LAST_KEYS, SearchingScreen
+from whet.viewer.screens.base import LAST_KEYS, RolloutView
 from whet.viewer.widgets.conversation import ConversationLayout, Folding, MessagePiece, detail_lines, lay_out, pieces
 from whet.viewer.widgets.lines import StyledLine, line, wrapped
 from whet.viewer.widgets.panes import Bar, Document, Keys
-from whet.viewer.widgets.table import (
-    candidate_style,
-    number,
-    part_name,
-    reward_bar,
-    reward_style,
-    signed,
-    signed_style,
-)
+from whet.viewer.widgets.rollouts import candidate_parts, origin_parts, reward_parts
 
 ASIDE = 100
 """Width of a window from which the details are at the side of the conversation; in a narrower one they are above it."""
 
 
-class RolloutScreen(SearchingScreen):
+class RolloutScreen(RolloutView):
     """The rollout that the listing is at."""
 
     NAME: ClassVar[str] = "A rollout"
@@ -62,8 +52,8 @@ y x     copy this rollout, export it or the list
         Binding("slash", "search", "search"),
         Binding("n", "match(1)", "next"),
         Binding("N", "match(-1)", "previous"),
-        Binding("g", "group", "group"),
-        Binding("t", "tokens", "tokens"),
+        Binding("g", "open('group')", "group"),
+        Binding("t", "open('tokens')", "tokens"),
         Binding("y", "copy", "copy"),
         Binding("x", "export", "export"),
         Binding("escape", "stop_or_back", "back"),
@@ -82,19 +72,18 @@ y x     copy this rollout, export it or the list
         self._current = ""
         self._details: bool | None = None  # None: by the window's width, until the user chooses
         self._problem = ""
-        self._shown: int | None = None
         self._go_to_match = 0  # the direction in which the first match of a rollout is to be shown
 
     def compose(self) -> ComposeResult:
         yield Bar(id="where")
         with Horizontal():
-            yield Document(self._conversation, id="conversation")
+            yield Document(self._conversation, self._toggle, id="conversation")
             yield Document(self._detail_lines, id="details")
         yield Keys()
 
     def on_mount(self) -> None:
         self.conversation.focus()
-        self._read()
+        self.read()
 
     @property
     def conversation(self) -> Document:
@@ -103,30 +92,11 @@ y x     copy this rollout, export it or the list
     def on_resize(self, event: Resize) -> None:
         self._place_details()
 
-    def on_screen_resume(self) -> None:
-        if self._shown is not None and self._shown != self.listing.number:
-            self._read()
-
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         return self.listing.search is not None if action == "match" else True
 
-    # Reading.
-
-    def _read(self) -> None:
-        self.begin(self._load(), exclusive=True, group="read")
-
-    async def _load(self) -> None:
-        wanted = self.listing.number
-        if wanted is None:
-            return
-        self._problem, row = "", {}
-        try:
-            row = await asyncio.to_thread(self.listing.row, wanted)
-        except WhetError as error:
-            self._problem = str(error)
-        if wanted != self.listing.number:
-            return
-        self.row, self._shown = row, wanted
+    async def show_row(self, row: Mapping[str, Any], problem: str) -> None:
+        self.row, self._problem = row, problem
         self._pieces = pieces(row)
         self._current = self._pieces[0].key if self._pieces else ""
         self._folding.opened.clear()
@@ -146,31 +116,17 @@ y x     copy this rollout, export it or the list
             return
         head = self.listing.head(self.listing.number)
         place = f"rollout {self.listing.position() + 1:,} of {len(self.listing.heads):,}"
-        parts: list[str | tuple[object, str]] = [(f" {place}", "bold")]
-        if head.environment:
-            parts += ["  ", (head.environment, "name")]
-        if head.candidate is not None:
-            called = self.listing.candidate(head.candidate)
-            parts += ["  candidate ", (called, candidate_style(called))]
-        parts.append(f"  task {head.example_id}" if head.example_id is not None else "")
-        if head.part:
-            parts.append(f"  {part_name(head, 'step ')}")
-        if head.sampling:
-            parts.append(f"  {head.sampling}")
-        reward = f"{number(head.reward) or 'none'} {reward_bar(head.reward)}".rstrip()
-        second: list[str | tuple[object, str]] = [
-            " reward ",
-            (reward, reward_style(head.reward, self.listing.passed)),
-        ]
-        if head.advantage is not None:
-            second += ["  advantage ", (signed(head.advantage), signed_style(head.advantage))]
+        candidate = candidate_parts(self.listing.candidate(head.candidate))
+        task = [] if head.example_id is None else [f"  task {head.example_id}"]
+        first = [(f" {place}", "bold"), *origin_parts(head, *candidate, *task)]
+        second = reward_parts(head, self.listing.passed)
         if head.error:
             second += ["  ", (head.error, "bad")]
         if head.stop_condition:
             second += [f"  {head.stop_condition}"]
         if head.truncated:
             second += ["  ", ("truncated", "middling")]
-        self.query_one("#where", Bar).show([line(*parts), line(*second), *self.search_status()])
+        self.query_one("#where", Bar).show([line(*first), line(*second), *self.search_status()])
 
     def _query(self) -> str:
         return self.listing.search.text if self.listing.search is not None else ""
@@ -179,7 +135,7 @@ y x     copy this rollout, export it or the list
         before = []
         if self._problem:
             return list(wrapped(self._problem, width, "bad"))
-        if not self._aside and self._details and self._shown is not None:
+        if not self._aside and self._details and self.shown is not None:
             before = [*self._detail_lines(width), line("")]
         if left_out := self.row.get("left_out_bytes"):
             note = (
@@ -192,9 +148,9 @@ y x     copy this rollout, export it or the list
         return self.layout_now.lines
 
     def _detail_lines(self, width: int) -> list[StyledLine]:
-        if self._shown is None or self._problem:
+        if self.shown is None or self._problem:
             return []
-        return detail_lines(self.row, self.listing.head(self._shown), self.listing.passed, width)
+        return detail_lines(self.row, self.listing.head(self.shown), self.listing.passed, width)
 
     @property
     def _aside(self) -> bool:
@@ -208,12 +164,6 @@ y x     copy this rollout, export it or the list
 
     # Actions.
 
-    def action_step(self, by: int) -> None:
-        number = self.listing.step(by)
-        if number is not None:
-            self.listing.number = number
-            self._read()
-
     def action_piece(self, by: int) -> None:
         keys = [piece.key for piece in self._pieces]
         if keys:
@@ -225,11 +175,8 @@ y x     copy this rollout, export it or the list
     def action_fold(self) -> None:
         self._toggle(self._current)
 
-    def on_document_acted(self, event: Document.Acted) -> None:
-        self._current = event.action
-        self._toggle(event.action)
-
     def _toggle(self, key: str) -> None:
+        self._current = key
         piece = next((piece for piece in self._pieces if piece.key == key), None)
         if piece is not None:
             self._folding.toggle(piece, cut=key in self.layout_now.long)
@@ -260,10 +207,6 @@ y x     copy this rollout, export it or the list
         if not self._aside and self._details:
             self.conversation.action_top()
 
-    def action_stop_or_back(self) -> None:
-        if not self.stop_search():
-            self.action_back()
-
     # Matches.
 
     def action_match(self, by: int) -> None:
@@ -284,6 +227,3 @@ y x     copy this rollout, export it or the list
             return False
         self.conversation.read(ahead[0] if by > 0 else ahead[-1])
         return True
-
-    def shown_match(self, number: int) -> None:
-        self._read()

@@ -15,7 +15,8 @@ from whet.viewer.screens.base import LAST_KEYS, SearchingScreen
 from whet.viewer.screens.dialogs import Choose
 from whet.viewer.widgets.lines import StyledLine, line
 from whet.viewer.widgets.panes import Bar, Keys
-from whet.viewer.widgets.table import SORTS, Cell, Column, TableView, rollout_cells, rollout_columns
+from whet.viewer.widgets.rollouts import RolloutRow, rollout_columns
+from whet.viewer.widgets.table import TableView
 
 TICK = 0.2  # seconds between two looks at how far the index is
 REST = 10  # times as long as a list took, before the next one is loaded for a file that grows
@@ -26,6 +27,7 @@ QUESTIONS: dict[Choosable, str] = {
     "candidate": "Only rollouts of candidate",
     "part": "Only rollouts of",
 }
+SORT_NAMES = {"example": "task", "stop_condition": "stop", "output_tokens": "tokens", "duration": "time"}
 ARROWS = {False: "↑", True: "↓"}
 
 
@@ -56,7 +58,7 @@ R E S V A T D P   sort by reward, error, stop condition, environment, advantage,
 y x     copy this rollout, export it or the list
 """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "open", "open"),
+        Binding("enter", "open('rollout')", "open"),
         Binding("slash", "search", "search"),
         Binding("n", "match(1)", "next"),
         Binding("N", "match(-1)", "previous"),
@@ -77,8 +79,8 @@ y x     copy this rollout, export it or the list
         Binding("T", "sort('output_tokens')", "tokens"),
         Binding("D", "sort('duration')", "duration"),
         Binding("P", "sort('example')", "task"),
-        Binding("g", "group", "group"),
-        Binding("t", "tokens", "tokens"),
+        Binding("g", "open('group')", "group"),
+        Binding("t", "open('tokens')", "tokens"),
         Binding("y", "copy", "copy"),
         Binding("x", "export", "export"),
         Binding("escape", "stop_or_back", "back"),
@@ -87,18 +89,16 @@ y x     copy this rollout, export it or the list
 
     def __init__(self, listing: Listing) -> None:
         super().__init__(listing)
-        self._columns = self._wanted_columns()
+        self._shown_variety = listing.variety
         self._loading = False
         self._again = False
         self._grown = False
         self._rested = 0.0  # when the next list may be loaded because the file has grown
 
-    def _wanted_columns(self) -> list[Column]:
-        return rollout_columns(self.listing.store.source.kind, self.listing.variety)
-
     def compose(self) -> ComposeResult:
         yield Bar(self._status())
-        yield TableView(self._columns, self._cells)
+        columns = rollout_columns(self.listing.store.source.kind, self.listing.variety)
+        yield TableView(columns, self._row_at, self._choose, move=self._move, sort=self.action_sort)
         yield Keys()
 
     def on_mount(self) -> None:
@@ -182,24 +182,20 @@ y x     copy this rollout, export it or the list
 
     def _show(self) -> None:
         rows = self.query_one(TableView)
-        columns = self._wanted_columns()
-        if columns != self._columns:
-            self._columns = columns
-            rows.set_columns(columns)
+        if self._shown_variety != self.listing.variety:
+            self._shown_variety = self.listing.variety
+            rows.set_columns(rollout_columns(self.listing.store.source.kind, self.listing.variety))
             self.refresh_bindings()
         rows.empty = "No rollout fits the filter; c shows all again." if self.listing.narrowed else "No rollout yet."
         sort = self.listing.sort
-        title = next((key for key, column in SORTS.items() if column == sort.column and key != "number"), "")
-        rows.marked = f"{title}{ARROWS[sort.descending]}" if sort.column != "file" else ""
+        rows.sorted = (sort.column, ARROWS[sort.descending]) if sort.column != "file" else None
         rows.show(len(self.listing.heads), self.listing.position())
         self.show_status()
 
-    def _cells(self, row: int) -> list[Cell]:
-        head = self.listing.heads[row]
-        search = self.listing.search
+    def _row_at(self, row: int) -> RolloutRow:
+        head, search = self.listing.heads[row], self.listing.search
         found = search is not None and head.number in search.found
-        candidate = self.listing.candidate(head.candidate)
-        return rollout_cells(head, self._columns, passed=self.listing.passed, found=found, candidate=candidate)
+        return RolloutRow(head, self.listing.passed, found, self.listing.candidate(head.candidate))
 
     # Status lines.
 
@@ -239,27 +235,19 @@ y x     copy this rollout, export it or the list
             parts += [(f" {key}", "bold"), f" {text} "]
         sort = self.listing.sort
         if sort.column != "file":
-            title = next(key for key, column in SORTS.items() if column == sort.column)
+            title = SORT_NAMES.get(sort.column, sort.column)
             parts += [(" sorted", "bold"), f" by {title} {ARROWS[sort.descending]} "]
         lines = [line(*parts)] if parts else []
         return [*lines, *self.search_status()]
 
     # Actions.
 
-    def on_table_view_moved(self, event: TableView.Moved) -> None:
-        if event.row < len(self.listing.heads):
-            self.listing.number = self.listing.heads.numbers[event.row]
+    def _move(self, row: int) -> None:
+        self.listing.number = self.listing.heads.numbers[row]
 
-    def on_table_view_chosen(self, event: TableView.Chosen) -> None:
-        self.listing.number = self.listing.heads.numbers[event.row]
-        self.viewer.open_rollout(self.listing)
-
-    def on_table_view_head_clicked(self, event: TableView.HeadClicked) -> None:
-        if event.key in SORTS:
-            self.action_sort(SORTS[event.key])
-
-    def action_open(self) -> None:
-        self.query_one(TableView).action_choose()
+    def _choose(self, row: int) -> None:
+        self._move(row)
+        self.action_open("rollout")
 
     def action_sort(self, column: SortColumn) -> None:
         self.listing.sort_by(column)
@@ -303,7 +291,3 @@ y x     copy this rollout, export it or the list
 
     def shown_match(self, number: int) -> None:
         self.query_one(TableView).go(self.listing.position())
-
-    def action_stop_or_back(self) -> None:
-        if not self.stop_search():
-            self.action_back()

@@ -11,26 +11,34 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
 from whet.errors import WhetError
+from whet.viewer.listing import Listing
 from whet.viewer.screens.base import LAST_KEYS, ViewerScreen
 from whet.viewer.screens.dialogs import Ask
 from whet.viewer.sources import RunSource, find_sources
+from whet.viewer.store import open_store
 from whet.viewer.widgets.lines import line
 from whet.viewer.widgets.panes import Bar, Keys
-from whet.viewer.widgets.table import Cell, Column, TableView, number
+from whet.viewer.widgets.rollouts import number
+from whet.viewer.widgets.table import Cell, Column, TableView
 
 AGAIN = 3.0  # seconds between two looks at the folders
 
-COLUMNS = (
-    Column("name", "name", 16, stretch=True, both_ends=True),
-    Column("kind", "kind", 10, rank=3),
-    Column("environment", "environment", 14, stretch=True, rank=1),
-    Column("model", "model", 16, rank=2),
-    Column("reward", "reward", 7, rank=1, right=True),
-    Column("rollouts", "rollouts", 9, rank=5, right=True),
-    Column("state", "state", 11, rank=2),
-    Column("date", "last written", 16, rank=4),
-    Column("path", "directory", 30, rank=6),
+STATES = {"finished": "good", "failed": "bad", "interrupted": "bad"}
+COLUMNS: tuple[Column[RunSource], ...] = (
+    Column("name", 16, lambda run: (run.path.absolute().name, "name"), stretch=True, both_ends=True),
+    Column("kind", 10, lambda run: run.kind, rank=3),
+    Column("environment", 14, lambda run: run.environment or "unknown", stretch=True, rank=1),
+    Column("model", 16, lambda run: run.model, rank=2),
+    Column("reward", 7, lambda run: number(run.reward), rank=1, right=True),
+    Column("rollouts", 9, lambda run: "" if run.count is None else f"{run.count:,}", rank=5, right=True),
+    Column("state", 11, lambda run: (run.note, "bad") if run.note else _state(run), rank=2),
+    Column("last written", 16, lambda run: (run.date[:16].replace("T", " "), "dim"), rank=4),
+    Column("directory", 30, lambda run: (str(run.path), "dim"), rank=6),
 )
+
+
+def _state(run: RunSource) -> Cell:
+    return run.state, STATES.get(run.state, "middling")
 
 
 class RunsScreen(ViewerScreen):
@@ -59,7 +67,7 @@ Enter   the rollouts of a run
 
     def compose(self) -> ComposeResult:
         yield Bar([line((" Runs", "bold"), ("  looking ...", "dim"))])
-        yield TableView(COLUMNS, self._cells)
+        yield TableView(COLUMNS, lambda row: self.shown[row], self._open)
         yield Keys()
 
     def on_mount(self) -> None:
@@ -91,27 +99,12 @@ Enter   the rollouts of a run
         self.query_one(Bar).show([line((" Runs", "bold"), f"  {len(self.shown)} below {below}{narrowed}")])
         rows.show(len(self.shown), at)
 
-    def _cells(self, row: int) -> list[Cell]:
-        run = self.shown[row]
-        states = {"finished": "good", "failed": "bad", "interrupted": "bad"}
-        return [
-            (run.path.absolute().name, "name"),
-            run.kind,
-            run.environment or "unknown",
-            run.model,
-            number(run.reward),
-            "" if run.count is None else f"{run.count:,}",
-            (run.note, "bad") if run.note else (run.state, states.get(run.state, "middling")),
-            (run.date[:16].replace("T", " "), "dim"),
-            (str(run.path), "dim"),
-        ]
-
     def action_open(self) -> None:
         self.query_one(TableView).action_choose()
 
-    def on_table_view_chosen(self, event: TableView.Chosen) -> None:
+    def _open(self, row: int) -> None:
         try:
-            self.viewer.open_run(self.shown[event.row].path)
+            self.viewer.open_screen("rollouts", Listing(open_store(self.shown[row].path)))
         except WhetError as error:
             self.say(str(error), wrong=True)
 

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from rich.segment import Segment
 from rich.style import Style
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.events import Click, Leave, MouseMove, Resize
-from textual.geometry import Size
+from textual.geometry import Region, Size
 from textual.message import Message
 from textual.strip import Strip
 
 from whet.errors import WhetError
 from whet.viewer.listing import Listing
-from whet.viewer.screens.base import LAST_KEYS, SearchingScreen
+from whet.viewer.screens.base import LAST_KEYS, RolloutView
 from whet.viewer.widgets.lines import STYLES, StyledLine, fitted, line, plain
 from whet.viewer.widgets.panes import Bar, Keys, LineView
-from whet.viewer.widgets.table import number, reward_style, signed, signed_style
+from whet.viewer.widgets.rollouts import reward_parts
 from whet.viewer.widgets.tokens import (
     LIKELY,
     Colouring,
@@ -97,13 +98,11 @@ class TokenText(LineView):
     def _reveal(self) -> None:
         if not self.tokens or not self.lines:
             return
-        row, top = self._line_of[self.cursor], self.scroll_offset.y
+        row = self._line_of[self.cursor]
         if row <= 1:
             self.scroll_to(y=0, animate=False)  # with the heading
-        elif row < top:
-            self.scroll_to(y=row, animate=False)
-        elif row >= top + self.size.height:
-            self.scroll_to(y=row - self.size.height + 1, animate=False)
+        else:
+            self.scroll_to_region(Region(0, row, 1, 1), animate=False)
 
     def go(self, index: int) -> None:
         """Move the cursor to a token."""
@@ -206,7 +205,7 @@ LEGENDS = {
 }
 
 
-class TokensScreen(SearchingScreen):
+class TokensScreen(RolloutView):
     """The tokens of the rollout that the listing is at."""
 
     NAME: ClassVar[str] = "Tokens"
@@ -227,7 +226,7 @@ Rollouts of training have tokens. Those of an evaluation do not: their model is 
         Binding("n", "unlikely(1)", "next unlikely"),
         Binding("N", "unlikely(-1)", "previous"),
         Binding("c", "colour", "colour by"),
-        Binding("g", "group", "group"),
+        Binding("g", "open('group')", "group"),
         Binding("y", "copy", "copy"),
         Binding("x", "export", "export"),
         Binding("escape", "back", "back"),
@@ -252,28 +251,20 @@ Rollouts of training have tokens. Those of an evaluation do not: their model is 
 
     def on_mount(self) -> None:
         self.query_one(TokenText).focus()
-        self._read()
+        self.read()
 
-    def _read(self) -> None:
-        self.begin(self._load(), exclusive=True, group="read")
-
-    async def _load(self) -> None:
-        wanted = self.listing.number
-        if wanted is None:
-            return
-        self._note = ""
+    async def show_row(self, row: Mapping[str, Any], problem: str) -> None:
         view = TokenView([], None)
+        self._note = problem
+        if row.get("turns") and not self._loaded:
+            self._loaded = True
+            await self._load_decode()
         try:
-            row = await asyncio.to_thread(self.listing.row, wanted)
-            if row.get("turns") and not self._loaded:
-                self._loaded = True
-                await self._load_decode()
-            view = await asyncio.to_thread(token_view, row, self._decode)
+            view = view if problem else await asyncio.to_thread(token_view, row, self._decode)
         except WhetError as error:
             self._note = str(error)
-        if wanted == self.listing.number:
-            self.query_one(TokenText).show(view)
-            self.show_status()
+        self.query_one(TokenText).show(view)
+        self.show_status()
 
     async def _load_decode(self) -> None:
         try:
@@ -287,10 +278,7 @@ Rollouts of training have tokens. Those of an evaluation do not: their model is 
         text = self.query_one(TokenText)
         head = self.listing.head(self.listing.number)
         title = f" tokens of rollout {self.listing.position() + 1:,} of {len(self.listing.heads):,}"
-        parts: list[str | tuple[object, str]] = [(title, "bold"), "  reward "]
-        parts.append((number(head.reward) or "none", reward_style(head.reward, self.listing.passed)))
-        if head.advantage is not None:
-            parts += ["  advantage ", (signed(head.advantage), signed_style(head.advantage))]
+        parts = [(title, "bold"), " ", *reward_parts(head, self.listing.passed, bar=False)]
         note = self._note or text.view.note or ""
         lines = [line(*parts), line((f" {note}", "middling")) if note else self._legend()]
         if self._without_text:
@@ -315,12 +303,6 @@ Rollouts of training have tokens. Those of an evaluation do not: their model is 
 
     # Actions.
 
-    def action_step(self, by: int) -> None:
-        number_of = self.listing.step(by)
-        if number_of is not None:
-            self.listing.number = number_of
-            self._read()
-
     def action_unlikely(self, by: int) -> None:
         self.query_one(TokenText).next_unlikely(by)
 
@@ -330,7 +312,3 @@ Rollouts of training have tokens. Those of an evaluation do not: their model is 
         at = ways.index(text.colouring) + 1 if text.colouring in ways else 0
         text.colour_by(ways[at % len(ways)])
         self.show_status()
-
-    def on_screen_resume(self) -> None:
-        if self._loaded:
-            self._read()

@@ -15,7 +15,7 @@ from whet.messages import readable_text
 from whet.viewer.entries import RowToolCall, tool_calls
 from whet.viewer.heads import Head
 from whet.viewer.widgets.lines import StyledLine, line, wrapped
-from whet.viewer.widgets.table import number, part_name, reward_bar, reward_style, seconds, signed, signed_style
+from whet.viewer.widgets.rollouts import number, part_name, reward_bar, reward_style, seconds, signed, signed_style
 
 CUT = 24
 """Lines that a piece may have before it is cut,"""

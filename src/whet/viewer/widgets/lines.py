@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from rich.cells import cell_len, chop_cells, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
+from textual.strip import Strip
 
 from whet.system.terminal import safe_lines, safe_text
 
@@ -60,11 +61,14 @@ class StyledLine:
     def text(self) -> str:
         return "".join(text for text, _ in self.spans)
 
-    def segments(self, *, here: bool = False) -> list[Segment]:
-        """The line for rich; `here`: this line's match is the current one."""
-        return [
-            Segment(text, STYLES["match-here" if here and style == "match" else style]) for text, style in self.spans
-        ]
+    def strip(self, width: int, base: Style, *, here: bool = False) -> Strip:
+        """The line painted on the style `base`; `here`: this line's match is the current one."""
+        spans = ((text, "match-here" if here and style == "match" else style) for text, style in self.spans)
+        return Strip([Segment(text, base + STYLES[style]) for text, style in spans]).adjust_cell_length(width, base)
+
+
+Part = str | tuple[object, str]
+"""A text, or a text and the name of its style."""
 
 
 def plain(text: object, limit: int = 400) -> str:
@@ -72,8 +76,8 @@ def plain(text: object, limit: int = 400) -> str:
     return _SELECTORS.sub("", safe_text(text, limit))
 
 
-def line(*parts: str | tuple[object, str], action: str = "", limit: int = 400) -> StyledLine:
-    """A line of these pieces: a text, or a text and the name of its style."""
+def line(*parts: Part, action: str = "", limit: int = 400) -> StyledLine:
+    """A line of these pieces."""
     pairs = [(part, "") if isinstance(part, str) else part for part in parts]
     return StyledLine(tuple((plain(text, limit), style) for text, style in pairs), action)
 

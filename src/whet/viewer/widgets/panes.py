@@ -9,7 +9,6 @@ from rich.segment import Segment
 from textual.binding import Binding, BindingType
 from textual.events import Click, Resize
 from textual.geometry import Size
-from textual.message import Message
 from textual.screen import Screen
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
@@ -38,10 +37,8 @@ class Bar(Widget, can_focus=False):
         return len(self.lines)
 
     def render_line(self, y: int) -> Strip:
-        style = self.rich_style
-        spans = self.lines[y].segments() if y < len(self.lines) else []
-        painted = [Segment(text, style + own if own else style) for text, own, _ in spans]
-        return Strip(painted).adjust_cell_length(self.size.width, style)
+        line = self.lines[y] if y < len(self.lines) else StyledLine()
+        return line.strip(self.size.width, self.rich_style)
 
 
 Make = Callable[[int], Sequence[StyledLine]]
@@ -78,30 +75,16 @@ class LineView(ScrollView, can_focus=True, inherit_bindings=False):
 
 
 class Document(LineView):
-    """A long text. A line with an action does it when it is clicked (`Acted`)."""
+    """A long text."""
 
-    class Acted(Message):
-        """A line with an action was chosen."""
-
-        def __init__(self, document: Document, action: str) -> None:
-            super().__init__()
-            self.document = document
-            self.action = action
-
-    class Scrolled(Message):
-        """The document was scrolled."""
-
-        def __init__(self, document: Document, y: int) -> None:
-            super().__init__()
-            self.document = document
-            self.y = y
-
-    def __init__(self, make: Make, *, id: str | None = None) -> None:
+    def __init__(
+        self, make: Make, act: Callable[[str], object] = lambda action: None, *, id: str | None = None
+    ) -> None:
+        """`act` is called with the action of a line that was clicked."""
         super().__init__(id=id)
         self.lines: Sequence[StyledLine] = ()
         self.reading = -1  # the line of the current match
-        self._make = make
-        self._following = False
+        self._make, self._act = make, act
 
     def show(self, make: Make | None = None, *, top: bool = False) -> None:
         """Make the lines again, from another text if one is given; `top` scrolls to its beginning."""
@@ -117,17 +100,6 @@ class Document(LineView):
 
     def on_resize(self, event: Resize) -> None:
         self.show()
-
-    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        super().watch_scroll_y(old_value, new_value)
-        if not self._following:
-            self.post_message(self.Scrolled(self, round(new_value)))
-
-    def follow(self, y: int) -> None:
-        """Scroll to the position of another document, as far as possible, without reporting it."""
-        self._following = True
-        self.scroll_to(y=y, animate=False)
-        self._following = False
 
     def action_by(self, lines: int) -> None:
         self.scroll_to(y=self.scroll_offset.y + lines, animate=False)
@@ -152,14 +124,12 @@ class Document(LineView):
     def on_click(self, event: Click) -> None:
         row = self.scroll_offset.y + event.y
         if row < len(self.lines) and self.lines[row].action:
-            self.post_message(self.Acted(self, self.lines[row].action))
+            self._act(self.lines[row].action)
 
     def render_line(self, y: int) -> Strip:
         row = self.scroll_offset.y + y
-        style = self.rich_style
-        segments = self.lines[row].segments(here=row == self.reading) if row < len(self.lines) else []
-        painted = [Segment(text, style + own if own else style) for text, own, _ in segments]
-        return Strip(painted).adjust_cell_length(self.size.width, style)
+        line = self.lines[row] if row < len(self.lines) else StyledLine()
+        return line.strip(self.size.width, self.rich_style, here=row == self.reading)
 
 
 DISPLAY = {
