@@ -15,10 +15,10 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from whet.evals.analysis.summary import EvalSummary
-from whet.evals.live.progress import SessionFacts, SessionProgress
+from whet.evals.live.progress import SessionProgress
 from whet.evals.live.views import live_view
 from whet.evals.observer import EvalObserver, PlannedEval
 from whet.evals.planning.plan import plan_evals
@@ -33,6 +33,7 @@ from whet.viewer.store import open_store
 ROOT = Path(__file__).parents[1]
 TARGET = ROOT / "docs" / "pictures"
 WIDTH, HEIGHT = 104, 30
+KEYS = "←/→ evaluation   s sample   q stop"
 ABLATION = ROOT / "configs" / "eval" / "ablation.toml"
 FAR_FONT = re.compile(r',\s*url\("https://[^"]*"\) format\("[^"]*"\)')
 """rich's pictures also name a font on the web; a page should not fetch it."""
@@ -43,7 +44,7 @@ class OnTheWay(EvalObserver):
 
     def __init__(self) -> None:
         self.progress: SessionProgress | None = None
-        self.facts: SessionFacts | None = None
+        self.picture: RenderableType | None = None
 
     def start(self, evaluations: Sequence[PlannedEval]) -> None:
         self.progress = SessionProgress(evaluations, time.monotonic)
@@ -51,9 +52,8 @@ class OnTheWay(EvalObserver):
     def rollout(self, evaluation: int, row: RolloutOutput) -> None:
         assert self.progress is not None
         self.progress.rollout(evaluation, row)
-        facts = self.progress.facts(evaluation)
-        if self.facts is None and facts.done * 3 >= facts.total:
-            self.facts = facts
+        if self.picture is None and self.progress.done * 3 >= self.progress.total:
+            self.picture = live_view(self.progress, evaluation, "latest", WIDTH, HEIGHT, KEYS)
 
     def finish(self, evaluation: int, summary: EvalSummary) -> None:
         assert self.progress is not None
@@ -66,9 +66,9 @@ def main() -> None:
         two = OnTheWay()
         asked = {"num_examples": 100, "rollouts_per_example": 4, "max_concurrent": 16, "save": False}
         run_evals(plan_evals(["arithmetic", "reverse-text"], asked), two)
-        assert two.facts is not None
+        assert two.picture is not None
         console = recorder()
-        console.print(live_view(two.facts, "latest", WIDTH, HEIGHT, "←/→ evaluation   s sample   q stop"))
+        console.print(two.picture)
         save(console.export_svg(title="whet eval run arithmetic reverse-text -n 100 -r 4"), "eval-live")
 
         one = run_evals(plan_evals(["arithmetic"], {"num_examples": 64, "rollouts_per_example": 4}), OnTheWay())

@@ -13,8 +13,10 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from rich.console import RenderableType
+
 from pictures import HEIGHT, ROOT, WIDTH, recorder, save, top_of_report, working_folder
-from whet.gepa.live.progress import SearchFacts, SearchProgress
+from whet.gepa.live.progress import SearchProgress
 from whet.gepa.live.view import KEYS
 from whet.gepa.live.views import live_view
 from whet.gepa.options import load_config
@@ -37,14 +39,13 @@ RACED = 8
 class OnTheWay(SearchProgress):
     """An observer that keeps what the live view shows while a proposal is raced."""
 
-    shown: SearchFacts | None = None
+    shown: RenderableType | None = None
 
     def finished(self, scored: Scored, spent: int, cost: float | None, replayed: bool = False) -> None:
         super().finished(scored, spent, cost, replayed)
-        facts = self.facts()
-        raced = facts.proposal is not None and facts.proposal.tally.calls >= RACED
-        if raced and facts.count("accepted") and facts.rate is not None:
-            self.shown = facts
+        raced = self.proposal is not None and self.proposal.tally.calls >= RACED
+        if raced and self.count("accepted") and self.rate is not None:
+            self.shown = live_view(self, WIDTH, HEIGHT, footer=KEYS)
 
 
 def main() -> None:

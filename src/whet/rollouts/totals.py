@@ -7,11 +7,12 @@ Sums are exact, so the averages of the same rows are the same in whatever order 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from whet.clients.usage import JUDGE_USAGE
 from whet.types import RolloutOutput, TokenUsage
 
 
@@ -63,6 +64,14 @@ class Mean:
     def value(self) -> float | None:
         return self._sum.value / self.count if self.count else None
 
+    @property
+    def total(self) -> float:
+        return self._sum.value
+
+
+KINDS_OF_ERROR = 100
+"""Kinds that are counted separately; a hostile environment could make up a new one for every rollout."""
+
 
 class Totals:
     def __init__(self, rollouts_per_example: int, pass_threshold: float) -> None:
@@ -71,6 +80,9 @@ class Totals:
         self.usage: dict[str, Mean] = defaultdict(Mean)
         self.num_rollouts = 0
         self.num_errors = 0
+        self.num_truncated = 0  # of those that did not fail
+        self.judges: dict[str, Mean] = defaultdict(Mean)
+        self._kinds: Counter[str] = Counter()
         self.passes = PassAtK(rollouts_per_example, pass_threshold)
 
     def add(self, outputs: Iterable[RolloutOutput]) -> None:
@@ -78,13 +90,33 @@ class Totals:
             self.num_rollouts += 1
             for name, tokens in (output.get("token_usage") or {}).items():
                 self.usage[name].add(tokens)
-            if output.get("error") is not None:
+            for name, used in (output.get(JUDGE_USAGE) or {}).items():
+                self.judges[name].add(used)
+            if (error := output.get("error")) is not None:
                 self.num_errors += 1
+                kind = str(error.get("error"))
+                self._kinds[kind if kind in self._kinds or len(self._kinds) < KINDS_OF_ERROR else "others"] += 1
                 continue
+            self.num_truncated += bool(output.get("is_truncated"))
             self.reward.add(output["reward"])
             for name, value in output["metrics"].items():
                 self.metrics[name].add(value)
             self.passes.add(output["example_id"], output["reward"])
+
+    @property
+    def error_kinds(self) -> dict[str, int]:
+        """By class of error, most frequent first."""
+        return dict(sorted(self._kinds.items(), key=lambda item: (-item[1], item[0])))
+
+    @property
+    def cost(self) -> float | None:
+        """Dollars for all rollouts, where the endpoint's price is known."""
+        return self.usage["cost"].total if "cost" in self.usage else None
+
+    @property
+    def judge_usage(self) -> dict[str, float]:
+        """Of all judges together; empty without any."""
+        return {name: used.total for name, used in self.judges.items()}
 
     def averages(self) -> dict[str, Any]:
         """The fields of `metadata.json` that are computed from rows."""
@@ -127,9 +159,10 @@ class PassAtK:
         count[0] += 1
         count[1] += reward >= self.threshold
         if count[0] == self.attempts:
-            self.add_example(count[1])
+            del self.counts[example_id]
+            self._add_example(count[1])
 
-    def add_example(self, passed: int) -> None:
+    def _add_example(self, passed: int) -> None:
         """A task whose attempts are all there, of which so many passed."""
         for k in self.at_k:
             ways = math.comb(self.attempts, k)

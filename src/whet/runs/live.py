@@ -11,7 +11,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING
 
 from whet.display.live import live_console, plain_console
 from whet.system.terminal import safe_text
@@ -28,7 +28,6 @@ LOCK_SECONDS = 1.0
 
 The handler of a second Ctrl-C closes the view while the code below it may hold the lock.
 """
-Facts = TypeVar("Facts")
 NEXT, PREVIOUS = {"right", "down", "n", "\t"}, {"left", "up", "p"}
 
 
@@ -66,7 +65,7 @@ class Output:
         return cls(console, live=True, keyboard=find_keyboard() if keys else None)
 
 
-class RunView(RunObserver, Generic[Facts]):
+class RunView(RunObserver):
     """An observer that shows a run. Always close it: that restores the terminal."""
 
     stop_question = ""
@@ -74,10 +73,9 @@ class RunView(RunObserver, Generic[Facts]):
 
     def __init__(self, output: Output) -> None:
         self.console, self.clock = output.console, output.clock
-        self.lock = threading.RLock()  # of everything that `facts` reads
+        self.lock = threading.RLock()  # of everything that `draw` reads
         self.closed = False
         self._painter = None
-        self._drawn: Facts | None = None
         self._tenths: dict[int, int] = {}
         self._printed = output.clock()  # when the last line was
         if output.live:
@@ -96,12 +94,8 @@ class RunView(RunObserver, Generic[Facts]):
         return ""
 
     @abstractmethod
-    def facts(self) -> Facts:
-        """What a picture shows, copied while `lock` is held: it is drawn while more events come in."""
-
-    @abstractmethod
-    def draw(self, facts: Facts, width: int, height: int, footer: str) -> RenderableType:
-        """At most `height` lines; `footer` is the last one, left out where it is empty."""
+    def draw(self, width: int, height: int, footer: str) -> RenderableType:
+        """At most `height` lines of what was collected; `footer` is the last one, left out where it is empty."""
 
     def move(self, by: int) -> None:
         """The next (1) or the previous (-1) of several was requested by a key."""
@@ -163,14 +157,12 @@ class RunView(RunObserver, Generic[Facts]):
 
     def picture(self, width: int, height: int, keys: bool, asked_to_stop: bool) -> RenderableType:
         """For the painter."""
-        if self.lock.acquire(timeout=LOCK_SECONDS):
-            try:
-                self._drawn = self.facts()
-            finally:
+        locked = self.lock.acquire(timeout=LOCK_SECONDS)
+        try:
+            return self.draw(width, height, self.footer(keys, asked_to_stop))
+        finally:
+            if locked:
                 self.lock.release()
-        if self._drawn is None:
-            return ""
-        return self.draw(self._drawn, width, height, self.footer(keys, asked_to_stop))
 
     def footer(self, keys: bool, asked_to_stop: bool) -> str:
         """What the keys do; nothing where no keys are read."""

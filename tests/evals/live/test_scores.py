@@ -1,4 +1,4 @@
-"""Rewards and pass@k from sums alone are those that a summary computes from every rollout."""
+"""Rewards from sums alone are those that a summary computes from every rollout."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_the_mean_and_its_interval_are_those_of_the_summary(
 ) -> None:
     told = [(task, reward) for task, rewards in enumerate(tasks) for reward in rewards]
     order.shuffle(told)
-    scores = Scores(ROLLOUTS, 0.5)
+    scores = Scores(ROLLOUTS)
     for task, reward in told:
         scores.add(task, reward)
     expected = clustered_mean({task: [r for r in rewards if r is not None] for task, rewards in enumerate(tasks)})
@@ -42,21 +42,9 @@ def test_the_mean_and_its_interval_are_those_of_the_summary(
         assert found.high == pytest.approx(expected.high, abs=1e3 * slack)
 
 
-@given(st.lists(st.lists(REWARDS, min_size=1, max_size=ROLLOUTS), min_size=1, max_size=8))
-def test_pass_at_k_is_that_of_the_summary(tasks: list[list[float | None]]) -> None:
-    scores, expected = Scores(ROLLOUTS, 0.5), PassAtK(ROLLOUTS, 0.5)
-    for place in range(ROLLOUTS):
-        for task, rewards in enumerate(tasks):
-            if place < len(rewards):
-                scores.add(task, rewards[place])
-                if (reward := rewards[place]) is not None:
-                    expected.add(task, reward)
-    assert scores.pass_at_k() == expected.compute()[0]
-
-
 def test_large_rewards_that_hardly_differ_keep_their_interval() -> None:
     values: dict[object, list[float]] = defaultdict(list)
-    scores = Scores(2, 0.5)
+    scores = Scores(2)
     for task in range(50):
         for place in range(2):
             reward = 1e9 + (task % 5) + 0.1 * place
@@ -71,12 +59,13 @@ def test_large_rewards_that_hardly_differ_keep_their_interval() -> None:
 
 
 def test_tasks_that_are_done_take_no_memory() -> None:
-    scores = Scores(2, 0.5)
+    scores, passes = Scores(2), PassAtK(2, 0.5)
 
     def add(first: int, count: int) -> None:
         for task in range(first, first + count):
-            scores.add(task, 1.0)
-            scores.add(task, 0.0)
+            for reward in (1.0, 0.0):
+                scores.add(task, reward)
+                passes.add(task, reward)
 
     add(0, 100)
     tracemalloc.start()

@@ -47,11 +47,10 @@ def test_no_picture_is_larger_than_its_window(
         if number < len(texts):
             told.decide(number, "accepted" if number % 2 else "rejected", 0.6, text)
     progress.confirmed(Confirmation(10, 0.5, 0.6, 0.1, -0.1, 0.3, False))
-    facts = progress.facts()
     picture = live_view(
-        facts, width, height, selected=selected, comparison=comparison, scrolled=scrolled, footer="q stop"
+        progress, width, height, selected=selected, comparison=comparison, scrolled=scrolled, footer="q stop"
     )
-    for shown in (picture, last_view(facts, width, height)):
+    for shown in (picture, last_view(progress, width, height)):
         lengths = drawn(shown, width, height)
         assert len(lengths) <= height
         assert max(lengths) <= width
@@ -64,11 +63,10 @@ def test_going_round_all_candidates_comes_back_to_the_one_that_is_worked_on(play
     told.propose(1, 0, "a")
     told.decide(1, "accepted", 0.6)
     told.propose(2, 1, "b")
-    facts = progress.facts()
     selected, seen = None, []
     for _ in range(3):
-        selected = moved(facts, selected, 1)
+        selected = moved(progress, selected, 1)
         seen.append(selected)
     assert seen == [0, 1, None]
-    assert moved(facts, None, -1) == 1
-    assert moved(SearchProgress().facts(), None, 1) is None
+    assert moved(progress, None, -1) == 1
+    assert moved(SearchProgress(), None, 1) is None

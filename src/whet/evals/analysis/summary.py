@@ -16,11 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from whet.clients.usage import JUDGE_USAGE
 from whet.envs.env_group import member_of
 from whet.evals.analysis.readiness import Readiness, readiness
 from whet.evals.analysis.statistics import MeanInterval, Percentiles, clustered_mean, percentiles
-from whet.rollouts.totals import ExactSum, Totals
+from whet.rollouts.totals import Totals
 from whet.types import RolloutOutput
 
 SHOWN = ("example_id", "prompt", "completion", "reward")
@@ -106,11 +105,7 @@ class SummaryBuilder:
         self._members = {name: _Member() for name in members}
         self._totals = Totals(rollouts_per_example, pass_threshold)
         self._rewards: dict[Any, array[float]] = {}  # of every example seen; empty where all of it failed
-        self._kinds: Counter[str] = Counter()
-        self._truncated = 0
         self._parsed = Counter[bool]()  # whether the parser found no answer
-        self._cost: ExactSum | None = None
-        self._judges: dict[str, ExactSum] = {}
         self._numbers = {name: array("d") for name in ("input_tokens", "output_tokens", "seconds")}
         self._best: RolloutOutput | None = None
         self._worst: RolloutOutput | None = None
@@ -124,10 +119,8 @@ class SummaryBuilder:
         if self._members and (member := self._members.get(member_of(row))) is not None:
             member.add(row["example_id"], None if error is not None else float(row["reward"]))
         if error is not None:
-            self._kinds[error["error"]] += 1
             return
         rewards.append(float(row["reward"]))
-        self._truncated += bool(row["is_truncated"])
         if row.get("parse_failed") is not None:
             self._parsed[bool(row["parse_failed"])] += 1
         if self._best is None or _is_before(row, self._best):
@@ -140,11 +133,6 @@ class SummaryBuilder:
         for name in ("input_tokens", "output_tokens"):
             if name in usage:
                 self._numbers[name].append(usage[name])
-        if "cost" in usage:
-            self._cost = self._cost or ExactSum()
-            self._cost.add(usage["cost"])
-        for name, used in (row.get(JUDGE_USAGE) or {}).items():
-            self._judges.setdefault(name, ExactSum()).add(used)
         seconds = ((row.get("timing") or {}).get("generation") or {}).get("duration")
         if seconds:
             self._numbers["seconds"].append(seconds)
@@ -165,7 +153,6 @@ class SummaryBuilder:
         parsed = self._parsed.total()
         parse_failed_frac = self._parsed[True] / parsed if parsed else None
         usage: Mapping[str, float] = averages["usage"] or {}
-        kinds = sorted(self._kinds.items(), key=lambda item: (-item[1], item[0]))
         samples = [self._best] if scored == 1 else [self._best, self._worst]
         return EvalSummary(
             **self._names,
@@ -173,8 +160,8 @@ class SummaryBuilder:
             rollouts_per_example=self._rollouts_per_example,
             rollouts=self._totals.num_rollouts,
             errors=averages["num_errors"],
-            error_kinds=dict(kinds),
-            truncated_frac=self._truncated / scored if scored else None,
+            error_kinds=self._totals.error_kinds,
+            truncated_frac=self._totals.num_truncated / scored if scored else None,
             parse_failed_frac=parse_failed_frac,
             reward=clustered_mean(self._rewards),
             metrics=dict(sorted(averages["avg_metrics"].items())),
@@ -186,8 +173,8 @@ class SummaryBuilder:
             input_token_percentiles=percentiles(self._numbers["input_tokens"]),
             output_token_percentiles=percentiles(self._numbers["output_tokens"]),
             rollout_seconds=percentiles(self._numbers["seconds"]),
-            cost=None if self._cost is None else self._cost.value,
-            judge_usage={name: total.value for name, total in self._judges.items()},
+            cost=self._totals.cost,
+            judge_usage=self._totals.judge_usage,
             seconds=seconds,
             readiness=readiness(
                 self._rewards,

@@ -1,4 +1,4 @@
-"""Rewards of an evaluation that is running: their mean with its interval, and pass@k, from sums alone.
+"""Rewards of an evaluation that is running: their mean with its interval, from sums alone.
 
 The figures are those of `analysis/summary.py`, but a task is dropped once all its rollouts are there: memory grows with
 the tasks in flight, and a million rollouts take no more of it than a hundred.
@@ -9,18 +9,16 @@ from __future__ import annotations
 import math
 
 from whet.evals.analysis.statistics import MeanInterval, clustered_estimate
-from whet.rollouts.totals import PassAtK
 
 
 class Scores:
     """Grows by a rollout at a time; every rollout of a task is reported, those that failed with a reward of None."""
 
-    def __init__(self, rollouts_per_example: int, pass_threshold: float) -> None:
-        self.passes = PassAtK(rollouts_per_example, pass_threshold)
+    def __init__(self, rollouts_per_example: int) -> None:
         self.count = 0  # rollouts with a reward
         self.examples = 0  # tasks with such a rollout
         self.low, self.high = math.inf, -math.inf
-        self._per_example, self._threshold = rollouts_per_example, pass_threshold
+        self._per_example = rollouts_per_example
         self._open: dict[object, _OpenTask] = {}
         # Sums over tasks, c the number of a task's rewards and s their sum (less `_shift` each, so that no digits are
         # lost where rewards are large and alike): of s, of s * s, of c * s and of c * c.
@@ -37,8 +35,6 @@ class Scores:
             self._add_reward(task, reward)
         if task.seen == self._per_example:
             del self._open[example_id]
-            if task.count == self._per_example:
-                self.passes.add_example(task.passed)
 
     def _add_reward(self, task: _OpenTask, reward: float) -> None:
         if self.count == 0:
@@ -53,7 +49,6 @@ class Scores:
         self._cc += 2.0 * task.count + 1.0
         task.count += 1
         task.sum += value
-        task.passed += reward >= self._threshold
 
     def reward(self) -> MeanInterval | None:
         """The mean of all rewards so far with its 95 % interval; None while there is none."""
@@ -69,16 +64,12 @@ class Scores:
             shares=self.low >= 0.0 and self.high <= 1.0,
         )
 
-    def pass_at_k(self) -> dict[str, float]:
-        """By k, over the tasks whose rollouts all have a reward."""
-        return self.passes.compute()[0]
-
 
 class _OpenTask:
     """One task in flight."""
 
-    __slots__ = ("count", "passed", "seen", "sum")
+    __slots__ = ("count", "seen", "sum")
 
     def __init__(self) -> None:
-        self.seen = self.count = self.passed = 0
+        self.seen = self.count = 0
         self.sum = 0.0

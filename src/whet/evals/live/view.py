@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from rich.console import RenderableType
 
 from whet.evals.analysis.summary import EvalSummary
-from whet.evals.live.progress import SAMPLES, SessionFacts, SessionProgress
+from whet.evals.live.progress import SAMPLES, SessionProgress
 from whet.evals.live.views import live_view, plan_line, progress_line
 from whet.evals.observer import EvalObserver, PlannedEval
 from whet.runs.live import Output, RunView
@@ -27,7 +27,7 @@ def open_view(*, quiet: bool = False) -> EvalObserver:
     return EvalObserver() if quiet else EvalView(Output.find())
 
 
-class EvalView(RunView[SessionFacts], EvalObserver):
+class EvalView(RunView, EvalObserver):
     """An observer that shows a session."""
 
     stop_question = "Stop the evaluation? q again stops it, any other key continues."
@@ -54,7 +54,7 @@ class EvalView(RunView[SessionFacts], EvalObserver):
             self._session.rollout(evaluation, row)
         self.changed()
         progress = self._session.evaluations[evaluation]
-        tenth = min(9, 10 * progress.done // max(1, progress.plan.rollouts))  # the last one is reported by `finish`
+        tenth = min(9, 10 * progress.done // max(1, progress.total))  # the last one is reported by `finish`
         if not self.live and self.due(tenth, evaluation):
             self._report(evaluation)
 
@@ -66,18 +66,15 @@ class EvalView(RunView[SessionFacts], EvalObserver):
             self._report(evaluation, f"  in {duration(summary.seconds)}")
 
     def _report(self, evaluation: int, more: str = "") -> None:
-        self.print(progress_line(self._session.evaluations[evaluation].facts(self.clock())) + more)
+        self.print(progress_line(self._session.evaluations[evaluation]) + more)
 
     @property
     def transient(self) -> bool:
         """The summary replaces the picture; where there will be none, the last picture stays."""
         return self._session.finished
 
-    def facts(self) -> SessionFacts:
-        return self._session.facts(self._shown)
-
-    def draw(self, facts: SessionFacts, width: int, height: int, footer: str) -> RenderableType:
-        return live_view(facts, SAMPLES[self._sample], width, height, footer)
+    def draw(self, width: int, height: int, footer: str) -> RenderableType:
+        return live_view(self._session, self._shown, SAMPLES[self._sample], width, height, footer)
 
     @property
     def _shown(self) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import RenderableType
 
 from whet.display.text import number
-from whet.gepa.live.progress import SearchFacts, SearchProgress
+from whet.gepa.live.progress import SearchProgress
 from whet.gepa.live.views import (
     COMPARISONS,
     candidate_reason,
@@ -36,7 +36,7 @@ def open_view(title: str, *, plain: bool = False) -> Observer:
     return SearchView(title, Output.find(plain=plain))
 
 
-class SearchView(RunView[SearchFacts], Forwarder):
+class SearchView(RunView, Forwarder):
     """An observer that shows a search, from the plan on."""
 
     stop_question = "Stop the search? q again stops it (it can be resumed), any other key continues."
@@ -73,8 +73,8 @@ class SearchView(RunView[SearchFacts], Forwarder):
             self._replayed += 1
             return
         self._say_what_the_log_had()
-        if self.due(self._progress.tenth):
-            self.print(progress_line(self._progress.facts()))
+        if self.due(self._tenth):
+            self.print(progress_line(self._progress))
 
     def decided(self, record: CandidateRecord) -> None:
         super().decided(record)
@@ -96,23 +96,25 @@ class SearchView(RunView[SearchFacts], Forwarder):
         self._say_what_the_log_had()
         super().close()
 
+    @property
+    def _tenth(self) -> int:
+        """How many tenths of the budget are spent."""
+        return 10 * self._progress.spent // max(1, self._progress.max_calls)
+
     def _say_what_the_log_had(self) -> None:
         """One line for all of it, once."""
         if not self._replayed:
             return
-        self.passed(self._progress.tenth)
+        self.passed(self._tenth)
         candidates, self._unsaid = len(self._unsaid), []
         self.line(f"from the log: {self._replayed} calls, {candidates} candidates decided on, not paid for again")
         self._replayed = 0
 
-    def facts(self) -> SearchFacts:
-        return self._progress.facts()
-
-    def draw(self, facts: SearchFacts, width: int, height: int, footer: str) -> RenderableType:
+    def draw(self, width: int, height: int, footer: str) -> RenderableType:
         if self.closed:
-            return last_view(facts, width, height)
+            return last_view(self._progress, width, height)
         return live_view(
-            facts,
+            self._progress,
             width,
             height,
             selected=self._selected,
@@ -122,7 +124,7 @@ class SearchView(RunView[SearchFacts], Forwarder):
         )
 
     def move(self, by: int) -> None:
-        self._selected = moved(self._progress.facts(), self._selected, by)
+        self._selected = moved(self._progress, self._selected, by)
         self._scrolled = 0
 
     def key(self, key: str) -> None:

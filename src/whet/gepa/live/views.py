@@ -1,4 +1,4 @@
-"""The live view's pictures: pure functions from `SearchFacts` to lines for rich, as many as there is room for.
+"""The live view's pictures: pure functions from `SearchProgress` to lines for rich, as many as there is room for.
 
 Removed lines begin with `-`, added ones with `+`: colour is never the only sign.
 """
@@ -17,7 +17,7 @@ from rich.text import Text
 
 from whet.display.picture import bar, boxed, labelled, one_line, rate_text, times_text
 from whet.display.text import number
-from whet.gepa.live.progress import PhaseFacts, Proposal, SearchFacts
+from whet.gepa.live.progress import PhaseProgress, Proposal, SearchProgress
 from whet.gepa.text_diff import DiffLine, Piece, difference, whole
 from whet.gepa.types import Candidate, CandidateRecord, Confirmation
 from whet.system.terminal import duration, safe_lines, safe_text
@@ -49,7 +49,7 @@ Shown = CandidateRecord | Proposal
 
 
 def live_view(
-    facts: SearchFacts,
+    search: SearchProgress,
     width: int,
     height: int,
     *,
@@ -61,7 +61,7 @@ def live_view(
     """The whole live view, in at most `height` lines.
 
     Args:
-        facts: what is known.
+        search: what is known.
         width, height: columns and lines there are.
         selected: the number of the candidate that is shown; None: the one that is worked on.
         comparison: what it is compared with.
@@ -70,123 +70,123 @@ def live_view(
     """
     room = height - bool(footer)
     # What matters most comes first, so a small window cuts off the rest.
-    parts: list[RenderableType] = list(_summary(facts, width)[: max(1, room)])
+    parts: list[RenderableType] = list(_summary(search, width)[: max(1, room)])
     room -= len(parts)
-    shown = shown_candidate(facts, selected)
-    listed = _list(facts, shown, width, _lines_of_list(len(candidates(facts)), room))
+    shown = shown_candidate(search, selected)
+    listed = _list(search, shown, width, _lines_of_list(len(candidates(search)), room))
     parts += listed
     room -= len(listed)
     if shown is not None and room >= LEAST_DIFF:
-        parts.append(_comparison(facts, shown, comparison, scrolled, width, room))
+        parts.append(_comparison(search, shown, comparison, scrolled, width, room))
     if footer:
         parts.append(one_line(footer, "dim"))
     return Group(*parts)
 
 
-def last_view(facts: SearchFacts, width: int, height: int) -> RenderableType:
+def last_view(search: SearchProgress, width: int, height: int) -> RenderableType:
     """What stays when the search is over, above what is said then: calls, what was accepted, and what that changed."""
-    parts: list[RenderableType] = list(_summary(facts, width, ended=True)[:2])
-    best, rejected = facts.best, facts.count("rejected")
-    parts += [_candidate(facts, one, one is best) for one in facts.records if one.verdict != "rejected"][-LAST_LIST:]
+    parts: list[RenderableType] = list(_summary(search, width, ended=True)[:2])
+    best, rejected = search.best, search.count("rejected")
+    parts += [_candidate(search, one, one is best) for one in search.records if one.verdict != "rejected"][-LAST_LIST:]
     if rejected:
         parts.append(one_line(f"  {MARKS['rejected']} {_rejections(rejected)}", "dim"))
     room = min(LAST_DIFF, height - len(parts))
     if best is not None and best.verdict != "seed" and room >= LEAST_DIFF:
-        parts.append(_comparison(facts, best, "seed", 0, width, room))
+        parts.append(_comparison(search, best, "seed", 0, width, room))
     return Group(*parts[:height])
 
 
-def candidates(facts: SearchFacts) -> list[Shown]:
+def candidates(search: SearchProgress) -> list[Shown]:
     """Those that were decided on, and the one that is worked on last."""
-    return [*facts.records, *([facts.proposal] if facts.proposal else [])]
+    return [*search.records, *([search.proposal] if search.proposal else [])]
 
 
-def shown_candidate(facts: SearchFacts, selected: int | None) -> Shown | None:
+def shown_candidate(search: SearchProgress, selected: int | None) -> Shown | None:
     """The selected candidate; the last one where none is selected, or the selected one is gone."""
-    there = candidates(facts)
+    there = candidates(search)
     return next((one for one in there if one.number == selected), there[-1] if there else None)
 
 
-def moved(facts: SearchFacts, selected: int | None, by: int) -> int | None:
+def moved(search: SearchProgress, selected: int | None, by: int) -> int | None:
     """The number of the candidate `by` positions further, cyclically; None follows the current proposal."""
-    there = candidates(facts)
-    shown = shown_candidate(facts, selected)
+    there = candidates(search)
+    shown = shown_candidate(search, selected)
     if shown is None:
         return None
     index = (there.index(shown) + by) % len(there)
     return None if index == len(there) - 1 else there[index].number
 
 
-def _summary(facts: SearchFacts, width: int, ended: bool = False) -> list[Text]:
+def _summary(search: SearchProgress, width: int, ended: bool = False) -> list[Text]:
     """Everything but the candidates, most important first."""
-    lines = [one_line(safe_text(facts.title), "bold"), _bar(facts, width, ended), _phase(facts)]
-    if facts.confirmation is not None:
-        lines.append(labelled("confirmed", confirmation_line(facts.confirmation)))
-    if facts.best is not None:
-        lines.append(labelled("best", best_line(facts)))
-    if len(facts.records) > 1:
-        lines.append(labelled("proposals", proposals_line(facts)))
-    if facts.errors:
-        lines.append(labelled("errors", f"{_calls(facts.errors)} failed: reward 0", "red"))
-    if facts.cost is not None:
-        lines.append(labelled("cost", f"${facts.cost:.4f}"))
+    lines = [one_line(safe_text(search.title), "bold"), _bar(search, width, ended), _phase(search)]
+    if search.confirmation is not None:
+        lines.append(labelled("confirmed", confirmation_line(search.confirmation)))
+    if search.best is not None:
+        lines.append(labelled("best", best_line(search)))
+    if len(search.records) > 1:
+        lines.append(labelled("proposals", proposals_line(search)))
+    if search.errors:
+        lines.append(labelled("errors", f"{_calls(search.errors)} failed: reward 0", "red"))
+    if search.cost is not None:
+        lines.append(labelled("cost", f"${search.cost:.4f}"))
     return lines
 
 
-def _bar(facts: SearchFacts, width: int, ended: bool) -> Text:
+def _bar(search: SearchProgress, width: int, ended: bool) -> Text:
     """The budget: a bar, numbers, times; what is kept back for the final comparison is dotted."""
-    total = facts.plan.max_calls if facts.plan else 0
-    confirming = facts.phase is not None and facts.phase.name == "confirmation"
-    kept = facts.plan.reserved if facts.plan and not confirming and not ended else 0
-    spent = f"{facts.spent}/{total} calls" if total else f"{facts.spent} calls"
+    total = search.max_calls
+    confirming = search.current is not None and search.current.name == "confirmation"
+    kept = search.plan.reserved if search.plan and not confirming and not ended else 0
+    spent = f"{search.spent}/{total} calls" if total else f"{search.spent} calls"
     if ended:
-        times, rate = duration(facts.elapsed), ""
+        times, rate = duration(search.elapsed), ""
     else:
-        remaining = facts.remaining if facts.spent < total else None
-        times, rate = times_text(facts.elapsed, remaining, at_most=True), rate_text(facts.rate, "calls")
-    return bar(facts.spent, total, width, f" {spent}  {times}  {rate}".rstrip(), reserved=kept)
+        remaining = search.remaining if search.spent < total else None
+        times, rate = times_text(search.elapsed, remaining, at_most=True), rate_text(search.rate, "calls")
+    return bar(search.spent, total, width, f" {spent}  {times}  {rate}".rstrip(), reserved=kept)
 
 
-def _phase(facts: SearchFacts) -> Text:
-    if facts.phase is None:
+def _phase(search: SearchProgress) -> Text:
+    if search.current is None:
         return labelled("phase", "getting ready")
-    text = phase_line(facts.phase, facts)
-    return labelled("phase", f"from the log: {text}" if facts.replaying else text)
+    text = phase_line(search.current, search)
+    return labelled("phase", f"from the log: {text}" if search.replaying else text)
 
 
-def phase_line(phase: PhaseFacts, facts: SearchFacts) -> str:
+def phase_line(phase: PhaseProgress, search: SearchProgress) -> str:
     """What the search is doing, how far it is, and what was earned in it."""
     text = PHASES[phase.name]
     if phase.detail:
-        text += f": {_detail(facts, phase.detail)}"
+        text += f": {_detail(search, phase.detail)}"
     if phase.total:
         text += f"  {phase.done}/{phase.total}"
     rewards = [
         f"reward {number(tally.mean)}"
         if candidate == phase.detail
-        else f"{_name(facts, candidate)}: {number(tally.mean)}"
+        else f"{_name(search, candidate)}: {number(tally.mean)}"
         for candidate, tally in phase.tallies.items()
     ]
     return f"{text}  {', '.join(rewards)}" if 0 < len(rewards) <= 3 else text
 
 
-def _detail(facts: SearchFacts, detail: str) -> str:
+def _detail(search: SearchProgress, detail: str) -> str:
     """A candidate by its name, anything else as it is."""
-    return _name(facts, detail) if CANDIDATE_ID.fullmatch(detail) else safe_text(detail)
+    return _name(search, detail) if CANDIDATE_ID.fullmatch(detail) else safe_text(detail)
 
 
-def _name(facts: SearchFacts, id: str) -> str:
-    if facts.proposal is not None and facts.proposal.id == id:
-        return f"candidate {facts.proposal.number}"
-    record = facts.by_id.get(id)
+def _name(search: SearchProgress, id: str) -> str:
+    if search.proposal is not None and search.proposal.id == id:
+        return f"candidate {search.proposal.number}"
+    record = search.by_id.get(id)
     if record is not None:
         return "seed" if record.verdict == "seed" else f"candidate {record.number}"
-    return "proposal" if facts.records else "seed"  # the seed is called first
+    return "proposal" if search.records else "seed"  # the seed is called first
 
 
-def best_line(facts: SearchFacts) -> str:
+def best_line(search: SearchProgress) -> str:
     """The best candidate and what it is better by."""
-    best, seed = facts.best, facts.seed
+    best, seed = search.best, search.seed
     assert best is not None
     if best.verdict == "seed":
         return f"the seed, {number(best.val_mean)} on validation"
@@ -196,9 +196,9 @@ def best_line(facts: SearchFacts) -> str:
     return f"{text}; the seed {number(seed.val_mean)} ({best.val_mean - seed.val_mean:+.3f})"
 
 
-def proposals_line(facts: SearchFacts) -> str:
+def proposals_line(search: SearchProgress) -> str:
     """How many proposals became candidates."""
-    accepted, rejected = facts.count("accepted"), facts.count("rejected")
+    accepted, rejected = search.count("accepted"), search.count("rejected")
     return f"{accepted + rejected} so far: {accepted} accepted, {rejected} rejected"
 
 
@@ -217,28 +217,28 @@ def _lines_of_list(count: int, room: int) -> int:
     return lines if room >= lines else 0
 
 
-def _list(facts: SearchFacts, shown: Shown | None, width: int, most: int) -> list[Text]:
+def _list(search: SearchProgress, shown: Shown | None, width: int, most: int) -> list[Text]:
     """A line a candidate; where there are too many, old proposals that were rejected are left out first."""
-    there = candidates(facts)
+    there = candidates(search)
     if not there or most < 1:
         return []
     shown = shown or there[-1]
     order = sorted(there, key=lambda one: (one is shown, one is there[-1], not _is_rejected(one), one.number))
-    return [_candidate(facts, one, one is shown) for one in sorted(order[-most:], key=lambda one: one.number)]
+    return [_candidate(search, one, one is shown) for one in sorted(order[-most:], key=lambda one: one.number)]
 
 
 def _is_rejected(one: Shown) -> bool:
     return isinstance(one, CandidateRecord) and one.verdict == "rejected"
 
 
-def _candidate(facts: SearchFacts, one: Shown, selected: bool) -> Text:
+def _candidate(search: SearchProgress, one: Shown, selected: bool) -> Text:
     if isinstance(one, Proposal):
-        parent = facts.by_id.get(one.parent)
+        parent = search.by_id.get(one.parent)
         tally = f"{number(one.tally.mean)} in {_calls(one.tally.calls)}" if one.tally.calls else "no call yet"
         cells, style, reason = f"? {one.number:>3}          {_from([parent])}", "bold", tally
     else:
         score = number(one.val_mean) if one.val_mean is not None else ""
-        parents = _from([facts.by_id.get(id) for id in one.parents])
+        parents = _from([search.by_id.get(id) for id in one.parents])
         cells = f"{MARKS[one.verdict]} {one.number:>3}  {score:>6}  {parents}"
         style, reason = STYLES[one.verdict], candidate_reason(one)
     text = Text.assemble("▸ " if selected else "  ", (cells, f"{style} bold".strip() if selected else style))
@@ -266,11 +266,11 @@ def _from(parents: Sequence[CandidateRecord | None]) -> str:
 
 
 def _comparison(
-    facts: SearchFacts, shown: Shown, comparison: Comparison, scrolled: int, width: int, room: int
+    search: SearchProgress, shown: Shown, comparison: Comparison, scrolled: int, width: int, room: int
 ) -> Panel:
     """The shown candidate's texts against others, in a box of at most `room` lines."""
     inner = max(4, width - 4)
-    other = _other(facts, shown, comparison)
+    other = _other(search, shown, comparison)
     lines = _compared(other.texts if other is not None else None, shown.texts, inner)
     inside = room - 2
     if len(lines) > inside:
@@ -279,20 +279,20 @@ def _comparison(
         lines = lines[scrolled : scrolled + inside]
         if below:
             lines[-1] = one_line(f"... {below + 1} more lines", "dim")
-    against = f" against {_name(facts, other.id)}" if other is not None else ""
+    against = f" against {_name(search, other.id)}" if other is not None else ""
     who = "the seed" if isinstance(shown, CandidateRecord) and shown.verdict == "seed" else f"candidate {shown.number}"
     return boxed(lines, f"{who}{against}", width)
 
 
-def _other(facts: SearchFacts, shown: Shown, comparison: Comparison) -> CandidateRecord | None:
+def _other(search: SearchProgress, shown: Shown, comparison: Comparison) -> CandidateRecord | None:
     """What it is compared with; nothing where its texts are shown whole."""
     if comparison == "whole":
         return None
     if comparison == "seed":
-        other = facts.seed
+        other = search.seed
     else:
         parents = [shown.parent] if isinstance(shown, Proposal) else shown.parents
-        other = facts.by_id.get(parents[0]) if parents else None
+        other = search.by_id.get(parents[0]) if parents else None
     return None if other is shown else other
 
 
@@ -347,18 +347,18 @@ _FOLDER = Console(file=io.StringIO(), width=80, color_system=None)
 """For `Text.wrap`, which asks a console for its defaults."""
 
 
-def progress_line(facts: SearchFacts) -> str:
+def progress_line(search: SearchProgress) -> str:
     """How far the search has come, on one line, for logs."""
-    total = facts.plan.max_calls if facts.plan else 0
-    parts = [f"{facts.spent}/{total} calls"]
-    if facts.phase is not None:
-        parts.append(phase_line(facts.phase, facts))
-    if facts.best is not None:
-        parts.append(f"best {best_line(facts)}")
-    if facts.errors:
-        parts.append(f"{facts.errors} failed")
-    if facts.cost is not None:
-        parts.append(f"${facts.cost:.4f}")
-    if facts.remaining is not None and facts.spent < total:
-        parts.append(f"at most {duration(facts.remaining)} left")
+    total = search.max_calls
+    parts = [f"{search.spent}/{total} calls"]
+    if search.current is not None:
+        parts.append(phase_line(search.current, search))
+    if search.best is not None:
+        parts.append(f"best {best_line(search)}")
+    if search.errors:
+        parts.append(f"{search.errors} failed")
+    if search.cost is not None:
+        parts.append(f"${search.cost:.4f}")
+    if search.remaining is not None and search.spent < total:
+        parts.append(f"at most {duration(search.remaining)} left")
     return "  ".join(parts)

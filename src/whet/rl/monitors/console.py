@@ -19,7 +19,7 @@ from whet.system.terminal import duration, safe_text
 KEYS = "Ctrl-C  stop with a checkpoint; twice: end at once"
 
 
-class ConsoleMonitor(RunView[RunProgress | None], Monitor):
+class ConsoleMonitor(RunView, Monitor):
     """Shows a run; by default on standard output, and without reading keys: an environment may want them."""
 
     def __init__(self, output: Output | None = None) -> None:
@@ -102,12 +102,8 @@ class ConsoleMonitor(RunView[RunProgress | None], Monitor):
         if errors:
             self.print(f"{errors} errored rollouts are left out of these means.")
 
-    def facts(self) -> RunProgress | None:
-        """No copy: what a picture reads is replaced as a whole or grows at its end."""
-        return self._progress
-
-    def draw(self, facts: RunProgress | None, width: int, height: int, footer: str) -> RenderableType:
-        return "" if facts is None else live_view(facts, width, height, footer)
+    def draw(self, width: int, height: int, footer: str) -> RenderableType:
+        return "" if self._progress is None else live_view(self._progress, width, height, footer)
 
     def footer(self, keys: bool, asked_to_stop: bool) -> str:
         return "" if self.closed else KEYS
