@@ -68,9 +68,7 @@ class EnvGroup(Environment):
             self.build_eval_dataset()
 
     def get_env_for_name(self, name: str) -> Environment:
-        if name not in self.env_map:
-            raise ConfigError(f"No environment found for '{name}'; the group has: {', '.join(self.env_names)}.")
-        return self.env_map[name]
+        return _named(self.env_map, name)
 
     def parse_failed(self, rollout: Mapping[str, Any]) -> bool | None:
         """As the member that the rollout belongs to says it."""
@@ -241,18 +239,13 @@ class EnvGroupRubric(Rubric):
             raise ConfigError("the rollouts of one group belong to different environments of the EnvGroup.")
         for state, (_, *below) in zip(states, routes, strict=True):
             row = state["input"]
-            info = {key: value for key, value in _info_of(row).items() if key != ROUTE_KEY}
-            if below:
-                info[ROUTE_KEY] = _as_value(below)
+            info = _info_below(row, below)
             if info:
                 row["info"] = info
             else:  # the environment's rows have none
                 row.pop("info", None)
         try:
-            name = routes[0][0]
-            if name not in self.env_map:
-                raise ConfigError(f"No environment found for '{name}'; the group has: {', '.join(self.env_map)}.")
-            yield self.env_map[name]
+            yield _named(self.env_map, routes[0][0])
         finally:
             for state, route in zip(states, routes, strict=True):
                 state["input"]["info"] = {**_info_of(state["input"]), ROUTE_KEY: _as_value(route)}
@@ -302,11 +295,21 @@ def _inner_names(env: Environment) -> list[list[str]]:
 
 def _below(row: RolloutInput, route: Sequence[str]) -> RolloutInput:
     """The row as the environment that `route` begins with knows it."""
-    info = {key: value for key, value in _info_of(row).items() if key != ROUTE_KEY}
-    if route[1:]:
-        info[ROUTE_KEY] = _as_value(route[1:])
+    info = _info_below(row, route[1:])
     child = {key: value for key, value in row.items() if key != "info"}
     return cast(RolloutInput, {**child, "info": info} if info else child)
+
+
+def _info_below(row: Mapping[str, Any], below: Sequence[str]) -> dict[str, Any]:
+    """The `info` of the row as its environment knows it; `below` is the route inside that."""
+    info = {key: value for key, value in _info_of(row).items() if key != ROUTE_KEY}
+    return {**info, ROUTE_KEY: _as_value(below)} if below else info
+
+
+def _named(env_map: Mapping[str, Environment], name: str) -> Environment:
+    if name not in env_map:
+        raise ConfigError(f"No environment found for '{name}'; the group has: {', '.join(env_map)}.")
+    return env_map[name]
 
 
 def _info_of(row: Mapping[str, Any]) -> dict[str, Any]:

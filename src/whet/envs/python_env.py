@@ -7,14 +7,12 @@ of `verifiers` 0.1.14.
 
 from __future__ import annotations
 
-import asyncio
 import time
-from pathlib import Path
 from typing import Any, TypedDict, cast
 
 from whet.envs.sandbox_env import SandboxEnv, SandboxState
-from whet.envs.sandboxed import packages
 from whet.envs.sandboxed.client import SandboxNotReadyError
+from whet.envs.sandboxed.packages import Packages
 from whet.envs.sandboxed.repl import PythonRepl, ReplStartError, Reply
 from whet.envs.sandboxed.request import CreateSandboxRequest
 from whet.rubrics.rubric import Rubric
@@ -64,11 +62,10 @@ class PythonEnv(SandboxEnv):
             sandbox_name: what the sandboxes are for, in logs.
             kwargs: arguments of `SandboxEnv`.
         """
-        self.requirements = packages.requirements_of(pip_install_packages)
+        self._packages = Packages(pip_install_packages)
         super().__init__(sandbox_name=sandbox_name, **kwargs)
         self.max_startup_wait_seconds = max_startup_wait_seconds
         self._repls: dict[str, PythonRepl] = {}
-        self._folders: dict[str | None, asyncio.Future[Path]] = {}
         self.add_rubric(PythonMonitorRubric())
         self.add_tool(self.python, args_to_skip=["sandbox_id", "sandbox_state", "python_state"])
         self.remove_tool(self.bash)
@@ -100,28 +97,8 @@ class PythonEnv(SandboxEnv):
     async def _complete_request(self, request: CreateSandboxRequest) -> CreateSandboxRequest:
         """The request with the packages, which every Python in the sandbox finds."""
         request = await super()._complete_request(request)
-        if not self.requirements:
-            return request
-        folder = str(await self._packages(request))
-        inside = folder if self.sandbox_client.backend == "subprocess" else packages.INSIDE
-        request.read_only = {**request.read_only, inside: folder}
-        request.environment_vars = {"PYTHONPATH": inside, **(request.environment_vars or {})}
+        await self._packages.add_to(request, self.sandbox_client)
         return request
-
-    async def _packages(self, request: CreateSandboxRequest) -> Path:
-        """The folder with the packages for this kind of sandbox; the first rollout has them installed."""
-        done = self._folders.get(request.docker_image)
-        if done is None or (done.get_loop() is not asyncio.get_running_loop() and not _has_result(done)):
-            done = self._folders[request.docker_image] = asyncio.ensure_future(self._install(request))
-        return done.result() if _has_result(done) else await asyncio.shield(done)
-
-    async def _install(self, request: CreateSandboxRequest) -> Path:
-        probe = await self.sandbox_client.create(request.model_copy(update={"start_command": None}))
-        try:
-            target = await packages.target_of(await self.sandbox_client.sandbox(probe.id))
-        finally:
-            await self.sandbox_client.delete(probe.id)
-        return await packages.installed(self.requirements, target, packages.cache_directory())
 
     async def _prepare_sandbox(self, state: State) -> None:
         """Start the interpreter first: a subclass's `post_sandbox_setup` may use it."""
@@ -171,7 +148,3 @@ class PythonEnv(SandboxEnv):
     async def _delete(self, sandbox_id: str) -> None:
         self._repls.pop(sandbox_id, None)
         await super()._delete(sandbox_id)
-
-
-def _has_result(future: asyncio.Future[Any]) -> bool:
-    return future.done() and not future.cancelled() and future.exception() is None

@@ -19,10 +19,15 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from whet.errors import ConfigError
 from whet.sandboxes import processes
 from whet.sandboxes.protocol import Sandbox
+
+if TYPE_CHECKING:
+    from whet.envs.sandboxed.client import SandboxClient
+    from whet.envs.sandboxed.request import CreateSandboxRequest
 
 INSIDE = "/opt/whet-packages"
 INSTALL_S = 900.0
@@ -44,6 +49,39 @@ class InstallTarget:
 
     version: str  # such as "3.11"
     platforms: tuple[str, ...]  # wheel platform tags it can use; empty = those of this host
+
+
+class Packages:
+    """Packages that all code in the sandboxes of one environment or toolset can import."""
+
+    def __init__(self, requirements: str) -> None:
+        """`requirements` is as on pip's command line. Raises ConfigError for what is none."""
+        self.requirements = requirements_of(requirements)
+        self._folders: dict[str | None, asyncio.Future[Path]] = {}  # by image
+
+    async def add_to(self, request: CreateSandboxRequest, client: SandboxClient) -> None:
+        """Have the sandbox of `request` contain them. The first sandbox of an image waits until they are installed."""
+        if not self.requirements:
+            return
+        done = self._folders.get(request.docker_image)
+        if done is None or (done.get_loop() is not asyncio.get_running_loop() and not _has_result(done)):
+            done = self._folders[request.docker_image] = asyncio.ensure_future(self._install(request, client))
+        folder = str(done.result() if _has_result(done) else await asyncio.shield(done))
+        inside = folder if client.backend == "subprocess" else INSIDE
+        request.read_only = {**request.read_only, inside: folder}
+        request.environment_vars = {"PYTHONPATH": inside, **(request.environment_vars or {})}
+
+    async def _install(self, request: CreateSandboxRequest, client: SandboxClient) -> Path:
+        probe = await client.create(request.model_copy(update={"start_command": None}))
+        try:
+            target = await target_of(await client.sandbox(probe.id))
+        finally:
+            await client.delete(probe.id)
+        return await installed(self.requirements, target, cache_directory())
+
+
+def _has_result(future: asyncio.Future[Any]) -> bool:
+    return future.done() and not future.cancelled() and future.exception() is None
 
 
 def requirements_of(packages: str) -> list[str]:

@@ -9,13 +9,11 @@ unless hosts are named.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from whet.envs.sandboxed import packages
 from whet.envs.sandboxed.client import CommandResponse, ReadFileResponse, SandboxClient
+from whet.envs.sandboxed.packages import Packages
 from whet.envs.sandboxed.request import CreateSandboxRequest, spec_of
 from whet.errors import ConfigError, SandboxError
 from whet.sandboxes.protocol import MIB, Sandbox
@@ -76,9 +74,7 @@ class SandboxOwner:
         self.scope = config.scope
         self._name = name
         self.objects = {"sandbox": self.make}
-        self._requirements = packages.requirements_of(" ".join(config.packages))
-        self._folder: Path | None = None
-        self._made_here: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
+        self._packages = Packages(" ".join(config.packages))
         self._client: SandboxClient | None = None
         spec_of(self._request(), self._timeout, MIB)
 
@@ -110,10 +106,7 @@ class SandboxOwner:
         if origin is not None:
             request.origin = origin
             request.network_idle_s = request.timeout_minutes * 60
-        if self._requirements:
-            folder = str(await self._packages(client, request))
-            inside = folder if client.backend == "subprocess" else packages.INSIDE
-            request.read_only, request.environment_vars = {inside: folder}, {"PYTHONPATH": inside}
+        await self._packages.add_to(request, client)
         made = ToolSandbox(client, (await client.create(request)).id, self.config)
         try:
             for command in self.config.setup_commands:
@@ -124,21 +117,6 @@ class SandboxOwner:
             await made.close()
             raise
         return made
-
-    async def _packages(self, client: SandboxClient, request: CreateSandboxRequest) -> Path:
-        """The folder with the packages; the first sandbox of a loop has them installed, the others wait for it."""
-        loop = asyncio.get_running_loop()
-        if self._made_here is None or self._made_here[0] is not loop:
-            self._made_here = loop, asyncio.Lock()
-        async with self._made_here[1]:
-            if self._folder is None:
-                probe = await client.create(request.model_copy(update={"start_command": None}))
-                try:
-                    target = await packages.target_of(await client.sandbox(probe.id))
-                finally:
-                    await client.delete(probe.id)
-                self._folder = await packages.installed(self._requirements, target, packages.cache_directory())
-        return self._folder
 
 
 def read_sandbox(value: Any, whose: str) -> SandboxOwner | None:
