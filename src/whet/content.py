@@ -117,15 +117,11 @@ def as_content_part(part: Any) -> Record:
     """
     if isinstance(part, Record):
         return part
-    if not isinstance(part, Mapping):
-        dump = getattr(part, "model_dump", None)
-        if dump is None:
-            raise TypeError(f"a part of a content list should be a dict with a 'type', not {type(part).__name__}")
-        part = dump(exclude_none=True)
-    fields = {key: value for key, value in part.items() if value is not None}
+    given = fields_of(part, "a part of a content list should be a dict with a 'type'")
+    fields = {key: value for key, value in given.items() if value is not None}
     kind = fields.pop("type", None)
     if not isinstance(kind, str):
-        raise ValueError(f"a part of a content list has no 'type'; it has {', '.join(map(str, part)) or 'nothing'}")
+        raise ValueError(f"a part of a content list has no 'type'; it has {', '.join(map(str, given)) or 'nothing'}")
     if kind not in _PART_TYPES:
         return GenericContentPart(kind, **fields)
     constructor, needs = _PART_TYPES[kind]
@@ -136,6 +132,16 @@ def as_content_part(part: Any) -> Record:
     if made is None or not all(isinstance(text, str) for text in _texts(made)):
         raise ValueError(f"a content part of type '{kind}' should have {needs}")
     return made
+
+
+def fields_of(value: Any, expected: str) -> dict[str, Any]:
+    """A dict, or what an object dumps itself to (`model_dump`). Raises TypeError, beginning with `expected`."""
+    if not isinstance(value, Mapping):
+        dump = getattr(value, "model_dump", None)
+        if dump is None:
+            raise TypeError(f"{expected}, not {type(value).__name__}")
+        value = dump(exclude_none=True)
+    return dict(value)
 
 
 def _texts(part: Record) -> list[Any]:

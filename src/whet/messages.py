@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any, cast
 
+from whet.content import fields_of
 from whet.types import (
     AssistantMessage,
     Message,
@@ -59,7 +60,7 @@ def as_message(value: Any, where: str = "message") -> Message:
     """One message, from a `Record`, a plain dict or an object that dumps itself to one (`model_dump`)."""
     if isinstance(value, _MESSAGE_TYPES):
         return value
-    fields = _fields_of(value, f"{where} should be a message (a dict with a role)")
+    fields = fields_of(value, f"{where} should be a message (a dict with a role)")
     role = fields.pop("role", None)
     constructor = _CONSTRUCTORS.get(role) if isinstance(role, str) else None
     if constructor is None:
@@ -93,9 +94,9 @@ def as_tool_call(value: Any, where: str = "message") -> ToolCall:
             value = json.loads(value)
         except ValueError as error:
             raise ValueError(f"{where}: a tool call is text that is not JSON: {value!r:.80}") from error
-    fields = _fields_of(value, f"{where}: a tool call should be a dict")
+    fields = fields_of(value, f"{where}: a tool call should be a dict")
     function = fields.get("function")
-    source = fields if function is None else _fields_of(function, f"{where}: the function of a tool call")
+    source = fields if function is None else fields_of(function, f"{where}: the function of a tool call")
     name, arguments, call_id = source.get("name"), source.get("arguments"), fields.get("id")
     if not isinstance(name, str):
         raise ValueError(f"{where}: a tool call has no name: {fields!r:.200}")
@@ -106,15 +107,6 @@ def as_tool_call(value: Any, where: str = "message") -> ToolCall:
     else:
         extra = {}
     return ToolCall(call_id if isinstance(call_id, str) else name, name, arguments, **extra)
-
-
-def _fields_of(value: Any, expected: str) -> dict[str, Any]:
-    if not isinstance(value, Mapping):
-        dump = getattr(value, "model_dump", None)
-        if dump is None:
-            raise TypeError(f"{expected}, not {type(value).__name__}")
-        value = dump(exclude_none=True)
-    return dict(value)
 
 
 def content_text(content: Any) -> str:

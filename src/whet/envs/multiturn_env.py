@@ -20,7 +20,7 @@ from whet.decorators import cleanup, stop
 from whet.envs.config.arguments import Check, check_values
 from whet.envs.config.texts import wording_of
 from whet.envs.environment import Environment
-from whet.envs.steps import completion_messages, step_tokens
+from whet.envs.steps import trajectory_step
 from whet.errors import OverlongPromptError, WhetError
 from whet.messages import normalize_messages
 from whet.rollouts.limits import to_the_end
@@ -160,21 +160,8 @@ class MultiTurnEnv(Environment):
 
     async def add_model_response(self, state: State, prompt_messages: Messages, response: Response) -> None:
         """Record one turn."""
-        tokens = step_tokens(response, self.max_seq_len)
-        await self.add_trajectory_step(
-            state,
-            TrajectoryStep(
-                prompt=prompt_messages,
-                completion=completion_messages(response),
-                response=response,
-                tokens=tokens,
-                reward=None,
-                advantage=None,
-                is_truncated=bool(response.message.is_truncated) or (tokens is not None and tokens["is_truncated"]),
-                trajectory_id=state["trajectory_id"],
-                extras={},
-            ),
-        )
+        step = trajectory_step(prompt_messages, response, state["trajectory_id"], self.max_seq_len)
+        await self.add_trajectory_step(state, step)
 
     async def _take_turns(self, state: State) -> None:
         timing = state["timing"]

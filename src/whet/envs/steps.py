@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from whet.types import AssistantMessage, Messages, Response, TrajectoryStepTokens
+from whet.types import AssistantMessage, Messages, Response, TrajectoryStep, TrajectoryStepTokens
 
 _NOT_IN_THE_MESSAGE = frozenset({"role", "finish_reason", "is_truncated", "tokens"})
 _WHERE_KNOWN: tuple[Literal["sampling", "kept_mass", "kept", "routed_experts"], ...] = (
@@ -23,6 +23,24 @@ def completion_messages(response: Response) -> Messages:
         if key not in _NOT_IN_THE_MESSAGE and (value is not None or key == "content"):
             dict.__setitem__(message, key, value)
     return [message]
+
+
+def trajectory_step(
+    prompt: Messages, response: Response, trajectory_id: str, max_seq_len: int | None = None
+) -> TrajectoryStep:
+    """One turn, without a reward or an advantage of its own."""
+    tokens = step_tokens(response, max_seq_len)
+    return TrajectoryStep(
+        prompt=prompt,
+        completion=completion_messages(response),
+        response=response,
+        tokens=tokens,
+        reward=None,
+        advantage=None,
+        is_truncated=bool(response.message.is_truncated) or (tokens is not None and tokens["is_truncated"]),
+        trajectory_id=trajectory_id,
+        extras={},
+    )
 
 
 def step_tokens(response: Response, max_seq_len: int | None = None) -> TrajectoryStepTokens | None:

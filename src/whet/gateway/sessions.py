@@ -18,9 +18,9 @@ from typing import Any, Protocol, TypeVar
 from whet.clients.client import Client
 from whet.clients.deltas import OnDelta
 from whet.clients.usage import UsageTotals
-from whet.envs.steps import completion_messages, step_tokens
+from whet.envs.steps import trajectory_step
 from whet.gateway.wire import RequestError, TurnRequest
-from whet.types import AssistantMessage, Message, Messages, Response, RolloutTiming, SamplingArgs, State, TrajectoryStep
+from whet.types import AssistantMessage, Message, Messages, Response, RolloutTiming, SamplingArgs, State
 
 AnyClient = Client[Any, Any, Any, Any]
 
@@ -70,20 +70,7 @@ class RecordedSession:
             **listening,
         )
         self.state["usage"].add_response(response)
-        tokens = step_tokens(response, None)
-        self.state["trajectory"].append(
-            TrajectoryStep(
-                prompt=prompt,
-                completion=completion_messages(response),
-                response=response,
-                tokens=tokens,
-                reward=None,
-                advantage=None,
-                is_truncated=bool(response.message.is_truncated),
-                trajectory_id=self.id,
-                extras={},
-            )
-        )
+        self.state["trajectory"].append(trajectory_step(prompt, response, self.id))
         return response
 
     async def close(self) -> State:

@@ -254,7 +254,7 @@ class Env(Lifecycle):
 
     def _tools_of_turn(self, state: State) -> list[Tool] | None:
         session = state.session if isinstance(state, TaskState) else None
-        tools = None if session is None or session.asked is None else session.asked.tools
+        tools = None if session is None or session.current is None else session.current.tools
         return super()._tools_of_turn(state) if tools is None else tools
 
     async def render_completion(self, state: State) -> None:
@@ -305,7 +305,7 @@ class Env(Lifecycle):
         return await self._plan.user.reply(state.tools_now, messages)
 
     async def _next_prompt(self, state: TaskState, session: Session) -> Messages:
-        if session.asked is not None:
+        if session.current is not None:
             session.give(state["trajectory"][-1]["response"])
         request = await session.next_request()
         ended_by = await self._stopped_by(state)

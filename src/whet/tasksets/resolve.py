@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 from whet.calls import CallSpec, resolve
 from whet.errors import ConfigError
 from whet.tasksets.harness import Harness
-from whet.tasksets.refs import resolve_function, resolve_ref
+from whet.tasksets.refs import resolve_ref
 from whet.tasksets.signals import KINDS, Function, in_order, refuse_duplicates
 from whet.tasksets.state import NOT_HERE, TaskState
 from whet.tasksets.task import Task
 from whet.tasksets.taskset import Taskset
 from whet.tasksets.tools.calling import RolloutTools, Scopes, entries_of
-from whet.tasksets.tools.toolset import HOOKS, MCPTool, Toolset, as_toolset, choose, made_toolset
+from whet.tasksets.tools.toolset import HOOKS, MCPTool, Toolset, as_toolset, choose, made_toolset, toolset_maker
 
 if TYPE_CHECKING:
     from whet.tasksets.tools.servers import MCPTools
@@ -135,19 +135,14 @@ def mcp_tools(toolsets: Sequence[Toolset]) -> MCPTools | None:
 async def _toolset_of_row(plan: Plan, name: str, spec: Any, task: Task, state: TaskState) -> Toolset:
     """A toolset that a row describes. What it names has to belong to the taskset's package: rows are data."""
     where, packages = f"a row's toolsets.{name}", plan.taskset.packages
-    offered = {"task": task, "state": state}
-    if isinstance(spec, Mapping) and "fn" in spec:
-        function = resolve_function(spec["fn"], where, packages)
-        arguments = {key: value for key, value in spec.items() if key != "fn"}
-        made = await resolve(function(**CallSpec.of(function).select(offered), **arguments))
+    spec = resolve_ref(spec, where, packages)
+    maker = toolset_maker(spec, where, packages)
+    if maker is not None:
+        made = await resolve(maker(**CallSpec.of(maker).select({"task": task, "state": state})))
         return made_toolset(name, made, "a row")
     if isinstance(spec, Mapping):
         if hooks := [key for key in spec if key in {f"{kind}s" for kind in HOOKS}]:
             raise ConfigError(f"{where}: '{hooks[0]}' cannot come from a row; let a function make the toolset (fn).")
         if any(isinstance(source, Mapping) for source in (spec.get("bindings") or {}).values()):
             raise ConfigError(f"{where}: a binding cannot name a function in a row; let one make the toolset (fn).")
-        return as_toolset(spec, where, packages)
-    found = resolve_ref(spec, where, packages)
-    if callable(found) and not isinstance(found, Toolset):
-        return made_toolset(name, await resolve(found(**CallSpec.of(found).select(offered))), "a row")
-    return as_toolset(found, where, packages)
+    return as_toolset(spec, where, packages)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -65,7 +66,9 @@ class Links:
             self.on_tools(config, tools)
             self.has_worked.add(config.name)
 
-        return Connection(config, self.limits, on_tools)
+        connection = Connection(config, self.limits, on_tools)
+        self.here().made.add(connection)
+        return connection
 
     async def open(self, connection: Connection) -> None:
         """Open it. Raises `ConfigError` for a server that was never reached, and `InfraError` for one that was."""
@@ -85,6 +88,7 @@ class LoopLinks:
             name: SharedServer(links, config) for name, config in links.configs.items() if not config.per_rollout
         }
         self._own: dict[str, dict[str, Connection]] = {}
+        self.made: weakref.WeakSet[Connection] = weakref.WeakSet()
         # A server takes its time to start; many at once on few cores would take all of them too long.
         self._starts = asyncio.Semaphore(max(2, os.cpu_count() or 1))
 
@@ -122,11 +126,8 @@ class LoopLinks:
         await asyncio.gather(*own, *(server.close() for server in self._shared.values()))
 
     def abandon(self) -> None:
-        for connections in self._own.values():
-            for connection in connections.values():
-                connection.abandon()
-        for server in self._shared.values():
-            server.abandon()
+        for connection in list(self.made):
+            connection.abandon()
 
 
 class SharedServer:
@@ -167,10 +168,6 @@ class SharedServer:
             await asyncio.gather(self._opening, return_exceptions=True)
         if self._connection is not None:
             await self._connection.close()
-
-    def abandon(self) -> None:
-        if self._connection is not None:
-            self._connection.abandon()
 
     async def _open(self) -> Connection:
         await asyncio.sleep(pause_seconds(self._losses))

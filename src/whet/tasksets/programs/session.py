@@ -81,7 +81,7 @@ class Session:
         self._loop = asyncio.get_running_loop()
         self._requests: asyncio.Queue[Request] = asyncio.Queue()
         self._running: asyncio.Task[Any] | None = None
-        self._asked: Request | None = None
+        self._current: Request | None = None
         self._open: set[asyncio.Future[Response]] = set()
         self._closed = False
 
@@ -151,15 +151,15 @@ class Session:
     # What follows is the loop's side.
 
     @property
-    def asked(self) -> Request | None:
+    def current(self) -> Request | None:
         """The request whose turn is being taken."""
-        return self._asked
+        return self._current
 
     def give(self, response: Response) -> None:
         """Hand the answer of the turn just recorded to the program."""
-        if self._asked is not None and not self._asked.answer.done():
-            self._asked.answer.set_result(response)
-        self._asked = None
+        if self._current is not None and not self._current.answer.done():
+            self._current.answer.set_result(response)
+        self._current = None
 
     async def next_request(self) -> Request | None:
         """What the program asks for next; None once it has returned. Raises `EnvError` where it raised."""
@@ -171,12 +171,12 @@ class Session:
                 await asyncio.wait({waiting, self._running}, return_when=asyncio.FIRST_COMPLETED)
                 if not waiting.done():
                     break
-                self._asked = waiting.result()
+                self._current = waiting.result()
             finally:
                 waiting.cancel()
-            if not self._asked.answer.done():  # otherwise its caller was cancelled meanwhile
-                return self._asked
-        self._asked = None
+            if not self._current.answer.done():  # otherwise its caller was cancelled meanwhile
+                return self._current
+        self._current = None
         self._take_result(self._running)
         return None
 

@@ -5,8 +5,9 @@ A toolset is a description; the tools of a rollout are made of it in `calling.py
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from whet.calls import CallSpec, name_of
@@ -125,13 +126,16 @@ def read_toolsets(value: Any, where: str) -> tuple[list[Toolset], dict[str, Tool
 def named_toolset(name: str, value: Any, where: str) -> Toolset:
     """One entry of a table: a toolset, its fields, or a function (`{fn = ...}` with its arguments) that makes it."""
     value = resolve_ref(value, f"{where}.toolsets.{name}")
+    maker = toolset_maker(value, f"{where}.toolsets.{name}")
+    return as_toolset(value, where) if maker is None else made_toolset(name, maker(), where)
+
+
+def toolset_maker(value: Any, where: str, packages: Collection[str] | None = None) -> Callable[..., Any] | None:
+    """The function that an entry of a table names to make its toolset, with the arguments that it gives for it."""
     if isinstance(value, Mapping) and "fn" in value:
         arguments = {key: item for key, item in value.items() if key != "fn"}
-        function = resolve_function(value["fn"], f"{where}.toolsets.{name}")
-        return made_toolset(name, function(**arguments), where)
-    if callable(value) and not isinstance(value, Toolset):
-        return made_toolset(name, value(), where)
-    return as_toolset(value, where)
+        return partial(resolve_function(value["fn"], where, packages), **arguments)
+    return value if callable(value) and not isinstance(value, Toolset) else None
 
 
 def made_toolset(name: str, made: Any, where: str) -> Toolset:
