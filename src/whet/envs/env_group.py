@@ -10,19 +10,18 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import zip_longest
 from typing import Any, cast, final
 
 from whet.calls import call_all
 from whet.clients.client import AnyClient
 from whet.decorators import teardown
-from whet.envs.config.texts import SYSTEM_PROMPT, Wording, joined, texts_for
+from whet.envs.config.texts import SYSTEM_PROMPT, joined, texts_for
 from whet.envs.data.datasets import Row, RowDataset
 from whet.envs.environment import Environment
 from whet.errors import ConfigError
 from whet.messages import copy_value
-from whet.rubrics.judge_rubric import JudgeRubric
 from whet.rubrics.rubric import Rubric, within_score_sem
 from whet.types import RolloutInput, SamplingArgs, State
 
@@ -108,19 +107,12 @@ class EnvGroup(Environment):
             own = texts_for(env, name, texts)
             env.reword({**own, SYSTEM_PROMPT: texts[SYSTEM_PROMPT]} if new else own)
 
-    def _wordings_with(self, texts: Mapping[str, str]) -> dict[Any, Wording]:
-        return {
-            inner: wording
-            for name, env in self.env_map.items()
-            for inner, wording in env._wordings_with(texts_for(env, name, texts)).items()
-        }
-
-    def _judged_with(self, texts: Mapping[str, str]) -> dict[JudgeRubric, str]:
-        return {
-            rubric: text
-            for name, env in self.env_map.items()
-            for rubric, text in env._judged_with(texts_for(env, name, texts)).items()
-        }
+    @contextmanager
+    def worded(self, texts: Mapping[str, str]) -> Iterator[None]:
+        with ExitStack() as stack:
+            for name, env in self.env_map.items():
+                stack.enter_context(env.worded(texts_for(env, name, texts)))
+            yield
 
     def set_kwargs(self, **kwargs: Any) -> None:
         """Set attributes of the group, and of those of its environments that have them."""

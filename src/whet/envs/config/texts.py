@@ -96,7 +96,7 @@ class Worded:
     @contextmanager
     def worded(self, texts: Mapping[str, str]) -> Iterator[None]:
         """Rollouts that are begun within are attempted and scored with these texts. Names are not checked."""
-        token = _in_force.set({**_in_force.get(), **self._wordings_with(texts)})
+        token = _in_force.set({**_in_force.get(), self: self._wording_with(texts)})
         try:
             with judging_by(self._judged_with(texts)):
                 yield
@@ -120,10 +120,6 @@ class Worded:
                 f"{type(self).__name__}: every task brings a prompt that no system prompt of the environment has a "
                 "place in, so that system_prompt would have no effect. Leave it out."
             )
-
-    def _wordings_with(self, texts: Mapping[str, str]) -> dict[Any, Wording]:
-        """What is in force with `texts`, for this environment and for those inside it."""
-        return {self: self._wording_with(texts)}
 
     def _judged_with(self, texts: Mapping[str, str]) -> dict[JudgeRubric, str]:
         """Judges, and what of `texts` is for them."""

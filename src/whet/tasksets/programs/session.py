@@ -70,8 +70,8 @@ class Session:
         self,
         program: Callable[..., Any],
         state: State,
-        ask_user: Callable[[Messages], Awaitable[Messages]] | None = None,
-        gateway: Callable[[], SessionGateway] | None = None,
+        ask_user: Callable[[Messages], Awaitable[Messages]],
+        gateway: Callable[[], SessionGateway],
     ) -> None:
         self.state = state
         self._gateway = gateway
@@ -109,8 +109,6 @@ class Session:
 
     async def ask_user(self, messages: Any) -> Messages:
         """What the user of taskset or harness says after `messages`; an empty list where there is none."""
-        if self._ask_user is None:
-            return []
         return await self._ask_user(normalize_messages(messages, field_name="messages"))
 
     def wait(self, work: Awaitable[T]) -> T:
@@ -135,7 +133,7 @@ class Session:
     def opening(self) -> Opening:
         """An address on loopback whose requests are turns of this rollout, until it is over."""
         if self._opening is None:
-            if self._gateway is None or self._closed:
+            if self._closed:
                 raise EnvError("only a program has an address of its model, while it runs")
             gateway = self._gateway()
             if _on_a_loop():
@@ -185,7 +183,7 @@ class Session:
         self._closed = True
         for answer in self._open:
             answer.cancel()
-        if self._opening is not None and self._gateway is not None:
+        if self._opening is not None:
             await self._gateway().shut(self._opening)
         if self._running is None:
             return

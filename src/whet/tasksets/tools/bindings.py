@@ -31,22 +31,22 @@ def check_bindings(bindings: Mapping[str, Any], objects: Mapping[str, Any], targ
             raise ConfigError(f"binding '{key}' should have the form 'function.argument'.")
         if name not in targets:
             raise ConfigError(f"binding '{key}': there is no '{name}' in its toolset.{nearest(name, targets)}")
-        spec = targets[name]
-        if argument in RESERVED:
-            raise ConfigError(f"binding '{key}': '{argument}' is filled in wherever a function names it.")
-        if argument not in spec.names:
-            raise ConfigError(f"binding '{key}': '{name}' has no argument '{argument}'.{nearest(argument, spec.names)}")
-        check_source(str(key), source, objects)
+        check_binding(f"binding '{key}'", argument, targets[name], source, objects)
 
 
-def check_source(key: str, source: Any, objects: Mapping[str, Any]) -> None:
+def check_binding(where: str, argument: str, spec: CallSpec, source: Any, objects: Mapping[str, Any]) -> None:
+    """Raises `ConfigError`, beginning with `where`, for an argument or a source that there is not."""
+    if argument in RESERVED:
+        raise ConfigError(f"{where}: '{argument}' is filled in wherever a function names it.")
+    if argument not in spec.names and not spec.takes_all:
+        raise ConfigError(f"{where}: '{spec.name}' has no argument '{argument}'.{nearest(argument, spec.names)}")
     if not isinstance(source, str):
         return
     root, _, rest = source.partition(".")
     if root not in ROOTS:
-        raise ConfigError(f"binding '{key}' comes from '{source}', which should begin with {', '.join(ROOTS)}.")
+        raise ConfigError(f"{where} comes from '{source}', which should begin with {', '.join(ROOTS)}.")
     if root == "objects" and rest.partition(".")[0] not in objects:
-        raise ConfigError(f"binding '{key}': there is no object '{rest.partition('.')[0]}'.{nearest(rest, objects)}")
+        raise ConfigError(f"{where}: there is no object '{rest.partition('.')[0]}'.{nearest(rest, objects)}")
 
 
 def bound_arguments(bindings: Mapping[str, Any], name: str) -> dict[str, Any]:

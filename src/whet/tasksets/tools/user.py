@@ -6,17 +6,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from whet.calls import CallSpec, describe, resolve
-from whet.envs.config.arguments import nearest
 from whet.errors import ConfigError, EnvError, Error, WhetError
 from whet.messages import normalize_messages
 from whet.tasksets.config import UserConfig
 from whet.tasksets.refs import resolve_function, resolve_ref
-from whet.tasksets.tools.bindings import RESERVED, check_source
+from whet.tasksets.tools.bindings import check_binding
 from whet.tasksets.tools.calling import RolloutTools
 from whet.tasksets.tools.sandboxes import read_sandbox
 from whet.types import Messages
-
-OFFERED = (*RESERVED, "transcript")
 
 
 class User:
@@ -48,14 +45,7 @@ class User:
             raise ConfigError(f"a user's scope is {scope!r}; it should be rollout, group or global.")
         self.sandbox = read_sandbox(sandbox, "a user's sandbox")
         for argument, source in self.bindings.items():
-            if argument in OFFERED and argument != "transcript":
-                raise ConfigError(f"user binding '{argument}': it is filled in wherever the function names it.")
-            if argument not in self.spec.names and not self.spec.takes_all:
-                raise ConfigError(
-                    f"user binding '{argument}': '{self.spec.name}' has no such argument."
-                    f"{nearest(argument, self.spec.names)}"
-                )
-            check_source(argument, source, self.objects)
+            check_binding(f"user binding '{argument}'", argument, self.spec, source, self.objects)
 
     async def reply(self, tools: RolloutTools, transcript: Messages) -> Messages:
         """The user's next messages; an empty list where there are none."""
