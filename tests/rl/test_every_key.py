@@ -4,6 +4,7 @@
 the difference shows: in two whole runs (`every_key_runs.py`), or in the part that the key configures.
 """
 
+import asyncio
 import hashlib
 import importlib.util
 import sys
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -33,6 +34,7 @@ from whet.rl.data.reward_shaping import RewardShaper
 from whet.rl.learner.forward.layout import micro_batches
 from whet.rl.learner.make import make_learner
 from whet.rl.learner.protocol import OptimParams
+from whet.rl.loop.evaluation import Evaluation
 from whet.rl.loop.group import Group
 from whet.rl.loop.group_runner import TrainingEnv
 from whet.rl.monitors import trackers
@@ -364,6 +366,19 @@ def training(setting: str) -> InRuns:
     return InRuns(lambda seen: seen.asked(setting))
 
 
+def evaluated(config: RunConfig) -> Any:
+    """How the held-out tasks of an environment are attempted."""
+    asked: list[Any] = []
+
+    async def note(env: Any, client: Any, model: str, **named: Any) -> Any:
+        asked.append((named["max_retries"], named["timeout"]))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("whet.rl.loop.evaluation.evaluate_environment", note)
+        asyncio.run(Evaluation(config, [("e", cast(Any, object()))], cast(Any, None), cast(Any, None))("before", 0, 0))
+    return asked
+
+
 def held_out(setting: str) -> InRuns:
     return InRuns(lambda seen: seen.asked(setting, held_out=True))
 
@@ -484,6 +499,8 @@ KEYS: dict[str, InRuns | InPart | Refused] = {
     "eval.sampling.enable_thinking": InPart(
         lambda config: config.eval_sampling().args().get("enable_thinking"), "true", ()
     ),
+    "eval.max_retries": InPart(evaluated, "1"),
+    "eval.timeout": InPart(evaluated, "5"),
     "eval.env.id": InRuns(lambda seen: len(seen.evaluated) > 0),
     "eval.env.name": InRuns(lambda seen: {row["environment"] for row in seen.evaluations}),
     "eval.env.weight": Refused("2", "no effect"),

@@ -133,6 +133,10 @@ class EvalConfig(StrictModel):
     before: bool = Field(True, description="Evaluate before the first step.")
     after: bool = Field(True, description="Evaluate after the last step.")
     greedy: bool = Field(True, description="Evaluate greedily as well as at the evaluation's temperature.")
+    max_retries: int = Field(
+        0, ge=0, description="Further attempts of a rollout that failed because of a model or an endpoint."
+    )
+    timeout: float | None = Field(None, gt=0, description="Seconds a rollout may take; one that takes longer failed.")
     sampling: EvalSamplingConfig = Field(default_factory=EvalSamplingConfig, description="Overrides of [sampling].")
     env: tuple[EnvConfig, ...] = Field((), description="Environments to evaluate; those of training if absent.")
 

@@ -311,6 +311,8 @@ KEYS: dict[str, Differs | Refused] = {
     "eval.num_examples": evaluation("3"),
     "eval.rollouts_per_example": evaluation("3"),
     "eval.greedy": evaluation("false"),
+    "eval.max_retries": evaluation("1"),
+    "eval.timeout": evaluation("5"),
     "eval.sampling.max_tokens": evaluation("7"),
     "eval.sampling.temperature": evaluation("0.5"),
     "eval.sampling.top_p": evaluation("0.5"),

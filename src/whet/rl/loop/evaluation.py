@@ -6,7 +6,6 @@ tasks and seeds are the same at every moment of a run, so that two moments diffe
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, cast
 
@@ -15,7 +14,8 @@ from whet.envs.environment import Environment
 from whet.evals.evaluate import evaluate_environment
 from whet.rl.config import EvalConfig, SamplingConfig
 from whet.rl.monitors.protocol import EvalReport, Monitor
-from whet.rollouts.totals import EvalScore
+from whet.rollouts.limits import gather
+from whet.types import State
 
 
 class Evaluated(Protocol):
@@ -45,33 +45,36 @@ class Evaluation:
 
     async def __call__(self, moment: str, step: int, version: int) -> EvalReport:
         """Every environment in every way of sampling, all at once so that the engine's batches are full."""
-        ways = self._ways()
-        total = len(self.environments) * self._eval.num_examples * sum(map(self._repeats, ways))
+        ways, settings = self._ways(), self._eval
+        total = len(self.environments) * settings.num_examples * sum(map(self._repeats, ways))
         done = 0
 
-        def advance(*_: Any) -> None:
+        def advance(_: State) -> None:
             nonlocal done
-            done += 1
+            done = min(done + 1, total)  # a group that could not be scored is attempted again
             self.monitor.phase("evaluate", done, total)
 
         at_once = max(1, self.config.max_concurrent // max(1, len(self.environments) * len(ways)))
-        jobs: list[Any] = [
-            evaluate_environment(
-                env,
-                self.client,
-                self.config.model,
-                num_examples=self._eval.num_examples,
-                rollouts_per_example=self._repeats((way, sampling)),
-                sampling_args=sampling,
-                max_concurrent=at_once,
-                seed=self.config.seed,
-                on_progress=advance,
-                label=(name, way),
-            )
-            for name, env in self.environments
-            for way, sampling in ways
-        ]
-        scores: list[EvalScore] = await asyncio.gather(*jobs)
+        scores = await gather(
+            [
+                evaluate_environment(
+                    env,
+                    self.client,
+                    self.config.model,
+                    num_examples=settings.num_examples,
+                    rollouts_per_example=self._repeats((way, sampling)),
+                    sampling_args=sampling,
+                    max_concurrent=at_once,
+                    seed=self.config.seed,
+                    max_retries=settings.max_retries,
+                    timeout=settings.timeout,
+                    on_progress=advance,
+                    label=(name, way),
+                )
+                for name, env in self.environments
+                for way, sampling in ways
+            ]
+        )
         return EvalReport(cast(Literal["before", "during", "after"], moment), step, version, scores)
 
     @property
