@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
 from pathlib import Path
 
 import pytest
@@ -80,3 +82,20 @@ def test_a_replacement_that_fails_leaves_the_old_file_and_nothing_else(
     assert caught.value.filename == str(path)
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_rows_that_do_not_reach_the_disk_leave_no_part_of_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = LineFile(tmp_path / "rows.jsonl")
+    rows.append([{"row": 1}])
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space left"):
+            rows.append([{"row": 2}])
+    rows.append([{"row": 3}])
+    assert list(read_lines(rows.path)) == [{"row": 1}, {"row": 3}]

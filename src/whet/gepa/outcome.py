@@ -16,6 +16,7 @@ from whet.evals.config import EvalConfig, command_words
 from whet.gepa.components import BEST_COMPONENTS, BEST_PROMPT, of_environment
 from whet.gepa.config import EnvSection, GepaConfig
 from whet.gepa.types import Candidate, CandidateRecord, Confirmation
+from whet.runs.lock import EndState
 from whet.system.redaction import redacted
 
 
@@ -23,7 +24,7 @@ from whet.system.redaction import redacted
 class SearchOutcome:
     """The result of `whet gepa run`."""
 
-    state: Literal["finished", "interrupted", "failed", "planned"]
+    state: EndState | Literal["planned"]
     message: str  # why it ended
     directory: Path
     spent: int = 0

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from whet import __version__
 from whet.calls import call_all
@@ -42,6 +42,7 @@ from whet.gepa.splits import EnvRows, Splits, split_examples
 from whet.gepa.types import BudgetSpent, Observer, SearchResult
 from whet.rollouts.pace import paced
 from whet.runs.directory import failure_message
+from whet.runs.lock import EndState
 from whet.system import cancellation
 from whet.system.env_files import load_env_files
 from whet.system.offline import check_loopback, go_offline
@@ -256,9 +257,7 @@ class _Search:
         except BudgetSpent as error:
             observer.note(f"the final comparison is not finished: {error}; raise the budget and continue with --resume")
 
-    def _ended(
-        self, state: Literal["finished", "interrupted", "failed"], reason: str, exit_code: int = 0
-    ) -> SearchOutcome:
+    def _ended(self, state: EndState, reason: str, exit_code: int = 0) -> SearchOutcome:
         totals, directory = self.totals, self.directory
         evaluate: list[str] = []
         if totals.best is not None:

@@ -19,7 +19,7 @@ from typing import IO, Any, BinaryIO
 
 from whet.errors import RunError
 from whet.rollouts.results import ANOTHER_PATH, RESULTS, repair, row_line, what_is_kept
-from whet.system.files import json_line, sync_directory, write_whole
+from whet.system.files import json_line, sync, write_whole
 from whet.types import RolloutOutput
 
 ROWS_AT_ONCE = 64
@@ -45,7 +45,7 @@ class RowLog:
             directory.mkdir(parents=True, exist_ok=True)
             repair(self.path)
             self._file: IO[bytes] = open(self.path, "ab", buffering=0)  # noqa: SIM115  closed by close()
-            sync_directory(directory)
+            sync(directory)
         except OSError as error:
             raise self._cannot_write(error) from error
         self._end = self._file.seek(0, os.SEEK_END)
@@ -204,7 +204,7 @@ def put_in_order(path: Path, offsets: Sequence[int]) -> None:
             target.flush()
             os.fsync(target.fileno())
         os.replace(aside, path)
-        sync_directory(path.parent)
+        sync(path.parent)
     except OSError:
         aside.unlink(missing_ok=True)
         raise

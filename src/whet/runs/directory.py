@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from whet.errors import WhetError
 from whet.runs.lock import DirectoryLock
-from whet.system.files import json_line, sync_directory, write_whole
+from whet.system.files import json_line, sync, write_whole
 
 METADATA = "metadata.json"
 
@@ -41,7 +41,7 @@ class OwnedDirectory:
 def write_metadata(directory: Path, fields: Mapping[str, Any]) -> None:
     """Replace `metadata.json`; it survives a loss of power."""
     write_whole(directory / METADATA, json.dumps(json.loads(json_line(fields)), indent=2) + "\n")
-    sync_directory(directory)
+    sync(directory)
 
 
 def failure_message(error: BaseException, directory: Path) -> str | None:

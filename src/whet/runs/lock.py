@@ -18,6 +18,8 @@ LOCK = ".lock"
 DIED = "died"
 ENDED = ("finished", "failed", "interrupted", DIED)
 RESUMABLE = ("failed", "interrupted", DIED)
+EndState = Literal["finished", "interrupted", "failed"]
+"""How a process ends a run."""
 EvaluationState = Literal["finished", "running", "unfinished"]
 """`unfinished`: it did not end, and no process works on it any more."""
 

@@ -11,6 +11,7 @@ import math
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -67,9 +68,9 @@ def write_whole(path: Path, content: str | bytes, *, durable: bool = True) -> No
         raise
 
 
-def sync_directory(directory: Path) -> None:
-    """Make new and renamed files of a directory survive a loss of power."""
-    descriptor = os.open(directory, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Make a file, or new and renamed files of a directory, survive a loss of power."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -85,13 +86,16 @@ class LineFile:
         cut_torn_line(path)
 
     def append(self, rows: Iterable[Any]) -> None:
-        """All rows reach the disk, or (killed meanwhile) the first few whole and at most one torn."""
+        """All rows reach the disk, or none; killed meanwhile, the first few whole and at most one torn."""
+        size = self.path.stat().st_size if self.path.exists() else 0
         try:
             with self.path.open("ab") as file:
                 file.write("".join(map(json_line, rows)).encode())
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
+            with suppress(OSError):
+                os.truncate(self.path, size)
             error.filename = str(self.path)
             raise
 

@@ -118,7 +118,7 @@ def test_an_fsync_that_fails_is_a_checkpoint_that_failed(root, monkeypatch):
     def broken(path):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(checkpoints, "_sync", broken)
+    monkeypatch.setattr(checkpoints, "sync", broken)
     with pytest.raises(TrainingError, match="Input/output error"):
         save_checkpoint(root, 2, writer("abc"), keep=1)
     assert steps(root) == [1]

@@ -13,7 +13,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -63,7 +63,8 @@ def export(path: Path, format: str, target: Path | None = None, *, overwrite: bo
     _check_target(target, form, overwrite)
     state_columns = (load_metadata(directory) or {}).get("state_columns") or ()
     columns = find_columns(stream_rows(directory), state_columns)
-    rows = _Counted(flat(row, columns) for row in stream_rows(directory))
+    counter = count()
+    rows = (flat(row, columns) for row, _ in zip(stream_rows(directory), counter, strict=False))
     writers: dict[Format, Callable[[Path, Columns, Iterator[dict[str, Any]]], None]] = {
         "csv": write_csv,
         "parquet": write_parquet,
@@ -78,7 +79,7 @@ def export(path: Path, format: str, target: Path | None = None, *, overwrite: bo
         os.replace(aside, target)
     finally:
         _remove(aside)
-    return Exported(target, rows.count)
+    return Exported(target, next(counter))
 
 
 def _check_target(target: Path, format: Format, overwrite: bool) -> None:
@@ -97,16 +98,6 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
-
-
-class _Counted(Iterator[dict[str, Any]]):
-    def __init__(self, rows: Iterator[dict[str, Any]]) -> None:
-        self._rows, self.count = rows, 0
-
-    def __next__(self) -> dict[str, Any]:
-        row = next(self._rows)
-        self.count += 1
-        return row
 
 
 def write_csv(path: Path, columns: Columns, rows: Iterator[dict[str, Any]]) -> None:

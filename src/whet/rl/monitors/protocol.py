@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from whet.rollouts.totals import EvalScore
 from whet.runs.live import RunObserver
+from whet.runs.lock import EndState
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class EvalReport:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    state: Literal["finished", "interrupted", "failed"]
+    state: EndState
     step: int
     message: str
     weights: Path | None = None

@@ -1,4 +1,4 @@
-"""Archives steps that a resume discards: nothing is deleted because an older step was chosen.
+"""Archives or removes steps that a resume discards: nothing is deleted because an older step was chosen.
 
 set_aside/after_step_20/          (then after_step_20-2, ...)
     metrics.jsonl, evals.jsonl, ledger.jsonl, errors.jsonl     as they were
@@ -41,14 +41,17 @@ def set_aside(run: Path, step: int, *, records: bool) -> Path | None:
     return target
 
 
+def discard_after(rollouts: Path, step: int) -> None:
+    """Remove what a run resumed from `step` writes again: later steps and evaluations, and the one after training."""
+    for path in (*_later(rollouts, step), rollouts / "eval_after.jsonl"):
+        path.unlink(missing_ok=True)
+
+
 def _later(directory: Path, step: int) -> list[Path]:
     """What is named after a later step, in order."""
-    found = [(int(match[1]), path) for path in _paths(directory) if (match := NUMBERED.fullmatch(path.stem))]
+    paths = directory.iterdir() if directory.is_dir() else ()
+    found = [(int(match[1]), path) for path in paths if (match := NUMBERED.fullmatch(path.stem))]
     return [path for number, path in sorted(found) if number > step]
-
-
-def _paths(directory: Path) -> list[Path]:
-    return list(directory.iterdir()) if directory.is_dir() else []
 
 
 def _free(parent: Path, name: str) -> Path:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from whet.errors import RunError, TrainingError
+from whet.system.files import sync
 
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"step_(\d+)")
@@ -44,24 +45,23 @@ def save_checkpoint(root: Path, step: int, write: Callable[[Path], None], *, kee
     aside = root / f".step_{step}.tmp"
     try:
         root.mkdir(parents=True, exist_ok=True)
-        _sweep(root)
+        for torn in root.glob(".step_*.tmp"):
+            shutil.rmtree(torn)
         aside.mkdir()
         write(aside)
         _seal(aside, step)
         if final.exists():
             shutil.rmtree(final)
         os.rename(aside, final)
-        _sync(root)
+        sync(root)
     except OSError as error:
-        shutil.rmtree(aside, ignore_errors=True)
         reason = error.strerror or str(error)
         raise TrainingError(
             f"{final}: cannot write the checkpoint: {reason}. Earlier checkpoints are untouched; "
             "make room (or lower checkpointing.keep_n_checkpoints) and continue with --resume."
         ) from None
-    except BaseException:
+    finally:
         shutil.rmtree(aside, ignore_errors=True)
-        raise
     for old in _directories(root)[keep:]:
         shutil.rmtree(old.path)
     return final
@@ -117,31 +117,18 @@ def _directories(root: Path) -> list[Checkpoint]:
     return sorted((Checkpoint(int(match[1]), path) for match, path in named), key=lambda found: -found.step)
 
 
-def _sweep(root: Path) -> None:
-    for torn in root.glob(".step_*.tmp"):
-        shutil.rmtree(torn)
-
-
 def _seal(directory: Path, step: int) -> None:
     """Write the manifest and force everything to disk, the manifest last."""
     paths = sorted(path for path in directory.rglob("*") if path.is_file())
     for path in paths:
-        _sync(path)
+        sync(path)
     entries = {str(path.relative_to(directory)): {"size": path.stat().st_size, "sha256": _hash(path)} for path in paths}
     manifest = directory / MANIFEST
     manifest.write_text(json.dumps({"step": step, "files": entries}, indent=1) + "\n", encoding="utf-8")
-    _sync(manifest)
+    sync(manifest)
     for inner in [path for path in directory.rglob("*") if path.is_dir()]:
-        _sync(inner)
-    _sync(directory)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        sync(inner)
+    sync(directory)
 
 
 def _hash(path: Path) -> str:

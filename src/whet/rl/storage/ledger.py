@@ -10,13 +10,12 @@ In memory is only which groups were trained, a bit for each (`NameSet`): the ste
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from whet.errors import RunError, TrainingError
-from whet.system.files import write_whole
+from whet.system.files import LineFile, json_line, write_whole
 
 
 class Ledger:
@@ -25,6 +24,7 @@ class Ledger:
     def __init__(self, path: Path) -> None:
         """Read and repair. Raises `RunError` for a damaged line that is not the last, which no crash can explain."""
         self.path = path
+        self._file = LineFile(path)
         self._steps, self._groups = NameSet(), NameSet()
         if path.exists():
             self._load()
@@ -43,15 +43,9 @@ class Ledger:
         """Record a step; it is on disk when this returns. Raises `TrainingError` when the disk does not take it."""
         trained = list(groups)
         self._admit(step, trained)
-        size = self.path.stat().st_size if self.path.exists() else 0
         try:
-            with self.path.open("ab") as file:
-                file.write(_line(step, trained).encode())
-                file.flush()
-                os.fsync(file.fileno())
+            self._file.append([{"step": step, "groups": trained}])
         except OSError as error:
-            with self.path.open("ab") as file:
-                file.truncate(size)
             self._forget(step, trained)
             raise TrainingError(f"{self.path}: cannot record step {step}: {error.strerror}. Make room.") from None
 
@@ -69,15 +63,12 @@ class Ledger:
         self._rewrite({**self.steps, step: trained})
 
     def _rewrite(self, steps: Mapping[int, list[str]]) -> None:
-        write_whole(self.path, "".join(_line(step, groups) for step, groups in sorted(steps.items())))
+        rows = ({"step": step, "groups": groups} for step, groups in sorted(steps.items()))
+        write_whole(self.path, "".join(map(json_line, rows)))
 
     def _load(self) -> None:
-        with self.path.open("rb+") as file:
-            whole = 0
+        with self.path.open("rb") as file:
             for number, line in enumerate(file, start=1):
-                if not line.endswith(b"\n"):
-                    break
-                whole += len(line)
                 try:
                     self._admit(*_record(line))
                 except (ValueError, KeyError, TypeError) as error:
@@ -85,8 +76,6 @@ class Ledger:
                         f"{self.path}, line {number} is damaged ({error}). A crash tears only the last line, so "
                         "something else wrote here: restore the file, or start a new run from the newest checkpoint."
                     ) from None
-            if whole < os.fstat(file.fileno()).st_size:
-                file.truncate(whole)
 
     def _records(self) -> Iterator[tuple[int, list[str]]]:
         with self.path.open("rb") as file:
@@ -138,10 +127,6 @@ class NameSet:
         elif name in self:
             place, bit = divmod(int(numbered[2]), 8)
             self._bits[numbered[1]][place] &= ~(1 << bit)
-
-
-def _line(step: int, groups: list[str]) -> str:
-    return json.dumps({"step": step, "groups": groups}) + "\n"
 
 
 def _record(line: bytes) -> tuple[int, list[str]]:

@@ -17,11 +17,11 @@ from whet.rl.learner.protocol import Learner
 from whet.rl.loop.group import Batch
 from whet.rl.monitors.jsonl import EVALS, JsonlMonitor, read_evaluations
 from whet.rl.monitors.protocol import EvalReport, StepReport
-from whet.rl.storage.archive import set_aside
+from whet.rl.storage.archive import discard_after, set_aside
 from whet.rl.storage.checkpoints import load_checkpoint, newest_checkpoint, save_checkpoint
 from whet.rl.storage.ledger import Ledger
 from whet.rl.storage.repair import complete_ledger, mend_lines, missing_steps, sweep_torn
-from whet.rl.storage.rollout_log import discard_after, write_evaluation, write_step
+from whet.rl.storage.rollout_log import write_evaluation, write_step
 from whet.rl.storage.run_directory import RunDirectory
 from whet.rollouts.token_rows import Turns, rollout_row
 from whet.system.files import LineFile, read_lines

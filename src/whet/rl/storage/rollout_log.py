@@ -9,7 +9,6 @@ also say how they were sampled (`sampling`).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -35,11 +34,3 @@ def write_evaluation(directory: Path, report: EvalReport) -> Path:
     """All rollouts of one evaluation, each with the way in which it was sampled."""
     rows = ({**row, "sampling": score.sampling} for score in report.scores for row in score.rows)
     return write_rows(evaluation_path(directory, report.moment, report.step), rows)
-
-
-def discard_after(directory: Path, step: int) -> None:
-    """Remove what a run resumed from `step` writes again: later steps and evaluations, and the one after training."""
-    for path in directory.glob("*.jsonl"):
-        numbered = re.fullmatch(r"(?:eval_)?step_(\d+)", path.stem)
-        if (numbered and int(numbered[1]) > step) or path.stem == "eval_after":
-            path.unlink()

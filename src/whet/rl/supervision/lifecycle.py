@@ -36,6 +36,7 @@ from whet.rl.supervision.stopping import StopRequested
 from whet.rl.supervision.watchdog_thread import Watchdog
 from whet.rollouts.garbage import what_is_loaded_stays
 from whet.runs.directory import failure_message
+from whet.runs.lock import EndState
 from whet.system import cancellation
 from whet.system.env_files import load_env_files
 from whet.system.files import replace_directory
@@ -231,7 +232,7 @@ class TrainingRun(ABC):
             finally:
                 await self._close()
 
-    def _outcome(self, state: Any, step: int, message: str, **fields: Any) -> Outcome:
+    def _outcome(self, state: EndState, step: int, message: str, **fields: Any) -> Outcome:
         rollouts = self.directory.rollouts if self.has_rollouts else None
         return Outcome(state, step, message, rollouts=rollouts, **fields)
 
