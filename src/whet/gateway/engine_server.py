@@ -45,7 +45,7 @@ class EngineServer:
         self._engine, self._key = engine, key.encode()
         self._answers: dict[str, Callable[[Any], Awaitable[Any]]] = {
             "/v1/completions": self._completion,
-            "/weights": lambda body: engine.load_weights(body.update()),
+            "/weights": engine.load_weights,
             "/release": lambda body: engine.release(body.rollout_key),
             "/adapters/unload": lambda body: engine.unload_adapter(body.adapter),
             "/facts": self._facts,

@@ -7,9 +7,9 @@ here: rendering and parsing live in `rendering/`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,11 +28,10 @@ OnTokens = Callable[[list[int]], None]
 """Receives ids as they are drawn, in order and each once. It returns at once; what it raises ends the request."""
 
 
-@dataclass(frozen=True, slots=True)
-class SamplingParams:
-    """How to draw the tokens of one request. A temperature below `GREEDY_BELOW` is greedy."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingOptions:
+    """From which distributions tokens are drawn, and what ends them. A temperature below `GREEDY_BELOW` is greedy."""
 
-    max_tokens: int = 512
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0  # 0 = off
@@ -55,6 +54,17 @@ class SamplingParams:
         cuts = {"top_p": (self.top_p, 1.0), "top_k": (self.top_k, 0), "min_p": (self.min_p, 0.0)}
         temperature = 0.0 if self.greedy else self.temperature
         return {"temperature": temperature, **{name: value for name, (value, off) in cuts.items() if value != off}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams(SamplingOptions):
+    """How to draw the tokens of one request."""
+
+    max_tokens: int = 512
+
+    def values(self) -> dict[str, Any]:
+        """All of them by name."""
+        return {key.name: getattr(self, key.name) for key in fields(self)}
 
 
 class VersionRun(NamedTuple):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from whet.errors import ConfigError, RequestRefusedError
-from whet.inference.protocol import SamplingParams
+from whet.inference.protocol import SamplingOptions, SamplingParams
 from whet.inference.requests import check_stops, is_whole, shown
 
 _KEYS = (
@@ -30,29 +30,19 @@ _KEYS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class SamplingSettings:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingSettings(SamplingOptions):
     """Sampling arguments of a rollout. `max_tokens=None` is all the room the context leaves."""
 
     max_tokens: int | None = None
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    stop: tuple[str, ...] = ()
-    stop_token_ids: tuple[int, ...] = ()
-    seed: int | None = None
     enable_thinking: bool | None = None
 
     def params(self, *, room: int, turn: int, stop_token_ids: tuple[int, ...]) -> SamplingParams:
         """For one turn: at most `room` tokens, the model's own stop tokens added, and a seed of the turn's own."""
+        same = {name: getattr(self, name) for name in ("temperature", "top_p", "top_k", "min_p", "stop")}
         return SamplingParams(
+            **same,
             max_tokens=room if self.max_tokens is None else min(self.max_tokens, room),
-            temperature=self.temperature,
-            top_p=self.top_p,
-            top_k=self.top_k,
-            min_p=self.min_p,
-            stop=self.stop,
             stop_token_ids=tuple(dict.fromkeys((*stop_token_ids, *self.stop_token_ids))),
             seed=None if self.seed is None else turn_seed(self.seed, turn),
         )
@@ -91,16 +81,16 @@ def read_sampling_args(args: Mapping[str, Any]) -> SamplingSettings:
         check_stops("stop_token_ids", stop_token_ids, int)
     except RequestRefusedError as error:
         raise ConfigError(f"sampling argument {error}") from None
-    limit = given.get("max_tokens", given.get("max_completion_tokens"))
+    if "max_completion_tokens" in given:
+        given.setdefault("max_tokens", given["max_completion_tokens"])
     thinking = template.get("enable_thinking", given.get("enable_thinking"))
     if thinking is not None and not isinstance(thinking, bool):
         raise ConfigError(f"sampling argument 'enable_thinking' must be true or false, not {shown(thinking)}")
-    top_k = _whole(given, "top_k", 0, at_least=-1)
     return SamplingSettings(
-        max_tokens=None if limit is None else _whole({"max_tokens": limit}, "max_tokens", 0, at_least=1),
+        max_tokens=_whole(given, "max_tokens", 0, at_least=1) if "max_tokens" in given else None,
         temperature=_number(given, "temperature", 1.0, 0.0, 100.0),
         top_p=_number(given, "top_p", 1.0, 0.0, 1.0),
-        top_k=max(top_k, 0),
+        top_k=max(_whole(given, "top_k", 0, at_least=-1), 0),
         min_p=_number(given, "min_p", 0.0, 0.0, 1.0),
         stop=tuple(stop),
         stop_token_ids=tuple(stop_token_ids),

@@ -9,8 +9,7 @@ survive bit by bit: JSON as Python writes it holds a float exactly.
 from __future__ import annotations
 
 import base64
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +25,11 @@ _BY_TYPE: dict[str, type[Exception]] = {
     error.__name__: error for error in (ModelError, OverlongPromptError, RequestRefusedError, ModelLoadError)
 }
 """Errors that arrive as what they are. Others of a request arrive as `ModelError`."""
+
+
+_PARAMS = tuple(SamplingParams().values())
+WEIGHTS = TypeAdapter(WeightUpdate)
+"""The body of `/weights`. Its path is one of the engine's own host."""
 
 
 class EngineCompletionBody(StrictModel):
@@ -46,30 +50,8 @@ class EngineCompletionBody(StrictModel):
     stream: bool = False
 
     def request(self) -> SampleRequest:
-        params = SamplingParams(
-            max_tokens=self.max_tokens,
-            temperature=self.temperature,
-            top_p=self.top_p,
-            top_k=self.top_k,
-            min_p=self.min_p,
-            stop=self.stop,
-            stop_token_ids=self.stop_token_ids,
-            seed=self.seed,
-        )
+        params = SamplingParams(**{name: getattr(self, name) for name in _PARAMS})
         return SampleRequest(self.prompt, params, self.group_key, self.rollout_key, self.model)
-
-
-class WeightsBody(StrictModel):
-    """The body of `/weights`; see `WeightUpdate`. The path is one of the engine's own host."""
-
-    version: int
-    path: Path
-    kind: Literal["model", "adapter", "packed"]
-    adapter: str | None = None
-    metadata: dict[str, str] = Field(default_factory=dict)
-
-    def update(self) -> WeightUpdate:
-        return WeightUpdate(self.version, self.path, self.kind, self.adapter, self.metadata)
 
 
 class ReleaseBody(StrictModel):
@@ -96,33 +78,16 @@ class Facts(StrictModel):
 
 def completion_of(request: SampleRequest, *, stream: bool) -> dict[str, Any]:
     """The body of `request`; fields with the defaults of `EngineCompletionBody` are left out."""
-    params = request.params
-    body: dict[str, Any] = {"prompt": request.prompt_ids, "max_tokens": params.max_tokens}
     given = {
-        "temperature": params.temperature,
-        "top_p": params.top_p,
-        "top_k": params.top_k,
-        "min_p": params.min_p,
-        "stop": params.stop,
-        "stop_token_ids": params.stop_token_ids,
-        "seed": params.seed,
+        "prompt": request.prompt_ids,
+        **request.params.values(),
         "group_key": request.group_key,
         "rollout_key": request.rollout_key,
         "model": request.adapter,
         "stream": stream,
     }
     fields = EngineCompletionBody.model_fields
-    return body | {name: value for name, value in given.items() if value != fields[name].default}
-
-
-def weights_of(update: WeightUpdate) -> dict[str, Any]:
-    return {
-        "version": update.version,
-        "path": str(update.path),
-        "kind": update.kind,
-        "adapter": update.adapter,
-        "metadata": update.metadata,
-    }
+    return {name: value for name, value in given.items() if value != fields[name].default}
 
 
 def answer_of(sample: Sample) -> dict[str, Any]:
@@ -183,7 +148,7 @@ def error_in(answer: Any) -> Error | WhetError:
 
 BODIES: dict[str, TypeAdapter[Any]] = {
     "/v1/completions": TypeAdapter(EngineCompletionBody),
-    "/weights": TypeAdapter(WeightsBody),
+    "/weights": WEIGHTS,
     "/release": TypeAdapter(ReleaseBody),
     "/adapters/unload": TypeAdapter(EngineUnloadBody),
 }

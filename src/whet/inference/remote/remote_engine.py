@@ -14,7 +14,7 @@ from typing import Any
 
 from whet.errors import EndpointDownError, MissingExtraError, ModelError
 from whet.inference.protocol import OnTokens, Sample, SampleRequest, WeightUpdate
-from whet.inference.remote.engine_wire import KEY_HEADER, Facts, completion_of, error_in, sample_in, weights_of
+from whet.inference.remote.engine_wire import KEY_HEADER, WEIGHTS, Facts, completion_of, error_in, sample_in
 
 
 class RemoteEngine:
@@ -53,7 +53,7 @@ class RemoteEngine:
         return stream.sample()
 
     async def load_weights(self, update: WeightUpdate) -> None:
-        await self._ask("/weights", json.dumps(weights_of(update)).encode())
+        await self._ask("/weights", WEIGHTS.dump_json(update))
         if update.adapter is None:
             self.version = update.version
 

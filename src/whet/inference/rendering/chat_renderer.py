@@ -11,9 +11,9 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from itertools import takewhile
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from jinja2 import TemplateError
 from renderers import DefaultRendererConfig, Renderer
@@ -48,17 +48,14 @@ class ChatRenderer:
         """`tokenizer` is a `transformers` tokenizer. Raises `ModelLoadError` when it has no chat template."""
         self.tokenizer = tokenizer
         self._config = choose_renderer(tokenizer)
-        self._renderers: dict[bool | None, Renderer] = {}
-        self._formats: dict[bool | None, AnswerFormat] = {}
-        self._futures: dict[bool | None, Futures] = {}
+        self._switched: dict[bool | None, _Switched] = {}
         self._remembered: OrderedDict[str, Any] = OrderedDict()
-        self.stop_token_ids: tuple[int, ...] = tuple(self._renderer(None).get_stop_token_ids())
-        self._plain_answers: dict[bool | None, tuple[list[int], list[int]]] = {}
+        self.stop_token_ids: tuple[int, ...] = tuple(self._format(None).package.get_stop_token_ids())
 
     @property
     def name(self) -> str:
         """Which renderer was chosen."""
-        return str(cast(Any, self._renderer(None)).config.name)
+        return str(cast(Any, self._format(None).package).config.name)
 
     @cached_property
     def longest_token(self) -> int:
@@ -88,7 +85,7 @@ class ChatRenderer:
 
         def ids() -> list[int]:
             native = _named_tool_results([_native_message(message) for message in messages])
-            renderer = self._renderer(enable_thinking)
+            renderer = self._format(enable_thinking).package
             try:
                 return list(renderer.render_ids(native, tools=_native_tools(tools), add_generation_prompt=open_turn))
             except (TemplateError, *_OF_ODD_VALUES) as error:
@@ -120,12 +117,9 @@ class ChatRenderer:
         earlier = [*prompt_ids, *completion_ids]
         last = completion_ids[-1] if completion_ids and completion_ids[-1] in self.stop_token_ids else None
 
-        def find() -> list[int] | None:
-            if isinstance(self._config, DefaultRendererConfig):
-                return self._after_unknown(last, calls, added, tools, enable_thinking)
-            return self._after_known(last, calls, added, tools, enable_thinking)
-
-        following = self._once("turn", last, calls, added, tools, enable_thinking, make=find)
+        turn = _NewTurn(last, calls, added, _native_tools(tools), enable_thinking)
+        find = self._after_unknown if isinstance(self._config, DefaultRendererConfig) else self._after_known
+        following = self._once("turn", *turn, make=partial(find, turn))
         return None if following is None else earlier + following
 
     def parse(
@@ -141,10 +135,8 @@ class ChatRenderer:
 
         Tool calls are named `<call_ids>_0`, `<call_ids>_1`, ..., so that the same rollout has the same ids every time.
         """
-        read = self.format_for(enable_thinking).read(
-            completion_ids, prompt_ids=prompt_ids, tools=_native_tools(tools), call_ids=call_ids
-        )
-        return read.message
+        answers, given = self._format(enable_thinking).answers, _native_tools(tools)
+        return answers.read(completion_ids, prompt_ids=prompt_ids, tools=given, call_ids=call_ids).message
 
     def reader(
         self,
@@ -155,112 +147,60 @@ class ChatRenderer:
         stops: tuple[str, ...] = (),
     ) -> AnswerReader:
         """For an answer to `prompt_ids` that arrives id by id; `stops` are the strings that end its content."""
-        answers = self.format_for(enable_thinking)
-        if enable_thinking not in self._futures:
-            self._futures[enable_thinking] = Futures(answers, self.tokenizer)
-        return AnswerReader(self._futures[enable_thinking], answers, prompt_ids, _native_tools(tools), stops)
+        format = self._format(enable_thinking)
+        return AnswerReader(format.futures, format.answers, prompt_ids, _native_tools(tools), stops)
 
     def parse_text(self, completion_ids: list[int]) -> str:
         """The continuation of plain text: the sampled ids unchanged, without the stop that ends them."""
         ends = completion_ids[-1:] and completion_ids[-1] in self.stop_token_ids
         return self.decode(completion_ids[:-1] if ends else completion_ids)
 
-    def format_for(self, enable_thinking: bool | None) -> AnswerFormat:
-        """How answers are read."""
-        if enable_thinking not in self._formats:
-            package = self._renderer(enable_thinking)
-            self._formats[enable_thinking] = AnswerFormat(
-                package, self.name, self.decode, self.stop_token_ids, self.tokenizer.get_vocab()
-            )
-        return self._formats[enable_thinking]
-
-    def _after_known(
-        self,
-        last: int | None,
-        calls: list[dict[str, Any]],
-        added: list[dict[str, Any]],
-        tools: Sequence[Tool] | None,
-        thinking: bool | None,
-    ) -> list[int] | None:
+    def _after_known(self, turn: _NewTurn) -> list[int] | None:
         """What a renderer of the package writes after an answer whose last id is `last` (None: it was cut off).
 
         It is given a plain answer instead of the sampled one: in the formats it knows, that depends on how an answer
         was closed and on nothing else. Given the sampled answer, it would re-open or re-close some.
         """
-        ids = self._bridge([], added, tools, thinking)
+        last, ids = turn.last, self._bridge([], turn)
         if ids is not None and last in (None, ids[0]):
             return ids if last is None else ids[1:]
-        if last is not None:
-            ids = self._bridge([last], added, tools, thinking)
-            if ids is not None:
-                return ids
-        return self._after_rendered(last, calls, added, tools, thinking)
+        ids = None if last is None else self._bridge([last], turn)
+        return self._after_rendered(turn) if ids is None else ids
 
-    def _bridge(
-        self, close: list[int], added: list[dict[str, Any]], tools: Sequence[Tool] | None, thinking: bool | None
-    ) -> list[int] | None:
-        prompt, answer = self._plain_answer(thinking)
+    def _bridge(self, close: list[int], turn: _NewTurn) -> list[int] | None:
+        format = self._format(turn.thinking)
+        prompt, answer = format.plain_answer
         before = [*prompt, *answer, *close]
-        bridged = self._renderer(thinking).bridge_to_next_turn(
-            prompt, before[len(prompt) :], added, tools=_native_tools(tools)
-        )
+        bridged = format.package.bridge_to_next_turn(prompt, before[len(prompt) :], turn.added, tools=turn.tools)
         if bridged is None or bridged.token_ids[: len(before)] != before:
             return None
         return list(bridged.token_ids[len(before) :])
 
-    def _plain_answer(self, thinking: bool | None) -> tuple[list[int], list[int]]:
-        """A short prompt and an answer to it, not closed yet, as the format writes them."""
-        if thinking not in self._plain_answers:
-            renderer = self._renderer(thinking)
-            prompt = renderer.render_ids(_ASKED, add_generation_prompt=True)
-            whole = renderer.render_ids([*_ASKED, _ANSWERED])
-            start = next(
-                (i for i, pair in enumerate(zip(prompt, whole, strict=False)) if len({*pair}) > 1), len(prompt)
-            )
-            answer = list(takewhile(lambda token: token not in self.stop_token_ids, whole[start:]))
-            self._plain_answers[thinking] = list(whole[:start]), answer
-        return self._plain_answers[thinking]
-
-    def _after_rendered(
-        self,
-        last: int | None,
-        calls: list[dict[str, Any]],
-        added: list[dict[str, Any]],
-        tools: Sequence[Tool] | None,
-        thinking: bool | None,
-    ) -> list[int] | None:
+    def _after_rendered(self, turn: _NewTurn) -> list[int] | None:
         """The same where the renderer does not bridge: by rendering a plain answer with `added` after it and without.
 
         None where the format changes what came before, or its answers have no end that can be seen.
         """
-        renderer, given = self._renderer(thinking), _native_tools(tools)
-        calling = {"role": "assistant", "content": "", "tool_calls": _without_arguments(calls)}
-        answer = calling if calls else _ANSWERED
+        render = partial(self._format(turn.thinking).package.render_ids, tools=turn.tools)
+        calling = {"role": "assistant", "content": "", "tool_calls": _without_arguments(turn.calls)}
+        answer = calling if turn.calls else _ANSWERED
         try:
-            alone = renderer.render_ids([*_ASKED, answer], tools=given)
-            whole = renderer.render_ids([*_ASKED, answer, *added], tools=given, add_generation_prompt=True)
+            alone = render([*_ASKED, answer])
+            whole = render([*_ASKED, answer, *turn.added], add_generation_prompt=True)
         except ValueError:
             return None  # the format cannot express this at all
-        header = len(renderer.render_ids(_ASKED, tools=given, add_generation_prompt=False))
+        header = len(render(_ASKED, add_generation_prompt=False))
         end = max((i for i, token in enumerate(alone) if token in self.stop_token_ids and i >= header), default=None)
         if end is None or alone[: end + 1] != whole[: end + 1]:
             return None
-        return list(whole[end + 1 :] if last == alone[end] else whole[end:])
+        return list(whole[end + 1 :] if turn.last == alone[end] else whole[end:])
 
-    def _after_unknown(
-        self,
-        last: int | None,
-        calls: list[dict[str, Any]],
-        added: list[dict[str, Any]],
-        tools: Sequence[Tool] | None,
-        thinking: bool | None,
-    ) -> list[int] | None:
+    def _after_unknown(self, turn: _NewTurn) -> list[int] | None:
         """What an unknown template writes after an answer, as far as that can be proved."""
-        options = {} if thinking is None else {"enable_thinking": thinking}
+        options = {} if turn.thinking is None else {"enable_thinking": turn.thinking}
         stops = {self.decode([stop]): stop for stop in self.stop_token_ids}
-        found = text_after_answer(
-            self.tokenizer, _without_arguments(calls), added, _native_tools(tools), options, list(stops)
-        )
+        calls = _without_arguments(turn.calls)
+        found = text_after_answer(self.tokenizer, calls, turn.added, turn.tools, options, list(stops))
         if found is None:
             return None
         stop, text = found
@@ -269,7 +209,7 @@ class ChatRenderer:
             return ids
         if ids[:1] != [stops[stop]]:
             return None  # the tokenizer reads the stop together with what follows it
-        return ids[1:] if last is not None else ids
+        return ids[1:] if turn.last is not None else ids
 
     def _once(self, *key: Any, make: Callable[[], _Ids]) -> _Ids:
         """The result of `make`, made once for equal keys: the rollouts of a group have much in common."""
@@ -283,13 +223,51 @@ class ChatRenderer:
             self._remembered.popitem(last=False)
         return cast(_Ids, ids if ids is None else ids.copy())
 
-    def _renderer(self, enable_thinking: bool | None) -> Renderer:
-        if enable_thinking not in self._renderers:
-            options = None
-            if enable_thinking is not None:
-                options = {thinking_option(self._config, self._renderer(None)): enable_thinking}
-            self._renderers[enable_thinking] = make_renderer(self.tokenizer, self._config, options)
-        return self._renderers[enable_thinking]
+    def _format(self, thinking: bool | None) -> _Switched:
+        if thinking not in self._switched:
+            options = {}
+            if thinking is not None:
+                options = {thinking_option(self._config, self._format(None).package): thinking}
+            self._switched[thinking] = _Switched(self, make_renderer(self.tokenizer, self._config, options or None))
+        return self._switched[thinking]
+
+
+class _NewTurn(NamedTuple):
+    """What follows an answer: its last id (None where it was cut off), the calls that are answered, the messages."""
+
+    last: int | None
+    calls: list[dict[str, Any]]
+    added: list[dict[str, Any]]
+    tools: Any  # as chat templates take them
+    thinking: bool | None
+
+
+class _Switched:
+    """A chat format with one setting of its switch for thinking."""
+
+    def __init__(self, owner: ChatRenderer, package: Renderer) -> None:
+        self.package, self._owner = package, owner
+
+    @cached_property
+    def answers(self) -> AnswerFormat:
+        """How answers are read."""
+        owner = self._owner
+        vocabulary = owner.tokenizer.get_vocab()
+        return AnswerFormat(self.package, owner.name, owner.decode, owner.stop_token_ids, vocabulary)
+
+    @cached_property
+    def futures(self) -> Futures:
+        """How answers are read while they are sampled."""
+        return Futures(self.answers, self._owner.tokenizer)
+
+    @cached_property
+    def plain_answer(self) -> tuple[list[int], list[int]]:
+        """A short prompt and an answer to it, not closed yet, as the format writes them."""
+        prompt = self.package.render_ids(_ASKED, add_generation_prompt=True)
+        whole = self.package.render_ids([*_ASKED, _ANSWERED])
+        start = next((i for i, pair in enumerate(zip(prompt, whole, strict=False)) if len({*pair}) > 1), len(prompt))
+        answer = takewhile(lambda token: token not in self._owner.stop_token_ids, whole[start:])
+        return list(whole[:start]), list(answer)
 
 
 def is_plain_text(messages: Messages) -> bool:
