@@ -101,15 +101,20 @@ class Architecture:
 def read_architecture(directory: Path) -> Architecture:
     """Read `config.json` of a `transformers` checkpoint. Raises `ModelLoadError` for what this engine does not run."""
     path = directory / "config.json"
+    return parse_architecture(read_json(path, "a model"), where=str(path))
+
+
+def read_json(path: Path, what: str) -> dict[str, Any]:
+    """The JSON object in a file that every directory with `what` has. Raises `ModelLoadError`."""
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ModelLoadError(f"{directory} is not a model directory: it has no config.json") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ModelLoadError(f"{path} is not readable JSON ({error}); fetch or export the model again") from None
-    if not isinstance(config, dict):
-        raise ModelLoadError(f"{path} does not hold a JSON object; fetch or export the model again")
-    return parse_architecture(config, where=str(path))
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        raise ModelLoadError(f"{path.parent} is not {what} directory: it has no {path.name}") from None
+    except ValueError as error:
+        raise ModelLoadError(f"{path} is not readable JSON ({error}); fetch or export {what} again") from None
+    if not isinstance(found, dict):
+        raise ModelLoadError(f"{path} does not hold a JSON object; fetch or export {what} again")
+    return found
 
 
 def parse_architecture(config: dict[str, Any], *, where: str) -> Architecture:

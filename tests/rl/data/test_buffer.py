@@ -8,7 +8,6 @@ from whet.errors import ConfigError
 from whet.rl.config import RunConfig
 from whet.rl.data.buffer import BufferConfig
 from whet.rl.data.curriculum import MixedCurriculum, Pool, Task
-from whet.rl.data.difficulty import DifficultyRule
 
 ENVS = [{"id": "a"}, {"id": "b"}]
 
@@ -64,10 +63,18 @@ def test_ratios_are_the_weights_of_the_environments() -> None:
     assert RunConfig(name="run", env=[{"id": "a", "weight": 2.0}, {"id": "b"}]).env_weights == (2, 1)
 
 
-def test_the_keys_make_the_rule() -> None:
+@pytest.mark.parametrize(("reward", "kind"), [(0.95, "easy"), (0.5, None), (0.05, "hard")])
+def test_tasks_rest_by_the_thresholds_and_only_with_filtering(reward: float, kind: str | None) -> None:
     keys = {"easy_threshold": 0.9, "hard_threshold": 0.1, "easy_fraction": 0.2, "hard_fraction": 0.3}
-    assert BufferConfig(online_difficulty_filtering=True, **keys).rule() == DifficultyRule(**keys)
-    assert BufferConfig().rule() is None
+    for config in (BufferConfig(online_difficulty_filtering=True, **keys), BufferConfig()):
+        curriculum = config.make_curriculum([Pool("a", 4)], seed=0)
+        task = curriculum.next_task()
+        curriculum.observe(task, reward)
+        resting = curriculum.state_dict()["resting"]
+        if config.online_difficulty_filtering:
+            assert resting[0]["resting"] == ([] if kind is None else [[task.index, kind]])
+        else:
+            assert resting is None
 
 
 def test_a_curriculum_of_one_s_own_is_named_by_its_import_path(monkeypatch: pytest.MonkeyPatch) -> None:

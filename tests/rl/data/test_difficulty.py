@@ -62,9 +62,9 @@ def test_a_task_that_was_forgotten_is_normal_again() -> None:
     chosen = curriculum(4, easy_fraction=0.5)
     task = chosen.next_task()
     chosen.observe(task, 1.0)
-    assert chosen.resting() == {"a": {"easy": 1, "hard": 0}}
+    assert chosen.state_dict()["resting"][0]["resting"] == [[task.index, "easy"]]
     chosen.observe(task, 0.5)
-    assert chosen.resting() == {"a": {"easy": 0, "hard": 0}}
+    assert chosen.state_dict()["resting"][0]["resting"] == []
 
 
 def test_where_every_task_rests_the_hard_ones_are_tried_first() -> None:

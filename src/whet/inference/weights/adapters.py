@@ -7,7 +7,6 @@ refused by name, because it would be computed wrongly. Which rows of a batch use
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor
 
 from whet.errors import ModelLoadError
-from whet.inference.architecture import Architecture
+from whet.inference.architecture import Architecture, read_json
 from whet.inference.weights.model_weights import NamedWeights, read_safetensors
 
 CONFIG_NAME, WEIGHTS_NAME = "adapter_config.json", "adapter_model.safetensors"
@@ -59,14 +58,7 @@ Adapter: TypeAlias = dict[str, LowRank]
 def read_adapter(directory: Path) -> Adapter:
     """The matrices of a PEFT adapter directory. Raises `ModelLoadError` for what is missing, torn or not plain LoRA."""
     path = directory / CONFIG_NAME
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
-        raise ModelLoadError(f"{directory} is not an adapter directory: it has no {CONFIG_NAME}") from None
-    except ValueError as error:
-        raise ModelLoadError(f"{path} is torn ({error}); export the adapter again") from None
-    if not isinstance(config, dict):
-        raise ModelLoadError(f"{path} does not hold a JSON object; export the adapter again")
+    config = read_json(path, "an adapter")
     _refuse_unsupported(config, path)
     tensors = read_safetensors([directory / WEIGHTS_NAME])
     adapter: Adapter = {}
@@ -143,11 +135,6 @@ class PackedAdapter:
     """What `adapter_rows.py` computes with: for each decoder layer the factors at QKV, OUTPUT, GATE_UP and DOWN."""
 
     layers: list[tuple[Factors | None, ...]]
-
-    @property
-    def bytes(self) -> int:
-        held = [factors for layer in self.layers for factors in layer if factors is not None]
-        return sum(part.numel() * part.element_size() for factors in held for part in factors)
 
 
 class _Part(NamedTuple):

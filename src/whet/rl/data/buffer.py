@@ -7,17 +7,15 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from whet.config import StrictModel
 from whet.errors import ConfigError
 from whet.rl.data.curriculum import Curriculum, MixedCurriculum, Pool
 from whet.rl.data.difficulty import DifficultyRule
 from whet.tasksets.refs import resolve_function
 
-DIFFICULTY_KEYS = ("easy_threshold", "hard_threshold", "easy_fraction", "hard_fraction")
 METHODS = ("next_task", "next_of", "observe", "state_dict", "load_state_dict")
 
 
-class BufferConfig(StrictModel):
+class BufferConfig(DifficultyRule):
     """`[buffer]`: which tasks are drawn, and which groups may join a batch."""
 
     env_ratios: tuple[float, ...] = Field(
@@ -29,10 +27,6 @@ class BufferConfig(StrictModel):
     online_difficulty_filtering: bool = Field(
         False, description="Tasks rest while their groups' mean reward says that they are too easy or too hard."
     )
-    easy_threshold: float = Field(1.0, description="Mean reward of a group at or above which its task is too easy.")
-    hard_threshold: float = Field(0.0, description="Mean reward of a group at or below which its task is too hard.")
-    easy_fraction: float = Field(0.0, ge=0, le=1, description="Share of the draws that are tasks that are too easy.")
-    hard_fraction: float = Field(0.0, ge=0, le=1, description="Share of the draws that are tasks that are too hard.")
     curriculum: str | None = Field(
         None, description="Another order of tasks: 'package.module:name', called with pools and seed."
     )
@@ -41,7 +35,7 @@ class BufferConfig(StrictModel):
     def _consistent(self) -> Self:
         if any(ratio <= 0 for ratio in self.env_ratios):
             raise ValueError("env_ratios should all be above 0; take the environment out instead")
-        changed = list(filter(self.differs, DIFFICULTY_KEYS))
+        changed = list(filter(self.differs, DifficultyRule.model_fields))
         if changed and not self.online_difficulty_filtering:
             raise ValueError(f"{changed[0]} has no effect without online_difficulty_filtering = true")
         if self.curriculum is not None and self.online_difficulty_filtering:
@@ -54,15 +48,10 @@ class BufferConfig(StrictModel):
             raise ValueError("easy_fraction and hard_fraction together are more than the whole batch")
         return self
 
-    def rule(self) -> DifficultyRule | None:
-        if not self.online_difficulty_filtering:
-            return None
-        return DifficultyRule(**{key: getattr(self, key) for key in DIFFICULTY_KEYS})
-
     def make_curriculum(self, pools: Sequence[Pool], seed: int) -> Curriculum:
         """The curriculum that is configured. Raises `ConfigError` for an import path that leads to none."""
         if self.curriculum is None:
-            return MixedCurriculum(pools, seed=seed, rule=self.rule())
+            return MixedCurriculum(pools, seed=seed, rule=self if self.online_difficulty_filtering else None)
         made = resolve_function(self.curriculum, "buffer.curriculum")(pools, seed=seed)
         missing = [name for name in METHODS if not callable(getattr(made, name, None))]
         if missing:

@@ -9,12 +9,12 @@ path.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from whet.errors import RunError
-from whet.rl.data.difficulty import DifficultyRule, Kind, Resting
+from whet.rl.data.difficulty import DifficultyRule, Resting
 from whet.rl.data.mix import Mix
 
 
@@ -90,12 +90,6 @@ class MixedCurriculum:
     def observe(self, task: Task, mean_reward: float) -> None:
         if self._resting is not None:
             self._resting[task.environment].observe(task.index, mean_reward)
-
-    def resting(self) -> dict[str, Mapping[Kind, int]]:
-        """How many tasks of each environment rest, by kind; empty without a rule."""
-        if self._resting is None:
-            return {}
-        return {pool.name: rest.counts() for pool, rest in zip(self._pools, self._resting, strict=True)}
 
     def _resting_task(self, environment: int) -> int | None:
         if self._resting is None:

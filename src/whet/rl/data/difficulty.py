@@ -10,24 +10,25 @@ noticed: the next group's mean decides again where a task belongs. Pure; no data
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal
 
+from pydantic import Field
+
+from whet.config import StrictModel
 from whet.rl.data.mix import Mix
 
 Kind = Literal["normal", "easy", "hard"]
 KINDS: tuple[Kind, ...] = ("normal", "easy", "hard")
 
 
-@dataclass(frozen=True, slots=True)
-class DifficultyRule:
+class DifficultyRule(StrictModel):
     """Where a task belongs, and the share of draws each kind of task gets."""
 
-    easy_threshold: float = 1.0
-    hard_threshold: float = 0.0
-    easy_fraction: float = 0.0
-    hard_fraction: float = 0.0
+    easy_threshold: float = Field(1.0, description="Mean reward of a group at or above which its task is too easy.")
+    hard_threshold: float = Field(0.0, description="Mean reward of a group at or below which its task is too hard.")
+    easy_fraction: float = Field(0.0, ge=0, le=1, description="Share of the draws that are tasks that are too easy.")
+    hard_fraction: float = Field(0.0, ge=0, le=1, description="Share of the draws that are tasks that are too hard.")
 
     def kind(self, mean_reward: float) -> Kind:
         if mean_reward >= self.easy_threshold:
@@ -68,11 +69,10 @@ class Resting:
     def any(self) -> int:
         """The longest rested task, as no normal one is left: a hard one first, which can still be learned."""
         found = self._longest("hard")
-        return found if found is not None else self._required("easy")
-
-    def counts(self) -> dict[Kind, int]:
-        kinds = list(self._kind.values())
-        return {"easy": kinds.count("easy"), "hard": kinds.count("hard")}
+        if found is None:
+            found = self._longest("easy")
+        assert found is not None, "no task rests"
+        return found
 
     def state_dict(self) -> dict[str, Any]:
         return {"turns": self._mix.turns, "resting": [[index, kind] for index, kind in self._kind.items()]}
@@ -85,9 +85,4 @@ class Resting:
         index = next((index for index, kind in self._kind.items() if kind == wanted), None)
         if index is not None:
             self._kind[index] = self._kind.pop(index)
-        return index
-
-    def _required(self, wanted: Kind) -> int:
-        index = self._longest(wanted)
-        assert index is not None, f"no task rests as {wanted}"
         return index

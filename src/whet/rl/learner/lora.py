@@ -25,8 +25,10 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from whet.errors import ConfigError, ModelLoadError
+from whet.inference.architecture import read_json
 from whet.inference.loading import resolve_model
 from whet.inference.protocol import WeightUpdate
+from whet.inference.weights.adapters import CONFIG_NAME
 from whet.rl.learner.config import LoraConfig
 from whet.rl.learner.weights import copy_in, copy_tokenizer, forget_older, write_aside, write_model, write_tensors
 
@@ -127,7 +129,9 @@ def begin_with(model: Any, directory: Path, config: LoraConfig) -> None:
     Raises `ModelLoadError` where the files cannot be read, and `ConfigError` where the adapter is of another kind or
     shape than `config` says.
     """
-    described = _read_config(directory)
+    if not (directory / CONFIG_NAME).is_file():
+        raise ConfigError(f"[lora] path: {directory} is not an adapter: it has no {CONFIG_NAME}.")
+    described = read_json(directory / CONFIG_NAME, "an adapter")
     beyond = [name for name in BEYOND_LORA if described.get(name)]
     if described.get("peft_type") != "LORA" or described.get("bias", "none") != "none" or beyond:
         what = ", ".join(beyond) or f"peft_type {described.get('peft_type')!r}, bias {described.get('bias')!r}"
@@ -154,16 +158,3 @@ def begin_with(model: Any, directory: Path, config: LoraConfig) -> None:
             f"{expected.get(first, 'absent')} here."
         )
     set_peft_model_state_dict(model, tensors)
-
-
-def _read_config(directory: Path) -> dict[str, Any]:
-    path = directory / "adapter_config.json"
-    try:
-        described = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(f"[lora] path: {directory} is not an adapter: it has no adapter_config.json.") from None
-    except ValueError as error:
-        raise ModelLoadError(f"{path} is torn ({error}); export the adapter again") from None
-    if not isinstance(described, dict):
-        raise ModelLoadError(f"{path} does not hold a JSON object; export the adapter again")
-    return described

@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers.models.qwen3.modeling_qwen3 import apply_rotary_pos_emb
 
-from whet.rl.learner.forward.kernels import attend, pad, read, rms_norm, rotate, take, unpad
+from whet.rl.learner.forward.kernels import attend, gather, read, rms_norm, rotate, take
 
 
 def same(found, expected, inputs):
@@ -37,9 +37,9 @@ def test_rotate_turns_as_transformers_does():
 def test_padding_there_and_back_changes_nothing_and_drops_the_gradient_of_padding():
     slots, where, padding = torch.tensor([0, 1, 2, 3, 0, 0]), torch.tensor([0, 1, 2, 3]), torch.tensor([4, 5])
     x = torch.randn(4, 2, requires_grad=True)
-    padded = pad(x, slots, where)
+    padded = gather(x, slots, where)
     padded.retain_grad()
-    back = unpad(padded * 2, slots, where, padding)
+    back = gather(padded * 2, where, slots, padding)
     torch.testing.assert_close(back, 2 * x)
     back.sum().backward()
     torch.testing.assert_close(x.grad, torch.full_like(x, 2))

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from whet.rl.learner.forward.kernels import attend, pad, read, unpad
+from whet.rl.learner.forward.kernels import attend, gather, read
 from whet.rl.learner.forward.layout import Block, Index
 
 MASKED = -1e9
@@ -87,7 +87,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, blocks: Sequence[AttentionBlock])
 def _attend(q: Tensor, k: Tensor, v: Tensor, block: AttentionBlock) -> Tensor:
     rows, length, keys = block.shape
     width = q.shape[-1]
-    q = pad(q, block.queries, block.where)
+    q = gather(q, block.queries, block.where)
     k, v = (read(x, block.keys, block.readers, block.first_reader) for x in (k, v))
     if block.bias is None or keys > EAGER_KEYS:
         q, k, v = q.view(rows, -1, length, width), k.view(rows, -1, keys, width), v.view(rows, -1, keys, width)
@@ -98,7 +98,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, block: AttentionBlock) -> Tensor:
     else:  # the query heads of a key-value head are one product
         k, v = k.view(-1, keys, width), v.view(-1, keys, width)
         out = attend(q.view(len(k), -1, width), k, v, block.bias)
-    return unpad(out.reshape(-1, width), block.queries, block.where, block.padding).view(block.tokens, -1)
+    return gather(out.reshape(-1, width), block.where, block.queries, block.padding).view(block.tokens, -1)
 
 
 def _reach(block: Block) -> Index:

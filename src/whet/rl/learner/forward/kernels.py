@@ -46,14 +46,11 @@ def read(x_ND: Tensor, index: Tensor, readers: Tensor, first_reader: Tensor) -> 
     return _call(_Read, x_ND, index, readers, first_reader)
 
 
-def pad(x_TD: Tensor, slots: Tensor, where: Tensor) -> Tensor:
-    """Flat tokens as rows of a rectangle (see `layout.Block`). Padding gets no gradient."""
-    return _call(_Pad, x_TD, slots, where)
-
-
-def unpad(x_PD: Tensor, slots: Tensor, where: Tensor, padding: Tensor) -> Tensor:
-    """The real tokens of a rectangle, flat."""
-    return _call(_Unpad, x_PD, slots, where, padding)
+def gather(x_ND: Tensor, index: Tensor, back: Tensor, unread: Tensor | None = None) -> Tensor:
+    """Rows `index` of x, of which one at most carries gradient for each row of x: the gradient is rows `back` of that
+    of the result, and zero for the rows `unread`. So flat tokens become rows of a rectangle (see `layout.Block`) and
+    flat again, with a copy in both directions (autograd's own scatter-add is slow)."""
+    return _call(_Gather, x_ND, index, back, unread)
 
 
 def _call(function: Any, *arguments: Any) -> Tensor:
@@ -150,27 +147,14 @@ class _Read(torch.autograd.Function):
         return F.embedding_bag(readers, grad, first_reader, mode="sum"), None, None, None
 
 
-class _Pad(torch.autograd.Function):
-    """Gather forward and, because every token has one place, gather backward (autograd's own scatter-add is slow)."""
-
+class _Gather(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, slots: Tensor, where: Tensor) -> Tensor:
-        ctx.save_for_backward(where)
-        return x.index_select(0, slots)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        (where,) = ctx.saved_tensors
-        return grad.index_select(0, where), None, None
-
-
-class _Unpad(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, slots: Tensor, where: Tensor, padding: Tensor) -> Tensor:
-        ctx.save_for_backward(slots, padding)
-        return x.index_select(0, where)
+    def forward(ctx: Any, x: Tensor, index: Tensor, back: Tensor, unread: Tensor | None) -> Tensor:
+        ctx.save_for_backward(back, unread)
+        return x.index_select(0, index)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        slots, padding = ctx.saved_tensors
-        return grad.index_select(0, slots).index_fill_(0, padding, 0), None, None, None
+        back, unread = ctx.saved_tensors
+        grad_x = grad.index_select(0, back)
+        return grad_x if unread is None else grad_x.index_fill_(0, unread, 0), None, None, None
