@@ -257,14 +257,31 @@ def split_lists(layer: dict[str, Any], model: type[BaseModel]) -> None:
             layer[name] = [text] if Path in _inner(field.annotation) else [part.strip() for part in text.split(",")]
 
 
-def resolve_paths(layer: dict[str, Any], names: Sequence[str], folder: Path) -> None:
-    """Make the paths, or lists of paths, of these names relative to `folder`, in place."""
+def resolve_paths(
+    layer: dict[str, Any], names: Sequence[str], folder: Path, names_or_paths: Sequence[str] = ()
+) -> None:
+    """Make the paths, or lists of paths, of these names relative to `folder`, in place; also what may be a path."""
     for name in names:
         value = layer.get(name)
         if isinstance(value, str):
             layer[name] = str(folder / Path(value).expanduser())
         elif isinstance(value, list):
             layer[name] = [str(folder / Path(item).expanduser()) for item in value]
+    for name in names_or_paths:
+        if isinstance(layer.get(name), str):
+            layer[name] = name_or_path(layer[name], folder)
+
+
+def name_or_path(text: str, folder: Path) -> str:
+    """A name (of an environment, a model) as it is; a path relative to `folder`."""
+    is_path = text.startswith(".") or ("/" in text and (folder / text).exists())
+    return str(folder / text) if is_path else text
+
+
+def table_of(data: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """A table of a TOML file; an empty one where the key is missing or holds another type."""
+    value = data.get(key)
+    return value if isinstance(value, dict) else {}
 
 
 def part_of(model: type[BaseModel], name: str, fields: Sequence[str]) -> type[StrictModel]:

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from whet.config import aliases_of, fields_with, read_toml, resolve_paths, split_lists, validate
+from whet.config import aliases_of, fields_with, name_or_path, read_toml, resolve_paths, split_lists, validate
 from whet.envs.config.sections import with_files
 from whet.errors import ConfigError, GepaError
 from whet.evals.planning.options import IN_SAMPLING
@@ -119,7 +119,7 @@ def _canonical(raw: Mapping[str, Any], source: str, folder: Path | None) -> dict
     if "seed_prompt" in layer:
         layer["seed_prompt"] = read_seed_prompt(layer["seed_prompt"], folder or Path(), source)
     if folder is not None:
-        _resolve_paths(layer, folder)
+        resolve_paths(layer, PATHS, folder, ("model", "reflection_model"))
     return layer
 
 
@@ -146,7 +146,7 @@ def _environment(section: Mapping[str, Any], source: str, folder: Path | None) -
     if isinstance(env.get("args"), Mapping):
         env["args"] = with_files(env["args"], folder or Path(), source)
     if folder is not None and isinstance(env.get("id"), str):
-        env["id"] = _beside(env["id"], folder)
+        env["id"] = name_or_path(env["id"], folder)
     return env
 
 
@@ -163,19 +163,6 @@ def _merged(layer: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any
         below, above = layer["env"][0], over["env"][0]
         data["env"] = [{**below, **above, "args": {**below.get("args", {}), **above.get("args", {})}}]
     return data
-
-
-def _resolve_paths(layer: dict[str, Any], folder: Path) -> None:
-    resolve_paths(layer, PATHS, folder)
-    for name in ("model", "reflection_model"):
-        if isinstance(layer.get(name), str):
-            layer[name] = _beside(layer[name], folder)
-
-
-def _beside(name: str, folder: Path) -> str:
-    """An id, or a path relative to the file."""
-    is_path = name.startswith(".") or ("/" in name and (folder / name).exists())
-    return str(folder / name) if is_path else name
 
 
 def _name(data: Mapping[str, Any], stem: str | None) -> str:

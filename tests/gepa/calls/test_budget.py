@@ -29,18 +29,18 @@ def test_what_is_kept_back_is_left_for_the_final_comparison_alone() -> None:
 
 def test_promised_calls_that_are_not_begun_are_free_again() -> None:
     budget = CallBudget(5)
-    budget.promise(5, "baseline")
-    budget.begin("baseline")
-    budget.release(4)
+    promised = budget.promise(5, "baseline")
+    promised.begin()
+    promised.release()
     assert budget.room("race") == 4
     assert budget.left == 4
 
 
 def test_a_repeated_search_is_told_the_same_is_left_as_the_first_time() -> None:
     first = CallBudget(10)
-    first.promise(2, "baseline")
-    first.begin("baseline")
-    first.begin("baseline")
+    promised = first.promise(2, "baseline")
+    promised.begin()
+    promised.begin()
     told = first.left
 
     second = CallBudget(10, begun={"a": 1, "b": 1, "lost": 1})
@@ -75,13 +75,13 @@ def test_whatever_is_asked_for_no_more_is_begun_than_was_allowed(
     searched = 0
     for asked, phase, begun in rounds:
         try:
-            budget.promise(asked, phase)  # type: ignore[arg-type]
+            promised = budget.promise(asked, phase)  # type: ignore[arg-type]
         except BudgetSpent:
             continue
         for _ in range(min(asked, begun)):
-            budget.begin(phase)  # type: ignore[arg-type]
+            promised.begin()
             searched += phase == "race"
-        budget.release(asked - min(asked, begun))
+        promised.release()
         assert budget.begun <= most
         assert searched <= most - budget.reserved
 

@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import Field, field_validator
 
 from whet.authoring.review.findings import CODES
-from whet.config import StrictModel, parse_toml, validate
+from whet.config import StrictModel, parse_toml, table_of, validate
 from whet.envs.loading import Location
 from whet.errors import ConfigError
 from whet.evals.planning.defaults import EvalDefaults
@@ -124,8 +124,8 @@ def _from_folder(location: Location, folder: Path) -> Package:
         data = parse_toml((folder / "pyproject.toml").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         return Package(**given, problem=f"it cannot be read: {error}")
-    project, tool = _table(data, "project"), _table(data, "tool")
-    table = _table(tool, "whet")
+    project, tool = table_of(data, "project"), table_of(data, "tool")
+    table = table_of(tool, "whet")
     settings, problem = CheckSettings(), None
     try:
         settings = validate(CheckSettings, table.get("check", {}), CHECK_TABLE)
@@ -144,16 +144,10 @@ def _from_folder(location: Location, folder: Path) -> Package:
         readme=next((_text(path) for path in sorted(folder.glob("README*"))), None),
         has_tests=any(folder.glob("tests/**/test_*.py")) or any(folder.glob("test_*.py")),
         requirements=_words(project, "dependencies"),
-        eval_default="eval" in table or "eval" in _table(tool, "verifiers"),
+        eval_default="eval" in table or "eval" in table_of(tool, "verifiers"),
         settings=settings,
         problem=problem,
     )
-
-
-def _table(data: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """A table of a TOML file; an empty one where the key is missing or holds another type."""
-    value = data.get(key)
-    return value if isinstance(value, dict) else {}
 
 
 def _word(data: Mapping[str, Any], key: str) -> str | None:

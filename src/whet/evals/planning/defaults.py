@@ -11,11 +11,12 @@ It is read where that file belongs to the module: in `environments/`, by path, a
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
-from whet.config import part_of, read_toml, validate
+from packaging.utils import canonicalize_name
+
+from whet.config import part_of, read_toml, table_of, validate
 from whet.envs.loading import Location, locate
 from whet.errors import ConfigError
 from whet.evals.config import EvalConfig
@@ -31,20 +32,14 @@ def eval_defaults(environment: str) -> dict[str, Any]:
     file = _pyproject(locate(environment))
     if file is None:
         return {}
-    tool = _table(read_toml(file), "tool")
-    ours = _table(tool, "whet").get("eval")
-    theirs = _table(_table(tool, "verifiers"), "eval")
+    tool = table_of(read_toml(file), "tool")
+    ours = table_of(tool, "whet").get("eval")
+    theirs = table_of(table_of(tool, "verifiers"), "eval")
     if ours is None:
         ours = {key: theirs[key] for key in ("num_examples", "rollouts_per_example") if key in theirs}
     if not isinstance(ours, dict):
         raise ConfigError(f"{file}: tool.whet.eval should be a table, [tool.whet.eval].")
     return validate(EvalDefaults, ours, f"{file}: [tool.whet.eval]").model_dump(exclude_none=True)
-
-
-def _table(data: dict[str, Any], key: str) -> dict[str, Any]:
-    """A table of a package's file; where something else has its name, an empty one."""
-    value = data.get(key)
-    return value if isinstance(value, dict) else {}
 
 
 def _pyproject(location: Location) -> Path | None:
@@ -53,6 +48,6 @@ def _pyproject(location: Location) -> Path | None:
     for candidate in (folder, *list(folder.parents)[:2]):
         file = candidate / "pyproject.toml"
         if file.is_file():
-            name = str(_table(read_toml(file), "project").get("name", ""))
-            return file if re.sub(r"[-_.]+", "_", name).lower() == location.module.lower() else None
+            name = str(table_of(read_toml(file), "project").get("name", ""))
+            return file if canonicalize_name(name) == canonicalize_name(location.module) else None
     return None

@@ -67,7 +67,7 @@ def canonical(raw: Mapping[str, Any], source: str, folder: Path | None = None) -
         _read_word(layer, key)
     _check_values(layer, source)
     if folder is not None:
-        _resolve_paths(layer, folder)
+        resolve_paths(layer, PATHS, folder, PATHS_OR_NAMES)
     return layer
 
 
@@ -141,11 +141,3 @@ def _check_values(layer: Layer, source: str) -> None:
         del checked["resume"]
     # Validated alone, so that the message names the table that is wrong and not the one that inherits from it.
     validate(EvalConfig, {"environment": "-", **checked}, source)
-
-
-def _resolve_paths(layer: Layer, folder: Path) -> None:
-    resolve_paths(layer, PATHS, folder)
-    for name in PATHS_OR_NAMES:
-        value = layer.get(name)
-        if isinstance(value, str) and (value.startswith(".") or ("/" in value and (folder / value).exists())):
-            layer[name] = str(folder / value)

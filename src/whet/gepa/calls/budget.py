@@ -28,8 +28,8 @@ class CallBudget:
         self.spent = 0
         """Calls that the requests so far have taken."""
         self._before = dict(begun or {})
-        self._promised = 0
-        self._confirming = confirming
+        self.promised = 0
+        self.confirming = confirming
 
     @property
     def left(self) -> int:
@@ -38,37 +38,53 @@ class CallBudget:
 
     def room(self, phase: Phase) -> int:
         """Calls that can really still be begun in a phase."""
-        room = self.max_calls - self.begun - self._promised
+        room = self.max_calls - self.begun - self.promised
         if phase == "confirmation":
             return room
         # A search that is resumed after a comparison has already used part of the calls that are kept back.
-        kept_back = max(0, self.reserved - self._confirming)
+        kept_back = max(0, self.reserved - self.confirming)
         return room - kept_back
 
-    def promise(self, calls: int, phase: Phase) -> None:
+    def promise(self, calls: int, phase: Phase) -> PromisedCalls:
         """Keep room for calls. Raises `BudgetSpent` where they do not all fit; then none is kept."""
-        if calls > max(0, self.room(phase)):
-            raise BudgetSpent(f"{calls} calls do not fit into the {max(0, self.room(phase))} that are left")
-        self._promised += calls
-
-    def release(self, calls: int) -> None:
-        """Promised calls will not be begun."""
-        self._promised -= calls
-        assert self._promised >= 0
-
-    def begin(self, phase: Phase) -> None:
-        """One of the promised calls is begun."""
-        self._promised -= 1
-        self.begun += 1
-        self.spent += 1
-        if phase == "confirmation":
-            self._confirming += 1
-        assert self._promised >= 0
-        assert self.begun <= self.max_calls
+        promised = PromisedCalls(self, phase)
+        promised.add(calls)
+        return promised
 
     def recall(self, keys: Iterable[str]) -> None:
         """Calls that an earlier process requested are requested again: what it began for them counts now."""
         self.spent += sum(self._before.pop(key, 0) for key in keys)
+
+
+class PromisedCalls:
+    """The calls of one request that the budget keeps room for and that are still to be begun."""
+
+    def __init__(self, budget: CallBudget, phase: Phase) -> None:
+        self._budget, self.phase, self._calls = budget, phase, 0
+
+    def add(self, calls: int) -> None:
+        """Keep room for more, such as one that has to be begun again. Raises `BudgetSpent` where they do not all fit."""
+        room = max(0, self._budget.room(self.phase))
+        if calls > room:
+            raise BudgetSpent(f"{calls} calls do not fit into the {room} that are left")
+        self._calls += calls
+        self._budget.promised += calls
+
+    def begin(self) -> None:
+        """One of them is begun."""
+        assert self._calls > 0
+        budget = self._budget
+        self._calls -= 1
+        budget.promised -= 1
+        budget.begun += 1
+        budget.spent += 1
+        budget.confirming += self.phase == "confirmation"
+        assert budget.begun <= budget.max_calls
+
+    def release(self) -> None:
+        """The rest will not be begun."""
+        self._budget.promised -= self._calls
+        self._calls = 0
 
 
 class CostCap:

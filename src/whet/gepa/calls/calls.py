@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from whet.errors import GepaError, WhetError
-from whet.gepa.calls.budget import CallBudget, CostCap
+from whet.gepa.calls.budget import CallBudget, CostCap, PromisedCalls
 from whet.gepa.calls.call_log import CallLog, cost_of_row
 from whet.gepa.calls.outage import Outage
 from whet.gepa.types import BudgetSpent, Candidate, Observer, Phase, RolloutCall, Scored, SearchExample, candidate_id
@@ -129,14 +129,14 @@ class Calls:
         known = {call: self._log.answer(call) for call in calls if call.key in self._log}
         missing = {call: example for call, example in zip(calls, examples, strict=True) if call not in known}
         self._check_cost(len(missing), phase)
-        self._budget.promise(len(missing), phase)
+        promised = self._budget.promise(len(missing), phase)
         self._requested.update((call.candidate, call.example) for call in calls)
         self._budget.recall(call.key for call in calls)
         self._observer.phase(phase, candidate_id(candidate), len(calls))
         for scored in known.values():
             self._observer.finished(scored, self._budget.spent, self._cost(), True)
         if missing:
-            known |= await self._made(candidate, missing, phase)
+            known |= await self._made(candidate, missing, promised)
         return [known[call] for call in calls]
 
     def _calls_for(self, candidate: str, examples: Sequence[SearchExample]) -> list[RolloutCall]:
@@ -157,13 +157,11 @@ class Calls:
         return 0 if phase == "confirmation" else self._budget.reserved
 
     async def _made(
-        self, candidate: Candidate, calls: Mapping[RolloutCall, SearchExample], phase: Phase
+        self, candidate: Candidate, calls: Mapping[RolloutCall, SearchExample], promised: PromisedCalls
     ) -> dict[RolloutCall, Scored]:
         """The results of calls that no log holds; on the disk when this returns, as far as they finished."""
-        unbegun = _Unbegun(self._budget, len(calls))
         tasks = [
-            asyncio.ensure_future(self._make(candidate, example, call, phase, unbegun))
-            for call, example in calls.items()
+            asyncio.ensure_future(self._make(candidate, example, call, promised)) for call, example in calls.items()
         ]
         try:
             # Also where one fails: the others are paid for, so they are awaited.
@@ -172,7 +170,7 @@ class Calls:
             await cancel(tasks)
             raise
         finally:
-            unbegun.release()
+            promised.release()
         await self._log.flush()
         failures = [result for result in results if isinstance(result, BaseException)]
         if failures:
@@ -180,11 +178,11 @@ class Calls:
         return {result.call: result for result in results if isinstance(result, Scored)}
 
     async def _make(
-        self, candidate: Candidate, example: SearchExample, call: RolloutCall, phase: Phase, unbegun: _Unbegun
+        self, candidate: Candidate, example: SearchExample, call: RolloutCall, promised: PromisedCalls
     ) -> Scored:
         tried = 0
         while True:
-            slot = _Slot(self, call, phase, unbegun)
+            slot = _Slot(self, call, promised)
             try:
                 attempt = await self._execute(candidate, example, call, slot)
             except WhetError as error:
@@ -195,7 +193,9 @@ class Calls:
                 raise
             if attempt.failure is None:
                 self._outage.succeeded(slot.probes)
-                return self._finished(call, {**attempt.row, "phase": phase, "environment": example.environment})
+                return self._finished(
+                    call, {**attempt.row, "phase": promised.phase, "environment": example.environment}
+                )
             tried += 1
             is_news = slot.probes or not self._outage.lasts  # others that were in flight fail for the same reason
             if not self._outage.failed(slot.probes) or tried > self._max_retries:
@@ -207,7 +207,7 @@ class Calls:
                 )
             if is_news:
                 self._observer.note(f"{call.example} failed and is called again: {attempt.failure}")
-            unbegun.one_more(phase)
+            promised.add(1)
 
     def _ends(self, failure: BaseException) -> BaseException:
         """What ends the run: the first that went wrong. Nothing is begun after it."""
@@ -223,17 +223,17 @@ class Calls:
         self._observer.finished(scored, self._budget.spent, self._cost(), False)
         return scored
 
-    async def enter(self, call: RolloutCall, phase: Phase, unbegun: _Unbegun) -> bool:
+    async def enter(self, call: RolloutCall, promised: PromisedCalls) -> bool:
         """Logs a call as begun and takes a slot for it. Returns whether the call probes a failed endpoint."""
         await self._written.acquire()
         probes = counted = has_slot = False
         try:
-            await self._wait_for_money(phase)
+            await self._wait_for_money(promised.phase)
             self._check()
-            unbegun.begin(phase)
+            promised.begin()
             self._in_flight += 1
             counted = True
-            await self._log.begin(call.key, phase, self._cost())
+            await self._log.begin(call.key, promised.phase, self._cost())
             await self._slots.acquire()
             has_slot = True
             probes = await self._outage.enter()
@@ -263,35 +263,15 @@ class Calls:
             await self._ended.wait()
 
 
-class _Unbegun:
-    """The calls of one round that were promised and are still to be begun."""
-
-    def __init__(self, budget: CallBudget, calls: int) -> None:
-        self._budget, self._calls = budget, calls
-
-    def begin(self, phase: Phase) -> None:
-        self._budget.begin(phase)
-        self._calls -= 1
-
-    def one_more(self, phase: Phase) -> None:
-        """A call has to be begun again, which counts once more. Raises `BudgetSpent` where nothing is left for it."""
-        self._budget.promise(1, phase)
-        self._calls += 1
-
-    def release(self) -> None:
-        self._budget.release(self._calls)
-        self._calls = 0
-
-
 class _Slot:
     """The `limit` of one attempt: held while it is in flight, and entered only by calls that count as begun."""
 
-    def __init__(self, calls: Calls, call: RolloutCall, phase: Phase, unbegun: _Unbegun) -> None:
-        self._calls, self._call, self._phase, self._unbegun = calls, call, phase, unbegun
+    def __init__(self, calls: Calls, call: RolloutCall, promised: PromisedCalls) -> None:
+        self._calls, self._call, self._promised = calls, call, promised
         self.probes = False
 
     async def __aenter__(self) -> None:
-        self.probes = await self._calls.enter(self._call, self._phase, self._unbegun)
+        self.probes = await self._calls.enter(self._call, self._promised)
 
     async def __aexit__(self, *_: object) -> None:
         self._calls.leave()
