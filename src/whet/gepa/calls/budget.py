@@ -63,7 +63,7 @@ class PromisedCalls:
         self._budget, self.phase, self._calls = budget, phase, 0
 
     def add(self, calls: int) -> None:
-        """Keep room for more, such as one that has to be begun again. Raises `BudgetSpent` where they do not all fit."""
+        """Keep room for more, such as a call to repeat. Raises `BudgetSpent` where they do not all fit."""
         room = max(0, self._budget.room(self.phase))
         if calls > room:
             raise BudgetSpent(f"{calls} calls do not fit into the {room} that are left")
