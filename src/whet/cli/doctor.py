@@ -1,4 +1,4 @@
-"""`whet doctor`: what is wrong with a run, or with what an evaluation says about training, and what to change."""
+"""`whet doctor`: problems of a run, or of what an evaluation says about training, and what to change."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def doctor_command(
     ],
     json_output: JsonOption = False,
 ) -> None:
-    """Say what is wrong with a run, what shows it, and the change to make; most urgent first.
+    """Diagnose a run: problems with their evidence and the change to make, most urgent first.
 
-    A run may be going on, have died, or be done. Of an evaluation it says whether training would teach anything.
+    The run may be running, dead or finished. For an evaluation it reports whether training would improve the model.
     Exit code: 0 when nothing keeps the run from learning (there may be warnings), 1 when something does, 2 when there
     is no such run.
 

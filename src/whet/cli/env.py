@@ -16,7 +16,7 @@ app = typer.Typer(rich_markup_mode=None)
 @app.command("init")
 def init(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The new environment's id, such as word-game.")],
-    kind: Annotated[Kind, typer.Option("--kind", "-k", help="What it begins as.")] = "single",
+    kind: Annotated[Kind, typer.Option("--kind", "-k", help="Template to begin with.")] = "single",
     path: Annotated[
         Path | None,
         typer.Option(help="Folder to make the package's folder in.", show_default="environments", metavar="DIR"),
@@ -64,10 +64,10 @@ def check(
     ] = True,
     json_output: JsonOption = False,
 ) -> None:
-    """Read a package the way a reviewer would, and say what to mend. Exit code 1 if there are errors.
+    """Review a package and print what to fix. Exit code 1 if there are errors.
 
-    This runs the package's code, in a sandbox unless told otherwise. Scripted models try it: right answers, and answers
-    without merit, which no reward should fall for. The codes are explained in docs/authoring.md.
+    This runs the package's code, in a sandbox by default. Scripted models attempt its tasks, with right
+    answers and with answers without merit, which no reward should accept. docs/authoring.md explains the codes.
 
     \b
     Examples:

@@ -40,7 +40,7 @@ def run(
     verbose: Verbose = 0,
     json_output: JsonOption = False,
 ) -> None:
-    """Try models on held-out tasks, say how well they did, and keep every rollout.
+    """Evaluate models on held-out tasks, print the scores, and save every rollout.
 
     An environment may have defaults of its own for -n, -r, -t and -T: [tool.whet.eval] in its pyproject.toml. A config
     file has several evaluations, each option by its long name; what the command line says goes over it.
@@ -96,7 +96,7 @@ def show(
     path: Annotated[Path, typer.Argument(help="Directory of an evaluation, or its results file.")],
     json_output: JsonOption = False,
 ) -> None:
-    """Say again what an evaluation found: rewards, metrics, errors, readiness, best and worst rollout.
+    """Print the summary of a saved evaluation: rewards, metrics, errors, readiness, best and worst rollout.
 
     \b
     Examples:
@@ -120,7 +120,7 @@ def compare_evaluations(
     top: Annotated[int, typer.Option(min=0, help="Tasks to show that got worse, and that got better.")] = 5,
     json_output: JsonOption = False,
 ) -> None:
-    """Compare two evaluations task by task: by how much they differ, how sure that is, and which tasks changed most.
+    """Compare two evaluations task by task: the difference, its confidence interval, and the tasks that changed most.
 
     \b
     Examples:
@@ -147,7 +147,7 @@ def report(
 ) -> None:
     """Write report.html into an evaluation's directory: distributions, readiness, failures, samples, every task.
 
-    An evaluation that ended has one already; this writes it again, or for one that did not end.
+    An evaluation that has ended has one already; this writes it again, or for one that has not.
 
     \b
     Examples:
@@ -166,7 +166,7 @@ def export(
         typer.Option("--format", "-f", help="csv, parquet, or hf (for datasets.load_from_disk).", metavar="FORMAT"),
     ] = "csv",
     to: Annotated[
-        Path | None, typer.Option("--to", help="File or, for hf, directory to write; beside the results if absent.")
+        Path | None, typer.Option("--to", help="File or, for hf, directory to write; next to the results if absent.")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there already.")] = False,
     json_output: JsonOption = False,

@@ -1,4 +1,4 @@
-"""`whet gepa`: better prompts for a model that stays as it is."""
+"""`whet gepa`: prompt optimisation."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def list_searches(
     folder: Annotated[Path, typer.Argument(help="Folder to look below.")] = Path("runs"),
     json_output: JsonOption = False,
 ) -> None:
-    """List searches for better prompts, newest first. One whose process is gone although it had not ended has died.
+    """List prompt searches, newest first. A search whose process ended before the search did is shown as died.
 
     \b
     Examples:
@@ -88,11 +88,12 @@ def list_searches(
 def show(
     run: Run,
     candidate: Annotated[
-        int | None, typer.Option("--candidate", "-n", min=0, help="Show what this candidate changed; else the best.")
+        int | None,
+        typer.Option("--candidate", "-n", min=0, help="Show the changes of this candidate; of the best if absent."),
     ] = None,
     json_output: JsonOption = False,
 ) -> None:
-    """Say what a search found: whether its best prompt is better, every candidate, and what one of them changed.
+    """Show the result of a search: whether its best prompt is better, every candidate, and the changes of one of them.
 
     \b
     Examples:
@@ -114,7 +115,7 @@ def show(
 def report(run: Run, json_output: JsonOption = False) -> None:
     """Write report.html into a search's directory: lineage, scores over calls, prompts and what they changed.
 
-    A search that ended has one already; this writes it again, or for one that is going on.
+    A search that has ended has one already; this writes it again, or for a running search.
 
     \b
     Examples:

@@ -35,7 +35,7 @@ COMMANDS_OF_OTHERS = {
 """By group: names that comparable tools have for something, and the command that does it here."""
 
 TARGETS = {"whet train": "run", "whet eval": "run", "whet gepa": "run"}
-"""The command of a group that takes a config file (and, but for training, an environment)."""
+"""The command of a group that takes a config file (or, except for training, an environment)."""
 
 
 class SuggestingGroup(TyperGroup):

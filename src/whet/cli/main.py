@@ -39,7 +39,7 @@ app = typer.Typer(
 )
 app.add_typer(lazy_group("whet.cli.train", "Train a model on environments."), name="train")
 app.add_typer(lazy_group("whet.cli.eval", "Evaluate a model on an environment."), name="eval")
-app.add_typer(lazy_group("whet.cli.gepa", "Find better prompts for a model that stays as it is."), name="gepa")
+app.add_typer(lazy_group("whet.cli.gepa", "Optimise prompts; the model's weights stay as they are."), name="gepa")
 app.add_typer(lazy_group("whet.cli.env", "Make, check and install environments."), name="env")
 app.command("doctor")(doctor_command)
 app.command("serve")(serve_command)
@@ -56,7 +56,7 @@ def view(
         ),
     ] = None,
 ) -> None:
-    """Look at rollouts: a list to narrow, sort and search, each conversation, a group side by side, the tokens.
+    """Browse rollouts: a list to filter, sort and search, each conversation, a group side by side, the tokens.
 
     \b
     Examples:
@@ -89,11 +89,11 @@ def _whet(
     ] = False,
 ) -> None:
     if debug:
-        os.environ[DEBUG] = "1"  # the environment, so that processes a command starts know it too
+        os.environ[DEBUG] = "1"  # inherited by the processes that a command starts
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code. Does not return where code of others left a thread that never ends."""
+    """Run one command and return its exit code; does not return where other code left a thread that never ends."""
     with rare_collections():
         status = _run(arguments)
     if "asyncio" in sys.modules:  # else nothing was run that could leave a thread, and imports take time

@@ -40,7 +40,7 @@ def show(
     model: Annotated[str, typer.Argument(help="whet/tiny, or a model's directory.")] = "whet/tiny",
     json_output: JsonOption = False,
 ) -> None:
-    """Say what a model is: architecture, size, tokenizer, and its card where it has one.
+    """Describe a model: architecture, size, tokenizer, and its card where it has one.
 
     \b
     Examples:

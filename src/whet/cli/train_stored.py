@@ -21,7 +21,7 @@ def list_runs(
     folder: Annotated[Path, typer.Argument(help="Folder to look below.")] = Path("runs"),
     json_output: JsonOption = False,
 ) -> None:
-    """List runs, newest first. One whose process is gone although it had not ended is shown as died.
+    """List runs, newest first. A run whose process ended before the run did is shown as died.
 
     \b
     Examples:
@@ -39,7 +39,7 @@ def list_runs(
 
 
 def show(run: Run, json_output: JsonOption = False) -> None:
-    """Say what a run is and how it stands: config, curves, checkpoints (each is verified), held-out scores, diagnosis.
+    """Show a run: state, config, curves, checkpoints (each is verified), held-out scores, diagnosis.
 
     \b
     Examples:
@@ -59,13 +59,14 @@ def show(run: Run, json_output: JsonOption = False) -> None:
 def metrics(
     run: Run,
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]...", help="Metrics; reward/ stands for all that begin so.")
+        list[str] | None,
+        typer.Argument(metavar="[NAME]...", help="Metrics; reward/ means all that begin with reward/."),
     ] = None,
     every: Annotated[int, typer.Option(min=1, help="Show every n-th step, and the last.")] = 1,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV on standard output.")] = False,
     json_output: JsonOption = False,
 ) -> None:
-    """Print the numbers of a run: a line a step, or (of more than six metrics) a line a metric with its curve.
+    """Print the metrics of a run: a line for each step, or (with more than six) a line for each metric with its curve.
 
     \b
     Examples:
@@ -103,7 +104,7 @@ def rollouts(
     count: Annotated[int, typer.Option("-n", min=1, help="How many.")] = 3,
     json_output: JsonOption = False,
 ) -> None:
-    """Print conversations of a step that was trained. To look around in all of them: whet view RUN.
+    """Print rollouts of a training step. To browse all of them: whet view RUN.
 
     \b
     Examples:
@@ -134,7 +135,7 @@ def logs(
     run: Run,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the log until the run ends.")] = False,
 ) -> None:
-    """Print the log of a run: what its terminal said, and every warning.
+    """Print the log of a run: its terminal output and every warning.
 
     \b
     Examples:
@@ -154,7 +155,7 @@ def compare(
     b: Annotated[str, typer.Argument(metavar="B", help="Another.")],
     json_output: JsonOption = False,
 ) -> None:
-    """Compare two runs: what differs in their configs, where their curves are, their held-out scores.
+    """Compare two runs: differences of their configs, curves, held-out scores.
 
     \b
     Examples:

@@ -82,7 +82,7 @@ class EnvSection(EnvTable):
 
 
 class GepaConfig(StrictModel):
-    """`whet gepa run`: better prompts for a model that stays as it is."""
+    """`whet gepa run`: prompt optimisation."""
 
     name: str = Field(
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
