@@ -20,7 +20,7 @@ _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONL
 
 @dataclass(frozen=True, slots=True)
 class CallSpec:
-    """What a function is called and what it takes; `takes_all` is `**kwargs`."""
+    """The name of a function and its parameters; `takes_all` is `**kwargs`."""
 
     name: str
     names: tuple[str, ...]
@@ -88,7 +88,7 @@ async def call_all(handlers: Iterable[Callable[[], Any]]) -> None:
 
 @contextmanager
 def errors_to(record: Callable[[Exception], Any]) -> Iterator[None]:
-    """Pass what is raised inside to `record`. A mistake of the user (`WhetError`) is raised."""
+    """Pass an exception to `record`. A mistake of the user (`WhetError`) is raised."""
     try:
         yield
     except WhetError:

@@ -1,7 +1,6 @@
-"""Marks on methods, found by the classes that run them: `@stop`, `@cleanup`, `@teardown`, `@setup` and their kin.
+"""Marks on methods, found by the classes that run them: `@stop`, `@cleanup`, `@teardown`, `@setup` and so on.
 
-A mark only sets attributes on the function. Handlers run from the highest priority to the lowest, and by name among
-equals.
+A mark only sets attributes on the function. Handlers run from the highest priority to the lowest, then by name.
 """
 
 from __future__ import annotations

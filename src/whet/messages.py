@@ -1,7 +1,7 @@
-"""Messages at the edge: what a dataset, an environment or a model gave, as the message types of `whet.types`.
+"""From the messages of a dataset, an environment or a model to the message types of `whet.types`.
 
-Everything inside whet works on `Record` messages; plain OpenAI-shaped dicts are turned into them once, here, where
-they enter. Nothing here renders text for a model.
+Everything inside whet works on `Record` messages; plain OpenAI-shaped dicts are converted once, here, where they enter.
+Nothing here renders text for a model.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class _Fields:
         return getattr(self, key, default)
 
     def model_dump(self, **_: Any) -> dict[str, Any]:
-        """A plain dict, as in result rows."""
+        """A plain dict, for result rows."""
         return {name: _plain(getattr(self, name)) for name in self._dumped}
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from whet.clients.client import Client
 
 Info: TypeAlias = dict[str, Any]
-"""What a row carries for its environment and reward functions besides prompt and answer."""
+"""Further data of a row, for its environment and reward functions."""
 SamplingArgs: TypeAlias = dict[str, Any]
 """Arguments of sampling, as an OpenAI-compatible endpoint takes them."""
 RewardFunc: TypeAlias = Callable[..., float | Awaitable[float] | list[float] | Awaitable[list[float]]]
@@ -42,7 +42,7 @@ FinishReason: TypeAlias = Literal["stop", "length", "tool_calls"] | None
 
 
 class SystemMessage(Record):
-    """Instructions that stand before a conversation."""
+    """Instructions at the start of a conversation."""
 
     def __init__(self, content: MessageContent = "", **extra: Any) -> None:
         super().__init__({**extra, "role": "system", "content": content_of(content)})
@@ -68,7 +68,7 @@ class ToolCall(Record):
 
 
 class AssistantMessage(Record):
-    """What the model says, with the tools it calls."""
+    """A message of the model, with its tool calls."""
 
     _defaults: ClassVar[dict[str, Any]] = {"reasoning_content": None, "tool_calls": None, "thinking_blocks": None}
 
@@ -88,7 +88,7 @@ class AssistantMessage(Record):
 
 
 class ToolMessage(Record):
-    """What a tool answered to one call."""
+    """The answer of a tool to one call."""
 
     def __init__(self, content: MessageContent = "", tool_call_id: str = "", **extra: Any) -> None:
         super().__init__({**extra, "role": "tool", "tool_call_id": tool_call_id, "content": content_of(content)})
@@ -117,7 +117,7 @@ class Tool(Record):
 
 
 class Usage(Record):
-    """Tokens of one turn, as the model's server counted them."""
+    """Tokens of one turn, counted by the model's server."""
 
     def __init__(
         self,

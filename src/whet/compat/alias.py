@@ -1,8 +1,8 @@
 """`import verifiers` as whet: environments written for `verifiers` 0.1 run unmodified, in this process.
 
-Every module of the 0.1 package that environments import has a stand-in here whose names are looked up in whet; a class
-imported by either name is the same class. So has the package of its hosted sandboxes, which comes with it, where that
-is not installed. What is not in the table is missing, and `compat/gaps.py` says what to do instead.
+Every module of the 0.1 package that environments import has a stand-in module here, whose names are looked up in whet;
+a class imported by either name is the same class. The same holds for the package of its hosted sandboxes, unless that
+is installed. Names that are not in the table are missing; `compat/gaps.py` has the replacements.
 """
 
 from __future__ import annotations
@@ -180,9 +180,9 @@ _MODULES.update({module: () for module, _ in _RENAMED if module not in _MODULES}
 
 
 def install_verifiers_alias() -> None:
-    """Make `import verifiers` and its submodules resolve to whet, from now on and in this process.
+    """Make `import verifiers` and its submodules resolve to whet in this process.
 
-    An installed `verifiers` is hidden by it. Raises `ConfigError` where that one has been imported already.
+    It hides an installed `verifiers`. Raises `ConfigError` if that one has been imported already.
     """
     loaded = sys.modules.get("verifiers")
     if loaded is not None and not isinstance(loaded, _StandIn):
@@ -203,9 +203,8 @@ def alias_where_needed() -> None:
 def is_written_for_verifiers(cls: type, frame: FrameType | None) -> bool:
     """Whether a class, or the code that constructs an instance of it, imports `verifiers` rather than `whet`.
 
-    Such code has read a name from a stand-in. A module counts with its whole package, so that a helper does to which
-    the package passes a class. Of the frames, from `frame` outwards, the first decides that is neither a constructor
-    nor the standard library's.
+    Such code has read a name from a stand-in. All modules of its package count, including helpers to which it passes a
+    class. The first frame, from `frame` outwards, that is neither a constructor nor in the standard library decides.
     """
     if any(_imports_verifiers(base.__module__) for base in cls.__mro__):
         return True
@@ -226,7 +225,7 @@ def _imports_verifiers(module: str) -> bool:
 
 
 def _note_importer(frame: FrameType) -> None:
-    """Remember the package whose code reads a name from a stand-in, or its module where a folder is no package."""
+    """Remember the package whose code reads a name from a stand-in, or its module if its folder is no package."""
     module, package = (str(frame.f_globals.get(name) or "") for name in ("__name__", "__package__"))
     is_package = getattr(sys.modules.get(package), "__file__", None) is not None
     importer = package if is_package else module
@@ -235,7 +234,7 @@ def _note_importer(frame: FrameType) -> None:
 
 
 def advice_on(error: BaseException) -> str:
-    """What to do about an import that failed for a name whet has not, or for what `verifiers` brought; or nothing."""
+    """Advice for an import that failed on a name that whet lacks, or on a dependency of `verifiers`; possibly empty."""
     if not isinstance(error, ImportError) or error.name is None:
         return ""
     extra = BROUGHT.get(error.name.partition(".")[0])
@@ -243,7 +242,7 @@ def advice_on(error: BaseException) -> str:
         return f" Install it with: pip install 'whet[{extra}]'."
     if not error.name.startswith("verifiers"):
         return ""
-    # `from verifiers import X` tells of X in its message alone, up to Python 3.11.
+    # Up to Python 3.11, only the message of `from verifiers import X` has X.
     wanted = re.match(r"cannot import name '(\w+)'", str(error))
     return _advice(f"{error.name}.{wanted[1]}") if wanted is not None else ""
 
@@ -284,7 +283,7 @@ class _StandIn(ModuleType):
         )
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """What a package or a test replaces here is replaced in whet's module, where it has an effect."""
+        """Replace the name in whet's module, where it has an effect."""
         source = None if name.startswith("__") or isinstance(value, _StandIn) else self._source_of(name)
         if source is None:
             super().__setattr__(name, value)
@@ -294,7 +293,7 @@ class _StandIn(ModuleType):
         setattr(module, attribute, value)
 
     def __delattr__(self, name: str) -> None:
-        """Undoes a replacement, as tools that patch do for names which a module has not itself."""
+        """Undo a replacement, as patching tools do for names that are not in the module's dict."""
         source = None if name in vars(self) else self._source_of(name)
         key = None if source is None else (source[0].__name__, source[1])
         if source is None or key not in _replaced:
@@ -303,7 +302,7 @@ class _StandIn(ModuleType):
         setattr(*source, _replaced.pop(key))
 
     def _source_of(self, name: str) -> tuple[ModuleType, str] | None:
-        """The module of whet's that has a name of this stand-in, and the name there."""
+        """The module of whet that defines a name of this stand-in, and the name there."""
         for source in _sources(self.__name__, name):
             module, _, attribute = source.partition(":")
             found = importlib.import_module(module)
@@ -331,7 +330,7 @@ def _sources(module: str, name: str) -> list[str]:
 
 
 def _names(module: str) -> list[str]:
-    """What `from module import *` brings."""
+    """The names of `from module import *`."""
     names = [name for owner, name in _RENAMED if owner == module]
     for place in _MODULES[module]:
         target, _, only = place.partition(":")

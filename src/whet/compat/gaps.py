@@ -1,6 +1,6 @@
 """What the alias lacks of `verifiers` 0.1.14, and what to do instead. docs/from-verifiers.md shows the same table.
 
-It includes what `verifiers` installs by default and whet has as an extra.
+It includes dependencies of `verifiers` that are extras of whet.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ GAPS: dict[tuple[str, ...], str] = {
     ): "the insides of tasksets and harnesses: `Taskset`, `Harness`, `Toolset`, `User` and their configs",
 }
 
-# What `verifiers` installs with itself, as modules, and the extra of whet that brings it.
+# Modules that `verifiers` installs as dependencies, and the extra of whet that installs them.
 BROUGHT = {
     "anthropic": "anthropic",
     "datasets": "datasets",

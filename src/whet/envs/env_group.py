@@ -1,8 +1,7 @@
 """`EnvGroup`: several environments as one, for training or evaluating on a mixture of tasks.
 
-Rows of all are put one after another, with new `example_id`s and `info["env_id"]` naming the environment a row belongs
-to; groups may hold groups, and then `env_id` is the path of names. Rollouts and their scoring are that environment's
-own affair: there, `info` is what its author put there, without `env_id`.
+The datasets are concatenated, with new `example_id`s and the name of the environment in `info["env_id"]`, or the path
+of names in nested groups. Each environment runs and scores its own rollouts, and sees `info` without `env_id`.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ ROUTE_KEY = "env_id"
 
 
 class EnvGroup(Environment):
-    """Several environments as one; each rollout and its scoring are that of its own."""
+    """Several environments as one; each runs and scores its own rollouts."""
 
     def __init__(self, envs: Sequence[Environment], env_names: Sequence[str] | None = None, **kwargs: Any) -> None:
         """Make a group.
 
         Args:
             envs: the environments; each keeps its own rubric, parser and tools.
-            env_names: what they are called in `info["env_id"]`; otherwise env_0, env_1, ...
+            env_names: their names in `info["env_id"]`; by default env_0, env_1, ...
             kwargs: arguments of `Environment`, other than datasets and rubric.
         """
         self.envs = list(envs)
@@ -60,7 +59,7 @@ class EnvGroup(Environment):
             rubric=EnvGroupRubric(self.env_map),
             **kwargs,
         )
-        # A dataset that an author gave as a function is built on first use, in a group as elsewhere.
+        # Datasets from functions are built on first use, as in any environment.
         if not any(callable(env.dataset_source) for env in self.envs):
             self.build_dataset()
         if not any(callable(env.eval_dataset_source) for env in self.envs):
@@ -85,7 +84,7 @@ class EnvGroup(Environment):
         return state
 
     async def prepare_group(self, inputs: Sequence[RolloutInput]) -> Sequence[RolloutInput]:
-        """The rows of a group as its environment varies them together, where it does."""
+        """The rows of a group, prepared by its environment."""
         routes = [self._route_of(row) for row in inputs]
         prepare = getattr(self.get_env_for_name(routes[0][0]), "prepare_group", None) if routes else None
         if prepare is None or any(route != routes[0] for route in routes):
@@ -97,7 +96,7 @@ class EnvGroup(Environment):
         ]
 
     def prompt_texts(self) -> dict[str, str]:
-        """Those of its environments; one that differs between them is called `<name>@<environment>`."""
+        """The texts of its environments; a text that differs between them is named `<name>@<environment>`."""
         return joined({name: env.prompt_texts() for name, env in self.env_map.items()})
 
     def reword(self, texts: Mapping[str, str]) -> None:
@@ -115,7 +114,7 @@ class EnvGroup(Environment):
             yield
 
     def set_kwargs(self, **kwargs: Any) -> None:
-        """Set attributes of the group, and of those of its environments that have them."""
+        """Set attributes of the group, and of its environments that have them."""
         super().set_kwargs(**kwargs)
         for key, value in kwargs.items():
             if not callable(getattr(self, f"set_{key}", None)):  # those pass it on themselves
@@ -225,7 +224,7 @@ class EnvGroupRubric(Rubric):
 
     @contextmanager
     def _inside(self, states: Sequence[State]) -> Iterator[Environment]:
-        """The environment of these rollouts, which sees their `info` as it was before the group."""
+        """The environment of these rollouts; inside, their `info` is without the group's `env_id`."""
         routes = [self._route_of(state) for state in states]
         if any(route != routes[0] for route in routes):
             raise ConfigError("the rollouts of one group belong to different environments of the EnvGroup.")
@@ -265,7 +264,7 @@ def member_names(env: Environment) -> list[str]:
 
 
 def held_out_rows(env: Environment, count: int = -1, seed: int | None = None) -> list[dict[str, Any]]:
-    """The first `count` evaluation rows (-1 = all), of an order shuffled by `seed`.
+    """The first `count` evaluation rows (-1 = all), after shuffling a copy by `seed`.
 
     Members of a group whose rows stand one behind the other are taken by turns. An order that mixes them already is
     kept: one that is shuffled, or that the group's author chose.
@@ -286,14 +285,14 @@ def _inner_names(env: Environment) -> list[list[str]]:
 
 
 def _below(row: RolloutInput, route: Sequence[str]) -> RolloutInput:
-    """The row as the environment that `route` begins with knows it."""
+    """The row for the first environment of `route`."""
     info = _info_below(row, route[1:])
     child = {key: value for key, value in row.items() if key != "info"}
     return cast(RolloutInput, {**child, "info": info} if info else child)
 
 
 def _info_below(row: Mapping[str, Any], below: Sequence[str]) -> dict[str, Any]:
-    """The `info` of the row as its environment knows it; `below` is the route inside that."""
+    """The `info` of the row for its environment; `below` is the route inside that."""
     info = {key: value for key, value in _info_of(row).items() if key != ROUTE_KEY}
     return {**info, ROUTE_KEY: _as_value(below)} if below else info
 

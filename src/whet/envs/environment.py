@@ -1,10 +1,10 @@
 """`Environment`: tasks, a way to attempt one, and a rubric that scores the attempt.
 
-This is the part all kinds share: construction, datasets, the state of a rollout, settings; with `hooks.py` (stop
-conditions, clean-up) and `running.py` (many rollouts). How one rollout goes is `MultiTurnEnv`'s.
+The common base class: construction, datasets, the state of a rollout, settings. `hooks.py` adds stop conditions and
+clean-up, `running.py` many rollouts. `MultiTurnEnv` has the rollout loop.
 
 Constructors read no clock, start no thread or process and install no signal handlers, so an environment can be made on
-any thread. Call `await env.close()` when done with it; what has `@teardown` handlers is closed at exit otherwise.
+any thread. Call `await env.close()` when done; environments with `@teardown` handlers are closed at exit otherwise.
 """
 
 from __future__ import annotations
@@ -79,17 +79,17 @@ class Environment(Worded, Running):
 
         Args:
             dataset: tasks to train on: a list of dicts, a `datasets.Dataset`, or a callable that returns one.
-            eval_dataset: tasks to evaluate on; without it, the training ones.
+            eval_dataset: tasks to evaluate on; by default the training tasks.
             system_prompt: put before every prompt that does not open with a system message.
             few_shot: messages between the system prompt and a row's `question`.
             parser: reads answers out of completions; offered to reward functions.
-            rubric: scores rollouts; without it every reward is 0.
+            rubric: scores rollouts; by default every reward is 0.
             sampling_args: defaults for `generate` and `evaluate`.
-            message_type: accepted for environments written for 0.1; whatever it says, prompts are messages.
+            message_type: accepted for environments written for 0.1; prompts are messages in any case.
             tool_defs: tools that the model may call.
             max_workers: accepted for environments written for 0.1; nothing here runs in threads.
-            env_id: what the environment is called in results.
-            env_args: what it was loaded with, for results.
+            env_id: name of the environment in results.
+            env_args: arguments of its loader, for results.
             map_kwargs: accepted for environments written for 0.1.
             max_seq_len: tokens of prompt and completion together beyond which a turn is cut off.
             score_rollouts: False gives every rollout reward 0 without running the rubric.
@@ -143,12 +143,12 @@ class Environment(Worded, Running):
             )
 
     def __post_init__(self) -> None:
-        """Override to do more once everything is constructed."""
+        """Override to run code at the end of construction."""
 
     # Datasets
 
     def build_dataset(self) -> RowDataset | None:
-        """The training rows, built on first use; None where there are none."""
+        """The training rows, built on first use; None without a training dataset."""
         if self.dataset is None and self.dataset_source is not None:
             self.dataset = self._build(self.dataset_source, "dataset")
         return self.dataset
@@ -159,14 +159,14 @@ class Environment(Worded, Running):
         return self.eval_dataset
 
     def get_dataset(self, n: int = -1, seed: int | None = None) -> RowDataset:
-        """The first `n` training rows (-1 = all), of an order shuffled by `seed`; the environment's own order stays."""
+        """The first `n` training rows (-1 = all), after shuffling a copy by `seed`."""
         dataset = self.build_dataset()
         if dataset is None:
             raise DatasetError(f"{self._label()} has no training dataset, only an eval_dataset.")
         return _excerpt(dataset, n, seed)
 
     def get_eval_dataset(self, n: int = -1, seed: int | None = None) -> RowDataset:
-        """Like `get_dataset`, for the evaluation rows; where there are none, the training rows."""
+        """Like `get_dataset`, for the evaluation rows, or the training rows without an eval_dataset."""
         dataset = self.build_eval_dataset()
         return self.get_dataset(n, seed) if dataset is None else _excerpt(dataset, n, seed)
 
@@ -203,7 +203,7 @@ class Environment(Worded, Running):
         tool_defs: list[Tool] | None = None,
         sampling_args: SamplingArgs | None = None,
     ) -> Response:
-        """The model's answer to `prompt`; what is not given is the state's."""
+        """The model's answer to `prompt`; missing arguments are taken from the state."""
         if not prompt:
             raise DatasetError(
                 f"example {state.get('example_id', 0)} has an empty prompt, and {self._label()} has put nothing into "
@@ -231,7 +231,7 @@ class Environment(Worded, Running):
         return tools
 
     def increment_state_usage(self, state: State, input_tokens: float = 0, output_tokens: float = 0) -> None:
-        """Count tokens that the environment itself had a model use."""
+        """Count tokens of model calls that the environment made itself."""
         state["usage"].add(input_tokens, output_tokens)
 
     def increment_state_usage_from_response(self, state: State, response: Any) -> None:
@@ -249,7 +249,7 @@ class Environment(Worded, Running):
     # Settings
 
     def set_kwargs(self, **kwargs: Any) -> None:
-        """Set attributes, by their `set_...` method where there is one; also those that the environment has not yet."""
+        """Set attributes, by their `set_...` method if there is one; also new attributes."""
         for key, value in kwargs.items():
             setter = getattr(self, f"set_{key}", None)
             if callable(setter):
@@ -269,7 +269,7 @@ class Environment(Worded, Running):
         self._set("concurrency", concurrency)
 
     def set_max_seq_len(self, max_seq_len: int | None) -> None:
-        """Cut a turn off where prompt and completion together have this many tokens; None = no limit."""
+        """Truncate a turn at this many tokens of prompt and completion together; None = no limit."""
         self._set("max_seq_len", max_seq_len)
 
     def set_score_rollouts(self, score_rollouts: bool) -> None:
@@ -281,7 +281,7 @@ class Environment(Worded, Running):
         self._set("max_total_completion_tokens", max_total_completion_tokens)
 
     def _set(self, setting: str, value: Any) -> None:
-        """What the `set_...` methods do."""
+        """Set the attribute of a `set_...` method."""
         setattr(self, setting, value)
 
     def _label(self) -> str:

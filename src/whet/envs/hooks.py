@@ -1,7 +1,7 @@
-"""`Hooked`: the `@stop`, `@setup`, `@cleanup` and `@teardown` methods of an environment, found and run.
+"""`Hooked`: finds and runs the `@stop`, `@setup`, `@cleanup` and `@teardown` methods of an environment.
 
-Stop conditions and clean-up take what they name of `state`, `env` and `task`, plain or async. An exception in one is
-recorded as the rollout's error (`EnvError`), which says where it was raised.
+Stop conditions and clean-up handlers, plain or async, take any of `state`, `env` and `task`. An exception in one is
+recorded as the rollout's error (`EnvError`), with the place where it was raised.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ class Hooked(ABC):
                 await resolve(self._invoke(handler, spec, state))
 
     def _recording(self, state: State, where: str) -> AbstractContextManager[None]:
-        """What is raised inside becomes the rollout's error, other than a mistake of the user."""
+        """Record an exception as the rollout's error; a mistake of the user is raised."""
         return errors_to(lambda error: self._record_error(state, error, where))
 
     def _record_error(self, state: State, error: Exception, where: str) -> None:
-        """Make the rollout errored, unless it is already, or what its code did in a sandbox is at fault."""
+        """Make the rollout errored, unless it is already, or code in its sandbox caused the failure."""
         if isinstance(error, SandboxFileError) and where != "setup_state":
             state["sandbox_failure"] = str(error)
             return
@@ -94,7 +94,7 @@ class Hooked(ABC):
         return handler(**spec.select({"state": state, "env": self, "task": state["task"], **(extra or {})}))
 
     async def close(self) -> None:
-        """Run the `@teardown` handlers of rubric and environment, once; to the end, also where this is cancelled."""
+        """Run the `@teardown` handlers of rubric and environment, once; to the end, even if cancelled."""
         if self._closed:
             return
         self._closed = True

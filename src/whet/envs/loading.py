@@ -1,10 +1,10 @@
 """`load_environment(id, **args)`: from an environment's id to an `Environment`.
 
 An id is the name of an installed package (`reverse-text`, `owner/name@version`), a path to a package or a file, or the
-name of a folder in `environments/` under the current directory, installed or not. Two arguments every environment has:
-`system_prompt`, where its loader does not take it itself, and `components`, texts by name (`texts.py`). Each way this
-can fail is an `EnvironmentLoadError` that says where and what to do. A package written for `verifiers` 0.1 runs as it
-is (`compat/alias.py`).
+name of a folder in `environments/` under the current directory, installed or not. Every environment also takes
+`system_prompt`, unless its loader has that argument itself, and `components`, texts by name (`texts.py`). Failures are
+`EnvironmentLoadError`s that say where and what to do. A package written for `verifiers` 0.1 runs unmodified
+(`compat/alias.py`).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def load_environment(env_id: str, **env_args: Any) -> Environment:
 
 
 def takes_system_prompt(env_id: str) -> bool:
-    """Whether the environment's own loader has an argument `system_prompt`, and decides what becomes of it."""
+    """Whether the environment's own loader has an argument `system_prompt`."""
     return SYSTEM_PROMPT in inspect.signature(_find_module(env_id).load_environment).parameters
 
 
@@ -85,7 +85,7 @@ class Location:
 
 
 def locate(env_id: str) -> Location:
-    """Where the environment is, by its id or path. Raises `EnvironmentLoadError` where there is none."""
+    """The location of an environment, by its id or path. Raises `EnvironmentLoadError` if there is none."""
     name = module_name_of(env_id)
     path = Path(env_id).expanduser()
     if env_id.startswith((".", "/", "~")) or env_id.endswith(".py") or (len(path.parts) > 1 and path.exists()):
@@ -178,7 +178,7 @@ def _is_local() -> bool:
 
 
 def _split_texts(env_id: str, loader: Any, env_args: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Texts to put in the place of the environment's own, and what is left for its loader."""
+    """The texts that replace the environment's own, and the other arguments, for its loader."""
     own, parameters = dict(env_args), inspect.signature(loader).parameters
     texts: dict[str, Any] = {}
     if COMPONENTS in own and COMPONENTS not in parameters:
@@ -211,7 +211,7 @@ def _check_arguments(env_id: str, loader: Any, env_args: dict[str, Any]) -> None
 
 
 def _no_sections(env_args: dict[str, Any]) -> str:
-    """What else to say where a config's taskset or harness met an environment that is not made of these."""
+    """Advice if a config has a taskset or a harness and the environment takes none."""
     config = env_args.get("config")
     if not isinstance(config, dict) or not set(config) <= set(SECTIONS):
         return ""
@@ -219,7 +219,7 @@ def _no_sections(env_args: dict[str, Any]) -> str:
 
 
 def _foreign(env: Any) -> str:
-    """What to do about an environment made of the classes of the real `verifiers`."""
+    """Advice if the environment's class is one of the real `verifiers`."""
     if not any(base.__module__.startswith("verifiers.") for base in type(env).__mro__):
         return ""
     return (

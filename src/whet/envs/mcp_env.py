@@ -2,9 +2,9 @@
 
     MCPEnv(mcp_servers=[{"name": "notes", "command": sys.executable, "args": ["notes_server.py"]}], dataset=...)
 
-Constructing one starts nothing and can be done on any thread. The servers are started, or reached, on the event loop
-that first runs a rollout (or `connect`); their tools are known from then on. They end with that loop, at `close`, and
-when this process ends in whatever way. How a connection works is in `mcp/`.
+The constructor starts nothing and can run on any thread. The servers are started, or reached, on the event loop that
+first runs a rollout (or `connect`); their tools are known from then on. They end with that loop, at `close`, and with
+this process, even after SIGKILL. Connections are in `mcp/`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _rollout: ContextVar[str | None] = ContextVar("whet_mcp_rollout", default=None)
 
 
 def format_error(error: Exception) -> str:
-    """What a model reads of a failed call: what the tool itself says as it is, anything else after `Error: `."""
+    """The text of a failed call for the model: the tool's own message, or any other error after `Error: `."""
     return str(error) if isinstance(error, MCPResultError) else f"Error: {error}"
 
 
@@ -51,7 +51,7 @@ class MCPToolWrapper:
         return await self._call(self.server.name, self.tool.name, arguments)
 
     def to_tool_def(self) -> Tool:
-        """Its definition for a model, as the server describes it."""
+        """Its definition for a model."""
         return tool_def_of(self.tool, self.server.tool_prefix)
 
 
@@ -76,19 +76,19 @@ class MCPEnv(ToolEnv):
             mcp_servers: dicts with the keys of `MCPServerConfig`, or such objects: `name` and `command`, `args`, `env`
                 (stdio), or `name` and `url`, `headers` (streamable HTTP).
             max_turns: model turns after which the rollout ends.
-            error_formatter: from the error of a failed call to the text that the model reads.
-            tools: Python functions that the model may call besides, as in `ToolEnv`.
+            error_formatter: makes the text for the model from the error of a failed call.
+            tools: further Python functions that the model may call, as in `ToolEnv`.
             stop_errors: errors that end the rollout as `ToolCallError` instead; `MCPToolError` is that of a server's
                 tool.
-            timeout_per_call_seconds: after this the model is answered that its call took too long, where the server
-                still responds; where it does not, it is ended, and the rollout fails with `InfraError`.
+            timeout_per_call_seconds: after this the model's call is answered with a time-out error if the server still
+                responds; otherwise the server is ended, and the rollout fails with `InfraError`.
             start_timeout_seconds: for a server to start and list its tools.
-            max_result_chars: characters of a result's text that the model is shown.
+            max_result_chars: characters of a result's text for the model.
             kwargs: arguments of `MultiTurnEnv`.
 
-        Raises `ConfigError` for servers that make no sense, and `MissingExtraError` without the `mcp` package. A server
+        Raises `ConfigError` for invalid servers, and `MissingExtraError` without the `mcp` package. A server
         that cannot be started or reached the first time raises `ConfigError` from the rollout, which ends the run; one
-        that is lost later fails the rollouts that were waiting for it, with `InfraError`, and is started again.
+        that is lost later fails the rollouts with pending calls, with `InfraError`, and is started again.
         """
         require_mcp("MCPEnv")
         for name, value in (
@@ -109,14 +109,14 @@ class MCPEnv(ToolEnv):
     async def connect(self) -> None:
         """Start or reach the servers now, on the running loop, so that `tool_defs` holds their tools.
 
-        Rollouts do this by themselves. Servers with `per_rollout` are not started here. Override it to prepare what the
-        servers need; it is called for every rollout.
+        Rollouts do this by themselves. Servers with `per_rollout` are not started here. Override it to prepare the
+        servers; it is called for every rollout.
         """
         await self._links.here().connect()
 
     @setup(priority=100)
     async def connect_rollout(self, state: State) -> None:
-        """Before anything else: connect the servers and offer their tools to the model."""
+        """Connect the servers and offer their tools to the model, before any other setup."""
         await self.connect()
         await self._links.here().open_own(state["trajectory_id"])
         info = state.get("info")
@@ -143,9 +143,9 @@ class MCPEnv(ToolEnv):
         return content_of(result, self._links.limits.result_chars)
 
     def _adopt(self, server: MCPServerConfig, tools: list[ServerTool]) -> None:
-        """Offer a server's tools, in the place of those it had before, to rollouts that begin from now on.
+        """Replace a server's tools, for rollouts that start from now on.
 
-        Raises `ConfigError` where a name is taken, the first time; a tool that a server adds later under a taken name
+        Raises `ConfigError` for a duplicate name the first time; a tool with a duplicate name that a server adds later
         is left out with a warning.
         """
         others = {name: tool for name, tool in self.tool_map.items() if getattr(tool, "server", None) is not server}
@@ -166,7 +166,7 @@ class MCPEnv(ToolEnv):
             self._replace(server, offered)
 
     def _replace(self, server: MCPServerConfig, offered: dict[str, MCPToolWrapper]) -> None:
-        """Python functions first, then the servers in their order, each with its tools in its own order."""
+        """Order the tools: Python functions, then those of each server in turn."""
         functions = {name: tool for name, tool in self.tool_map.items() if name not in self.mcp_tools}
         described = [tool for tool in self.tool_defs or [] if tool["name"] not in self.mcp_tools]
         everything = [*(tool for tool in self.mcp_tools.values() if tool.server is not server), *offered.values()]

@@ -2,8 +2,8 @@
 
     setup -> until completed: prompt (environment's turn) -> model -> record the step -> check the stops -> clean-up
 
-Everything that goes wrong inside a rollout ends in `state["error"]` and ends that rollout alone. Clean-up runs whatever
-happens: completion, error, time-out, cancellation.
+A failure inside a rollout is stored in `state["error"]` and ends only that rollout. Clean-up always runs: after
+completion, error, time-out and cancellation.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class MultiTurnEnv(Environment):
         """Override to add fields to the state before the first turn."""
 
     async def get_prompt_messages(self, state: State) -> Messages:
-        """What the model is shown next. Override where the conversation is not one growing list."""
+        """The prompt of the next turn. Override if the conversation is not one growing list."""
         if not state["trajectory"]:
             prompt: Messages = state["prompt"]
             return prompt
@@ -88,11 +88,11 @@ class MultiTurnEnv(Environment):
         return [*messages, *normalize_messages(response, field_name="env_response")]
 
     async def add_trajectory_step(self, state: State, trajectory_step: TrajectoryStep) -> None:
-        """Override to give a step a reward, an advantage or extras of its own."""
+        """Override to set the reward, the advantage or the extras of a step."""
         state["trajectory"].append(trajectory_step)
 
     async def render_completion(self, state: State) -> None:
-        """Set `state["completion"]`: everything after the prompt. Override where `get_prompt_messages` is."""
+        """Set `state["completion"]`: everything after the prompt. Override it together with `get_prompt_messages`."""
         if not state["trajectory"]:
             state["completion"] = []
             return
@@ -108,7 +108,7 @@ class MultiTurnEnv(Environment):
 
     @stop(priority=100)
     async def sandbox_failed(self, state: State) -> bool:
-        """What its code did keeps a file from going in or out (`SandboxFileError`): it ends, and is scored."""
+        """Code in the sandbox made a file transfer fail (`SandboxFileError`): the rollout ends, and is scored."""
         return state.get("sandbox_failure") is not None
 
     @stop
@@ -132,7 +132,7 @@ class MultiTurnEnv(Environment):
 
     @cleanup(priority=100)
     async def render_state(self, state: State) -> None:
-        """Before any other clean-up: what the rollout was."""
+        """Set the completion, before any other clean-up."""
         state["timing"].generation.end = time.time()
         await self.render_completion(state)
 
@@ -208,7 +208,7 @@ class MultiTurnEnv(Environment):
                 self._record_error(state, error, where)
 
     async def _is_over(self, state: State) -> bool:
-        """`is_completed`, in which a stop condition that raises ends the rollout as errored."""
+        """`is_completed`; a stop condition that raises ends the rollout as errored."""
         try:
             return await self.is_completed(state)
         except WhetError:

@@ -1,7 +1,7 @@
 """`StatefulToolEnv`: tools with arguments that the model does not see and the environment fills in.
 
-A connection, a working directory, a budget: what a tool needs and a model must not choose. Such arguments are left out
-of the schema, whatever the model writes for them is dropped, and `update_tool_args` puts the real ones in.
+Examples: a connection, a working directory, a budget. Such arguments are left out of the schema, values of the model
+for them are dropped, and `update_tool_args` sets them.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from whet.types import Messages, State
 class StatefulToolEnv(ToolEnv):
     """Tools with arguments that the model does not see and the environment fills in.
 
-    They come by `add_tool`; the arguments of the constructor are those of `ToolEnv`.
+    Add such tools with `add_tool`. The arguments of the constructor are those of `ToolEnv`.
     """
 
     def add_tool(self, tool: Callable[..., Any], args_to_skip: Sequence[str] = ()) -> None:
-        """Add a tool, without showing the model its arguments `args_to_skip`."""
+        """Add a tool; the model does not see its arguments `args_to_skip`."""
         name = name_of(tool)
         parameters = inspect.signature(tool).parameters
         if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
@@ -39,10 +39,10 @@ class StatefulToolEnv(ToolEnv):
     def update_tool_args(
         self, tool_name: str, tool_args: dict[str, Any], messages: Messages, state: State, **kwargs: Any
     ) -> dict[str, Any]:
-        """What `tool_name` is called with, from what the model gave; plain or async. May change `state`.
+        """The arguments for `tool_name`, completed from those of the model; plain or async. May change `state`.
 
-        Called for every call whose arguments are a JSON object, also where there is no such tool. An exception here
-        ends the rollout as errored: it is the environment's, not the model's.
+        Called for every call whose arguments are a JSON object, even of an unknown tool. An exception here ends the
+        rollout as errored.
         """
 
     async def _complete_arguments(

@@ -1,7 +1,7 @@
 """`ToolEnv`: the model calls Python functions until it answers without calling one.
 
-A failing call is the model's to deal with: it gets the error as the tool's answer, unless the error is one of
-`stop_errors`. An `InfraError` fails the rollout: what should have run the tool is gone, and no model can mend that.
+The error of a failing call is the tool's answer, for the model to handle, unless it is one of `stop_errors`. An
+`InfraError` fails the rollout: the host of the tool failed, which no model can repair.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PART_TYPES = frozenset({"text", "image_url", "input_audio"})
 
 
 class UnknownToolError(KeyError):
-    """The model called a tool that there is not."""
+    """The model called an unknown tool."""
 
     def __init__(self, name: str, known: Iterable[str]) -> None:
         super().__init__(f"there is no tool '{name}'; there are: {', '.join(known) or 'none'}")
@@ -44,7 +44,7 @@ class UnknownToolError(KeyError):
 
 
 class ToolMonitorRubric(Rubric):
-    """Records how often tools were called, in all and each."""
+    """Records the number of tool calls, in total and per tool."""
 
     def __init__(self, tool_names: Sequence[str] = ()) -> None:
         super().__init__()
@@ -88,9 +88,9 @@ class ToolEnv(MultiTurnEnv):
         """Make an environment with tools.
 
         Args:
-            tools: plain or async functions; signature, hints and docstring make their definitions.
+            tools: plain or async functions; their definitions come from signature, hints and docstring.
             max_turns: model turns after which the rollout ends.
-            error_formatter: from the error of a failed call to the text that the model reads.
+            error_formatter: makes the text for the model from the error of a failed call.
             stop_errors: errors that end the rollout as `ToolParseError` or `ToolCallError` instead.
             kwargs: arguments of `MultiTurnEnv`.
         """
@@ -111,7 +111,7 @@ class ToolEnv(MultiTurnEnv):
         self._offer(tool)
 
     def _offer(self, tool: Callable[..., Any], hidden: Sequence[str] = ()) -> None:
-        """Add a tool to those that there are, without showing the model its `hidden` arguments."""
+        """Add a tool; the model does not see its `hidden` arguments."""
         self.tool_defs = [*(self.tool_defs or []), self._register(tool, hidden)]
         self.tool_monitor_rubric.add_tool_metric(name_of(tool))
 
@@ -164,30 +164,30 @@ class ToolEnv(MultiTurnEnv):
         except (ValueError, RecursionError) as error:
             if isinstance(error, self.stop_errors):
                 raise ToolParseError(f"call of '{call['name']}': {error}") from error
-            return self._told(error, call)
+            return self._failed(error, call)
         arguments = await self._complete_arguments(call["name"], arguments, messages, state)
         try:
             return await self.call_tool(call["name"], arguments, call["id"])
         except WhetError:
             raise
-        # SystemExit too: a tool that parses options leaves that way over what a model wrote.
+        # SystemExit too: a tool that parses options raises it for wrong arguments.
         except (Exception, SystemExit) as error:
             if isinstance(error, self.stop_errors):
                 raise ToolCallError(f"'{call['name']}' raised {type(error).__name__}: {error}") from error
-            # Not the tool's answer: what should have run it is gone. A file that does not fit is one.
+            # The host of the tool failed, not the tool. A file that does not fit is the tool's own failure.
             if isinstance(error, InfraError) and not isinstance(error, SandboxFileError):
                 raise
-            return self._told(error, call)
+            return self._failed(error, call)
 
-    def _told(self, error: BaseException, call: ToolCall) -> ToolMessage:
-        """A failed call as the model reads it."""
+    def _failed(self, error: BaseException, call: ToolCall) -> ToolMessage:
+        """The answer to a failed call."""
         wrapped = error if isinstance(error, Exception) else ToolCallError(f"{type(error).__name__}: {error}")
         return ToolMessage(content=self.error_formatter(wrapped), tool_call_id=call["id"])
 
     async def _complete_arguments(
         self, tool_name: str, arguments: dict[str, Any], messages: Messages, state: State
     ) -> dict[str, Any]:
-        """What a tool is called with, from what the model gave."""
+        """The arguments of a call, completed from those of the model."""
         return arguments
 
 
@@ -201,7 +201,7 @@ def _calls(completion: Messages) -> list[ToolCall]:
 
 
 def read_arguments(text: str) -> dict[str, Any]:
-    """The arguments of a call as the model wrote them. Raises ValueError or RecursionError for what is no object."""
+    """The arguments of a call. Raises ValueError or RecursionError if the model wrote no JSON object."""
     arguments = json.loads(text)
     if not isinstance(arguments, dict):
         raise ValueError(f"the arguments should be a JSON object, not {text:.200}")

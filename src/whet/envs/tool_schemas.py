@@ -1,10 +1,10 @@
 """A Python function as a tool definition: its name, its docstring, and a JSON schema of its parameters.
 
-A tool is called with the values as JSON gives them: a dict for a model or a dataclass, a text for an Enum.
+A tool is called with plain JSON values: a dict for a model or a dataclass, a text for an Enum.
 
 Types come from the hints, descriptions from the docstring's `Args:` section (Google style; `:param name:` and NumPy's
 `Parameters` are read too). The schema is strict as the OpenAI interfaces define it: every parameter is required and no
-other is allowed, so the model always says what it wants.
+other is allowed.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _NUMPY = re.compile(r"(\*{0,2}\w+)\s*(?::.*)?")
 def tool_from_function(function: Callable[..., Any], hidden: Collection[str] = ()) -> Tool:
     """The tool for a function, without its `hidden` parameters.
 
-    Raises `ConfigError` for a callable that a model cannot call: no name, no signature, a parameter whose type JSON
-    cannot express, no value that is returned.
+    Raises `ConfigError` for a callable that a model cannot call: without a name or a signature, with a parameter whose
+    type JSON cannot express, or a generator.
     """
     name = name_of(function)
     if not name.isidentifier():
@@ -49,7 +49,7 @@ def tool_from_function(function: Callable[..., Any], hidden: Collection[str] = (
 
 
 def spread_signature(function: Callable[..., Any]) -> inspect.Signature | None:
-    """The signature of a function that cannot be called by names alone; None where it can."""
+    """The signature of a function that cannot be called with keyword arguments alone; otherwise None."""
     signature = inspect.signature(function)
     return signature if any(p.kind not in _BY_NAME for p in signature.parameters.values()) else None
 
@@ -57,7 +57,7 @@ def spread_signature(function: Callable[..., Any]) -> inspect.Signature | None:
 def call_spread(function: Callable[..., Any], signature: inspect.Signature, arguments: Mapping[str, Any]) -> Any:
     """Call a function with the arguments of its schema: the list for `*args` and the object for `**kwargs` spread out.
 
-    Raises TypeError as a plain call would.
+    Raises TypeError for wrong arguments.
     """
     bound: dict[str, Any] = {}
     left = dict(arguments)
@@ -87,7 +87,7 @@ def _expect(kind: type, name: str, value: Any) -> Any:
 
 
 def read_docstring(text: str) -> tuple[str, dict[str, str]]:
-    """A docstring's opening text, and what it says of each parameter."""
+    """The opening text of a docstring, and its descriptions of parameters."""
     lines = text.splitlines()
     opening: list[str] = []
     described: dict[str, str] = {}
@@ -143,7 +143,7 @@ def _schema(
         says = described.get(parameter.name) or _annotated_text(hint)
         # By alias, because a field of a pydantic model may not be called `json`, `copy` or `_x`, and a parameter may.
         field = Field(default, alias=parameter.name)
-        if says:  # a description of None would put out that of an Annotated hint
+        if says:  # a description of None would override that of an Annotated hint
             field = Field(default, alias=parameter.name, description=says)
         _check_describable(name, parameter.name, hint)
         fields[f"field_{index}"] = (hint, field)
@@ -178,7 +178,7 @@ def _parameters(function: Callable[..., Any], name: str) -> list[inspect.Paramet
 
 
 def _innermost(function: Callable[..., Any]) -> Any:
-    """The function in which the code is: behind partials, decorators, bound methods and callable objects."""
+    """The function behind partials, decorators, bound methods and callable objects."""
     inner: Any = function
     while True:
         if isinstance(inner, functools.partial):
@@ -203,7 +203,7 @@ def _docstring(function: Callable[..., Any]) -> str:
 
 
 def _hint(function: Callable[..., Any], tool: str, parameter: inspect.Parameter) -> Any:
-    """The type of one parameter. Each is looked up by itself: a hidden one may name what only type checkers see."""
+    """The type of one parameter. Each is resolved separately: a hidden one may use names of type checking only."""
     if parameter.annotation is parameter.empty:
         return Any
     inner = _innermost(function)
@@ -223,7 +223,7 @@ def _hint(function: Callable[..., Any], tool: str, parameter: inspect.Parameter)
 
 
 def _closure(function: Any) -> dict[str, Any]:
-    """What a function sees of the functions around it, as far as that is there already."""
+    """The closure variables of a function that are bound already."""
     names = getattr(getattr(function, "__code__", None), "co_freevars", ())
     cells = getattr(function, "__closure__", None) or ()
     found: dict[str, Any] = {}
@@ -234,14 +234,14 @@ def _closure(function: Any) -> dict[str, Any]:
 
 
 def _annotated_text(hint: Any) -> str | None:
-    """`Annotated[int, "how many"]` says what it is."""
+    """The description in `Annotated[int, "how many"]`."""
     if get_origin(hint) is not Annotated:
         return None
     return next((extra for extra in get_args(hint)[1:] if isinstance(extra, str)), None)
 
 
 def _strict(schema: Any, definitions: Mapping[str, Any], within: frozenset[str] = frozenset()) -> Any:
-    """Every object closed and every property required; defaults that say nothing or are no JSON are left out.
+    """Close every object and require every property; leave out defaults that are None or no JSON.
 
     A reference stands alone: where it has a description or a default as well, it is replaced by what it refers to,
     unless that is `within` itself.

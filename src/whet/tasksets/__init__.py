@@ -1,1 +1,1 @@
-"""Tasksets and harnesses: what is attempted, apart from how a model attempts it. `Env` joins the two."""
+"""Tasksets (tasks and their scoring) and harnesses (how a model attempts them). `Env` combines the two."""

@@ -1,10 +1,10 @@
 """Configs of tasksets, harnesses and the environments made of them.
 
-Every config can be made of another one, a mapping or keywords, of which the keywords win: `TasksetConfig(given,
+A config can be made from another one, a mapping or keywords; keywords take precedence: `TasksetConfig(given,
 taskset_id="x")`. Authors derive their own (`class MyConfig(TasksetConfig): difficulty: int = 1`) and name them as
 `config_type` of their `Taskset` or `Harness`. Functions are given as such or as `"package.module:function"`.
 
-Fields and merging follow `verifiers.v1` of 0.1.14; that an unknown key is a `ConfigError` with a suggestion is ours.
+Fields and merging follow `verifiers.v1` of 0.1.14. Unlike there, an unknown key is a `ConfigError` with a suggestion.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ Scope = Literal["rollout", "group", "global"]
 
 
 class Config(StrictModel):
-    """Base of all of them: frozen, strict, and made of another config, a mapping, keywords, or some of each."""
+    """Base class: frozen, strict, and made from another config, a mapping, keywords, or a combination."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
     def __init__(self, config: Any = None, /, **fields: Any) -> None:
-        """Make a config; a keyword that is None says nothing. Raises `ConfigError`, one line per mistake."""
+        """Make a config; keywords that are None are ignored. Raises `ConfigError`, one line per mistake."""
         cls = type(self)
         merged = cls._merged(config, {name: value for name, value in fields.items() if value is not None})
         try:
@@ -38,7 +38,7 @@ class Config(StrictModel):
 
     @classmethod
     def from_config(cls, config: Any = None, /, **fields: Any) -> Self:
-        """`config` itself where it is of this class already and nothing else is given; otherwise one made of it."""
+        """`config` itself if it is of this class and no field is given, otherwise a new config made from it."""
         return config if isinstance(config, cls) and not fields else cls(config, **fields)
 
     @classmethod
@@ -57,7 +57,7 @@ class Config(StrictModel):
 
 
 class SignalTuning(StrictModel):
-    """`scoring.<name>`: changes a reward, metric or advantage that is there already."""
+    """`scoring.<name>`: changes an existing reward, metric or advantage."""
 
     weight: float | None = Field(None, description="What the value of a reward is multiplied by.")
     priority: int | None = Field(None, description="Higher runs earlier.")
@@ -75,7 +75,7 @@ class HooksConfig(Config):
 
 
 class PartConfig(HooksConfig):
-    """What a taskset and a harness have in common. Lists add to code's; a single value is given in one place."""
+    """Fields of tasksets and harnesses. Lists are added to those of code; a single value is set in one of the two."""
 
     system_prompt: Any = Field(None, description="Text, or system messages, before every prompt.")
     user: Any = Field(None, description="Function that answers for the user where the model calls no tool.")
@@ -157,7 +157,7 @@ class ToolsetConfig(HooksConfig):
 
 
 class MCPToolConfig(Config):
-    """An MCP server that is started as a process and spoken to over its standard streams."""
+    """An MCP server that is started as a process (stdio transport)."""
 
     command: str = Field(description="Program to start.")
     args: list[str] = Field(default_factory=list, description="Its arguments.")
@@ -166,7 +166,7 @@ class MCPToolConfig(Config):
 
 
 class UserConfig(Config):
-    """Who answers for the user."""
+    """The simulated user."""
 
     fn: Any = Field(description="Function that returns the next user messages; none ends the rollout.")
     scope: Scope = Field("rollout", description="How long its objects live.")
@@ -194,7 +194,7 @@ class EnvConfig(Config):
 
     @classmethod
     def _merged(cls, config: Any, fields: dict[str, Any]) -> dict[str, Any]:
-        """Sections given as keywords are defaults: what `config` says wins, key by key."""
+        """Sections given as keywords are defaults: keys of `config` take precedence."""
         given = given_fields(config, cls.__name__)
         for name in ("taskset", "harness"):
             default, override = fields.get(name), given.get(name)
@@ -205,7 +205,7 @@ class EnvConfig(Config):
 
 
 def given_fields(config: Any, where: str) -> dict[str, Any]:
-    """What a config or a mapping says, without what it leaves at its default."""
+    """The fields that a config or a mapping sets."""
     if config is None:
         return {}
     if isinstance(config, Config):
@@ -220,7 +220,7 @@ def given_fields(config: Any, where: str) -> dict[str, Any]:
 
 
 def deep_merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` with what `over` says instead, table by table."""
+    """`base` updated recursively with `over`."""
     merged = dict(base)
     for key, value in over.items():
         below = merged.get(key)

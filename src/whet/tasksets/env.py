@@ -1,7 +1,7 @@
 """`Env`: a taskset and a harness, joined into an `Environment`.
 
-It is a `MultiTurnEnv` whose turns are those of the harness: the environment's turn answers tool calls or asks the user;
-with a program, the program decides what the model is shown. The rollout loop is that of all environments.
+It is a `MultiTurnEnv`: the environment's turn answers tool calls or gets the user's reply. With a program, the program
+decides the prompt of each turn. The rollout loop is that of all environments.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ NO_MODEL = "Harness.run needs a client and a model: give the harness both, or bo
 
 
 class NoModel(AnyClient):
-    """In place of a client where a program is run by itself that may need no model."""
+    """The client of a program that `Harness.run` runs without a model: a request is an error."""
 
     def __init__(self) -> None:
         super().__init__(None)
@@ -63,12 +63,12 @@ class Env(Lifecycle):
     rubric: EnvRubric
 
     def __init__(self, taskset: Taskset, harness: Harness | None = None, **kwargs: Any) -> None:
-        """Join the two.
+        """Combine the two.
 
         Args:
-            taskset: what is attempted.
-            harness: how; without one, the chat loop with tools.
-            kwargs: settings of `MultiTurnEnv` and `Environment` that neither of them has, such as `timeout_seconds`,
+            taskset: the tasks and their scoring.
+            harness: how a model attempts them; by default the chat loop with tools.
+            kwargs: other settings of `MultiTurnEnv` and `Environment`, such as `timeout_seconds`,
                 `max_seq_len`, `pass_threshold` and `env_id`.
         """
         for name, place in ELSEWHERE.items():
@@ -105,7 +105,7 @@ class Env(Lifecycle):
         self.refresh()
 
     def refresh(self) -> None:
-        """Read taskset and harness again: something was added to one of them."""
+        """Read taskset and harness again after something was added to one of them."""
         servers = self._plan.mcp
         self._plan = Plan(self.taskset, self.harness)
         if servers is not None:
@@ -132,16 +132,16 @@ class Env(Lifecycle):
 
     @property
     def shares_in_groups(self) -> bool:
-        """Whether the attempts at a task share an object."""
+        """Whether the rollouts of a group share an object."""
         return self._plan.shares_in_groups
 
     def add_rubric(self, rubric: Rubric) -> None:
-        """Score by `rubric` too; rewards add up. What it calls `answer` is the task's."""
+        """Score by `rubric` too; rewards add up. Its functions receive the task's answer as `answer`."""
         use_reference_answers(rubric)
         super().add_rubric(rubric)
 
     def _find_system_prompt(self) -> tuple[str, ...]:
-        """That of taskset and harness; where they have none, that of all tasks."""
+        """The system prompt of taskset and harness, otherwise the one that all tasks have in common."""
         own = opening(self._plan.system_prompt({}))
         openings = {opening(self._plan.system_prompt(task)) for task in self.taskset} if not own else {own}
         return openings.pop() if len(openings) == 1 else ()
@@ -156,7 +156,7 @@ class Env(Lifecycle):
         return rows
 
     async def prepare_group(self, inputs: Sequence[RolloutInput]) -> Sequence[RolloutInput]:
-        """Let the taskset vary the rollouts of a group together, and give them a key for what they share."""
+        """Apply the taskset's `init_group`, and give the rollouts a key for the objects that they share."""
         if not (self._plan.varies_groups or self._plan.shares_in_groups):
             return inputs
         return await prepared_rows(self.taskset, inputs, varies=self._plan.varies_groups)
@@ -174,7 +174,7 @@ class Env(Lifecycle):
         return state
 
     async def run_task(self, task: Task | Mapping[str, Any], state: TaskState | None = None) -> TaskState:
-        """`Harness.run`: one task by itself."""
+        """`Harness.run`: attempt and score one task without a group."""
         try:
             frozen = (task if isinstance(task, Task) else Task(task)).freeze()
         except (TypeError, ValueError) as error:
@@ -207,7 +207,7 @@ class Env(Lifecycle):
 
     @setup(priority=1000)
     async def open_rollout(self, state: TaskState) -> None:
-        """Before any other setup: its tools and its system prompt; then the setups of taskset and harness."""
+        """Set tools and system prompt, then run the setups of taskset and harness. Runs before any other setup."""
         task = state["task"]
         scopes = Scopes(self._objects, str(next(self._numbers)), state["runtime"].get(GROUP))
         state["system_prompt"] = self._plan.system_prompt(task)
@@ -234,7 +234,7 @@ class Env(Lifecycle):
         return await super().get_prompt_messages(state)
 
     async def env_response(self, messages: Messages, state: State, **kwargs: Any) -> Messages:
-        """Answers to tool calls; where there are none, what the user says. A last turn is answered as well."""
+        """The answers to tool calls, or the user's reply if there are none. The last turn is answered as well."""
         assert isinstance(state, TaskState)
         assert state.tools_now is not None
         calls = messages[-1].get("tool_calls") or []
@@ -258,7 +258,7 @@ class Env(Lifecycle):
         return super()._tools_of_turn(state) if tools is None else tools
 
     async def render_completion(self, state: State) -> None:
-        """What followed the first prompt; a program that called no model may have set that itself."""
+        """Set the completion: all messages after the first prompt. A program without turns may have set it itself."""
         said = normalize_messages(state.get("completion") or [], field_name="completion")
         trajectory = state["trajectory"]
         state["num_model_requests"] = len(trajectory)
@@ -273,7 +273,7 @@ class Env(Lifecycle):
 
     @stop
     async def max_turns_reached(self, state: State) -> bool:
-        """Never by itself: the last turn is answered first, and a program gets its last answer."""
+        """Always False: `env_response` checks the limit, after the last turn has been answered."""
         return False
 
     @stop(priority=50)
@@ -284,7 +284,7 @@ class Env(Lifecycle):
 
     @stop
     async def task_stop(self, state: TaskState) -> bool:
-        """The stops of taskset, harness and toolsets. With a running program they are checked at its next request."""
+        """The stops of taskset, harness and toolsets. Those of a running program are checked at its next request."""
         if state.session is not None and state["trajectory"]:
             return False
         state.ended_by = await self._stopped_by(state)
@@ -292,14 +292,14 @@ class Env(Lifecycle):
 
     @cleanup(priority=1000)
     async def end_program(self, state: TaskState) -> None:
-        """The program of a rollout ends with it."""
+        """End the program of the rollout."""
         if state.session is not None:
             await state.session.close()
         if state.ended_by and state["error"] is None and not (state.get("timed_out") or state.get("prompt_too_long")):
             state["stop_condition"] = state.ended_by
 
     async def _ask_user(self, state: TaskState, messages: Messages) -> Messages:
-        """What the user of taskset or harness says after `messages`; nothing where there is none."""
+        """The reply of the simulated user to `messages`; empty if there is no user."""
         if self._plan.user is None or state.tools_now is None:
             return []
         return await self._plan.user.reply(state.tools_now, messages)
@@ -324,7 +324,7 @@ class Env(Lifecycle):
         return 0 < state.get_max_turns(self.max_turns) <= len(state["trajectory"])
 
     async def _stopped_by(self, state: TaskState) -> str | None:
-        """The name of the stop that holds."""
+        """The name of the first stop that holds."""
         if state.ended_by is not None:
             return state.ended_by
         if state.get("done"):

@@ -52,20 +52,20 @@ class Harness(EnvPart):
 
         Args:
             program: None is the chat loop with tools. A function, plain or async, or `{"fn": "module:function"}`, takes
-                what it names of task, state and session, and asks the model by `await session.ask(messages)`.
-                `{"command": [...]}` is any program, in a sandbox that reaches its model and nothing else.
+                any of task, state and session, and calls the model with `await session.ask(messages)`.
+                `{"command": [...]}` is any program, in a sandbox that can reach only its model.
             system_prompt: text, or system messages, before every prompt.
             sandbox: settings of the sandbox of a command, as a `SandboxConfig` or a table.
             user: answers for the user where the model calls no tool.
-            client: a `Client` or `ClientConfig` for `run`; an environment brings its own.
+            client: a `Client` or `ClientConfig` for `run`; an environment uses its own.
             model: the model for `run`.
-            sampling_args: under those that a rollout is given.
+            sampling_args: defaults; those of a rollout take precedence.
             max_turns: model turns after which a rollout ends; 0 or less = no limit. 10 for the chat loop; a program is
-                limited only where this, its config or its task says so.
-            config: settings, a `config_type` or a mapping. Its lists add to those given here; a single value is given
-                here or there.
+                limited only by this argument, its config or its task.
+            config: settings, a `config_type` or a mapping. Its lists are added to the arguments; a single value is
+                given in one of the two.
 
-        The other arguments, and marked methods, are those of a `Taskset`.
+        The other arguments, and decorated methods, are those of a `Taskset`.
         """
         arguments = locals()
         self.config = read = type(self).config_type.from_config(config)
@@ -96,16 +96,16 @@ class Harness(EnvPart):
         self._read(arguments)
 
     async def run(self, task: Task | Mapping[str, Any], state: TaskState | None = None) -> TaskState:
-        """Attempt and score one task by itself, with this harness's client and model or those of `state`.
+        """Attempt and score one task, with this harness's client and model or those of `state`.
 
-        What fails inside is in `state["error"]`. Group functions do not run: there is no group.
+        Failures are in `state["error"]`. Group functions do not run.
         """
         if self._alone is None or self._alone.taskset is not self.taskset:
             self._alone = whet.Env(Taskset(source=[]) if self.taskset is None else self.taskset, self)
         return await self._alone.run_task(task, state)
 
     async def teardown(self) -> None:
-        """Close what `run` has opened."""
+        """Close the environment of `run`."""
         if self._alone is not None:
             await self._alone.close()
 
@@ -129,7 +129,7 @@ def read_program(value: Any, name: str) -> Callable[..., Any] | None:
 
 
 def check_keys(program: Mapping[str, Any], name: str) -> list[str]:
-    """The one kind of program that a table describes. Raises `ConfigError` for a key that is none."""
+    """The kind of program that a table describes. Raises `ConfigError` for an unknown key."""
     known = (*PROGRAM_KINDS, "sandbox", "tools", *SANDBOX_OPTIONS)
     for key in program:
         if key not in known:

@@ -1,7 +1,7 @@
-"""When the functions of a taskset, a harness and their toolsets run in a rollout and in a group, and what they keep.
+"""When the functions of taskset, harness and toolsets run in a rollout and in a group, and the objects they keep.
 
-A rollout is updated when it is complete, and cleaned up when it has been scored. What nothing will score (it failed, or
-was cancelled) is cleaned up at its end, and what was left waiting for its scores at the latest with the environment.
+Updates run when a rollout is complete, cleanups when it has been scored. A rollout that will not be scored (it failed
+or was cancelled) is cleaned up at its end; one whose scoring never came is cleaned up when the environment is closed.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ class Lifecycle(MultiTurnEnv):
 
     @cleanup(priority=-1000)
     async def clean_up_unscored(self, state: TaskState) -> None:
-        """What nothing will score is cleaned up at once; the clean-up of the others waits for their scores."""
+        """Clean up at once if the rollout will not be scored; otherwise after its scoring."""
         if state["error"] is not None or not state["is_completed"]:
             await self.clean_up(state)
         else:
             self._unscored[id(state)] = state
 
     async def clean_up(self, state: State) -> None:
-        """The `@cleanup` of taskset, harness and toolsets, once per rollout; all, also where one raises."""
+        """Run all `@cleanup` functions of taskset, harness and toolsets, even if one raises; once per rollout."""
         if not isinstance(state, TaskState) or state.cleaned:
             return
         state.cleaned = True
@@ -99,7 +99,7 @@ class Lifecycle(MultiTurnEnv):
 
     @teardown
     async def close_parts(self) -> None:
-        """The clean-up of what was never scored, the teardowns, then what toolsets have kept."""
+        """Clean up rollouts that were never scored, run the teardowns, then close the objects of toolsets."""
         for state in list(self._unscored.values()):
             await self.clean_up(state)
         try:
@@ -116,13 +116,13 @@ class Lifecycle(MultiTurnEnv):
             await self._objects.release_all()
 
     def _gateway_of_programs(self) -> SessionGateway:
-        """Serves the models of programs that are functions to libraries that want an address."""
+        """The gateway for libraries in programs that need the address of a model."""
         if self._gateway is None:
             self._gateway = make_gateway("state.get_endpoint_config()")
         return self._gateway
 
     def _functions(self, kind: Kind, state: TaskState) -> Sequence[Function]:
-        """The functions of one rollout, in order: those of taskset and harness, and of the toolsets that it has."""
+        """The functions of one rollout, in order: those of taskset and harness, and of its toolsets."""
         own = self._plan.own[kind]
         toolsets = state.tools_now.toolsets if state.tools_now is not None else []
         more = [function for toolset in toolsets for function in toolset.functions(kind) if function.stage == "rollout"]

@@ -41,7 +41,7 @@ class EnvPart:
     config: PartConfig
 
     def _either(self, field: str, given: Any) -> Any:
-        """A single value, from code or from the config. Raises `ConfigError` where both say something else."""
+        """A single value, from code or from the config. Raises `ConfigError` if the two differ."""
         configured = getattr(self.config, field)
         if given is None:
             return configured
@@ -53,7 +53,7 @@ class EnvPart:
         return given
 
     def _read(self, given: Mapping[str, Any]) -> None:
-        """Take over what both kinds of part have in common, from code (`given`, by argument) and from the config."""
+        """Read the common fields, from the arguments of the constructor (`given`) and from the config."""
         config, name = self.config, type(self).__name__
         try:
             self.system_prompt = system_messages(self._either("system_prompt", given["system_prompt"]), "system_prompt")
@@ -66,17 +66,17 @@ class EnvPart:
         for toolsets in (given["toolsets"], config.toolsets):
             self._add_toolsets(toolsets)
         self.own_functions = read_functions(self, KINDS, given, config, name)
-        """By kind, without those of the toolsets."""
+        """By kind, without the functions of toolsets."""
         self.signals()
 
     def functions(self, kind: Kind) -> list[Function]:
-        """Those of one kind, with the ones of its toolsets."""
+        """The functions of one kind, with those of its toolsets."""
         if kind in SIGNALS:
             return self.own_functions[kind]
         return [*self.own_functions[kind], *(found for toolset in self.toolsets for found in toolset.functions(kind))]
 
     def signals(self) -> list[Function]:
-        """Rewards, metrics and advantages as `scoring` leaves them. Raises `ConfigError` where names collide."""
+        """Rewards, metrics and advantages, changed by `scoring`. Raises `ConfigError` for a duplicate name."""
         found = [function for kind in SIGNALS for function in self.own_functions[kind]]
         refuse_duplicates(found)
         return apply_scoring(found, self.config.scoring, type(self).__name__)

@@ -1,4 +1,4 @@
-"""Things named in a config: `"package.module:name"` stands for that object, anything else for itself."""
+"""Objects named in a config as `"package.module:name"`."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from whet.errors import ConfigError
 
 
 def resolve_ref(value: Any, where: str, packages: Collection[str] | None = None) -> Any:
-    """`value`, or what it names where it is a string.
+    """The object that a string names; any other value itself.
 
     Args:
         value: anything.
-        where: what the value was given as, for messages.
-        packages: top-level packages that may be named; None allows all. Rows of a data set are not code, so what they
-            name has to belong to the package that they came with.
+        where: the field of the value, for messages.
+        packages: top-level packages that may be named; None allows all. Rows of a dataset are data, so they can
+            name only objects of the package of their taskset.
 
-    Raises `ConfigError` for a name that leads nowhere.
+    Raises `ConfigError` for a name that does not exist.
     """
     if not isinstance(value, str):
         return value
@@ -48,7 +48,7 @@ def resolve_ref(value: Any, where: str, packages: Collection[str] | None = None)
 
 
 def resolve_function(value: Any, where: str, packages: Collection[str] | None = None) -> Callable[..., Any]:
-    """`resolve_ref`, for something that has to be callable."""
+    """`resolve_ref` for a function."""
     found: Any = resolve_ref(value, where, packages)
     if not callable(found):
         raise ConfigError(f"{where}: {value!r} is {type(found).__name__}; it should be a function.")
@@ -57,7 +57,7 @@ def resolve_function(value: Any, where: str, packages: Collection[str] | None = 
 
 
 def listed(value: Any) -> list[Any]:
-    """The entries of a list in code or in a config; one entry may stand alone, and None is none."""
+    """The entries of a list in code or in a config; a single entry needs no list."""
     if value is None:
         return []
     alone = isinstance(value, str | Mapping) or callable(value) or not isinstance(value, Iterable)

@@ -1,7 +1,7 @@
-"""What a taskset and a harness come to together (`Plan`), and what a single task makes of it.
+"""The combination of a taskset and a harness (`Plan`), and the tools of a single task.
 
-A row shapes its own rollout: `toolsets` chooses among the named ones or brings its own, `tools` chooses among tools,
-`system_prompt` speaks for itself.
+A row can configure its rollout: `toolsets` selects named toolsets or defines its own, `tools` selects tools,
+`system_prompt` sets the system prompt.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Plan:
-    """Raises `ConfigError` where taskset and harness do not fit together."""
+    """A taskset and a harness combined. Raises `ConfigError` if they do not fit together."""
 
     def __init__(self, taskset: Taskset, harness: Harness) -> None:
         parts = (taskset, harness)
@@ -45,7 +45,7 @@ class Plan:
                 self.named[name] = toolset
         self.entries = entries_of(self.toolsets)
         self.mcp = mcp_tools([inner for toolset in self.toolsets for inner in toolset.flat()])
-        # Of one rollout, without those of toolsets: which of these a rollout has is up to its row.
+        # Of one rollout, without those of toolsets: its row decides which toolsets it has.
         self.own = {kind: _of("rollout", [part.own_functions[kind] for part in parts]) for kind in KINDS}
         self.for_groups = {kind: _of("group", [part.functions(kind) for part in parts]) for kind in KINDS}
         self.teardowns = in_order(function for part in parts for function in part.functions("teardown"))
@@ -59,7 +59,7 @@ class Plan:
         return self.mcp is not None or any(entry.shown for entry in self.entries.values())
 
     def system_prompt(self, task: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """The system messages of a task: of harness, taskset and task, the one that has any, or as the harness says."""
+        """The system messages of a task: of harness, taskset and task, merged as the harness configures."""
         sources = {
             "harness": self.harness.system_prompt,
             "taskset": self.taskset.system_prompt,
@@ -82,7 +82,7 @@ def _of(stage: str, functions: Iterable[Iterable[Function]]) -> list[Function]:
 
 
 async def rollout_tools(plan: Plan, task: Task, state: TaskState, scopes: Scopes) -> RolloutTools:
-    """The tools of a task. Raises `ConfigError` where its row asks for what there is not."""
+    """The tools of a task. Raises `ConfigError` for a row that names unknown ones."""
     for name in ("sandbox", "program"):
         if task.get(name):
             raise ConfigError(f"a row has '{name}': {NOT_HERE}.")
@@ -113,7 +113,7 @@ async def rollout_tools(plan: Plan, task: Task, state: TaskState, scopes: Scopes
 
 
 def _check_of_one_rollout(toolset: Toolset, where: str) -> None:
-    """Raises `ConfigError` for what a toolset cannot have that a row brought: it is there for one rollout."""
+    """Raises `ConfigError` if a toolset of a row has parts that outlive its rollout."""
     if any(isinstance(tool, MCPTool) for tool in toolset.tools):
         raise ConfigError(f"{where} has an MCP server; give servers to taskset or harness.")
     hooks = [function for functions in toolset.hooks.values() for function in functions]
@@ -124,7 +124,7 @@ def _check_of_one_rollout(toolset: Toolset, where: str) -> None:
 
 
 def mcp_tools(toolsets: Sequence[Toolset]) -> MCPTools | None:
-    """The MCP servers among these tools; None where there are none, so that nothing of MCP is imported."""
+    """The MCP servers among these tools; None if there are none, so that MCP is not imported."""
     if not any(isinstance(tool, MCPTool) for toolset in toolsets for tool in toolset.tools):
         return None
     from whet.tasksets.tools.servers import MCPTools
@@ -133,7 +133,7 @@ def mcp_tools(toolsets: Sequence[Toolset]) -> MCPTools | None:
 
 
 async def _toolset_of_row(plan: Plan, name: str, spec: Any, task: Task, state: TaskState) -> Toolset:
-    """A toolset that a row describes. What it names has to belong to the taskset's package: rows are data."""
+    """A toolset that a row describes. It can name only objects of the taskset's package, since rows are data."""
     where, packages = f"a row's toolsets.{name}", plan.taskset.packages
     spec = resolve_ref(spec, where, packages)
     maker = toolset_maker(spec, where, packages)

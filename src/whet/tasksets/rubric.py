@@ -3,7 +3,7 @@
     rewards and metrics of each rollout ─▶ @cleanup ─▶ @update of the group ─▶ rewards and metrics of the group
         ─▶ rubrics added to the environment ─▶ @advantage, from the total reward ─▶ @cleanup of the group
 
-This is the order of 0.1.14, but for the advantage, which is computed once and last.
+This is the order of 0.1.14, except that the advantage is computed once, at the end.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class SignalRubric(Rubric):
         use_reference_answers(self)
 
     def take(self, signals: Sequence[Function]) -> None:
-        """Score by these from now on: those of one rollout first, then those of groups."""
+        """Replace the scoring functions: those of one rollout first, then those of groups."""
         scoring = [signal for signal in signals if signal.kind != "advantage"]
         ordered = [*_of(scoring, "rollout"), *_of(scoring, "group")]
         self.funcs = [signal.function for signal in ordered]
@@ -39,7 +39,7 @@ class SignalRubric(Rubric):
         self.of_groups = {signal.function for signal in ordered if signal.stage == "group"}
 
     async def add_scores(self, states: list[State]) -> None:
-        await self.dummy_score_group(states)  # what the scores are added to
+        await self.dummy_score_group(states)  # initial values; the scores are added to them
         await self._score(states, groups=False)
         for state in states:
             await self.env.clean_up(state)
@@ -50,7 +50,7 @@ class SignalRubric(Rubric):
                 state["reward"] = None
 
     async def score_alone(self, state: State) -> None:
-        """Reward and metrics of a rollout that has no group; what scores groups does not run."""
+        """Reward and metrics of a rollout without a group; functions of groups do not run."""
         await self.dummy_score_rollout(state)
         await self._score([state], groups=False)
         await self.cleanup(state)
@@ -73,7 +73,7 @@ class SignalRubric(Rubric):
 
 
 class EnvRubric(RubricGroup):
-    """All that scores an environment of a taskset: its signals, and the rubrics added to it."""
+    """The rubric of an environment of a taskset: its signals, and the rubrics added to it."""
 
     def __init__(self, env: Lifecycle, others: Sequence[Rubric]) -> None:
         self.signals = SignalRubric(env)
@@ -82,7 +82,7 @@ class EnvRubric(RubricGroup):
         self.advantage: Function | None = None
 
     def take(self, signals: Sequence[Function]) -> None:
-        """Score by these from now on. Raises `ConfigError` for two advantages: the second would replace the first."""
+        """Replace the scoring functions. Raises `ConfigError` for more than one advantage function."""
         advantages = [signal for signal in signals if signal.kind == "advantage"]
         if len(advantages) > 1:
             names = " and ".join(f"'{signal.name}'" for signal in advantages)
@@ -126,7 +126,7 @@ class EnvRubric(RubricGroup):
 
 
 def use_reference_answers(rubric: Rubric) -> None:
-    """Have functions that name `answer` given the task's: the state's is what the rollout submits."""
+    """Pass the task's answer to functions that name `answer`: the state's is what the rollout submits."""
     rubric.add_score_object_provider(_reference)
     rubric.add_group_score_object_provider(_references)
 

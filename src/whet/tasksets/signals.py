@@ -59,7 +59,7 @@ def read_functions(
 
 
 def read_function(kind: Kind, entry: Any, where: str, owner: Any = None) -> Function:
-    """One entry. Raises `ConfigError` where it is no function, is marked otherwise, or takes the wrong things."""
+    """One entry. Raises `ConfigError` if it is no function, has another mark, or takes the wrong parameters."""
     given: dict[str, Any] = {}
     where = f"{where}.{kind}s"
     if isinstance(entry, Function):
@@ -95,7 +95,7 @@ def read_function(kind: Kind, entry: Any, where: str, owner: Any = None) -> Func
 
 
 def tuned(function: Function, tuning: SignalTuning) -> Function:
-    """The function with what a config says of it."""
+    """The function with the settings of a config."""
     if tuning.weight is not None and function.kind != "reward":
         raise ConfigError(f"'{function.name}' is a {function.kind}: a weight would have no effect.")
     return replace(
@@ -122,7 +122,7 @@ def check(function: Function, where: str) -> Function:
 
 
 def apply_scoring(signals: list[Function], scoring: Mapping[str, SignalTuning], where: str) -> list[Function]:
-    """Rewards, metrics and advantages as `scoring` changes them. Raises `ConfigError` for a name there is not."""
+    """Rewards, metrics and advantages as `scoring` changes them. Raises `ConfigError` for an unknown name."""
     names = [signal.name for signal in signals]
     for name in scoring:
         if name not in names:
@@ -137,7 +137,7 @@ def apply_scoring(signals: list[Function], scoring: Mapping[str, SignalTuning], 
 
 
 def in_order(functions: Iterable[Function]) -> list[Function]:
-    """From the highest priority to the lowest, by name among equals; one that is there twice counts once."""
+    """From the highest priority to the lowest, then by name; duplicates are dropped."""
     unique: dict[Any, Function] = {}
     for function in functions:
         unique.setdefault((function.kind, function.function), function)
@@ -145,7 +145,7 @@ def in_order(functions: Iterable[Function]) -> list[Function]:
 
 
 def refuse_duplicates(signals: Iterable[Function]) -> None:
-    """Names become metrics, so two signals of one name would be one number."""
+    """Raises `ConfigError` for two signals of the same name: names become metrics."""
     seen: set[str] = set()
     for signal in signals:
         if signal.name in seen:

@@ -1,11 +1,10 @@
-"""`TaskState`: the state of a rollout of a task, with what a program, a tool or a reward may ask of it.
+"""`TaskState`: the state of a rollout of a task, with the methods for programs, tools and rewards.
 
 `state["answer"]` is what the rollout submits, if anything; the reference answer is `task["answer"]`, and is never
 copied here. While the rollout runs, `state["prompt"]` is the task's prompt and `state["system_prompt"]` what goes
 before it; once it is over, `state["prompt"]` is what the model was shown in its first turn.
 
-A rollout begins from its dataset row, or from what `init_group` made of a group's: that travels in the rows, since
-these are what every rollout is begun with.
+A rollout starts from its dataset row. What `init_group` made for the rollouts of a group is passed in their rows.
 """
 
 from __future__ import annotations
@@ -56,12 +55,12 @@ class _ForTask:
 
 
 class TaskState(State):
-    """The state of a rollout of a task, with what a program, a tool or a reward may ask of it."""
+    """The state of a rollout of a task, with the methods for programs, tools and rewards."""
 
     for_task = _ForTask()
 
-    # Held by the object and not by the dict: they live as long as the rollout and are no data.
-    ended_by: str | None = None  # what ended it, in the words of `stop`
+    # Attributes, not keys: they are no data, and live as long as the rollout.
+    ended_by: str | None = None  # the name of the stop that ended it
     tools_now: RolloutTools | None = None  # from setup to clean-up
     session: Session | None = None  # where a program runs
     cleaned: bool = False
@@ -99,7 +98,7 @@ class TaskState(State):
         return model
 
     def get_max_turns(self, default: int) -> int:
-        """The turns that this rollout may take where something says so; otherwise `default`."""
+        """The limit of turns of this rollout; `default` if none is set."""
         turns = self["runtime"].get("max_turns")
         if turns is None:
             return default
@@ -116,8 +115,8 @@ class TaskState(State):
     def get_client(self, api: str = "chat_completions", *, sync: bool = False) -> Any:
         """An `openai.AsyncOpenAI` (or `OpenAI`) whose requests are turns of this rollout.
 
-        Only in a program, and only its chat completions. Whatever a request says about sampling, the rollout's own
-        sampling arguments count.
+        Only in a program, and only chat completions. Sampling arguments of a request are ignored: the rollout's own are
+        used.
         """
         if api not in API_NAMES["openai_chat_completions"]:
             raise ConfigError(f"state.get_client: api '{api}' is not there; {NOT_HERE}. Use 'chat_completions'.")
@@ -126,7 +125,7 @@ class TaskState(State):
         return self.session.openai(sync=sync)
 
     def get_endpoint_config(self, api: str = "chat_completions") -> dict[str, str]:
-        """Address, key and model for a library that asks by HTTP: each request is a turn of this rollout.
+        """Address, key and model for a library that sends HTTP requests: each request is a turn of this rollout.
 
         Only in a program, while it runs. The keys are `base_url`, `api_key`, `model`, `api_client_type` and, but for
         "messages", `api_base`; the address is on loopback and needs the extra `serve`.
@@ -150,7 +149,7 @@ async def prepared_rows(taskset: Taskset, inputs: Sequence[RolloutInput], *, var
 
 
 def alone_row(task: Task, state: TaskState) -> RolloutInput:
-    """A row for one rollout that is not of a dataset."""
+    """A row for a rollout of a task that is not in a dataset."""
     row = {"prompt": [], "example_id": state.get("example_id", 0), PREPARED: (task, state)}
     return cast(RolloutInput, row)
 
@@ -172,7 +171,7 @@ def started_state(
 
 
 async def _varied(taskset: Taskset, row: Mapping[str, Any], count: int) -> list[Any]:
-    """A task and a state for each rollout; where that fails, its error for each."""
+    """A task and a state for each rollout; if `init_group` fails, its error for each."""
     name = f"{type(taskset).__name__}.init_group"
     try:
         made: Any = await resolve(taskset.init_group(taskset.to_task(row), count))
@@ -191,7 +190,7 @@ async def _varied(taskset: Taskset, row: Mapping[str, Any], count: int) -> list[
 
 
 def _take_over(state: TaskState, given: Mapping[str, Any]) -> None:
-    """What an author put into a state before its rollout: fields of its own, and those that shape the rollout."""
+    """Copy the fields that an author set in a state before its rollout."""
     for key, value in given.items():
         if key not in state or key in ("runtime", "artifacts"):
             state[key] = copy_value(value)

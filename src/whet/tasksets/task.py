@@ -1,6 +1,6 @@
-"""`Task`: one row of a taskset, which nothing changes any more; and from rows to the dataset of an `Environment`.
+"""`Task`: one row of a taskset, immutable; and the dataset of an `Environment` from such rows.
 
-Everything in a task is JSON. What a rollout finds out belongs into its state.
+Everything in a task is JSON. Results of a rollout belong into its state.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _FrozenList(list[Any]):
 
 
 def _unless_frozen(method: Any) -> Any:
-    """A method of dict, which a frozen task refuses."""
+    """A method of dict that a frozen task refuses."""
 
     @functools.wraps(method)
     def checked(self: Task, *args: Any, **fields: Any) -> Any:
@@ -51,7 +51,7 @@ def _unless_frozen(method: Any) -> Any:
 
 
 class Task(dict[str, Any]):
-    """A row. It can be changed until `freeze()`, which checks it; a copy of one can be changed again."""
+    """A row. It can be changed until `freeze()`, which checks it."""
 
     def __init__(self, row: Mapping[str, Any] | None = None) -> None:
         super().__init__({key: copy_value(value) for key, value in (row or {}).items()})
@@ -62,9 +62,9 @@ class Task(dict[str, Any]):
         return self._frozen
 
     def freeze(self) -> Self:
-        """Check the row and let nothing change it from now on.
+        """Check the row and make it immutable.
 
-        Raises TypeError or ValueError where its prompt is none, a control has the wrong shape, or JSON cannot hold it.
+        Raises TypeError or ValueError for an invalid prompt or control, and for values that JSON cannot hold.
         """
         if self._frozen:
             return self
@@ -99,7 +99,7 @@ class Task(dict[str, Any]):
 
 
 def user_prompt(value: Any) -> list[dict[str, Any]]:
-    """The messages of a prompt. System messages have a field of their own. Raises TypeError or ValueError."""
+    """The messages of a prompt, without system messages. Raises TypeError or ValueError."""
     messages = [UserMessage(value)] if isinstance(value, str) else normalize_messages(value or [], field_name="prompt")
     if any(message["role"] == "system" for message in messages):
         raise ValueError("'prompt' holds a system message; give it as 'system_prompt', of the row or of the taskset")
@@ -107,7 +107,7 @@ def user_prompt(value: Any) -> list[dict[str, Any]]:
 
 
 def system_messages(value: Any, where: str) -> list[dict[str, Any]]:
-    """System messages, from text or messages; none from None. Raises TypeError or ValueError."""
+    """System messages, from text, messages or None. Raises TypeError or ValueError."""
     if value is None:
         return []
     messages = [SystemMessage(value)] if isinstance(value, str) else normalize_messages(value, field_name=where)
@@ -117,7 +117,7 @@ def system_messages(value: Any, where: str) -> list[dict[str, Any]]:
 
 
 def task_of(row: Mapping[str, Any], taskset_id: str, index: int | None = None) -> Task:
-    """The task for a row. It is called by its task_id, id or example_id, or by its place."""
+    """The task for a row. Its task_id is the row's task_id, id, example_id or index."""
     task = Task(row)
     if "prompt" not in task and isinstance(task.get("question"), str):
         task["prompt"] = task["question"]
@@ -131,7 +131,7 @@ def task_of(row: Mapping[str, Any], taskset_id: str, index: int | None = None) -
 def dataset_of(rows: Sequence[Any], taskset_id: str, name: str, *, prompts_required: bool) -> RowDataset:
     """The dataset that an `Environment` attempts: each row with its task.
 
-    Raises `DatasetError` that names the first row that is no task, and why.
+    Raises `DatasetError` for the first row that is no valid task.
     """
     if not rows:
         raise DatasetError("the source of a taskset gave no rows.")

@@ -1,4 +1,4 @@
-"""`Taskset`: what is attempted, and how attempts are scored."""
+"""`Taskset`: tasks, and how attempts at them are scored."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ class Taskset(EnvPart):
         """Make a taskset.
 
         Args:
-            source: the rows to train on (dicts), or a function without arguments that returns them, called once needed.
-            eval_source: the same for evaluation; without it, evaluation takes the rows of `source`.
-            taskset_id: what tasks say they belong to; the name of the class otherwise.
+            source: the rows to train on (dicts), or a function that returns them, called on first use.
+            eval_source: the same for evaluation; by default the rows of `source`.
+            taskset_id: name of the taskset in its tasks; by default the name of the class.
             system_prompt: text, or system messages, before every prompt.
-            user: answers for the user where the model calls no tool: a function of task, state and transcript.
+            user: simulates the user where the model calls no tool: a function of task, state and transcript.
             toolsets: functions and `Toolset`s, in a list, or in a dict by the names that rows choose among.
             stops: functions of task and state that end a rollout by returning true; their name is its stop condition.
             setups: functions of task and state that run before the first turn.
@@ -58,11 +58,11 @@ class Taskset(EnvPart):
             rewards: functions whose weighted values are added up.
             advantages: one function of tasks and states that returns the advantages of a group.
             cleanups: functions that run when a rollout, or its group, has been scored.
-            config: settings, a `config_type` or a mapping. Its lists add to those given here; a single value is given
-                here or there.
+            config: settings, a `config_type` or a mapping. Its lists are added to the arguments; a single value is
+                given in one of the two.
 
-        Methods marked `@reward`, `@metric`, `@advantage`, `@stop`, `@setup`, `@update`, `@cleanup` or `@teardown` count
-        as given. Raises `ConfigError` for what does not fit together.
+        Methods marked `@reward`, `@metric`, `@advantage`, `@stop`, `@setup`, `@update`, `@cleanup` or `@teardown` are
+        added. Raises `ConfigError` for arguments that do not fit together.
         """
         given = locals()
         self.config = type(self).config_type.from_config(config)
@@ -75,7 +75,7 @@ class Taskset(EnvPart):
         self._read(given)
 
     async def init_group(self, task: Task, num_rollouts: int) -> tuple[list[Task], list[TaskState]]:
-        """The tasks and first states of a group's rollouts. Override to vary them, all by a seed they share, say."""
+        """The tasks and first states of a group's rollouts. Override to vary them, for example by a shared seed."""
         return [task] * num_rollouts, [TaskState.for_task(task) for _ in range(num_rollouts)]
 
     def rows(self) -> list[dict[str, Any]]:
@@ -108,7 +108,7 @@ class Taskset(EnvPart):
         return row if isinstance(row, Task) and row.frozen else self.task(row)
 
     def get_dataset(self, *, prompts_required: bool = False) -> RowDataset:
-        """Dataset rows, each with its task. Raises `DatasetError` that names a row that is none."""
+        """Dataset rows, each with its task. Raises `DatasetError` for a row that is no valid task."""
         return dataset_of(self.rows(), self.taskset_id, "source", prompts_required=prompts_required)
 
     def get_eval_dataset(self, *, prompts_required: bool = False) -> RowDataset:
@@ -116,7 +116,7 @@ class Taskset(EnvPart):
 
     @property
     def packages(self) -> set[str]:
-        """The top-level packages that this taskset is made of: its rows may name functions in these."""
+        """The top-level packages of this taskset's code: its rows may name functions in these."""
         functions = [function.function for kind in SIGNALS for function in self.own_functions[kind]]
         found = {package_of(made) for made in (type(self), self.source, self.eval_source, *functions)}
         return found - {"", "builtins", "whet"}

@@ -1,1 +1,1 @@
-"""What a caller gives an environment: arguments, sections of a config file, texts."""
+"""The settings of an environment: arguments, sections of a config file, prompt texts."""

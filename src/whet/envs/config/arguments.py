@@ -1,4 +1,4 @@
-"""Constructor arguments checked: unknown names with the nearest known one, wrong values, and tools in any form."""
+"""Checks of constructor arguments: unknown names (with the nearest known one), wrong values, tool definitions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from whet.types import Tool
 
 _log = logging.getLogger(__name__)
 NO_LONGER = {"oai_tools": "Give tool_defs=[{'name': ..., 'description': ..., 'parameters': {...}}] instead."}
-"""Arguments that early 0.1 had, and what to give instead."""
+"""Arguments of early 0.1, and their replacements."""
 Check: TypeAlias = type | tuple[type, ...] | Callable[[Any], bool]
 
 
@@ -27,7 +27,7 @@ def unknown_argument(cls: type, given: str) -> ConfigError:
 
 
 def keep_as_attributes(owner: object, unknown: Mapping[str, Any]) -> None:
-    """What `verifiers` 0.1 does with constructor arguments that no class takes, with one warning about them all."""
+    """Store unknown constructor arguments as attributes, as `verifiers` 0.1 does, with one warning about all."""
     if not unknown:
         return
     cls = type(owner)
@@ -46,9 +46,9 @@ def keep_as_attributes(owner: object, unknown: Mapping[str, Any]) -> None:
 
 
 def check_values(owner: object, given: Mapping[str, Any], expected: Mapping[str, tuple[Check, str]]) -> None:
-    """Raise `ConfigError` for the first value that is not what it should be; None is always right.
+    """Raise `ConfigError` for the first invalid value; None is always valid.
 
-    `expected` has, by name, the types (or a test) and what to say that it should be.
+    `expected` has, by name, the types (or a test) and the description of a valid value.
     """
     for name, (check, should_be) in expected.items():
         value = given[name]
@@ -60,7 +60,7 @@ def check_values(owner: object, given: Mapping[str, Any], expected: Mapping[str,
 
 
 def nearest(given: str, known: Iterable[str]) -> str:
-    """` Did you mean 'x'?`, or the names there are where none is near."""
+    """` Did you mean 'x'?`, or all names if none is near."""
     names = list(known)
     near = difflib.get_close_matches(given, names, n=1, cutoff=0.6)
     if near:

@@ -1,6 +1,6 @@
-"""`[[env]]` of a config file, checked; the one class that training and prompt searches extend.
+"""`[[env]]` of a config file; the base class of those of training and prompt searches.
 
-Apart from `sections.py`, which every `load_environment` needs: importing an environment should not import pydantic.
+Not in `sections.py`, which every `load_environment` needs: importing an environment should not import pydantic.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from whet.errors import ConfigError
 
 
 class EnvTable(StrictModel):
-    """`[[env]]` of any config: which environment, and what its loader is given."""
+    """`[[env]]` of any config: an environment, and the arguments of its loader."""
 
     id: str = Field(min_length=1, description="Name of an installed environment, or a path to one.")
     weight: float = Field(1.0, gt=0, description="Its share, relative to the other environments.")
@@ -33,5 +33,5 @@ class EnvTable(StrictModel):
         return self
 
     def loader_args(self) -> dict[str, Any]:
-        """What `load_environment` is called with."""
+        """The arguments of `load_environment`."""
         return loader_arguments(self.args, self.taskset, self.harness)

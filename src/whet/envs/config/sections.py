@@ -1,14 +1,14 @@
-"""From the tables of a config file to the arguments of `load_environment`, and to those in the form it wants.
+"""From the tables of a config file to the arguments of `load_environment`.
 
     [env.args]       ─▶  load_environment(**args)
     [env.taskset]    ─▶  load_environment(config={"taskset": ..., "harness": ...})
     [env.harness]    ─┘
 
-`system_prompt` and `components` among the arguments are texts in the place of the environment's own (`texts.py`), or
-`{"file": PATH}` with a file that has them.
+The arguments `system_prompt` and `components` are texts that replace the environment's own (`texts.py`), or
+`{"file": PATH}` with a file of such texts.
 
-A loader whose `config` is annotated with a class that has `from_config`, as the configs of tasksets have, is given one
-of these.
+A loader whose `config` is annotated with a class that has `from_config`, such as the configs of tasksets, receives an
+instance of it.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def loader_arguments(
     *,
     where: str = "env",
 ) -> dict[str, Any]:
-    """The arguments that the three tables come to.
+    """The arguments in the three tables together.
 
-    Raises `ConfigError` for a section that is given twice; `where` is what the tables are called in the file.
+    Raises `ConfigError` for a section that is given twice; `where` is the name of the tables in the file.
     """
     merged = dict(args)
     given = {"taskset": taskset, "harness": harness}
@@ -54,7 +54,7 @@ def loader_arguments(
 
 
 def with_files(args: Mapping[str, Any], folder: Path, where: str) -> dict[str, Any]:
-    """The arguments with texts in the place of files; relative paths are relative to `folder`.
+    """The arguments with files replaced by their texts; relative paths are relative to `folder`.
 
     Raises `ConfigError`, beginning with `where`, for a file that cannot be read or has no texts.
     """
@@ -84,7 +84,7 @@ def _read_texts(path: Path, name: str, where: str) -> Any:
 
 
 def typed_config(loader: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments, with `config` as the class that the loader names. Raises what that class makes of it."""
+    """The arguments, with `config` as an instance of the loader's class. Raises the errors of that class."""
     typed = dict(arguments)
     wanted = _config_class(loader) if isinstance(typed.get("config"), Mapping) else None
     if wanted is not None:

@@ -1,11 +1,11 @@
-"""`Worded`: the texts that an environment puts before a model, and the same environment with others in their place.
+"""`Worded`: the prompt texts of an environment, and their replacement by others.
 
-    system_prompt    what stands before every prompt: the environment's own, or what all of its rows open with
-    tool:<name>      the description of a tool; its name and its schema are no texts
+    system_prompt    the system prompt of the environment, or the one that all of its rows share
+    tool:<name>      the description of a tool, without its name and its schema
     judge            the prompt of a `JudgeRubric`; a second one is judge:2
 
-`reword` puts others in their place for good. `worded` does so for rollouts that are begun inside it, so that the same
-environment, with all that it holds, attempts tasks with different texts at the same time.
+`reword` replaces them permanently. `worded` replaces them for rollouts that start inside it, so that one environment
+can run rollouts with different texts concurrently.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ SYSTEM_PROMPT, TOOL, JUDGE = "system_prompt", "tool:", "judge"
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """What stands in the place of what."""
+    """Replacements of prompt texts."""
 
-    own: tuple[str, ...] = ()  # the system messages of the environment itself
-    system_prompt: str | None = None  # ... and what replaces them; None: nothing does
+    own: tuple[str, ...] = ()  # the system messages of the environment
+    system_prompt: str | None = None  # their replacement; None: they stay
     tools: Mapping[str, str] = field(default_factory=dict)  # descriptions by name
 
     def prompt(self, messages: Sequence[Mapping[str, Any]]) -> list[Any]:
-        """The messages with the new system prompt. What a row says for itself, the environment cannot reword."""
+        """The messages with the new system prompt. The own system prompt of a row is not replaced."""
         systems = opening(messages)
         if self.system_prompt is None or not self.takes(messages):
             return list(messages)
@@ -44,7 +44,7 @@ class Wording:
         return [*new, *messages[count:]]
 
     def takes(self, messages: Sequence[Mapping[str, Any]]) -> bool:
-        """Whether the system prompt of a task is the environment's, or could be."""
+        """Whether the environment's system prompt applies to a task."""
         systems = opening(messages)
         if not systems:
             return not messages or messages[0]["role"] != "text"
@@ -62,7 +62,7 @@ _in_force: ContextVar[Mapping[Any, Wording]] = ContextVar("whet_wordings", defau
 
 
 class Worded:
-    """What `Environment` has of this."""
+    """The part of `Environment` for prompt texts."""
 
     system_prompt: str | None
     tool_defs: list[Tool] | None
@@ -71,9 +71,9 @@ class Worded:
     _reworded: Wording | None = None
 
     def prompt_texts(self) -> dict[str, str]:
-        """Its texts by name, in force now or not: what it says by itself, or was reworded to say.
+        """Its texts by name, as they are or were replaced by `reword`.
 
-        A system prompt that it was reworded to is among them also where it is empty.
+        The system prompt is left out if it is empty and was not replaced.
         """
         given = self._reworded or Wording()
         own = "\n\n".join(self._own_system_prompt())
@@ -84,9 +84,9 @@ class Worded:
         return found | {name: rubric.judge_prompt for name, rubric in self._find_judges().items()}
 
     def reword(self, texts: Mapping[str, str]) -> None:
-        """From now on, these in the place of its own; names that are not here stay as they are.
+        """Replace its texts permanently; other names stay.
 
-        Raises `ConfigError` for a name that it has not, and where every row has a system prompt of its own.
+        Raises `ConfigError` for an unknown name, and for a system prompt if every row has its own.
         """
         self._check_prompt_texts(texts)
         for rubric, text in self._judged_with(texts).items():
@@ -95,7 +95,7 @@ class Worded:
 
     @contextmanager
     def worded(self, texts: Mapping[str, str]) -> Iterator[None]:
-        """Rollouts that are begun within are attempted and scored with these texts. Names are not checked."""
+        """Use these texts in rollouts that start inside, and in their scoring. Names are not checked."""
         token = _in_force.set({**_in_force.get(), self: self._wording_with(texts)})
         try:
             with judging_by(self._judged_with(texts)):
@@ -104,7 +104,7 @@ class Worded:
             _in_force.reset(token)
 
     def _check_prompt_texts(self, texts: Mapping[str, str]) -> None:
-        """Raises `ConfigError` for what `reword` could not do."""
+        """Raises `ConfigError` for texts that `reword` cannot replace."""
         known = [SYSTEM_PROMPT, *(name for name in self.prompt_texts() if name != SYSTEM_PROMPT)]
         for name, text in texts.items():
             if name not in known:
@@ -122,7 +122,7 @@ class Worded:
             )
 
     def _judged_with(self, texts: Mapping[str, str]) -> dict[JudgeRubric, str]:
-        """Judges, and what of `texts` is for them."""
+        """The prompts in `texts` for each judge."""
         return {rubric: texts[name] for name, rubric in self._find_judges().items() if name in texts}
 
     def _wording_with(self, texts: Mapping[str, str]) -> Wording:
@@ -132,7 +132,7 @@ class Worded:
         return Wording(self._own_system_prompt(), system_prompt, {**before.tools, **tools})
 
     def _own_system_prompt(self) -> tuple[str, ...]:
-        """The system messages that the environment puts before its tasks, or that all of these have in common."""
+        """The system messages of the environment, or those that all of its tasks have in common."""
         if self._own_system is None:
             self._own_system = self._find_system_prompt()
         return self._own_system
@@ -144,7 +144,7 @@ class Worded:
         return openings.pop() if len(openings) == 1 else ()
 
     def _prompts_of_rows(self) -> Iterator[Sequence[Mapping[str, Any]]]:
-        """Those of every row."""
+        """The prompts of all rows."""
         for dataset in (self.build_dataset(), self.build_eval_dataset()):  # type: ignore[attr-defined]
             for row in dataset or ():
                 yield row["prompt"]
@@ -155,12 +155,12 @@ class Worded:
 
 
 def wording_of(env: Worded) -> Wording | None:
-    """What is in force for an environment where this is called."""
+    """The replacements that apply to an environment in the current context."""
     return _in_force.get().get(env, env._reworded)
 
 
 def opening(messages: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """The texts of the system messages that a prompt opens with."""
+    """The texts of the system messages at the start of a prompt."""
     texts = []
     for message in messages:
         if message["role"] != "system":
@@ -170,8 +170,7 @@ def opening(messages: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
 
 
 def joined(texts: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-    """The texts of several environments as one's: `system_prompt@reverse-text`, and without the environment's name
-    where all that have a text of this name have the same."""
+    """The texts of several environments: `system_prompt@reverse-text`, or `system_prompt` if all that have it agree."""
     found: dict[str, dict[str, str]] = {}
     for label, own in texts.items():
         for name, text in own.items():
@@ -186,7 +185,7 @@ def joined(texts: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
 
 
 def texts_for(env: Worded, label: str, texts: Mapping[str, str]) -> dict[str, str]:
-    """What of `joined` texts is for one of the environments."""
+    """The part of `joined` texts for one of the environments."""
     suffix = f"@{label}"
     own = {name.removesuffix(suffix): text for name, text in texts.items() if name.endswith(suffix)}
     known = env.prompt_texts()

@@ -1,4 +1,4 @@
-"""Datasets: from what an environment's author gives to rows that are ready to be attempted.
+"""Datasets: from an author's data to rows for rollouts.
 
 A dataset is a list of dicts, a `datasets.Dataset`, or a callable that returns one. Rows stay plain Python values; they
 never pass through Arrow here, so that `info` of mixed types survives unchanged, and `datasets` need not be installed.
@@ -79,7 +79,7 @@ def build_dataset(
 ) -> RowDataset:
     """Rows with a prompt (a list of messages) and an integer `example_id`.
 
-    Raises `DatasetError` naming the first row that is not a task, and why.
+    Raises `DatasetError` for the first row that is no valid task.
     """
     rows = _plain_rows(source() if callable(source) else source, name)
     if not rows:
@@ -137,7 +137,7 @@ def _with_prompt(row: Row, index: int, opening: Messages, name: str) -> Row:
 
 
 def read_info(value: Any, where: str) -> Mapping[str, Any]:
-    """`info` of a row, empty where there is none. Raises `DatasetError` for what is neither a dict nor JSON of one."""
+    """The `info` of a row, possibly empty. Raises `DatasetError` if it is neither a dict nor the JSON of one."""
     if isinstance(value, str):
         try:
             value = json.loads(value)

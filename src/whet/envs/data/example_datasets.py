@@ -25,9 +25,9 @@ CODE_PROMPT = "Solve the following coding problem using the programming language
 
 @dataclass(frozen=True, slots=True)
 class ExampleSource:
-    """Where a data set is, which split is meant where none is named, and how a row of it is a task.
+    """The repository of a dataset, its default split, and the function that makes a task from a row.
 
-    `task` is given the row and a random generator that depends on the seed and the row's place alone.
+    `task` takes the row and a random generator that depends only on the seed and the row's index.
     """
 
     path: str
@@ -47,7 +47,7 @@ def load_example_dataset(name: str = "gsm8k", split: str | None = None, n: int |
         n: this many rows, drawn by `seed`; None = all, in their own order.
         seed: of the drawing, and of the order of choices in gpqa.
 
-    Raises `ConfigError` for another name, `DatasetError` where the rows cannot be had, with what to do about it.
+    Raises `ConfigError` for an unknown name, `DatasetError` if the rows cannot be loaded.
     """
     if name not in SOURCES:
         raise ConfigError(f"there is no example data set '{name}'.{nearest(name, SOURCES)}")
@@ -77,7 +77,7 @@ def _download(name: str, source: ExampleSource, config: str | None, split: str |
     where = f"{source.path}{f' ({config})' if config else ''}, split '{split}'"
     try:
         loaded = load_dataset(source.path, config, split=split)
-    except Exception as error:  # of the network, the hub, the disk or the data: there are a dozen kinds
+    except Exception as error:  # of the network, the hub, the disk or the data
         raise DatasetError(
             f"example data set '{name}' ({where}) cannot be loaded: {type(error).__name__}: {_first_line(error)} "
             "It is downloaded from the Hugging Face Hub: check the connection (HF_ENDPOINT names a mirror, HF_HOME a "
@@ -93,7 +93,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _columns(question: str, answer: str, read: Callable[[Any], Any] = lambda value: value) -> Callable[..., Any]:
-    """A task that stands in two columns."""
+    """A task from two columns."""
     return lambda row, _: (row[question], read(row[answer]))
 
 

@@ -19,7 +19,7 @@ from whet.errors import ConfigError, MissingExtraError
 from whet.system.offline import is_loopback
 
 PORT = "{port}"
-# What a program needs to run at all. Anything else a server is given by name, so that no key of the host's leaks to it.
+# The variables that every program needs. Others are passed by name only, so that no key of the host leaks to a server.
 INHERITED = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "USER")
 _SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH", re.IGNORECASE)
 
@@ -91,7 +91,7 @@ class MCPServerConfig(StrictModel):
         return {name: os.environ[name] for name in names if name in os.environ} | self.env
 
     def argv(self, port: int | None) -> list[str]:
-        """What is run. Raises `ConfigError` where there is no such program."""
+        """The command line. Raises `ConfigError` for a program that does not exist."""
         assert self.command is not None
         here = self.command
         if os.sep in here and self.cwd is not None:
@@ -107,7 +107,7 @@ class MCPServerConfig(StrictModel):
         return [self.command, *args]
 
     def without_secrets(self, text: str) -> str:
-        """`text` in which whatever looks like a secret of this server is replaced by ***."""
+        """`text` with the secrets of this server replaced by ***."""
         secrets = {value for name, value in self.env.items() if _SECRET_NAME.search(name)}
         secrets |= {os.environ.get(name, "") for name in self.pass_env}
         secrets |= {part for value in self.headers.values() for part in (value, value.rpartition(" ")[2])}
@@ -118,7 +118,7 @@ class MCPServerConfig(StrictModel):
 
     @property
     def shown(self) -> str:
-        """Where it is, for messages."""
+        """Its command line or address, for messages."""
         if self.command is not None:
             return self.without_secrets(" ".join((self.command, *self.args)))
         parts = urlsplit(self.url or "")

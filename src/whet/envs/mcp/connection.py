@@ -66,9 +66,9 @@ class Connection:
         self._process: ServerProcess | None = None
         self._owner: asyncio.Task[None] | None = None
         self._opened: asyncio.Future[None] | None = None
-        self._stop = asyncio.Event()  # to be over, or over already
-        self._explained = asyncio.Event()  # `why` is known
-        self._changed = asyncio.Event()  # its tools are
+        self._stop = asyncio.Event()  # the connection should end, or has ended
+        self._explained = asyncio.Event()  # `_why` is known
+        self._changed = asyncio.Event()  # its tools have changed
         self._noise = ""  # the first line of stdout that was no message
         self._status = 0  # of the last HTTP response
         self._why = ""
@@ -78,7 +78,7 @@ class Connection:
         return self._client is not None and not self._stop.is_set()
 
     async def open(self) -> None:
-        """Start the server, or reach it, and ask for its tools. Raises `ServerStartError` or `ConfigError`."""
+        """Start the server, or reach it, and list its tools. Raises `ServerStartError` or `ConfigError`."""
         self._opened = asyncio.get_running_loop().create_future()
         self._owner = asyncio.create_task(self._live(self._opened), name=f"whet-mcp-{self.config.name}")
         try:
@@ -90,7 +90,7 @@ class Connection:
     async def call(self, tool: str, arguments: dict[str, Any]) -> CallToolResult:
         """The result of one call.
 
-        Raises `MCPToolError` for what the model may deal with, and `InfraError` where the server is gone.
+        Raises `MCPToolError` for errors that the model can handle, and `InfraError` if the server is lost.
         """
         from mcp import MCPError
 
@@ -119,7 +119,7 @@ class Connection:
         return result
 
     async def close(self) -> None:
-        """End the conversation and, where it is ours, the server; takes at most a few seconds."""
+        """End the connection and, if whet started it, the server; takes at most a few seconds."""
         self._end("it was closed")
         if self._owner is not None:
             _, late = await asyncio.wait([self._owner], timeout=2 * CLOSE_SECONDS)
@@ -127,17 +127,17 @@ class Connection:
                 owner.cancel()
 
     def abandon(self) -> None:
-        """End the server without the event loop that this belongs to, which may be closed, or be another thread's."""
+        """End the server from any thread, without the event loop of this connection, which may be closed."""
         if self._process is not None:
             self._process.abandon()
 
     def _end(self, why: str) -> None:
-        """To be over from now on. The first reason that says something is kept."""
+        """End the connection. The first reason that is not empty is kept."""
         self._why = self._why or why
         self._stop.set()
 
     async def _find_out(self, client: Client, symptom: str) -> str:
-        """What a call broke of. Ends this if the server is gone, and waits until it is known how."""
+        """The reason for a broken call. Ends the connection if the server is lost, and waits for the reason."""
         if not self._stop.is_set() and not await self._answers(client):
             self._end("")
         if self._stop.is_set():
@@ -149,10 +149,10 @@ class Connection:
         return InfraError(self._explain(f"was lost during '{tool}': {why or 'the connection broke'}"))
 
     def _is_lost(self, error: MCPError) -> bool:
-        """Whether this is the connection's error and not the tool's."""
+        """Whether this is an error of the connection and not of the tool."""
         from mcp.types import CONNECTION_CLOSED
 
-        # What the client library says for a status that comes without a message of the protocol.
+        # The message of the client library for an HTTP status without a message of the protocol.
         by_status = self.url is not None and error.message == "Server returned an error response"
         return self._stop.is_set() or error.code == CONNECTION_CLOSED or by_status
 
@@ -171,7 +171,7 @@ class Connection:
         return True
 
     def _explain(self, what: str) -> str:
-        """`what` as a sentence about this server, with what it said last."""
+        """`what` as a sentence about this server, with the end of its output."""
         text = f"MCP server '{self.config.name}' ({self.config.shown}) {what}."
         if self._noise:
             text += f" It printed to stdout, which is for MCP messages alone: {self._noise}"
@@ -179,7 +179,7 @@ class Connection:
             text += f" Its log ends with: {log}" if self.config.url is not None else f" Its stderr ends with: {log}"
         return self.config.without_secrets(text)
 
-    # The owner's part
+    # The task that owns process and session
 
     async def _live(self, opened: asyncio.Future[None]) -> None:
         loop = asyncio.get_running_loop()
@@ -214,7 +214,7 @@ class Connection:
                 opened.exception()  # retrieved: there may be no waiting call
 
     async def _connect(self, stack: contextlib.AsyncExitStack) -> Client:
-        if "mcp" not in sys.modules:  # half a second, which would stand still for all rollouts
+        if "mcp" not in sys.modules:  # takes half a second, which would block all rollouts
             await asyncio.to_thread(importlib.import_module, "mcp")
         from mcp import Client
 
@@ -248,7 +248,7 @@ class Connection:
         self._on_tools(tools)
 
     async def _until_over(self, client: Client) -> None:
-        """Wait for the end, and meanwhile list the tools again whenever the server reports that they changed."""
+        """Wait for the end; until then, list the tools again whenever the server reports that they changed."""
         watchers = [asyncio.create_task(self._follow_tools(client)), asyncio.create_task(self._subscribe(client))]
         try:
             if self._process is None:
@@ -264,14 +264,14 @@ class Connection:
             self._changed.clear()
             try:
                 await self._list_tools(client)
-            except Exception as error:  # of the server's making, of whatever kind; the tools it had stay
+            except Exception as error:  # of any kind, caused by the server; its former tools stay
                 if not self._stop.is_set():
                     logger.warning(
                         "MCP server '%s' changed its tools and does not list them: %s", self.config.name, error
                     )
 
     async def _subscribe(self, client: Client) -> None:
-        """Subscribe to changes of tools, as the protocol of 2026 requires; older servers send them unasked."""
+        """Subscribe to changes of tools, as the protocol of 2026 requires; older servers need no subscription."""
         from mcp import MCPError
         from mcp.client.subscriptions import SubscriptionLost
         from mcp.types.version import MODERN_PROTOCOL_VERSIONS
@@ -311,13 +311,13 @@ class Connection:
         from mcp.types.version import MODERN_PROTOCOL_VERSIONS
 
         self._status = status
-        # In the protocol of 2025 this, and nothing else, says that the server knows the session no longer.
+        # In the protocol of 2025 this is the only sign that the server no longer knows the session.
         has_session = self._client is not None and self._client.protocol_version not in MODERN_PROTOCOL_VERSIONS
         if has_session and method == "POST" and status == 404:
             self._end("it no longer knows this session (HTTP 404), as after a restart")
 
     async def _reason(self, error: Exception) -> str:
-        """What went wrong, and what to do."""
+        """The cause of an error, and advice."""
         import httpx2
         from mcp import MCPError
         from mcp.types import CONNECTION_CLOSED
@@ -352,7 +352,7 @@ class Connection:
 
 
 class _ServerEnded(Exception):
-    """The process ended while it was waited for."""
+    """The process ended too early."""
 
 
 async def _first(wanted: Coroutine[Any, Any, Any], end: Coroutine[Any, Any, Any]) -> None:

@@ -1,6 +1,6 @@
 """The result of an MCP tool call as the content of a tool message: text, or text and image parts.
 
-What a model cannot be shown (sound, other files) is named in the text, and so is whatever was cut off.
+Content that a model cannot see (sound, other files) and truncated content are named in the text.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def content_of(result: CallToolResult, max_chars: int) -> str | list[dict[str, A
 
 
 def tool_def_of(tool: ServerTool, prefix: str = "") -> Tool:
-    """A server's tool for a model, as the server describes it."""
+    """The definition of a server's tool for a model."""
     parameters = tool.input_schema or {"type": "object", "properties": {}}
     return Tool(name=prefix + tool.name, description=tool.description or "", parameters=parameters)
 

@@ -1,4 +1,4 @@
-"""Runs one MCP server, and ends it and all it started when whet requests it or has ended.
+"""Runs one MCP server, and ends it and its children when whet requests it or has ended.
 
     python -I -S guard.py LIFELINE PARENT GRACE COMMAND [ARG ...]
 
@@ -6,7 +6,7 @@ The server has this process's stdin, stdout and stderr and a process group of it
 pipe whose other end only the whet process PARENT holds: when it closes, even because PARENT was killed, the group gets
 SIGTERM, and GRACE seconds later SIGKILL. Exits with the server's exit code, or with 128 + the signal that ended it.
 
-Standard library only, and little of it: one runs for every server, and should start in milliseconds.
+Imports little of the standard library: one guard runs for every server, and should start in milliseconds.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ import signal
 import sys
 import threading
 
-PARENT_POLL_SECONDS = 1.0  # a child that PARENT forked may hold its end of the pipe open beyond its death
+PARENT_POLL_SECONDS = 1.0  # a child of PARENT may hold its end of the pipe open after its death
 
 
 def main(lifeline: int, parent: int, grace: float, command: list[str]) -> int:
@@ -32,12 +32,12 @@ def main(lifeline: int, parent: int, grace: float, command: list[str]) -> int:
             sys.stderr.write(f"{command[0]}: {error.strerror}\n")
             sys.stderr.flush()
         os._exit(127)
-    with contextlib.suppress(OSError):  # done by whichever of the two comes first
+    with contextlib.suppress(OSError):  # done by parent or child, whichever is first
         os.setpgid(server, server)
     ended = threading.Event()
     threading.Thread(target=end_with_parent, args=(lifeline, parent, grace, server, ended), daemon=True).start()
     null = os.open(os.devnull, os.O_RDWR)
-    os.dup2(null, 0)  # the pipes are the server's alone: their closing has to mean that it is gone
+    os.dup2(null, 0)  # only the server holds its pipes, so that they close when it ends
     os.dup2(null, 1)
     _, status = os.waitpid(server, 0)
     ended.set()

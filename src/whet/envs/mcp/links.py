@@ -1,4 +1,4 @@
-"""Which connection a call goes over: for each event loop, one per shared server, and one per rollout for the others.
+"""The connections of an environment: for each event loop, one per shared server, and one per rollout for the others.
 
 A connection belongs to the event loop it was opened on and ends with it, so every loop gets its own, on first use. A
 shared server that was lost is started again for the next call that needs it, after a pause that doubles with every
@@ -35,7 +35,7 @@ class Links:
         self.configs = {config.name: config for config in configs}
         self.limits = limits
         self.on_tools = on_tools
-        self.has_worked: set[str] = set()  # servers that were reached before: their failing is no mistake of the user's
+        self.has_worked: set[str] = set()  # servers that were reached before: a failure is not a mistake of the user
         self._by_loop: dict[asyncio.AbstractEventLoop, LoopLinks] = {}
 
     def here(self) -> LoopLinks:
@@ -57,7 +57,7 @@ class Links:
                 await links.close()
             elif loop.is_running():
                 closing = asyncio.run_coroutine_threadsafe(links.close(), loop)
-                with contextlib.suppress(TimeoutError):  # that loop may be blocked: `abandon` needs nothing of it
+                with contextlib.suppress(TimeoutError):  # that loop may be blocked; `abandon` works without it
                     await asyncio.wait_for(asyncio.wrap_future(closing), CLOSE_SECONDS)
             links.abandon()
 
@@ -89,7 +89,7 @@ class LoopLinks:
         }
         self._own: dict[str, dict[str, Connection]] = {}
         self.made: weakref.WeakSet[Connection] = weakref.WeakSet()
-        # A server takes its time to start; many at once on few cores would take all of them too long.
+        # Many servers that start at once on few cores would all exceed their time limit.
         self._starts = asyncio.Semaphore(max(2, os.cpu_count() or 1))
 
     async def connect(self) -> None:
@@ -99,7 +99,7 @@ class LoopLinks:
             await asyncio.gather(*(server.connection() for server in missing))
 
     async def open_own(self, rollout: str) -> None:
-        """Start the servers that are this rollout's alone."""
+        """Start the servers of this rollout."""
         own = self._own.setdefault(rollout, {})
         for name, config in self._links.configs.items():
             if config.per_rollout:
@@ -145,7 +145,7 @@ class SharedServer:
         return self._connection is not None and self._connection.is_open
 
     async def connection(self) -> Connection:
-        """The open connection; a new one where there is none."""
+        """The open connection, made on demand."""
         if self._connection is not None:
             if self._connection.is_open:
                 return self._connection
@@ -153,7 +153,7 @@ class SharedServer:
             self._connection = None
         if self._opening is None or self._opening.done():
             self._opening = asyncio.create_task(self._open())
-            self._opening.add_done_callback(_retrieved)  # should all who wait for it be cancelled
+            self._opening.add_done_callback(_retrieved)  # even if all waiting calls are cancelled
         return await asyncio.shield(self._opening)
 
     async def call(self, tool: str, arguments: dict[str, Any]) -> CallToolResult:
@@ -187,5 +187,5 @@ def _retrieved(task: asyncio.Task[Connection]) -> None:
 
 
 def pause_seconds(losses: int) -> float:
-    """How long to wait before a server is started that was lost so many times in a row."""
+    """The pause before a server is started again that was lost so many times in a row."""
     return min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** (losses - 1)) if losses else 0.0

@@ -1,7 +1,7 @@
-"""`ServerProcess`: the process of an MCP server, what it said last, and how it ended.
+"""`ServerProcess`: the process of an MCP server, the end of its output, and its exit status.
 
-Started through `guard.py`, so that it and whatever it starts end with this process, however that ends. Its output is
-read all the time, so that it never blocks on a full pipe, and kept only in part.
+Started through `guard.py`, so that it and its children end with this process, even after SIGKILL. Its output is read
+continuously, so that it never blocks on a full pipe; only the end is kept.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from whet.errors import InfraError
 GUARD = Path(__file__).with_name("guard.py")
 GRACE_SECONDS = 2.0  # to end by itself once stdin is closed, and again after SIGTERM
 TAIL_BYTES = 2000
-MAX_MESSAGE_BYTES = 32 * 1024 * 1024  # one line of stdout; more is a server gone wrong
+MAX_MESSAGE_BYTES = 32 * 1024 * 1024  # one line of stdout; a longer one is an error of the server
 
 
 class Tail:
@@ -114,21 +114,21 @@ class ServerProcess:
         """End it: by closing its stdin where it reads that, then by force. Takes at most a few seconds."""
         self.stdin.close()
         if self._ends_with_stdin:
-            # Read to the end, so that a server with much to say can come to its end.
+            # Read to the end, so that a server with much output can exit.
             self._readers.append(asyncio.create_task(self._keep(self._stdout, Tail())))
         try:
             await self._ends_within(GRACE_SECONDS if self._ends_with_stdin else 0)
-        finally:  # also where the event loop is ending, and cancels this
+        finally:  # also if the event loop ends and cancels this
             self.abandon()
             await self._ends_within(2 * GRACE_SECONDS)
             await asyncio.wait(self._readers, timeout=0.5)
             for reader in self._readers:
                 reader.cancel()
-            # Something that left the server's group may hold its pipes open; they are closed here all the same.
+            # A process outside of the server's group may hold its pipes open; they are closed here in any case.
             self._process._transport.close()  # type: ignore[attr-defined]
 
     def abandon(self) -> None:
-        """Have the guard end it by force; from any thread, also where the event loop is gone."""
+        """Have the guard kill it; from any thread, also without an event loop."""
         lifeline, self._lifeline = self._lifeline, None
         if lifeline is not None:
             os.close(lifeline)

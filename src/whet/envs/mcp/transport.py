@@ -1,7 +1,8 @@
-"""How an MCP client reaches a server: over the pipes of a process of ours, or over streamable HTTP.
+"""Transports of an MCP client: the pipes of a process that whet started, or streamable HTTP.
 
-Both are transports as the `mcp` package defines them: an async context manager that yields a stream of messages from
-the server and one of messages to it.
+Both are transports as the `mcp` package defines them: async context managers that yield a stream of messages from
+the server and one to it. The `stdio_client` of that package is not used: it has no limit for the size of a message,
+does not give access to the process (its exit status, the end of its stderr), and a server outlives a killed whet.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ async def over_stdio(process: ServerProcess, on_noise: Callable[[bytes], None]) 
 async def over_http(
     config: MCPServerConfig, url: str, on_response: Callable[[str, int], None]
 ) -> AsyncIterator[TransportStreams]:
-    """Streamable HTTP. Method and status of every response go to `on_response`: the protocol's errors lack them."""
+    """Streamable HTTP. Method and status of every response go to `on_response`; errors of the protocol lack them."""
     import httpx2
     from mcp.client.streamable_http import streamable_http_client
 
@@ -79,7 +80,7 @@ async def over_http(
 
     client = httpx2.AsyncClient(
         headers=config.headers,
-        timeout=httpx2.Timeout(30.0, read=None),  # how long an answer may take is decided by call
+        timeout=httpx2.Timeout(30.0, read=None),  # each call has its own limit
         trust_env=not config.is_on_loopback,  # no proxy between this machine and itself
         event_hooks={"response": [seen]},
     )

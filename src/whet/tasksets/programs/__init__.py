@@ -1,1 +1,1 @@
-"""Programs: how they ask the model of their rollout."""
+"""Programs, and how they call the model of their rollout."""

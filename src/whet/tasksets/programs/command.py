@@ -8,8 +8,8 @@ The command finds its model in OPENAI_BASE_URL and OPENAI_API_KEY, ANTHROPIC_BAS
 of the sandbox's own loopback, and its prompt in the JSON file that WHET_TASK names. What it did is in
 `state["program"]`, its files in `state["artifacts"]`.
 
-Whose failure it is: a command that fails before its model has answered once has not failed because of the model, so
-its rollout is errored. From the first answer on, failing is a way to attempt the task, and is scored.
+A command that fails before the first answer of its model has not failed because of the model: the rollout is errored.
+A failure after that counts as an attempt at the task and is scored.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ COLLECT_S = 4.0  # to read the artifacts of a command whose rollout has ended; l
 class ArtifactConfig(StrictModel):
     """A file that is read when the command has ended: `state["artifacts"][name]`."""
 
-    path: str = Field(min_length=1, description="Where it lies; from the working directory where it is relative.")
+    path: str = Field(min_length=1, description="Its path, absolute or relative to the working directory.")
     format: Literal["text", "json"] = Field("text", description="How it is read.")
     key: str | None = Field(None, description="Of a JSON object, this value only.")
     optional: bool = Field(False, description="Whether the command may leave it out without having failed.")
 
 
 class CommandConfig(Config):
-    """`program = {command = [...]}`. A value is text; "task.question" or "state.x", a path; or a function that is
-    given task and state."""
+    """`program = {command = [...]}`. A value is a text, a path ("task.question", "state.x"), or a function of task and
+    state."""
 
     command: str | list[Any] = Field(min_length=1, description="The program and its arguments, values.")
     args: list[Any] = Field(default_factory=list, description="More arguments, values.")
@@ -81,7 +81,7 @@ class CommandProgram:
     async def run(self, task: Task, state: TaskState, session: Session) -> None:
         if state.tools_now is not None and state.tools_now.shown:
             raise ConfigError(f"{self._whose}: a row brings tools, which a command cannot be shown; it brings its own.")
-        # Rewards find both whenever the rollout ends.
+        # Set first, so that rewards find both however the rollout ends.
         state["program"] = _record(None, "")
         state["artifacts"].update(dict.fromkeys(self.config.artifacts))
         async with self._opened(session) as opening, self._sandbox(opening) as made:
@@ -116,11 +116,11 @@ class CommandProgram:
             await to_the_end(made.close())
 
     async def _prepare(self, task: Task, state: TaskState, sandbox: Sandbox) -> str:
-        """Folders, files and setup commands; then the task's prompt. The home directory inside."""
+        """Copy folders and files, run the setup commands, write the prompt; returns the home directory inside."""
         if self._workdir is not None:
             await self._set_up(sandbox, ["mkdir", "-p", "--", self._workdir], cwd=None)
         for path, folder in self.config.dirs.items():
-            # Text is the folder itself and never a path into the task: a row must not choose what of the host is shown.
+            # A text is the folder itself, never a path into the task: a row must not choose a folder of the host.
             chosen = folder if isinstance(folder, str) else await self._value(folder, task, state)
             await sandbox.upload(str(chosen), self._place(path))
         for path, source in self.config.files.items():
@@ -154,7 +154,7 @@ class CommandProgram:
             result = await sandbox.exec(
                 argv, cwd=self._workdir, env=variables, timeout_s=limit, output_bytes=OUTPUT_BYTES
             )
-        except asyncio.CancelledError:  # the rollout has ended before its program: what it has made so far counts
+        except asyncio.CancelledError:  # the rollout has ended before its program: the artifacts so far count
             with contextlib.suppress(TimeoutError, Error):
                 async with asyncio.timeout(COLLECT_S):
                     await self._collect(sandbox, state)
@@ -171,7 +171,7 @@ class CommandProgram:
             state.ended_by = "program_failed"
 
     async def _collect(self, sandbox: Sandbox, state: TaskState) -> None:
-        """Read the artifacts; `missing` are those that should be there and are not, or are not what they should be."""
+        """Read the artifacts; `missing` lists required ones that are absent or not of their format."""
         for name, spec in self.config.artifacts.items():
             read = ["sh", "-c", 'cat < "$1"', "sh", spec.path]
             result = await sandbox.exec(read, cwd=self._workdir, output_bytes=ARTIFACT_BYTES)
@@ -203,7 +203,7 @@ class CommandProgram:
         return [str(await self._value(value, task, state)) for value in values]
 
     async def _value(self, value: Any, task: Task, state: TaskState) -> Any:
-        """What a value stands for. Raises `EnvError` where this task or state has no such thing."""
+        """The value resolved for this task and state. Raises `EnvError` if a path does not exist."""
         roots = {"task": task, "state": state, "runtime": state["runtime"]}
 
         async def look_up(root: str, path: str) -> Any:
@@ -248,7 +248,7 @@ def read_sandbox_config(own: Any, of_harness: Any, whose: str) -> SandboxConfig:
 
 
 def _record(result: ExecResult | None, key: str) -> dict[str, Any]:
-    """The record for reward functions: data only, without the key; None of everything where the rollout ended first."""
+    """The record for reward functions: data only, without the key; all None if the rollout ended first."""
     return {
         "exit_code": None if result is None else result.exit_code,
         "signal": None if result is None else result.signal,
@@ -265,7 +265,7 @@ def _tail(result: ExecResult, length: int, key: str = "[key]") -> str:
 
 
 def _artifact(result: ExecResult, spec: ArtifactConfig) -> Any:
-    """What a file holds; None where it is not there, too large, or not of its format."""
+    """The content of a file; None if it is absent, too large, or not of its format."""
     if not result.ok:
         return None
     if spec.format == "text":

@@ -1,7 +1,7 @@
 """The `openai` package on a session: its own client, whose requests never leave the process.
 
 For programs written with that package, or with a library on top of it. Only chat completions, not streamed. The model
-that a request names and what it says about sampling do not count: both are the rollout's.
+name and the sampling arguments of a request are ignored: the rollout's own are used.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from whet.errors import MissingExtraError
 from whet.types import Response, Tool
 
-ADDRESS = "http://rollout.invalid/v1"  # a name that resolves nowhere; nothing is ever sent to it
+ADDRESS = "http://rollout.invalid/v1"  # never resolved: no request leaves the process
 
 
 Respond = Callable[[Any, Any], Awaitable[Response]]
@@ -22,7 +22,7 @@ Respond = Callable[[Any, Any], Awaitable[Response]]
 
 
 def openai_client(respond: Respond, wait: Callable[[Awaitable[Any]], Any], *, sync: bool) -> Any:
-    """`openai.AsyncOpenAI` (or `OpenAI`) on `respond`; `wait` gives a thread the result of something async."""
+    """`openai.AsyncOpenAI` (or `OpenAI`) that calls `respond`; `wait` blocks a thread until an awaitable is done."""
     try:
         import openai
     except ImportError as error:

@@ -6,9 +6,8 @@ recorded answer goes back to the program:
     program  ── ask(messages) ──▶  next_request ──▶ loop: model, record the step, check the stops
              ◀──── answer ───────  give
 
-So tokens, timing, errors and stops are the loop's, whatever the program does, and turns are taken one after another,
-also where the program requests several at once: a seeded run repeats. When the loop ends first, the program is
-cancelled.
+So the loop records tokens, timing, errors and stops. Turns are taken one after another, even if the program sends
+several requests at once, so that a seeded run repeats. When the loop ends first, the program is cancelled.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from whet.types import AssistantMessage, Messages, Response, State, Tool
 T = TypeVar("T")
 GATEWAY = ("whet.gateway.rollouts", "RolloutGateway")
 GRACE_S = 5.0
-"""How long a program that is cancelled may take to clean up before the rollout goes on without it."""
+"""Time for a cancelled program to clean up before the rollout continues without it."""
 logger = logging.getLogger(__name__)
 API_NAMES: dict[str, tuple[str, ...]] = {
     "openai_chat_completions": ("chat", "chat_completions", "openai_chat_completions"),
@@ -46,7 +45,7 @@ API_NAMES: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """The way to one rollout's model: `http://127.0.0.1:PORT` and `path`, for requests with `key`."""
+    """The address of one rollout's model: `http://127.0.0.1:PORT` and `path`, for requests with `key`."""
 
     session_id: str
     port: int
@@ -56,7 +55,7 @@ class Opening:
 
 @dataclass(slots=True)
 class Request:
-    """One turn that a program wants; `tools` is None where it leaves them to the rollout."""
+    """One turn that a program requests; `tools` is None for the tools of the rollout."""
 
     prompt: Messages
     tools: list[Tool] | None
@@ -64,7 +63,7 @@ class Request:
 
 
 class Session:
-    """What a program is given to talk to its model."""
+    """The interface of a program to its model."""
 
     def __init__(
         self,
@@ -108,11 +107,11 @@ class Session:
             self._open.discard(answer)
 
     async def ask_user(self, messages: Any) -> Messages:
-        """What the user of taskset or harness says after `messages`; an empty list where there is none."""
+        """The reply of the simulated user to `messages`; an empty list if there is no user."""
         return await self._ask_user(normalize_messages(messages, field_name="messages"))
 
     def wait(self, work: Awaitable[T]) -> T:
-        """For plain functions, which run in a thread of their own: the result of something async of this rollout.
+        """For plain functions, which run in their own thread: the result of an awaitable of this rollout.
 
         `answer = session.wait(session.ask(messages))`
         """
@@ -146,7 +145,7 @@ class Session:
                 self._opening = self.wait(opened())
         return self._opening
 
-    # What follows is the loop's side.
+    # Called by the rollout loop
 
     @property
     def current(self) -> Request | None:
@@ -154,13 +153,13 @@ class Session:
         return self._current
 
     def give(self, response: Response) -> None:
-        """Hand the answer of the turn just recorded to the program."""
+        """Return the answer of the recorded turn to the program."""
         if self._current is not None and not self._current.answer.done():
             self._current.answer.set_result(response)
         self._current = None
 
     async def next_request(self) -> Request | None:
-        """What the program asks for next; None once it has returned. Raises `EnvError` where it raised."""
+        """The next request of the program; None once it has returned. Raises `EnvError` if it raised."""
         if self._running is None:
             self._running = asyncio.create_task(self._run(), name=f"program {name_of(self._program)}")
         while True:
@@ -179,7 +178,7 @@ class Session:
         return None
 
     async def close(self) -> None:
-        """Cancel the program where it still runs, and wait for its clean-up."""
+        """Cancel the program if it still runs, and wait for its clean-up."""
         self._closed = True
         for answer in self._open:
             answer.cancel()
@@ -191,7 +190,7 @@ class Session:
         _, late = await asyncio.wait({self._running}, timeout=GRACE_S)
         if late:
             logger.warning(
-                "%s goes on after its rollout has ended: it ignores being cancelled", self._running.get_name()
+                "%s still runs after its rollout has ended: it ignores its cancellation", self._running.get_name()
             )
         elif not self._running.cancelled():
             self._running.exception()  # retrieved: what ended the rollout is its error already
@@ -227,7 +226,7 @@ class Session:
 
 
 def endpoint_config(opening: Opening, model: str, api: str) -> dict[str, str]:
-    """Address, key and model as client libraries want them, for one of the interfaces that the gateway speaks."""
+    """Address, key and model for client libraries, for one of the interfaces of the gateway."""
     kind = next((kind for kind, names in API_NAMES.items() if api in names), None)
     if kind is None:
         known = ", ".join(name for names in API_NAMES.values() for name in names[:-1])
@@ -242,24 +241,24 @@ def endpoint_config(opening: Opening, model: str, api: str) -> dict[str, str]:
 class SessionGateway(Protocol):
     """Gives the programs of one environment addresses of their models.
 
-    The server belongs to the gateway, a room above this one, which is imported when it is first needed.
+    The server is in the gateway, a layer above this one, which is imported when it is first needed.
     """
 
     def open(self, session: Session) -> Opening:
-        """From now on, requests at the opening are turns of this rollout. To be called on its event loop."""
+        """Accept requests for this rollout. To be called on its event loop."""
         ...
 
     async def shut(self, opening: Opening) -> None:
-        """Requests there are refused from now on."""
+        """Refuse further requests there."""
         ...
 
     async def close(self) -> None:
-        """This environment needs no server any longer."""
+        """Release the server."""
         ...
 
 
 def make_gateway(whose: str = "Harness(program={command = [...]})") -> SessionGateway:
-    """Raises `MissingExtraError` where the server's packages are not installed."""
+    """A gateway. Raises `MissingExtraError` if the server's packages are not installed."""
     module, name = GATEWAY
     try:
         made: SessionGateway = getattr(importlib.import_module(module), name)()
@@ -279,7 +278,7 @@ def _on_a_loop() -> bool:
 
 
 async def _in_thread(work: Callable[[], T], name: str) -> T:
-    """The result of `work`, in a thread of its own: thousands may wait for their models at the same time."""
+    """The result of `work`, run in its own thread: thousands may wait for their models at the same time."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 
@@ -298,7 +297,7 @@ async def _in_thread(work: Callable[[], T], name: str) -> T:
         except BaseException as raised:
             # A future cannot hold a StopIteration.
             error = RuntimeError("StopIteration") if isinstance(raised, StopIteration) else raised
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits for it
+        with contextlib.suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(settle, result, error)
 
     threading.Thread(target=run, name=f"whet program {name}", daemon=True).start()

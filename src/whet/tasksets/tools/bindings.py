@@ -24,7 +24,7 @@ Resolve = Callable[[str, str], Awaitable[Any]]
 
 
 def check_bindings(bindings: Mapping[str, Any], objects: Mapping[str, Any], targets: Mapping[str, CallSpec]) -> None:
-    """Raises `ConfigError` for a binding of something that is not there, or to something that is not there."""
+    """Raises `ConfigError` for a binding with an unknown function, argument or source."""
     for key, source in bindings.items():
         name, dot, argument = str(key).partition(".")
         if not (name and dot and argument) or "." in argument:
@@ -35,7 +35,7 @@ def check_bindings(bindings: Mapping[str, Any], objects: Mapping[str, Any], targ
 
 
 def check_binding(where: str, argument: str, spec: CallSpec, source: Any, objects: Mapping[str, Any]) -> None:
-    """Raises `ConfigError`, beginning with `where`, for an argument or a source that there is not."""
+    """Raises `ConfigError`, beginning with `where`, for an unknown argument or source."""
     if argument in RESERVED:
         raise ConfigError(f"{where}: '{argument}' is filled in wherever a function names it.")
     if argument not in spec.names and not spec.takes_all:
@@ -50,12 +50,12 @@ def check_binding(where: str, argument: str, spec: CallSpec, source: Any, object
 
 
 def bound_arguments(bindings: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Arguments of the function `name` that are filled in, with their sources."""
+    """The bound arguments of the function `name`, with their sources."""
     return {key.partition(".")[2]: source for key, source in bindings.items() if key.partition(".")[0] == name}
 
 
 async def value_of(source: Any, look_up: Resolve, offered: Mapping[str, Any], where: str = "a binding") -> Any:
-    """The value that a binding gives, with `offered` for a function that makes it."""
+    """The value of a binding; a function that makes it can take `offered`."""
     if isinstance(source, str):
         root, _, rest = source.partition(".")
         return await look_up(root, rest)
@@ -67,7 +67,7 @@ async def value_of(source: Any, look_up: Resolve, offered: Mapping[str, Any], wh
 
 
 def at_path(value: Any, path: str) -> Any:
-    """What lies at `a.b.0` below a value: keys of mappings, places in lists, attributes."""
+    """The value at a path such as `a.b.0`: keys of mappings, indices of lists, attributes."""
     for part in filter(None, path.split(".")):
         if isinstance(value, Mapping):
             value = value[part]
@@ -79,38 +79,38 @@ def at_path(value: Any, path: str) -> Any:
 
 
 class Objects:
-    """What toolsets and users keep: each object is made once in its scope, and closed with it.
+    """The objects of toolsets and users: each is made once in its scope, and closed at the end of the scope.
 
-    A scope is a rollout, a group or everything, and `key` says which one of its kind.
+    A scope is one rollout, one group or the environment; `key` identifies it.
     """
 
     def __init__(self) -> None:
-        # The owner is kept as well: as long as it is there, nothing else can have its id.
+        # The owner is kept as well, so that no other object can get its id.
         self._kept: dict[tuple[str, int, str], tuple[Any, Any]] = {}
         self._making: dict[tuple[str, int, str], asyncio.Lock] = {}
 
     async def get(self, key: str, owner: Any, name: str) -> Any:
-        """The object `name` of `owner.objects`; rollouts that want it at the same time wait for one that makes it."""
-        place = (key, id(owner), name)
-        if place not in self._kept:
-            async with self._making.setdefault(place, asyncio.Lock()):
-                if place not in self._kept:
+        """The object `name` of `owner.objects`; concurrent rollouts wait for the one that makes it."""
+        slot = (key, id(owner), name)
+        if slot not in self._kept:
+            async with self._making.setdefault(slot, asyncio.Lock()):
+                if slot not in self._kept:
                     maker = owner.objects[name]
-                    self._kept[place] = (await resolve(maker()) if callable(maker) else maker), owner
-            self._making.pop(place, None)
-        return self._kept[place][0]
+                    self._kept[slot] = (await resolve(maker()) if callable(maker) else maker), owner
+            self._making.pop(slot, None)
+        return self._kept[slot][0]
 
     async def release(self, key: str) -> None:
-        """Close the objects of one scope. All are, also where one fails; the first failure is raised."""
-        await self._close([place for place in self._kept if place[0] == key])
+        """Close all objects of one scope, even if one fails; the first failure is raised."""
+        await self._close([slot for slot in self._kept if slot[0] == key])
 
     async def release_all(self) -> None:
         await self._close(list(self._kept))
 
-    async def _close(self, places: list[tuple[str, int, str]]) -> None:
+    async def _close(self, slots: list[tuple[str, int, str]]) -> None:
         failures: list[Exception] = []
-        for place in reversed(places):
-            kept, _ = self._kept.pop(place)
+        for slot in reversed(slots):
+            kept, _ = self._kept.pop(slot)
             closers = (getattr(kept, name, None) for name in ("aclose", "close", "delete", "teardown"))
             close = next(filter(callable, closers), None)
             try:

@@ -1,6 +1,6 @@
 """The tools of one rollout: their definitions for the model, and how they are called.
 
-A failing call is the model's to deal with: it gets the error as the tool's answer.
+The error of a failing call is the tool's answer, for the model to handle.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Offered = Sequence[tuple[Tool, Callable[..., Any]]]
 
 @dataclass(frozen=True, slots=True)
 class ToolEntry:
-    """One tool. `bound` are arguments with the sources of their values; `framework` are task, state and sandbox."""
+    """One tool. `bound` maps arguments to the sources of their values; `framework` lists task, state and sandbox."""
 
     function: Callable[..., Any]
     owner: Toolset | None
@@ -45,9 +45,9 @@ class ToolEntry:
 
 
 def entries_of(toolsets: Iterable[Toolset], mcp: Callable[[MCPTool], Offered] | None = None) -> dict[str, ToolEntry]:
-    """The tools of toolsets, by name. Raises `ConfigError` where a name is there twice.
+    """The tools of toolsets, by name. Raises `ConfigError` for a duplicate name.
 
-    `mcp` gives the tools of an MCP server; without it, as before a rollout has begun, these are left out.
+    `mcp` gives the tools of an MCP server; without it (before a rollout starts) these are left out.
     """
     entries: dict[str, ToolEntry] = {}
     for toolset in toolsets:
@@ -93,7 +93,7 @@ def _entry(tool: Callable[..., Any], toolset: Toolset, shown: bool) -> ToolEntry
 
 @dataclass(frozen=True, slots=True)
 class RolloutTools:
-    """The tools that one rollout has, `shown` to its model or not."""
+    """The tools of one rollout; `shown` lists those that its model sees."""
 
     entries: Mapping[str, ToolEntry]
     shown: Sequence[str]
@@ -107,20 +107,20 @@ class RolloutTools:
         return [self.entries[name].definition for name in self.shown]
 
     async def answer(self, call: ToolCall) -> ToolMessage:
-        """What a call by the model brings: the result, or the error as text."""
+        """The answer to a call by the model: the result, or the error as text."""
         try:
             result = await self.call(call["name"], read_arguments(call["arguments"] or "{}"))
         except SandboxFileError as error:
             result = str(error)
-        except (WhetError, InfraError):  # not the tool's answer: what should have run it is gone
+        except (WhetError, InfraError):  # the host of the tool failed, not the tool
             raise
-        # SystemExit too: a tool that parses options leaves that way over what a model wrote.
+        # SystemExit too: a tool that parses options raises it for wrong arguments.
         except (Exception, SystemExit) as error:
             result = str(error) if isinstance(error, Exception) else f"SystemExit: {error}"
         return tool_message(result, call["id"])
 
     async def call(self, name: str, arguments: Mapping[str, Any], *, also_hidden: bool = False) -> Any:
-        """Call a tool with what the model gave; what it gave for a hidden argument is dropped."""
+        """Call a tool with the model's arguments; values for hidden arguments are dropped."""
         known = self.entries if also_hidden else self.shown
         if name not in known:
             raise UnknownToolError(name, known)
@@ -170,7 +170,7 @@ class RolloutTools:
 
 
 class Scopes:
-    """Which objects a rollout shares with which others: the keys of its scopes among all that are kept."""
+    """The scopes of one rollout: the keys under which its objects are kept."""
 
     def __init__(self, objects: Objects, rollout: str, group: str | None) -> None:
         self.objects = objects
@@ -178,7 +178,7 @@ class Scopes:
         self._brought: list[Any] = []
 
     def bring(self, toolset: Toolset) -> None:
-        """What a toolset that the row brought keeps ends with the rollout, whatever its scope: no other has it."""
+        """Objects of a toolset from the row end with the rollout, whatever its scope: no other rollout has it."""
         self._brought += [toolset, toolset.sandbox]
 
     async def object_of(self, owner: Any, name: str) -> Any:

@@ -3,7 +3,7 @@
     async def run(code: str, sandbox) -> str:
         result = await sandbox.execute(f"python3 -c {shlex.quote(code)}")
 
-They are those of `SandboxEnv`: made when a tool first needs one, closed at the end of their scope, without a network
+They are the sandboxes of `SandboxEnv`: made on first use, closed at the end of their scope, without network access
 unless hosts are named.
 """
 
@@ -62,10 +62,10 @@ class ToolSandbox:
 
 
 class SandboxOwner:
-    """Makes the sandboxes of one toolset, user or program. Nothing is started before it is needed."""
+    """Makes the sandboxes of one toolset, user or program, on first use."""
 
     def __init__(self, config: SandboxConfig, whose: str, name: str = "toolset") -> None:
-        """Raises `ConfigError` for what no sandbox of whet can be."""
+        """Raises `ConfigError` for settings that no sandbox of whet supports."""
         if config.prefer is not None:
             raise ConfigError(f"{whose}: prefer = 'program' needs a sandbox of the program, which no program has yet.")
         if config.network_access and "network_access" in config.model_fields_set:
@@ -84,7 +84,7 @@ class SandboxOwner:
 
     @property
     def is_boundary(self) -> bool:
-        """Whether these sandboxes keep what runs in them from the host."""
+        """Whether these sandboxes isolate their programs from the host."""
         return (default_backend() if self._client is None else self._client.backend) != "subprocess"
 
     def _request(self) -> CreateSandboxRequest:
@@ -98,7 +98,7 @@ class SandboxOwner:
     async def make(self, origin: str | None = None) -> ToolSandbox:
         """A new sandbox; `origin` is an address and port that it reaches besides the hosts of its config.
 
-        A connection may then be as long without a byte as the sandbox lives: a model may think for long.
+        Its connections may then be idle for the lifetime of the sandbox, since a model may take long to answer.
         """
         if self._client is None:
             self._client = SandboxClient(timeout_s=self._timeout)
@@ -120,7 +120,7 @@ class SandboxOwner:
 
 
 def read_sandbox(value: Any, whose: str) -> SandboxOwner | None:
-    """The maker of the sandboxes that a toolset or a user asks for; None where it asks for none."""
+    """The sandboxes that a toolset or a user is configured with, if any."""
     if value is None or value is False:
         return None
     if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""The tools of MCP servers in toolsets: started with the first rollout that has them, on the connections of `MCPEnv`.
+"""The tools of MCP servers in toolsets, over the connections of `MCPEnv`; servers start with the first rollout.
 
 A server whose toolset is of one rollout (`write=True` or `scope="rollout"`) is started for each; any other is shared by
 all and lives as long as the environment.
@@ -27,7 +27,7 @@ class MCPTools:
     """The servers of an environment. Making this starts none."""
 
     def __init__(self, toolsets: Sequence[Toolset]) -> None:
-        """Raises `ConfigError` for servers that make no sense, and `MissingExtraError` without the `mcp` package."""
+        """Raises `ConfigError` for invalid servers, and `MissingExtraError` without the `mcp` package."""
         require_mcp("An MCP server in a toolset")
         self._names: dict[int, str] = {}
         configs: list[dict[str, Any]] = []
@@ -44,7 +44,7 @@ class MCPTools:
         self._links = Links(read_servers(configs), LIMITS, self._adopt)
 
     async def open(self, rollout: str) -> None:
-        """Have all servers there for a rollout. Raises `ConfigError` for one that cannot be started."""
+        """Start all servers of a rollout. Raises `ConfigError` for one that cannot be started."""
         links = self._links.here()
         await links.connect()
         try:
@@ -54,16 +54,16 @@ class MCPTools:
             raise
 
     def serves(self, other: MCPTools) -> bool:
-        """Whether these are the servers of `other`, which may have been started already."""
+        """Whether these are the same servers as those of `other`."""
         return self._names == other._names
 
     def tools_of(self, server: MCPTool, rollout: str) -> list[tuple[Tool, Callable[..., Any]]]:
-        """What a server that is open offers: descriptions, and functions that call it."""
+        """The tools of an open server: definitions, and functions that call it."""
         name = self._names[id(server)]
         return [(tool_def_of(tool), self._caller(name, tool.name, rollout)) for tool in self._tools.get(name, [])]
 
     async def close_own(self, rollout: str) -> None:
-        """End the servers that were this rollout's alone."""
+        """End the servers of this rollout."""
         await self._links.here().close_own(rollout)
 
     async def close(self) -> None:

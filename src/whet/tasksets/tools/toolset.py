@@ -1,6 +1,6 @@
 """`Toolset`: tools that belong together, which of them the model sees, and what they need that it does not see.
 
-A toolset is a description; the tools of a rollout are made of it in `calling.py`.
+A toolset is a description; `calling.py` makes the tools of a rollout from it.
 """
 
 from __future__ import annotations
@@ -103,14 +103,14 @@ class Toolset:
         return [function for toolset in self.flat() for function in toolset.hooks[kind]]
 
     def _targets(self) -> dict[str, CallSpec]:
-        """What bindings may fill in: the tools and functions of this toolset, by name."""
+        """The tools and functions of this toolset, by name; bindings can set their arguments."""
         specs = {tool_name(tool): CallSpec.of(tool) for tool in self.tools if not isinstance(tool, Toolset | MCPTool)}
         specs.update({function.name: function.spec for kind in HOOKS for function in self.hooks[kind]})
         return specs
 
 
 def tool_name(tool: Any) -> str:
-    """What the model calls it: its function's name, or the `name` of an object."""
+    """The name of a tool for the model: that of the function, or the `name` of an object."""
     name = getattr(tool, "__name__", None) or getattr(tool, "name", None) or name_of(tool)
     return str(name)
 
@@ -139,11 +139,11 @@ def toolset_maker(value: Any, where: str, packages: Collection[str] | None = Non
 
 
 def made_toolset(name: str, made: Any, where: str) -> Toolset:
-    """What a function gave that was to make a toolset."""
+    """The toolset that a function returned. Raises `ConfigError` if it returned anything else."""
     entries = listed(made)
     if hasattr(made, "__await__") or len(entries) != 1:
         raise ConfigError(
-            f"{where}.toolsets.{name}: its function gave {type(made).__name__}; it should give a Toolset."
+            f"{where}.toolsets.{name}: its function returned {type(made).__name__}; it should return a Toolset."
         )
     return as_toolset(entries[0], where)
 

@@ -1,4 +1,4 @@
-"""`User`: who answers for the user where the model calls no tool."""
+"""`User`: simulates the user where the model calls no tool."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class User:
     """A simulated user.
 
     Args:
-        fn: plain or async function that takes what it names of task, state and transcript (all messages so far) and
+        fn: plain or async function that takes any of task, state and transcript (all messages so far) and
             returns the next user messages; none ends the rollout.
         scope: how long its objects live: "rollout", "group" or "global".
         bindings: an argument of `fn` to where its value comes from, as in a `Toolset`.
@@ -48,7 +48,7 @@ class User:
             check_binding(f"user binding '{argument}'", argument, self.spec, source, self.objects)
 
     async def reply(self, tools: RolloutTools, transcript: Messages) -> Messages:
-        """The user's next messages; an empty list where there are none."""
+        """The user's next messages, possibly none."""
         offered: dict[str, Any] = {"task": tools.task, "state": tools.state, "transcript": list(transcript)}
         filled_in = await tools.bound(self, self.bindings, transcript=offered["transcript"])
         if self.sandbox is not None and "sandbox" in self.spec.names:
