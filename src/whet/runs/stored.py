@@ -44,10 +44,17 @@ class StoredRun:
         return self.state in RESUMABLE
 
 
-def resolve(run: str | Path, is_run: Callable[[Path], bool], *, noun: str, commands: str) -> Path:
+def environment_names(config: Mapping[str, Any]) -> list[str]:
+    """The environments of a training config, by their names in metrics and rows."""
+    sections = config.get("env")
+    found = [section for section in sections if isinstance(section, Mapping)] if isinstance(sections, list) else []
+    return [str(section.get("name") or Path(str(section.get("id", "?"))).name) for section in found]
+
+
+def resolve(run: str | Path, is_run: Callable[[Path], bool], *, noun: str, made: str, commands: str) -> Path:
     """The directory of a run: the one named, or that of this name below runs/. Raises `RunError` where there is none.
 
-    `commands` are those that begin and list such runs: "whet train".
+    The error says that it is no directory `made` as such a run is; `commands list` shows those there are.
     """
     for path in (Path(run), RUNS / run):
         if is_run(path):
@@ -55,10 +62,7 @@ def resolve(run: str | Path, is_run: Callable[[Path], bool], *, noun: str, comma
     here = sorted(path.name for path in RUNS.glob("*") if is_run(path))
     near = difflib.get_close_matches(str(run), here, n=1)
     hint = f"Did you mean {near[0]!r}?" if near else f"`{commands} list` shows what there is."
-    raise RunError(
-        f"there is no {noun} {str(run)!r}: neither a directory that `{commands} run` has made nor one in {RUNS}/. "
-        f"{hint}"
-    )
+    raise RunError(f"there is no {noun} {str(run)!r}: neither a directory {made} nor a {noun} in {RUNS}/. {hint}")
 
 
 def check_folder(folder: Path, commands: str, default: Path = RUNS) -> None:

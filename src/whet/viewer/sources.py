@@ -14,6 +14,7 @@ from typing import Any, Literal
 from whet.errors import RunError, WhetError
 from whet.rollouts.results import METADATA, RESULTS, load_metadata
 from whet.runs.lock import evaluation_state, is_locked
+from whet.runs.stored import environment_names
 from whet.system.files import read_lines
 from whet.viewer.files import SUFFIX
 
@@ -135,7 +136,7 @@ def _run(directory: Path, path: Path, rollouts: Path) -> RunSource:
         path=path,
         kind="training",
         rollouts=rollouts,
-        environment=", ".join(_environments(config)),
+        environment=", ".join(environment_names(config)),
         model=_text(config.get("model")),
         date=_local(_text(known.get("ended")) or _text(known.get("heartbeat"))) or _modified(rollouts),
         state=_text(known.get("state")),
@@ -154,7 +155,7 @@ def _search(directory: Path, path: Path, rollouts: Path) -> RunSource:
         path=path,
         kind="search",
         rollouts=rollouts,
-        environment=", ".join(_environments(config)),
+        environment=", ".join(environment_names(config)),
         model=_text(config.get("model")),
         date=_text(known.get("date")) or _modified(rollouts),
         state="unfinished" if state == "running" and not is_locked(directory) else state,
@@ -185,13 +186,6 @@ def candidate_names(source: RunSource) -> dict[str, str]:
             id, verdict = _text(row.get("id")), _text(row.get("verdict"))
             (others if verdict == "rejected" else accepted)[id] = f"{_integer(row.get('number'))} {verdict}"
     return {**others, **accepted}
-
-
-def _environments(config: Mapping[str, Any]) -> list[str]:
-    """Those that are trained on, by the names that rows have."""
-    sections = config.get("env")
-    found = [section for section in sections if isinstance(section, Mapping)] if isinstance(sections, list) else []
-    return [_text(section.get("name")) or Path(_text(section.get("id"))).name for section in found]
 
 
 def _local(date: str) -> str:

@@ -18,7 +18,6 @@ from whet.gepa.records.candidates import (
     by_id,
     frontier,
     read_candidates,
-    read_frontier,
 )
 from whet.gepa.types import CandidateRecord
 
@@ -79,7 +78,7 @@ def test_the_frontier_on_disk_is_that_of_the_candidates(tmp_path: Path, candidat
     for record in (seed, candidate(1, parent=seed, rewards=[0.5, 0.5])):
         records.decided(record)
     assert [row["numbers"] for row in lines(tmp_path / FRONTIER)] == [[0], [1]]
-    assert [one.numbers for one in read_frontier(tmp_path)] == [[0], [1]]
+    assert [one.numbers for one in frontier(read_candidates(tmp_path))] == [[0], [1]]
 
 
 def test_replayed_decisions_neither_duplicate_nor_remove_lines(tmp_path: Path, candidate: Make) -> None:
@@ -154,7 +153,7 @@ def test_texts_of_any_kind_come_back_as_they_were(tmp_path: Path, candidate: Mak
 
 def test_a_directory_without_candidates_has_none(tmp_path: Path) -> None:
     assert read_candidates(tmp_path) == []
-    assert read_frontier(tmp_path) == []
+    assert frontier(read_candidates(tmp_path)) == []
 
 
 @pytest.mark.parametrize(

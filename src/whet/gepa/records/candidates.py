@@ -56,36 +56,34 @@ class CandidateWriter(Observer):
             self._records = {record.number: record for record in read_candidates(directory)}
         except RunError:
             self._records = {}
-        self._lines = {number: _line(record) for number, record in self._records.items()}
 
     def decided(self, record: CandidateRecord) -> None:
-        number, line = record.number, _line(record)
+        number = record.number
         self._decided.add(number)
-        if self._lines.get(number) == line and self._on_disk:
+        known = self._records.get(number) == record
+        if known and self._on_disk:
             return
-        comes_last = all(number > other for other in self._lines)
-        if not comes_last and self._lines.get(number) != line:
+        comes_last = all(number > other for other in self._records)
+        if not comes_last and not known:
             # A search that takes another way than the one on disk leaves nothing of that one after the fork.
-            kept = [other for other in self._lines if other < number or other in self._decided]
-            self._lines = {other: self._lines[other] for other in kept}
+            kept = [other for other in self._records if other < number or other in self._decided]
             self._records = {other: self._records[other] for other in kept}
             self._on_disk = False
-        self._lines[number], self._records[number] = line, dataclasses.replace(record)
+        self._records[number] = dataclasses.replace(record)
         self._write(record if comes_last else None)
 
     def _write(self, new: CandidateRecord | None = None) -> None:
         """Both files; where they are as they should be but for a new candidate, only what it changes."""
-        numbers = sorted(self._lines)
+        records = [record for _, record in sorted(self._records.items())]
         only_new = new if self._on_disk else None
         self._on_disk = False
         try:
             if only_new is not None:
                 LineFile(self._directory / CANDIDATES).append([_row(only_new)])
             else:
-                write_whole(self._directory / CANDIDATES, "".join(self._lines[number] for number in numbers))
+                write_whole(self._directory / CANDIDATES, _lines(records))
             if only_new is None or only_new.verdict != "rejected":
-                found = frontier([self._records[number] for number in numbers])
-                write_whole(self._directory / FRONTIER, "".join(map(_line, found)))
+                write_whole(self._directory / FRONTIER, _lines(frontier(records)))
         except OSError as error:
             if not self._failed:
                 logger.warning("%s: cannot write (%s); the search continues", error.filename, error.strerror or error)
@@ -148,11 +146,6 @@ def read_candidates(directory: Path) -> list[CandidateRecord]:
     return [records[number] for number in sorted(records)]
 
 
-def read_frontier(directory: Path) -> list[Frontier]:
-    """What `pareto_frontier.jsonl` says, from the candidates themselves."""
-    return frontier(read_candidates(directory))
-
-
 @cache
 def _candidates() -> TypeAdapter[CandidateRecord]:
     return TypeAdapter(CandidateRecord)
@@ -176,5 +169,5 @@ def _row(record: CandidateRecord | Frontier) -> dict[str, Any]:
     return {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
 
 
-def _line(record: CandidateRecord | Frontier) -> str:
-    return json_line(_row(record))
+def _lines(records: Iterable[CandidateRecord | Frontier]) -> str:
+    return "".join(json_line(_row(record)) for record in records)

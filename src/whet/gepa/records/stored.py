@@ -108,7 +108,7 @@ def open_search(run: str | Path) -> StoredSearch:
 
     Raises `RunError` where there is none, and for a file of it that is damaged.
     """
-    return _read(resolve(run, is_search, noun="search", commands="whet gepa"))
+    return _read(resolve(run, is_search, noun="search", made="that `whet gepa run` has made", commands="whet gepa"))
 
 
 def find_searches(folder: Path = RUNS) -> list[StoredSearch]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from whet.rl.doctor.record import Life, Row, RunRecord
 from whet.rl.report.data import read_run
-from whet.rl.storage.checkpoints import fault_of
+from whet.rl.storage.checkpoints import checkpoints_in, fault_of
 from whet.rl.storage.rollout_log import step_path
 from whet.rl.storage.run_directory import RunDirectory
 from whet.rl.stored.stored_run import StoredTraining, open_run
@@ -51,19 +51,15 @@ def _rollouts(directory: RunDirectory, steps: list[int]) -> Sequence[Row]:
 
 def _life(run: StoredTraining, *, verify: bool) -> Life:
     directory = RunDirectory(run.directory)
-    steps, faults = [], []
-    for path in directory.checkpoints.glob("step_*"):
-        if path.name.removeprefix("step_").isdecimal():
-            steps.append(int(path.name.removeprefix("step_")))
-    if verify and steps and (fault := fault_of(directory.checkpoints / f"step_{max(steps)}")):
-        faults.append(f"step_{max(steps)}: {fault}")
+    checkpoints = checkpoints_in(directory.checkpoints)
+    faults = [f"{one.path.name}: {fault}" for one in checkpoints[:1] if verify and (fault := fault_of(one.path))]
     return Life(
         state=run.state,
         silent_seconds=_age(run.status.get("heartbeat")),
         last_error=run.status.get("last_error"),
         stalled=run.status.get("stalled") or (),
         faults=faults,
-        checkpoints=sorted(steps),
+        checkpoints=[one.step for one in reversed(checkpoints)],
     )
 
 

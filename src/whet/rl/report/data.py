@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from whet.config import read_toml
 from whet.display.chart import Chart, Point, Series
-from whet.errors import RunError
-from whet.rl.monitors.jsonl import EVALS, read_evaluations
 from whet.rl.monitors.protocol import EvalReport
-from whet.system.files import read_lines
+from whet.rl.stored.stored_run import open_run
+from whet.runs.stored import environment_names
 
 KEY_METRICS: tuple[tuple[str, tuple[str, ...], bool], ...] = (
     ("KL, sampler to learner", ("policy/kl",), False),
@@ -33,7 +32,7 @@ class RunData:
     """A run, as its directory describes it."""
 
     directory: Path
-    config: dict[str, Any]
+    config: Mapping[str, Any]
     config_text: str
     metrics: list[dict[str, Any]]  # one a step, in order
     evaluations: list[EvalReport]
@@ -45,7 +44,7 @@ class RunData:
     @property
     def environments(self) -> list[str]:
         """Those that were trained on, in the order of the config, by the names in metrics."""
-        return [str(env.get("name") or Path(env["id"]).name) for env in self.config.get("env", ())]
+        return environment_names(self.config)
 
     @property
     def curves(self) -> list[str]:
@@ -116,15 +115,7 @@ def _short(metric: str) -> str:
 
 
 def read_run(directory: Path) -> RunData:
-    """Raises `RunError` where `directory` is not a run or its metrics cannot be read."""
-    config = directory / "config.toml"
-    if not config.is_file():
-        raise RunError(f"{directory} is not a run: {config} is missing. Give the directory of a run, runs/<name>.")
-    metrics = directory / "metrics.jsonl"
-    return RunData(
-        directory=directory,
-        config=read_toml(config),
-        config_text=config.read_text(encoding="utf-8"),
-        metrics=list(read_lines(metrics)) if metrics.is_file() else [],
-        evaluations=read_evaluations(directory / EVALS),
-    )
+    """Raises `RunError` where `directory` is not a run or its files cannot be read."""
+    run = open_run(directory)
+    text = (run.directory / "config.toml").read_text(encoding="utf-8")
+    return RunData(run.directory, run.config, text, run.metrics(), run.evaluations())

@@ -62,7 +62,7 @@ def save_checkpoint(root: Path, step: int, write: Callable[[Path], None], *, kee
         ) from None
     finally:
         shutil.rmtree(aside, ignore_errors=True)
-    for old in _directories(root)[keep:]:
+    for old in checkpoints_in(root)[keep:]:
         shutil.rmtree(old.path)
     return final
 
@@ -70,7 +70,7 @@ def save_checkpoint(root: Path, step: int, write: Callable[[Path], None], *, kee
 def newest_checkpoint(root: Path) -> tuple[Checkpoint | None, list[str]]:
     """The newest checkpoint that verifies, and a line about each newer one that does not."""
     passed_over: list[str] = []
-    for candidate in _directories(root):
+    for candidate in checkpoints_in(root):
         fault = fault_of(candidate.path)
         if fault is None:
             return candidate, passed_over
@@ -82,7 +82,7 @@ def load_checkpoint(root: Path, step: int) -> Checkpoint:
     """The checkpoint of one step. Raises `RunError` when it is not there or does not verify."""
     path = root / f"step_{step}"
     if not path.is_dir():
-        steps = ", ".join(str(found.step) for found in reversed(_directories(root))) or "none"
+        steps = ", ".join(str(found.step) for found in reversed(checkpoints_in(root))) or "none"
         raise RunError(f"{root}: there is no checkpoint of step {step}; there are: {steps}.")
     if fault := fault_of(path):
         raise RunError(f"{path}: {fault}. Choose another step.")
@@ -109,7 +109,7 @@ def fault_of(directory: Path) -> str | None:
     return None
 
 
-def _directories(root: Path) -> list[Checkpoint]:
+def checkpoints_in(root: Path) -> list[Checkpoint]:
     """Everything that is named like a checkpoint, newest first."""
     if not root.is_dir():
         return []

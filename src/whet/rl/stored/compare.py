@@ -77,20 +77,15 @@ def compare_runs(a: StoredTraining, b: StoredTraining) -> RunComparison:
 
 def _scores(a: Sequence[EvalReport], b: Sequence[EvalReport]) -> list[HeldOut]:
     first, second = held_out(a), held_out(b)
-    steps_a, steps_b = _steps(a), _steps(b)
-    return [
-        HeldOut(*key, _newest(first, key), _newest(second, key), steps_a.get(key), steps_b.get(key))
-        for key in dict.fromkeys([*first, *second])
-    ]
+    scores = []
+    for key in dict.fromkeys([*first, *second]):
+        (step_a, reward_a), (step_b, reward_b) = (of.get(key, [(None, None)])[-1] for of in (first, second))
+        scores.append(HeldOut(*key, _finite(reward_a), _finite(reward_b), step_a, step_b))
+    return scores
 
 
-def _newest(scores: Mapping[tuple[str, str], tuple[float, float]], key: tuple[str, str]) -> float | None:
-    pair = scores.get(key)
-    return None if pair is None or not math.isfinite(pair[1]) else pair[1]
-
-
-def _steps(reports: Sequence[EvalReport]) -> dict[tuple[str, str], int]:
-    return {(score.environment, score.sampling): report.step for report in reports for score in report.scores}
+def _finite(reward: float | None) -> float | None:
+    return reward if reward is not None and math.isfinite(reward) else None
 
 
 def _last_step(rows: Sequence[Mapping[str, Any]]) -> int:

@@ -82,11 +82,10 @@ def recent(values: Sequence[float]) -> float | None:
     return math.fsum(some) / len(some) if some else None
 
 
-def held_out(evaluations: Sequence[EvalReport]) -> dict[tuple[str, str], tuple[float, float]]:
-    """(environment, way of sampling) -> (first reward, newest reward)."""
-    found: dict[tuple[str, str], tuple[float, float]] = {}
+def held_out(evaluations: Sequence[EvalReport]) -> dict[tuple[str, str], list[tuple[int, float]]]:
+    """(environment, way of sampling) -> (step, reward) of each evaluation, in order."""
+    found: dict[tuple[str, str], list[tuple[int, float]]] = {}
     for report in evaluations:
         for score in report.scores:
-            key = (score.environment, score.sampling)
-            found[key] = (found.get(key, (score.reward,))[0], score.reward)
+            found.setdefault((score.environment, score.sampling), []).append((report.step, score.reward))
     return found

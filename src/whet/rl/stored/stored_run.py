@@ -13,10 +13,10 @@ from whet.config import read_toml
 from whet.errors import RunError, WhetError
 from whet.rl.monitors.jsonl import EVALS, read_evaluations
 from whet.rl.monitors.protocol import EvalReport
-from whet.rl.storage.checkpoints import fault_of
+from whet.rl.storage.checkpoints import checkpoints_in, fault_of
 from whet.rl.storage.run_directory import RunDirectory
 from whet.runs.lock import state_of
-from whet.runs.stored import RUNS, StoredRun, check_folder, resolve
+from whet.runs.stored import RUNS, StoredRun, check_folder, environment_names, resolve
 from whet.system.files import read_lines
 
 
@@ -33,8 +33,7 @@ class StoredTraining(StoredRun):
     @property
     def environments(self) -> list[str]:
         """Those that are trained on, by their names in metrics; none where it imitates conversations."""
-        sections = [env for env in self.config.get("env", ()) if isinstance(env, Mapping)]
-        return [str(env.get("name") or Path(str(env.get("id", "?"))).name) for env in sections]
+        return environment_names(self.config)
 
     @property
     def step(self) -> int:
@@ -69,13 +68,13 @@ class StoredTraining(StoredRun):
 
     def checkpoints(self) -> list[tuple[int, str | None]]:
         """(step, why it cannot be trusted or None), oldest first. Every file is read and hashed."""
-        found = [path for path in RunDirectory(self.directory).checkpoints.glob("step_*") if path.name[5:].isdigit()]
-        return sorted((int(path.name[5:]), fault_of(path)) for path in found)
+        found = checkpoints_in(RunDirectory(self.directory).checkpoints)
+        return [(one.step, fault_of(one.path)) for one in reversed(found)]
 
 
 def open_run(run: str | Path) -> StoredTraining:
     """The run in a directory, or of that name below runs/. Raises `RunError` where there is none."""
-    return _read(resolve(run, _is_run, noun="run", commands="whet train"))
+    return _read(resolve(run, _is_run, noun="run", made="with a config.toml", commands="whet train"))
 
 
 def find_runs(folder: Path = RUNS) -> list[StoredTraining]:

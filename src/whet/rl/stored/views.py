@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -105,21 +105,17 @@ def print_summary(run: StoredTraining, console: Console) -> None:
         for name in HEADLINES
         if (values := curve(rows, name))
     ]
-    if curves:
-        console.print()
-        print_rows(curves, console, RIGHT)
+    _print_table(curves, console)
     scores = [
         {
             "held-out": f"{safe_text(environment, 40)}, {safe_text(sampling, 40)}",
-            "before": number(first),
-            "newest": number(last),
+            "before": number(first := rewards[0][1]),
+            "newest": number(last := rewards[-1][1]),
             "change": f"{last - first:+.3f}" if math.isfinite(first) and math.isfinite(last) else "-",
         }
-        for (environment, sampling), (first, last) in held_out(run.evaluations()).items()
+        for (environment, sampling), rewards in held_out(run.evaluations()).items()
     ]
-    if scores:
-        console.print()
-        print_rows(scores, console, RIGHT)
+    _print_table(scores, console)
     console.print()
     whole = [str(check["step"]) for check in said["checkpoints"] if check["fault"] is None]
     print_fact("saved", f"checkpoints of step {', '.join(whole)}, verified" if whole else "no checkpoint", console)
@@ -155,41 +151,42 @@ def print_comparison(comparison: RunComparison, console: Console) -> None:
     """B against A: config, curves, held-out scores."""
     print_fact("A", safe_text(comparison.a, 300), console, fold=False)
     print_fact("B", safe_text(comparison.b, 300), console, fold=False)
-    if comparison.config:
-        console.print()
-        rows = [
-            {"config": safe_text(path, 60), "A": safe_text(repr(a), 60), "B": safe_text(repr(b), 60)}
-            for path, (a, b) in comparison.config.items()
-        ]
-        print_rows(rows, console)
-    else:
+    if not comparison.config:
         print_fact("config", "the same", console)
-    if comparison.curves:
+    changes = [
+        {"config": safe_text(path, 60), "A": safe_text(repr(a), 60), "B": safe_text(repr(b), 60)}
+        for path, (a, b) in comparison.config.items()
+    ]
+    _print_table(changes, console, right=())
+    curves = [
+        {
+            f"up to step {comparison.common_steps}": one.name,
+            "A": _short(one.recent_a),
+            "B": _short(one.recent_b),
+            "curve of A": sparkline(one.a, CURVE),
+            "curve of B": sparkline(one.b, CURVE),
+        }
+        for one in comparison.curves
+    ]
+    _print_table(curves, console)
+    scores = [
+        {
+            "held-out": f"{safe_text(score.environment, 40)}, {safe_text(score.sampling, 40)}",
+            "A": number(score.a),
+            "B": number(score.b),
+            "change": "-" if score.a is None or score.b is None else f"{score.b - score.a:+.3f}",
+            "at steps": f"{score.step_a}, {score.step_b}",
+        }
+        for score in comparison.held_out
+    ]
+    _print_table(scores, console)
+
+
+def _print_table(rows: Sequence[Mapping[str, str]], console: Console, right: Collection[str] = RIGHT) -> None:
+    """An empty line and the table; nothing where it has no row."""
+    if rows:
         console.print()
-        rows = [
-            {
-                f"up to step {comparison.common_steps}": one.name,
-                "A": _short(one.recent_a),
-                "B": _short(one.recent_b),
-                "curve of A": sparkline(one.a, CURVE),
-                "curve of B": sparkline(one.b, CURVE),
-            }
-            for one in comparison.curves
-        ]
-        print_rows(rows, console, RIGHT)
-    if comparison.held_out:
-        console.print()
-        rows = [
-            {
-                "held-out": f"{safe_text(score.environment, 40)}, {safe_text(score.sampling, 40)}",
-                "A": number(score.a),
-                "B": number(score.b),
-                "change": "-" if score.a is None or score.b is None else f"{score.b - score.a:+.3f}",
-                "at steps": f"{score.step_a}, {score.step_b}",
-            }
-            for score in comparison.held_out
-        ]
-        print_rows(rows, console, RIGHT)
+        print_rows(rows, console, right)
 
 
 def _short(value: Any) -> str:
