@@ -33,7 +33,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from whet.rl.algorithm_config import AlgorithmConfig
 from whet.rl.data.batch import PackedBatch, pack
 from whet.rl.data.samples import TokenSequence
-from whet.rl.learner.config import OptimizerConfig
+from whet.rl.learner.config import LearnerConfig, OptimizerConfig
 from whet.rl.learner.make import make_learner
 from whet.rl.learner.protocol import OptimParams
 
@@ -112,9 +112,11 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             max_steps=options.steps + options.warmup,
             seed=0,
             publish_directory=Path(scratch),
-            dtype="bfloat16" if on_gpu else "float32",
-            token_budget=options.tokens,
-            activation_checkpointing=options.activation_checkpointing,
+            computation=LearnerConfig(
+                dtype="bfloat16" if on_gpu else "float32",
+                micro_batch_tokens=options.tokens,
+                activation_checkpointing=options.activation_checkpointing,
+            ),
             device=options.device,
         )
         for number in range(options.warmup + options.steps):

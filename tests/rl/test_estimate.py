@@ -107,8 +107,7 @@ def test_activations_are_what_autograd_keeps(
         max_steps=1,
         seed=0,
         publish_directory=tmp_path,
-        token_budget=tokens,
-        activation_checkpointing=checkpointing,
+        computation=made.learner,
     )
     weights = {p.untyped_storage().data_ptr() for p in learner._weights.model.parameters()}
     kept: dict[int, int] = {}

@@ -478,7 +478,7 @@ KEYS: dict[str, InRuns | InPart | Refused] = {
     "optimizer.decay_start": InPart(learned, "0.6", COSINE),
     "optimizer.min_lr_ratio": InPart(learned, "0.5", COSINE),
     "learner.micro_batch_tokens": InPart(
-        lambda config: len(micro_batches(batch(), made(config, "make_learner")["token_budget"])), "16"
+        lambda config: len(micro_batches(batch(), made(config, "make_learner")["computation"].micro_batch_tokens)), "16"
     ),
     "learner.activation_checkpointing": InPart(checkpointed_layers, "true"),
     "learner.dtype": InPart(learned, "bfloat16", STEP),

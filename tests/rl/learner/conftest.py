@@ -7,7 +7,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
 
 from whet.rl.data.batch import pack
 from whet.rl.data.samples import TokenSequence
-from whet.rl.learner.config import OptimizerConfig
+from whet.rl.learner.config import LearnerConfig, OptimizerConfig
 from whet.rl.learner.make import make_learner
 
 SIZES = {
@@ -43,7 +43,14 @@ def model_dir(request, tmp_path_factory):
 def make(model_dir, tmp_path):
     def make(optimizer=None, lora=None, **changes):
         torch.set_num_threads(1)
-        settings = {"max_steps": 10, "seed": 0, "publish_directory": tmp_path / "published", **changes}
+        computation = LearnerConfig(**{key: changes.pop(key) for key in LearnerConfig.model_fields if key in changes})
+        settings = {
+            "computation": computation,
+            "max_steps": 10,
+            "seed": 0,
+            "publish_directory": tmp_path / "published",
+            **changes,
+        }
         return make_learner(model_dir, optimizer=optimizer or OptimizerConfig(), lora=lora, **settings)
 
     return make

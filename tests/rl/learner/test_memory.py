@@ -8,10 +8,9 @@ from torch.utils._pytree import tree_leaves
 
 from whet.rl.algorithm_config import LossConfig
 from whet.rl.data.batch import pack
-from whet.rl.learner.config import LoraConfig
+from whet.rl.learner.config import LearnerConfig, LoraConfig
 from whet.rl.learner.forward import logprobs
 from whet.rl.learner.forward.layout import micro_batches
-from whet.rl.learner.make import TOKEN_BUDGET
 
 CROSS_ENTROPY = LossConfig(loss="cross_entropy")
 
@@ -70,7 +69,7 @@ def test_activation_checkpointing_changes_no_bit_of_a_gradient(make, batch, lora
 
 def test_activation_checkpointing_holds_less_between_forward_and_backward(make, make_rollouts):
     batch = pack(make_rollouts(groups=((1, 200),) * 4))
-    layouts = list(micro_batches(batch, TOKEN_BUDGET))
+    layouts = list(micro_batches(batch, LearnerConfig().micro_batch_tokens))
     held = []
     for checkpointing in (False, True):
         learner = make(activation_checkpointing=checkpointing)

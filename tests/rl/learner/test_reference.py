@@ -75,7 +75,7 @@ def test_a_thread_for_the_reference_changes_nothing_and_is_not_used_for_weights_
 ):
     reference = str(model_dir) if other else "initial"
     inline, beside = (
-        make(lora=lora, reference=reference, token_budget=12, reference_thread=own) for own in (False, True)
+        make(lora=lora, reference=reference, micro_batch_tokens=12, reference_thread=own) for own in (False, True)
     )
     computed_in = []
 

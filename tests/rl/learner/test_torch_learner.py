@@ -78,7 +78,7 @@ def test_logprobs_and_gradients_are_those_of_plain_transformers_for_every_packin
     advantages = np.linspace(-1, 2, len(sequences))
     expected_logprobs, expected_gradients = reference(model_dir, sequences, advantages)
     for budget in BUDGETS:
-        learner = make(token_budget=budget)
+        learner = make(micro_batch_tokens=budget)
         batch = pack(sequences, advantages)
         np.testing.assert_allclose(learner.token_logprobs(batch), expected_logprobs, atol=2e-5)
         learner.forward_backward(batch, CROSS_ENTROPY)
@@ -127,7 +127,7 @@ def test_sequences_that_share_a_predictor_keep_each_tokens_own_temperature_and_s
     advantages = np.linspace(-1, 2, len(sequences))
     expected_logprobs, expected_gradients = reference(model_dir, sequences, advantages)
     for budget in BUDGETS:
-        learner = make(token_budget=budget)
+        learner = make(micro_batch_tokens=budget)
         batch = pack(sequences, advantages)
         np.testing.assert_allclose(learner.token_logprobs(batch), expected_logprobs, atol=1e-4)
         learner.forward_backward(batch, CROSS_ENTROPY)
@@ -147,7 +147,7 @@ def test_one_prompt_at_two_temperatures_is_two_distributions_of_one_predictor(ma
 @pytest.mark.parametrize("keys", [attention.EAGER_KEYS, 0])
 def test_what_one_sequence_says_changes_nothing_of_another_in_the_same_pack(make, sequences, monkeypatch, keys):
     monkeypatch.setattr(attention, "EAGER_KEYS", keys)
-    learner = make(token_budget=10_000)
+    learner = make(micro_batch_tokens=10_000)
     changed = dataclasses.replace(sequences[0], ids=(sequences[0].ids + sequences[0].trained) % 61)
     before, after = (learner.token_logprobs(pack([first, *sequences[1:]])) for first in (sequences[0], changed))
     own = len(sequences[0])
@@ -170,7 +170,7 @@ def test_long_sequences_take_the_fused_attention_and_agree(make, make_rollouts, 
 def test_no_loss_depends_on_micro_batches_or_on_the_order_of_sequences(make, sequences, loss):
     advantages = np.linspace(-1, 2, len(sequences))
     config = LossConfig(loss=loss)
-    whole, pieces = make(token_budget=10_000), make(token_budget=15)
+    whole, pieces = make(micro_batch_tokens=10_000), make(micro_batch_tokens=15)
     expected = whole.forward_backward(pack(sequences, advantages), config)
     found = pieces.forward_backward(pack(sequences[::-1], advantages[::-1]), config)
     assert found.tokens == expected.tokens == sum(int(s.trained.sum()) for s in sequences)
@@ -367,7 +367,7 @@ def test_in_bfloat16_products_come_in_few_shapes_and_what_fills_them_up_changes_
     learners, shapes = [], set()
     for places in (1, 64):
         monkeypatch.setattr(decoder, "PLACES", places)
-        learners.append(make(dtype="bfloat16", token_budget=budget))
+        learners.append(make(dtype="bfloat16", micro_batch_tokens=budget))
         learners[-1].forward_backward(batch, CROSS_ENTROPY)
     for name, gradient in gradients(learners[0]).items():
         torch.testing.assert_close(
@@ -395,7 +395,7 @@ def poisoned(sequences, index, advantage=1.0, **changes):
     ],
 )
 def test_a_loss_that_is_not_finite_names_its_rollouts_and_leaves_no_gradient(make, sequences, change, cause):
-    learner = make(token_budget=20)
+    learner = make(micro_batch_tokens=20)
     with pytest.raises(TrainingError, match=rf"rollouts task 1 rollout 0: .*{cause}"):
         learner.forward_backward(poisoned(sequences, 3, **change(sequences[3])), LossConfig(loss="importance_sampling"))
     assert all(p.grad is None for _, p in learner._weights.parameters())

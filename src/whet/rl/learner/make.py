@@ -25,10 +25,6 @@ if TYPE_CHECKING:
 
 Dtype = Literal["float32", "bfloat16"]
 
-TOKEN_BUDGET: int = LearnerConfig.model_fields["micro_batch_tokens"].default
-"""Tokens of a micro-batch: enough to keep matrix products busy, few enough for activations to stay in a CPU's cache."""
-
-
 _KEPT_ARRAY, _KEPT_HEAP = 1 << 25, 1 << 29
 """Bytes: of the largest array that is made in the process's own heap, and of what is kept of the heap when free."""
 
@@ -41,21 +37,17 @@ def make_learner(
     max_steps: int,
     seed: int,
     publish_directory: Path,
-    dtype: Dtype = "float32",
+    computation: LearnerConfig | None = None,
     publish_dtype: Dtype = "float32",
     threads: int | None = None,
-    token_budget: int = TOKEN_BUDGET,
-    activation_checkpointing: bool = False,
     device: str = "cpu",
     reference: str | None = None,
-    peak_tflops: float | None = None,
     reference_thread: bool = False,
 ) -> TorchLearner:
     """A learner over the `transformers` checkpoint in `model`.
 
-    `dtype` is that of matrix products while learning (weights and sums stay fp32): float32 agrees with an fp32 engine
-    to rounding. `token_budget` bounds a micro-batch; with `activation_checkpointing` a layer is computed again for its
-    gradient instead of being kept. `publish_dtype` is what engines are given. `threads` sets torch's threads for the
+    `computation` is how batches are computed; its float32 agrees with an fp32 engine to rounding. `publish_dtype` is
+    what engines are given. `threads` sets torch's threads for the
     whole process. `reference` is the policy that a loss with `kl_coef` holds to: "initial" (the weights as they are
     now; with LoRA the base), or another model by path or name; None where no loss has one. With `reference_thread` it
     is computed concurrently, in one more thread. Seeds torch's generator, which draws LoRA's first weights and
@@ -90,14 +82,11 @@ def make_learner(
     return TorchLearner(
         weights,
         optimizer,
+        computation or LearnerConfig(),
         max_steps=max_steps,
         publish_directory=publish_directory,
-        token_budget=token_budget,
-        activation_checkpointing=activation_checkpointing,
-        autocast=torch.bfloat16 if dtype == "bfloat16" else None,
         reference=held,
         arch=read_architecture(model),
-        peak_tflops=peak_tflops,
         reference_thread=reference_thread,
     )
 

@@ -29,7 +29,7 @@ from whet.inference.protocol import WeightUpdate
 from whet.rl.algorithm_config import LossConfig
 from whet.rl.algorithms import LossInputs, LossTerms, find, loss_fn
 from whet.rl.data.batch import PackedBatch
-from whet.rl.learner.config import OptimizerConfig
+from whet.rl.learner.config import LearnerConfig, OptimizerConfig
 from whet.rl.learner.flops import batch_flops, known_peak
 from whet.rl.learner.forward.decoder import hidden_states
 from whet.rl.learner.forward.layout import TokenLayout, micro_batches
@@ -47,38 +47,30 @@ class TorchLearner:
         self,
         weights: Weights,
         optimizer: OptimizerConfig,
+        computation: LearnerConfig,
         *,
         max_steps: int,
         publish_directory: Path,
-        token_budget: int,
-        activation_checkpointing: bool = False,
-        autocast: torch.dtype | None = None,
+        arch: Architecture,
         reference: Reference | None = None,
-        arch: Architecture | None = None,
-        peak_tflops: float | None = None,
         reference_thread: bool = False,
     ) -> None:
-        """`token_budget` bounds a micro-batch, in tokens; `autocast` is the dtype of matrix products, if not fp32.
-
-        `reference` is the policy that a loss with `kl_coef` holds to; with `reference_thread` its passes are made
-        concurrently with the learner's, where its weights are its own. With `arch` the output of a loss says how much
-        was computed, and `peak_tflops` is what the device could do at most (where it is not known by its name).
-        """
+        """`reference` is the policy that a loss with `kl_coef` holds to; with `reference_thread` its passes are made
+        concurrently with the learner's, where its weights are its own."""
         self.version = 0
         self._weights = weights
         self._config = optimizer
         self._optimizer = Optimizer(optimizer, weights.parameters(), hidden=weights.hidden_parameters())
         self._max_steps = max_steps
         self._publish_directory = publish_directory
-        self._token_budget = token_budget
-        self._checkpointing = activation_checkpointing
-        self._autocast = autocast
+        self._computation = computation
         self._reference = reference
         concurrent = reference_thread and reference is not None and not reference.shared
         self._thread = ThreadPoolExecutor(1, "reference") if concurrent else None
         self._device = weights.model.device
         self._drops = any(isinstance(part, nn.Dropout) and part.p > 0 for part in weights.model.modules())
         self._arch = arch
+        peak_tflops = computation.peak_tflops
         if peak_tflops is None and self._device.type == "cuda":
             peak_tflops = known_peak(torch.cuda.get_device_name(self._device))
         self._peak_flops = None if peak_tflops is None else peak_tflops * 1e12
@@ -104,7 +96,7 @@ class TorchLearner:
         function, sampled = loss_fn(loss.loss), find(loss.loss, "loss").compares_with_sampler
         output = LossOutput(loss=0.0, tokens=batch.trained_tokens, peak_flops=self._peak_flops)
         seen = TokenValues(np.zeros(len(batch.ids), np.float32), np.zeros(len(batch.ids), np.bool_))
-        layouts = list(micro_batches(batch, self._token_budget))
+        layouts = micro_batches(batch, self._computation.micro_batch_tokens)
         references = self._references(batch, layouts) if loss.kl_coef else [None] * len(layouts)
         wholes = self._wholes(batch, layouts) if self._drops and (sampled or loss.kl_coef) else [None] * len(layouts)
         self._weights.model.train()
@@ -134,9 +126,7 @@ class TorchLearner:
                 seen.clipped_T[layout.targets] = terms.clipped_N.cpu().numpy()
         if sampled:
             output.values = seen
-        if self._arch is not None:
-            frozen = self.trained_parameters < self.parameters
-            output.flops = batch_flops(self._arch, layouts, frozen=frozen)
+        output.flops = batch_flops(self._arch, layouts, frozen=self.trained_parameters < self.parameters)
         return output
 
     @torch.no_grad()
@@ -144,7 +134,7 @@ class TorchLearner:
         """log p of every trained token under the present weights, as it was sampled; 0 for other tokens."""
         self._weights.model.eval()
         result_T = np.zeros(len(batch.ids), np.float32)
-        layouts = list(micro_batches(batch, self._token_budget))
+        layouts = micro_batches(batch, self._computation.micro_batch_tokens)
         for layout, (logprobs_N, _) in zip(layouts, self._forward(batch, layouts), strict=True):
             result_T[layout.targets] = logprobs_N.cpu().numpy()
         return result_T
@@ -221,12 +211,11 @@ class TorchLearner:
 
     def _logprobs(self, model: Any, batch: PackedBatch, layout: TokenLayout) -> tuple[Tensor, Tensor]:
         """log p and entropy of a micro-batch's N targets under `model`."""
-        with torch.autocast(self._device.type, self._autocast, enabled=self._autocast is not None):
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._computation.dtype == "bfloat16"):
             ids_T = self._tensor(batch.ids[layout.tokens]).long()
             experts_TLK = None if batch.experts is None else self._tensor(batch.experts[layout.tokens])
-            hidden_UD = hidden_states(
-                model.model, ids_T, layout, experts_TLK=experts_TLK, recompute=self._checkpointing
-            )
+            recompute = self._computation.activation_checkpointing
+            hidden_UD = hidden_states(model.model, ids_T, layout, experts_TLK=experts_TLK, recompute=recompute)
             if len(layout.predictor_of_distribution) > len(layout.predictors):
                 hidden_UD = hidden_UD[self._tensor(layout.predictor_of_distribution)]
             temperatures_D = self._tensor(batch.temperatures[layout.a_target_of_distribution])

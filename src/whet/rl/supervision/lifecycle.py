@@ -104,10 +104,7 @@ def learner_options(
         "threads": threads,
         "publish_directory": scratch,
         "publish_dtype": publish_dtype,
-        "dtype": config.learner.dtype,
-        "token_budget": config.learner.micro_batch_tokens,
-        "activation_checkpointing": config.learner.activation_checkpointing,
-        "peak_tflops": config.learner.peak_tflops,
+        "computation": config.learner,
     }
 
 

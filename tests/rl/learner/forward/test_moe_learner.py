@@ -13,7 +13,7 @@ from whet.inference.weights.model_weights import pack as pack_weights
 from whet.inference.weights.packed_file import map_packed
 from whet.rl.algorithm_config import LossConfig
 from whet.rl.data.batch import pack
-from whet.rl.learner.config import LoraConfig, OptimizerConfig
+from whet.rl.learner.config import LearnerConfig, LoraConfig, OptimizerConfig
 from whet.rl.learner.make import make_learner
 from whet.rl.learner.protocol import OptimParams
 
@@ -49,7 +49,15 @@ def moe_dir(request, tmp_path_factory):
 def make_moe(moe_dir, tmp_path):
     def make(**changes):
         torch.set_num_threads(1)
-        settings = {"optimizer": OptimizerConfig(), "lora": None, "max_steps": 10, "seed": 0, **changes}
+        computation = LearnerConfig(**{key: changes.pop(key) for key in LearnerConfig.model_fields if key in changes})
+        settings = {
+            "computation": computation,
+            "optimizer": OptimizerConfig(),
+            "lora": None,
+            "max_steps": 10,
+            "seed": 0,
+            **changes,
+        }
         return make_learner(moe_dir, publish_directory=tmp_path / "published", **settings)
 
     return make
@@ -85,7 +93,7 @@ def test_logprobs_and_gradients_are_those_of_plain_transformers(moe_dir, make_mo
         taken = torch.log_softmax(model(ids).logits[0, :-1], -1).gather(-1, ids[0, 1:, None])[:, 0]
         (-taken[torch.from_numpy(sequence.trained[1:])]).sum().backward()
         logprobs.append(np.concatenate([[0], (taken.detach().numpy() * sequence.trained[1:])]))
-    learner = make_moe(token_budget=budget)
+    learner = make_moe(micro_batch_tokens=budget)
     np.testing.assert_allclose(learner.token_logprobs(pack(sequences)), np.concatenate(logprobs), atol=2e-5)
     learner.forward_backward(pack(sequences), CROSS_ENTROPY)
     expected = {name: p.grad for name, p in model.named_parameters()}
@@ -137,7 +145,10 @@ def test_replaying_the_routers_own_choice_changes_nothing(make_moe, sequences):
 def test_a_replayed_choice_is_taken_whatever_the_weights_and_the_packing(make_moe, sequences, checkpointing):
     """Alone in a micro-batch, or packed: the same sequence goes to the same experts."""
     replayed = with_experts(sequences)
-    whole, pieces = make_moe(token_budget=10_000), make_moe(token_budget=1, activation_checkpointing=checkpointing)
+    whole, pieces = (
+        make_moe(micro_batch_tokens=10_000),
+        make_moe(micro_batch_tokens=1, activation_checkpointing=checkpointing),
+    )
     alone = [dataclasses.replace(s, experts=replayed[i].experts) for i, s in enumerate(sequences)]
     for learner in (whole, pieces):
         learner.forward_backward(pack(alone[-1:]), CROSS_ENTROPY)
