@@ -11,7 +11,8 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from whet.errors import ConfigError, ModelLoadError, OverlongPromptError
-from whet.inference.loading import Policy, load_policy, resolve_model
+from whet.inference.loading import Policy, load_policy
+from whet.inference.model_names import resolve_model
 from whet.models.tokenizer import build_tokenizer
 from whet.types import Response, State, UserMessage
 

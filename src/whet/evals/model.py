@@ -74,7 +74,7 @@ def find_models(configs: Sequence[EvalConfig]) -> None:
 
     Raises `ModelLoadError` for one that cannot be had.
     """
-    from whet.inference.loading import resolve_model
+    from whet.inference.model_names import resolve_model
 
     _each_local(configs, resolve_model)
 

@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from whet.errors import MissingExtraError, ModelLoadError
 from whet.inference.architecture import Architecture, read_architecture
+from whet.inference.model_names import find_local, resolve_model
 
 if TYPE_CHECKING:
     from whet.inference.embedded import EmbeddedEngine
     from whet.inference.policy_client import PolicyClient
     from whet.inference.rendering.chat_renderer import ChatRenderer
 
-TINY = "whet/tiny"
 _ADAPTER = "adapter_config.json"
-_WANTED_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
 _TOO_LONG = "sequence-length-is-longer-than-the-specified-maximum"
 """What `transformers` calls its warning of a text that is longer than the model's context."""
 
@@ -161,28 +160,6 @@ def check_model(model: str) -> None:
             check_model(base)
 
 
-def resolve_model(model: str) -> Path:
-    """The directory with a model's files; downloads a Hugging Face id on first use."""
-    return find_local(model) or _download(model)
-
-
-def find_local(model: str) -> Path | None:
-    """The directory with a model's files; None for a Hugging Face id. Raises `ModelLoadError` for neither."""
-    if model == TINY:
-        from whet.models.tiny import path
-
-        return Path(path())
-    directory = Path(model).expanduser()
-    if directory.is_dir():
-        return directory
-    if directory.is_absolute() or model.startswith((".", "~")) or model.count("/") != 1:
-        raise ModelLoadError(
-            f"there is no model directory {model!r}. Give {TINY}, a directory with a config.json, or a Hugging Face id "
-            "such as Qwen/Qwen3-0.6B."
-        )
-    return None
-
-
 def base_of_adapter(directory: Path) -> Path | None:
     """Where the base model of a PEFT adapter directory lies; None for a directory with a whole model."""
     base = _base_name(directory)
@@ -211,22 +188,3 @@ def _naming_base(directory: Path, base: str) -> Iterator[None]:
     except ModelLoadError as error:
         where = f"base_model_name_or_path in {directory / _ADAPTER}"
         raise ModelLoadError(f"{directory} is an adapter of {base}: {error} ({where})") from None
-
-
-def _download(model: str) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError
-
-    try:
-        return Path(snapshot_download(model, allow_patterns=_WANTED_FILES))
-    except (RepositoryNotFoundError, HFValidationError):
-        raise ModelLoadError(
-            f"{model!r} is neither a directory here nor a model on the Hugging Face hub that this account may read. "
-            "Check the spelling; for a private or gated model set HF_TOKEN."
-        ) from None
-    except (HfHubHTTPError, OSError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ModelLoadError(
-            f"{model!r} is not a directory here and could not be downloaded ({reason}). "
-            f"Check the network, give a local directory, or use {TINY}, which needs no download."
-        ) from None

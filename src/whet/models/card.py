@@ -118,7 +118,7 @@ def write_card(model: Path, card: Card) -> None:
 
 def describe(model: str | Path) -> dict[str, Any]:
     """What `whet model show` prints of `whet/tiny`, a directory or a Hugging Face id. Raises `ModelLoadError`."""
-    from whet.inference.loading import resolve_model
+    from whet.inference.model_names import resolve_model
 
     directory = resolve_model(str(model))
     try:

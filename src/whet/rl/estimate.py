@@ -24,6 +24,8 @@ from pathlib import Path
 
 from whet.errors import ModelLoadError
 from whet.inference.architecture import Architecture, read_architecture
+from whet.inference.loading import base_of_adapter
+from whet.inference.model_names import on_this_machine
 from whet.rl.config import InferenceConfig, RunConfig, TrainingConfig
 from whet.rl.learner.config import LOGITS_AT_ONCE, LoraConfig
 from whet.rl.stored.stored_run import find_runs
@@ -184,23 +186,11 @@ def measured_step(config: TrainingConfig, same_work: Sequence[str]) -> tuple[flo
 def architecture(model: str) -> tuple[Architecture | None, str]:
     """The model's, or why it is not known here."""
     try:
-        if (directory := _on_this_machine(model)) is None:
-            return None, f"{model} is not on this machine; it is downloaded when the run begins"
-        return read_architecture(directory), ""
+        if (directory := on_this_machine(model)) is None:
+            return None, f"{model} is not on this machine as a directory; it is fetched when the run begins"
+        return read_architecture(base_of_adapter(directory) or directory), ""
     except ModelLoadError as error:
         return None, str(error)
-
-
-def _on_this_machine(model: str) -> Path | None:
-    from whet.inference.loading import TINY, base_of_adapter, resolve_model
-
-    if model != TINY and not Path(model).expanduser().is_dir():
-        from huggingface_hub import try_to_load_from_cache
-
-        found = try_to_load_from_cache(model, "config.json") if model.count("/") == 1 else None
-        return Path(found).parent if isinstance(found, str) else None
-    directory = resolve_model(model)
-    return base_of_adapter(directory) or directory
 
 
 def lines(found: Estimate) -> list[str]:

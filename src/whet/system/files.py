@@ -68,6 +68,11 @@ def write_whole(path: Path, content: str | bytes, *, durable: bool = True) -> No
         raise
 
 
+def user_cache(name: str) -> Path:
+    """The folder of whet's cache for `name`: below XDG_CACHE_HOME, or ~/.cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "whet" / name
+
+
 def sync(path: Path) -> None:
     """Make a file, or new and renamed files of a directory, survive a loss of power."""
     descriptor = os.open(path, os.O_RDONLY)

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from whet.system.files import user_cache
 from whet.viewer.files import Mark
 
 APPLICATION = 0x77686574  # "whet": files with this id may be discarded
@@ -192,5 +193,4 @@ def index_path(rollouts: Path) -> Path:
 
 def cached_index_path(rollouts: Path) -> Path:
     """In the user's cache, with a different name for every path."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "whet" / "viewer" / f"{hashlib.sha256(str(rollouts.absolute()).encode()).hexdigest()[:32]}{SUFFIX}"
+    return user_cache("viewer") / f"{hashlib.sha256(str(rollouts.absolute()).encode()).hexdigest()[:32]}{SUFFIX}"

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("torch")
 
 from whet.cli.main import main
-from whet.inference.loading import resolve_model
+from whet.inference.model_names import resolve_model
 from whet.inference.rendering.chat_renderer import ChatRenderer
 from whet.rl.estimate import lines
 from whet.rl.learner.make import make_learner

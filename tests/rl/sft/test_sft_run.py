@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from whet.errors import DatasetError, ModelLoadError, RunError
-from whet.inference.loading import resolve_model
+from whet.inference.model_names import resolve_model
 from whet.inference.rendering.chat_renderer import ChatRenderer
 from whet.rl.data.batch import pack
 from whet.rl.learner.config import OptimizerConfig

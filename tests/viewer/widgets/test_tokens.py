@@ -14,7 +14,7 @@ from rich.cells import cell_len
 from tokenizers import Tokenizer
 
 from whet.errors import ModelLoadError
-from whet.inference.loading import resolve_model
+from whet.inference.model_names import resolve_model
 from whet.inference.rendering.vocabulary import Vocabulary
 from whet.models.tiny import path as tiny
 from whet.viewer.sources import RunSource

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from whet.errors import ConfigError
 from whet.sandboxes import processes
 from whet.sandboxes.protocol import Sandbox
+from whet.system.files import user_cache
 
 if TYPE_CHECKING:
     from whet.envs.sandboxed.client import SandboxClient
@@ -130,7 +131,7 @@ def cache_directory() -> Path:
     """Where sets of packages are kept. Root's sandboxes run as a stranger, who cannot look into root's home."""
     if os.geteuid() == 0:
         return Path("/var/cache/whet/packages")
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "whet" / "packages"
+    return user_cache("packages")
 
 
 async def installed(requirements: Sequence[str], target: InstallTarget, cache: Path) -> Path:

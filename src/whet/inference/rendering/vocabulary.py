@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from whet.errors import MissingExtraError, ModelLoadError
-from whet.inference.loading import TINY, resolve_model
+from whet.inference.model_names import on_this_machine
 
 TOKENIZER = "tokenizer.json"
 
@@ -40,18 +40,9 @@ class Vocabulary:
 
 
 def _tokenizer_file(model: str) -> Path:
-    if model == TINY or (model and Path(model).expanduser().is_dir()):
-        file = resolve_model(model) / TOKENIZER
-        if not file.is_file():
-            raise ModelLoadError(f"{file.parent} has no {TOKENIZER}")
-        return file
-    from huggingface_hub import try_to_load_from_cache
-    from huggingface_hub.errors import HFValidationError
-
-    try:
-        cached = try_to_load_from_cache(model, TOKENIZER)
-    except HFValidationError:
-        cached = None
-    if not isinstance(cached, str):
+    directory = on_this_machine(model) if model else None
+    if directory is None:
         raise ModelLoadError(f"the tokenizer of {model or 'an unknown model'} is not on this machine")
-    return Path(cached)
+    if not (directory / TOKENIZER).is_file():
+        raise ModelLoadError(f"{directory} has no {TOKENIZER}")
+    return directory / TOKENIZER

@@ -26,7 +26,7 @@ from transformers import PreTrainedModel
 
 from whet.errors import ConfigError, ModelLoadError
 from whet.inference.architecture import read_json
-from whet.inference.loading import resolve_model
+from whet.inference.model_names import resolve_model
 from whet.inference.protocol import WeightUpdate
 from whet.inference.weights.adapters import CONFIG_NAME
 from whet.rl.learner.config import LoraConfig

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from whet.errors import ModelLoadError
 from whet.inference.architecture import read_architecture
-from whet.inference.loading import base_of_adapter, resolve_model
+from whet.inference.loading import base_of_adapter
+from whet.inference.model_names import resolve_model
 from whet.rl.algorithm_config import INITIAL
 from whet.rl.learner.config import LearnerConfig, LoraConfig, OptimizerConfig
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from whet.errors import ConfigError, ModelLoadError
-from whet.inference.loading import check_model, find_local
+from whet.inference.loading import check_model
+from whet.inference.model_names import find_local
 from whet.rl.algorithm_config import INITIAL
 from whet.rl.learner.config import LoraConfig
 from whet.rl.learner.make import check_trainable

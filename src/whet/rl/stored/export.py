@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from whet.config import validate
 from whet.errors import ConfigError, RunError
-from whet.inference.loading import resolve_model
+from whet.inference.model_names import resolve_model
 from whet.rl.learner.config import LoraConfig
 from whet.rl.learner.make import load_model
 from whet.rl.storage.checkpoints import Checkpoint, load_checkpoint, newest_checkpoint

@@ -1,0 +1,126 @@
+"""Models in GGUF files (llama.cpp, Ollama, LM Studio), read once into a directory that every part of whet loads.
+
+A file's weights are dequantised to float32 exactly as stored, its tokenizer and chat template taken from its metadata,
+and both kept in the user's cache under the SHA-256 of the file's content. `transformers` knows the architectures and
+`gguf` the formats; source of the format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import io
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from whet.errors import MissingExtraError, ModelLoadError
+from whet.system.files import replace_directory, user_cache, write_whole
+
+MAGIC = b"GGUF"
+SOURCE = "gguf.json"
+"""In a converted directory: the file that it was made from."""
+_log = logging.getLogger(__name__)
+
+
+def converted(file: Path) -> Path | None:
+    """The directory that was made from `file`, None if there is none yet. Raises `ModelLoadError` for another kind."""
+    _check(file)
+    directory = _directory(_digest(file))
+    return directory if (directory / SOURCE).is_file() else None
+
+
+def convert(file: Path) -> Path:
+    """The directory made from `file`, made now unless the cache has it. Raises `ModelLoadError`, `MissingExtraError`.
+
+    Takes memory for all of its values in float32, and 4 bytes for each on disk.
+    """
+    _check(file)
+    digest = _digest(file)
+    directory = _directory(digest)
+    with _alone(directory):
+        if not (directory / SOURCE).is_file():
+            _log.warning("%s: dequantising it once, into %s", file, directory)
+            replace_directory(directory, lambda target: _write(file, digest, target))
+    return directory
+
+
+def conversions() -> Iterator[tuple[Path, Path]]:
+    """The file and the directory of each conversion that the cache has."""
+    for source in sorted(user_cache("gguf").glob(f"*/{SOURCE}")):
+        yield Path(json.loads(source.read_text(encoding="utf-8"))["file"]), source.parent
+
+
+def _check(file: Path) -> None:
+    try:
+        with file.open("rb") as stream:
+            start = stream.read(len(MAGIC))
+    except OSError as error:
+        raise ModelLoadError(f"{file} cannot be read: {error.strerror}") from None
+    if start != MAGIC:
+        raise ModelLoadError(f"{file} is not a GGUF file: it does not begin with {MAGIC.decode()}.")
+
+
+def _directory(digest: str) -> Path:
+    return user_cache("gguf") / digest[:16]
+
+
+def _digest(file: Path) -> str:
+    """SHA-256 of the content; kept with size and time of change, for a file of gigabytes is not read at every start."""
+    path = file.resolve()
+    known = user_cache("gguf") / f"{hashlib.sha256(str(path).encode()).hexdigest()[:16]}.json"
+    state = [path.stat().st_size, path.stat().st_mtime_ns]
+    try:
+        saved = json.loads(known.read_text(encoding="utf-8"))
+        if saved["state"] == state:
+            return str(saved["sha256"])
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    with path.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    write_whole(known, json.dumps({"file": str(path), "state": state, "sha256": digest}))
+    return digest
+
+
+@contextlib.contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """One process at a time converts; the others wait and find what it made."""
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with directory.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _write(file: Path, digest: str, target: Path) -> None:
+    try:
+        import gguf  # noqa: F401  # transformers uses it
+        import torch
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers.utils import logging as transformers_logging
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("reading a GGUF file", "train") from error
+    bars = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:  # one of its bars has no switch
+        with contextlib.redirect_stderr(io.StringIO()):
+            tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, local_files_only=True)
+            model: Any = AutoModelForCausalLM.from_pretrained(
+                file.parent, gguf_file=file.name, dtype=torch.float32, local_files_only=True
+            )
+    except Exception as error:  # torn metadata raises whatever the parser stumbles over
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise ModelLoadError(f"{file}: transformers cannot read this GGUF file ({reason})") from None
+    finally:
+        if bars:
+            transformers_logging.enable_progress_bar()
+    if not tokenizer.chat_template:
+        _log.warning("%s has no chat template: a chat with this model needs one in %s", file, target)
+    model.hf_quantizer = None  # the values are plain from here on
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config
+    model.save_pretrained(target)
+    tokenizer.save_pretrained(target)
+    write_whole(target / SOURCE, json.dumps({"file": str(file.resolve()), "sha256": digest}, indent=2) + "\n")
