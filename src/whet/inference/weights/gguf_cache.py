@@ -50,8 +50,19 @@ def convert(file: Path) -> Path:
 
 def conversions() -> Iterator[tuple[Path, Path]]:
     """The file and the directory of each conversion that the cache has."""
-    for source in sorted(user_cache("gguf").glob(f"*/{SOURCE}")):
-        yield Path(json.loads(source.read_text(encoding="utf-8"))["file"]), source.parent
+    for found in sorted(user_cache("gguf").glob(f"*/{SOURCE}")):
+        if (file := source_of(found.parent)) is not None:
+            yield file, found.parent
+
+
+def source_of(directory: Path) -> Path | None:
+    """The GGUF file that a directory was made from; None for a model that never was one."""
+    try:
+        return Path(json.loads((directory / SOURCE).read_text(encoding="utf-8"))["file"])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ModelLoadError(f"{directory / SOURCE} cannot be read ({error}).") from None
 
 
 def _check(file: Path) -> None:
@@ -71,7 +82,7 @@ def _directory(digest: str) -> Path:
 def _digest(file: Path) -> str:
     """SHA-256 of the content; kept with size and time of change, for a file of gigabytes is not read at every start."""
     path = file.resolve()
-    known = user_cache("gguf") / f"{hashlib.sha256(str(path).encode()).hexdigest()[:16]}.json"
+    known = user_cache("gguf") / "digests" / f"{hashlib.sha256(str(path).encode()).hexdigest()[:16]}.json"
     state = [path.stat().st_size, path.stat().st_mtime_ns]
     try:
         saved = json.loads(known.read_text(encoding="utf-8"))
@@ -110,6 +121,13 @@ def _write(file: Path, digest: str, target: Path) -> None:
             model: Any = AutoModelForCausalLM.from_pretrained(
                 file.parent, gguf_file=file.name, dtype=torch.float32, local_files_only=True
             )
+            model.hf_quantizer = None  # the values are plain from here on
+            if hasattr(model.config, "quantization_config"):
+                del model.config.quantization_config
+            model.save_pretrained(target)
+            tokenizer.save_pretrained(target)
+    except OSError as error:
+        raise ModelLoadError(f"{file}: its float32 copy cannot be written to {target.parent}: {error}") from None
     except Exception as error:  # torn metadata raises whatever the parser stumbles over
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise ModelLoadError(f"{file}: transformers cannot read this GGUF file ({reason})") from None
@@ -118,9 +136,4 @@ def _write(file: Path, digest: str, target: Path) -> None:
             transformers_logging.enable_progress_bar()
     if not tokenizer.chat_template:
         _log.warning("%s has no chat template: a chat with this model needs one in %s", file, target)
-    model.hf_quantizer = None  # the values are plain from here on
-    if hasattr(model.config, "quantization_config"):
-        del model.config.quantization_config
-    model.save_pretrained(target)
-    tokenizer.save_pretrained(target)
     write_whole(target / SOURCE, json.dumps({"file": str(file.resolve()), "sha256": digest}, indent=2) + "\n")

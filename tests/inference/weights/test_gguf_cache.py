@@ -1,0 +1,144 @@
+"""Models in GGUF files: what is read is what the file holds, once, and a bad file gets one clear line."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import gguf
+import pytest
+import torch
+from tests.inference.weights import gguf_files
+from transformers import AutoModelForCausalLM
+
+from whet.errors import ModelLoadError
+from whet.inference.loading import load_policy
+from whet.inference.model_names import find_local, resolve_model
+from whet.inference.weights import gguf_cache
+from whet.inference.weights.model_weights import read_checkpoint
+
+pytestmark = pytest.mark.usefixtures("own_cache")
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+KINDS = gguf.GGMLQuantizationType
+
+
+@pytest.mark.parametrize(
+    ("architecture", "kind", "tied"),
+    [
+        ("llama", KINDS.Q8_0, False),
+        ("llama", KINDS.Q4_1, True),
+        ("qwen2", KINDS.F16, False),
+        ("qwen3", KINDS.Q8_0, True),
+    ],
+)
+def test_logits_equal_those_of_transformers_own_reading(
+    tmp_path: Path, architecture: str, kind: gguf.GGMLQuantizationType, tied: bool
+) -> None:
+    file = tmp_path / "model.gguf"
+    gguf_files.write(file, architecture, kind, tied=tied)
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file=file.name, dtype=torch.float32)
+    ours = AutoModelForCausalLM.from_pretrained(resolve_model(str(file)), dtype=torch.float32)
+    ids = torch.randint(0, 200, (2, 40), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        assert (ours(ids).logits - theirs(ids).logits).abs().max() <= 1e-5
+
+
+def test_values_are_those_of_the_file_dequantised(tmp_path: Path) -> None:
+    file = tmp_path / "model.gguf"
+    gguf_files.write(file, "qwen2", KINDS.Q4_1)
+    stored = {one.name: gguf.dequantize(one.data, one.tensor_type) for one in gguf.GGUFReader(file).tensors}
+    named = read_checkpoint(resolve_model(str(file)))
+    assert len(named) == len(stored)
+    for ours, theirs in [
+        ("model.embed_tokens.weight", "token_embd.weight"),
+        ("model.layers.1.self_attn.q_proj.weight", "blk.1.attn_q.weight"),
+        ("model.layers.0.self_attn.k_proj.bias", "blk.0.attn_k.bias"),
+        ("model.layers.1.mlp.down_proj.weight", "blk.1.ffn_down.weight"),
+        ("model.norm.weight", "output_norm.weight"),
+    ]:
+        assert torch.equal(named[ours], torch.from_numpy(stored[theirs]).reshape(named[ours].shape))
+
+
+def test_tokenizer_and_template_come_from_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "model.gguf"
+    gguf_files.write(file)
+    policy = load_policy(str(file))
+    assert policy.tokenizer.chat_template == gguf_files.TEMPLATE
+    text = "<|im_start|>user\nabba ü<|im_end|>\n"
+    ids = policy.tokenizer(text).input_ids
+    assert policy.tokenizer.decode(ids) == text
+    assert (ids[0], len(gguf_files.SPECIAL) + 256 in ids) == (1, True)
+
+
+def test_a_file_is_converted_once_and_found_by_its_content(tmp_path: Path, own_cache: Path) -> None:
+    file, copy = tmp_path / "model.gguf", tmp_path / "copy.gguf"
+    gguf_files.write(file)
+    assert find_local(str(file)) is None
+    directory = resolve_model(str(file))
+    before = {path: path.stat().st_mtime_ns for path in directory.iterdir()}
+    shutil.copy(file, copy)
+    assert find_local(str(copy)) == resolve_model(str(file)) == directory
+    assert {path: path.stat().st_mtime_ns for path in directory.iterdir()} == before
+    assert list(gguf_cache.conversions()) == [(file, directory)]
+
+
+def test_a_changed_file_is_converted_again(tmp_path: Path) -> None:
+    file = tmp_path / "model.gguf"
+    gguf_files.write(file, seed=0)
+    first = resolve_model(str(file))
+    gguf_files.write(file, seed=1)
+    assert find_local(str(file)) is None
+    assert resolve_model(str(file)) != first
+
+
+def test_a_killed_conversion_leaves_nothing_that_counts(tmp_path: Path) -> None:
+    file = tmp_path / "model.gguf"
+    gguf_files.write(file)
+    directory = resolve_model(str(file))
+    (directory / gguf_cache.SOURCE).unlink()  # written last
+    assert find_local(str(file)) is None
+    assert json.loads((resolve_model(str(file)) / gguf_cache.SOURCE).read_text())["file"] == str(file)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "is not a GGUF file"),
+        (b"PK\x03\x04zip", "is not a GGUF file"),
+        (b"GGUF\x03\x00\x00\x00", "cannot read this GGUF file"),
+        (None, "cannot be read: No such file"),
+    ],
+)
+def test_a_bad_file_is_one_line(tmp_path: Path, content: bytes | None, says: str) -> None:
+    file = tmp_path / "model.gguf"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(ModelLoadError) as raised:
+        resolve_model(str(file))
+    assert says in str(raised.value)
+    assert str(file) in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_torn_file_is_one_line_and_leaves_no_directory(tmp_path: Path, own_cache: Path) -> None:
+    file = tmp_path / "model.gguf"
+    gguf_files.write(file)
+    file.write_bytes(file.read_bytes()[:-5000])
+    with pytest.raises(ModelLoadError, match="cannot read this GGUF file"):
+        resolve_model(str(file))
+    assert not list(own_cache.glob("whet/gguf/*/config.json"))
+
+
+def test_an_architecture_that_is_not_known_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "model.gguf"
+    gguf_files.write(file, "rwkv7")
+    with pytest.raises(ModelLoadError, match="rwkv7"):
+        resolve_model(str(file))
