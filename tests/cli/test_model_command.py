@@ -1,4 +1,4 @@
-"""`whet model build-tiny` and `whet model show`."""
+"""`whet model`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from tests.inference.weights import gguf_files
 
 from whet.cli.main import main
 
@@ -63,3 +64,43 @@ def test_build_tiny_builds_where_it_is_told_and_describes_the_result(
 def test_build_tiny_says_how_far_it_is(room: list[tuple[Any, ...]], capsys: pytest.CaptureFixture[str]) -> None:
     main(["model", "build-tiny"])
     assert capsys.readouterr().err == "imitation 1/1\n"
+
+
+def test_convert_and_list_a_gguf_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    file, folder, back = tmp_path / "model.gguf", tmp_path / "half", tmp_path / "back.gguf"
+    gguf_files.write(file)
+    assert main(["model", "convert", str(file), str(folder), "--dtype", "bfloat16", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"model": str(file), "saved": str(folder)}
+    assert main(["model", "show", str(folder), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["dtype"] == "BF16"
+    assert main(["model", "convert", str(folder), str(back), "--metadata-from", str(file)]) == 0
+    assert main(["model", "get", str(back), "--json"]) == 0
+    capsys.readouterr()
+    assert main(["model", "list", "--json"]) == 0
+    models = [row["model"] for row in json.loads(capsys.readouterr().out)["models"]]
+    assert models[:2] == ["whet/tiny", "smollm2-135m"]
+    assert {str(file), str(back)} <= set(models)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["whet/tiny", "here"], "exists already"),
+        (["whet/tiny", "new", "--dtype", "int8"], "it is one of float32, bfloat16, float16"),
+        (["whet/tiny", "new.gguf"], "convert_hf_to_gguf.py"),
+        (["whet/tiny", "new.gguf", "--dtype", "float32"], "GGUF files are written in float16"),
+        (["whet/tiny", "new", "--metadata-from", "x.gguf"], "--metadata-from is for GGUF files"),
+    ],
+)
+def test_convert_refuses_what_cannot_be_written(
+    words: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").mkdir()
+    assert main(["model", "convert", *words]) == 2
+    captured = capsys.readouterr()
+    assert says in captured.err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["here"]

@@ -26,6 +26,7 @@ Verbose = Annotated[
 EXTRAS = {
     "train": {
         "PIL",
+        "gguf",
         "httptools",
         "httpx",
         "huggingface_hub",
