@@ -53,9 +53,7 @@ def list_models(json_output: JsonOption = False) -> None:
 
 @app.command("get")
 def get(
-    model: Annotated[
-        str, typer.Argument(help="A name of `whet model list`, a .gguf file, or a Hugging Face id.")
-    ],
+    model: Annotated[str, typer.Argument(help="A name of `whet model list`, a .gguf file, or a Hugging Face id.")],
     json_output: JsonOption = False,
 ) -> None:
     """Bring a model onto this machine, ready to be evaluated and trained.

@@ -15,12 +15,14 @@ from pydantic import Field, field_validator
 from whet.clients.config import ClientConfig
 from whet.clients.endpoints import DEFAULT_FILE, find_endpoint
 from whet.config import Option, StrictModel, options_of
+from whet.inference.model_names import MODEL_HELP
 
 ModelName = Annotated[
     str,
     Option("-m", aliases=("endpoint_id",)),
     Field(
-        min_length=1, description="whet/tiny, a local directory, an endpoint's model, or a short name of --endpoints."
+        min_length=1,
+        description=f"{MODEL_HELP} With an endpoint: its model, or a short name of --endpoints.",
     ),
 ]
 BaseUrl = Annotated[

@@ -15,6 +15,7 @@ from pydantic import Field
 from whet.clients.keys import find_key
 from whet.config import Option, StrictModel
 from whet.errors import ConfigError
+from whet.inference.model_names import MODEL_HELP
 from whet.system.offline import is_loopback
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ UNREAD_MS = 60_000
 class ServeConfig(StrictModel):
     """`whet serve MODEL`. Each description is the option's `--help`."""
 
-    model: str = Field("whet/tiny", min_length=1, description="whet/tiny, a local directory, or a Hugging Face id.")
+    model: str = Field("whet/tiny", min_length=1, description=MODEL_HELP)
     name: str | None = Field(None, min_length=1, description="Name that requests call the model by; MODEL if absent.")
     adapters: dict[str, Path] = Field(default_factory=dict, description="Adapters to serve with it, as MODEL:NAME.")
     adapters_from: Annotated[Path | None, Option(metavar="DIR")] = Field(

@@ -16,7 +16,7 @@ from whet.inference.weights import gguf_cache
 from whet.system.files import user_cache, write_whole
 
 TINY = "whet/tiny"
-MODEL_HELP = f"{TINY}, a short name (`whet model list`), a directory, a .gguf file, or a Hugging Face id."
+MODEL_HELP = f"{TINY}, a name of `whet model list`, a directory, a .gguf file, or a Hugging Face id."
 _WANTED_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
 
 

@@ -18,6 +18,7 @@ from whet.config import Paths, StrictModel, all_keys, apply_overrides, parse_ove
 from whet.envs.config.env_table import EnvTable
 from whet.envs.config.sections import with_files
 from whet.errors import ConfigError
+from whet.inference.model_names import MODEL_HELP
 from whet.inference.protocol import GREEDY_BELOW
 from whet.rl.algorithm_config import AlgorithmConfig
 from whet.rl.data.buffer import BufferConfig
@@ -178,7 +179,7 @@ class TrainingConfig(StrictModel):
     """What every run that trains is configured with, whatever it learns from."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="The run is the directory runs/<name>.")
-    model: str = Field("whet/tiny", min_length=1, description="whet/tiny, a local directory, or a Hugging Face id.")
+    model: str = Field("whet/tiny", min_length=1, description=MODEL_HELP)
     learning_rate: float = Field(1e-5, gt=0, description="Peak learning rate.")
     seed: int = Field(0, ge=0, description="Seed of everything random.")
     env_file: Paths = Field((), description="Files of KEY=VALUE lines for environments; never saved.")

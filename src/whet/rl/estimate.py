@@ -20,7 +20,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from whet.errors import ModelLoadError
 from whet.inference.architecture import Architecture, read_architecture
