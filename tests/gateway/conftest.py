@@ -1,6 +1,8 @@
 """A gateway in front of a scripted model."""
 
 import importlib.util
+import secrets
+import uuid
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,11 @@ pytest.importorskip("uvicorn")
 pytest.importorskip("prometheus_client")
 
 from whet import ScriptedClient
+from whet.clients.usage import UsageTotals
+from whet.envs.steps import trajectory_step
 from whet.gateway.app import Gateway
+from whet.gateway.sessions import with_reasoning
+from whet.types import RolloutTiming, State
 
 _spec = importlib.util.spec_from_file_location("running", Path(__file__).parent / "running.py")
 _running = importlib.util.module_from_spec(_spec)
@@ -27,6 +33,42 @@ class Model(ScriptedClient):
     def answer(self, prompt, tools, sampling_args):
         self.asked.append({"prompt": prompt, "tools": tools, "sampling_args": sampling_args})
         return self.answers.pop(0) if self.answers else "hello"
+
+
+class RecordedSession:
+    """A session without a rollout loop: it records each turn itself."""
+
+    def __init__(self, client, model, *, sampling_args=None):
+        self.client, self.model, self.sampling_args = client, model, sampling_args or {}
+        self.id, self.secret = uuid.uuid4().hex, secrets.token_urlsafe(24)
+        self.state = State(
+            input={"prompt": [], "example_id": 0},
+            client=client,
+            model=model,
+            sampling_args={},
+            trajectory=[],
+            trajectory_id=self.id,
+            completion=None,
+            error=None,
+            timing=RolloutTiming(),
+            usage=UsageTotals(),
+        )
+
+    async def answer(self, request, on_delta=None):
+        prompt = with_reasoning(request.messages, self.state)
+        listening = {} if on_delta is None else {"on_delta": on_delta}
+        sampling_args = {**request.sampling_args, **self.sampling_args}
+        response = await self.client.get_response(
+            prompt, self.model, sampling_args, request.tools, state=self.state, **listening
+        )
+        self.state["trajectory"].append(trajectory_step(prompt, response, self.id))
+        return response
+
+
+@pytest.fixture
+def recorded_session():
+    """`recorded_session(client, model, sampling_args=...)`: a `RecordedSession`."""
+    return RecordedSession
 
 
 @pytest.fixture

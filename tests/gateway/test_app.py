@@ -8,9 +8,6 @@ import pytest
 from whet import ScriptedClient
 from whet.errors import ConfigError, EndpointDownError, EndpointError, ModelError, OverlongPromptError
 from whet.gateway.app import Gateway
-from whet.gateway.sessions import RecordedSession, SessionLimits
-from whet.gateway.wire import RequestError, TurnRequest
-from whet.types import UserMessage
 
 JSON = [(b"content-type", b"application/json")]
 BODY = {"model": "scripted", "messages": [{"role": "user", "content": "hi"}]}
@@ -136,31 +133,3 @@ def test_a_request_whose_client_has_gone_is_cancelled():
 
     asyncio.run(run())
     assert ended == ["cancelled"]
-
-
-def turn(text="hi"):
-    return TurnRequest(model="m", messages=[UserMessage(text)])
-
-
-def test_a_session_ends_with_its_turns():
-    async def run():
-        session = RecordedSession(ScriptedClient(["a", "b", "c"]), "m", limits=SessionLimits(max_turns=2))
-        for _ in range(2):
-            await session.answer(turn())
-        with pytest.raises(RequestError, match="its 2 turns") as caught:
-            await session.answer(turn())
-        return caught.value.status
-
-    assert asyncio.run(run()) == 403
-
-
-def test_a_session_that_was_closed_refuses_and_keeps_what_it_recorded():
-    async def run():
-        session = RecordedSession(ScriptedClient(["a", "b"]), "m")
-        await session.answer(turn())
-        state = await session.close()
-        with pytest.raises(RequestError, match="has ended"):
-            await session.answer(turn())
-        return [step["completion"][0]["content"] for step in state["trajectory"]]
-
-    assert asyncio.run(run()) == ["a"]

@@ -13,7 +13,6 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from whet.gateway.app import Gateway
-from whet.gateway.sessions import RecordedSession
 from whet.inference.loading import load_policy
 from whet.models.tokenizer import build_tokenizer
 
@@ -144,8 +143,8 @@ def test_no_more_waits_for_a_slow_reader_than_there_is_room_for(address, policy,
     assert policy.engine._scheduler.running == []
 
 
-def test_a_turn_that_was_not_read_is_not_in_its_session(address, gateway, policy):
-    session = gateway.sessions.add(RecordedSession(policy.client, "endless"))
+def test_a_turn_that_was_not_read_is_not_in_its_session(address, gateway, policy, recorded_session):
+    session = gateway.sessions.add(recorded_session(policy.client, "endless"))
     path = f"/sessions/{session.id}/v1/chat/completions"
     with asking(address, path, key=session.secret) as leaving:
         assert b"200 OK" in leaving.recv(1000)
@@ -155,8 +154,8 @@ def test_a_turn_that_was_not_read_is_not_in_its_session(address, gateway, policy
     assert [len(step["tokens"]["completion_ids"]) for step in session.state["trajectory"]] == [8]
 
 
-def test_a_streamed_turn_is_recorded_as_it_was_sampled(address, gateway, policy):
-    session = gateway.sessions.add(RecordedSession(policy.client, "endless"))
+def test_a_streamed_turn_is_recorded_as_it_was_sampled(address, gateway, policy, recorded_session):
+    session = gateway.sessions.add(recorded_session(policy.client, "endless"))
     with asking(address, f"/sessions/{session.id}/v1/chat/completions", key=session.secret, max_tokens=20) as asked:
         said = b""
         while b"[DONE]" not in said:

@@ -9,7 +9,6 @@ pytest.importorskip("torch")
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from whet.gateway.sessions import RecordedSession
 from whet.gateway.wire import TurnRequest
 from whet.inference.loading import load_policy
 from whet.models.tokenizer import build_tokenizer
@@ -34,8 +33,8 @@ def policy(tmp_path_factory):
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
-def test_a_turn_renders_and_computes_only_what_is_new(policy, monkeypatch, streamed):
-    session, engine = RecordedSession(policy.client, "m"), policy.engine
+def test_a_turn_renders_and_computes_only_what_is_new(policy, monkeypatch, streamed, recorded_session):
+    session, engine = recorded_session(policy.client, "m"), policy.engine
     rendered, computed = [], []
     render, extend = policy.renderer.render, policy.renderer.extend
 
@@ -58,7 +57,7 @@ def test_a_turn_renders_and_computes_only_what_is_new(policy, monkeypatch, strea
             messages = [*messages, *session.state["trajectory"][-1]["completion"], UserMessage(f"{number:03d}")]
 
     asyncio.run(talk())
-    asyncio.run(session.close())
+    asyncio.run(policy.client.release(session.state))
     assert rendered.pop(0) == WHOLE
     assert len(rendered) == TURNS - 1
     assert len({*rendered}) == 1

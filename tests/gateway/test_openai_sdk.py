@@ -7,7 +7,6 @@ import pytest
 
 from whet.errors import ModelError
 from whet.gateway.app import Gateway
-from whet.gateway.sessions import RecordedSession
 from whet.inference.loading import load_policy
 
 TOOL = {
@@ -195,9 +194,9 @@ def test_several_completions_whole_and_streamed(of_tiny):
         of_tiny.completions.create(**{**more, "best_of": 5})
 
 
-def test_several_answers_in_a_session_are_turns_of_its_rollout(address, gateway, model):
+def test_several_answers_in_a_session_are_turns_of_its_rollout(address, gateway, model, recorded_session):
     model.answers = ["one", "two", "three"]
-    session = gateway.sessions.add(RecordedSession(model, "policy"))
+    session = gateway.sessions.add(recorded_session(model, "policy"))
     with openai.OpenAI(base_url=f"{address}/sessions/{session.id}/v1", api_key=session.secret, max_retries=0) as client:
         answer = chat(client, n=2)
     assert [choice.message.content for choice in answer.choices] == ["one", "two"]
@@ -231,8 +230,8 @@ def test_a_model_that_is_not_there(client):
         client.chat.completions.create(model="other", messages=[{"role": "user", "content": "x"}])
 
 
-def test_a_session_records_what_a_program_does(address, gateway, model):
-    session = gateway.sessions.add(RecordedSession(model, "policy", sampling_args={"temperature": 1.0}))
+def test_a_session_records_what_a_program_does(address, gateway, model, recorded_session):
+    session = gateway.sessions.add(recorded_session(model, "policy", sampling_args={"temperature": 1.0}))
     base = f"{address}/sessions/{session.id}/v1"
     with openai.OpenAI(base_url=base, api_key=session.secret, max_retries=0) as client:
         client.chat.completions.create(
@@ -243,8 +242,8 @@ def test_a_session_records_what_a_program_does(address, gateway, model):
     assert model.asked[0]["sampling_args"] == {"temperature": 1.0}
 
 
-def test_a_session_is_closed_to_who_does_not_know_its_secret(address, gateway, model):
-    session = gateway.sessions.add(RecordedSession(model, "policy"))
+def test_a_session_is_closed_to_who_does_not_know_its_secret(address, gateway, model, recorded_session):
+    session = gateway.sessions.add(recorded_session(model, "policy"))
     for session_id, key in ((session.id, "wrong"), ("other", session.secret)):
         with (
             openai.OpenAI(base_url=f"{address}/sessions/{session_id}/v1", api_key=key, max_retries=0) as client,

@@ -9,7 +9,6 @@ import pytest
 from whet.errors import ConfigError
 from whet.gateway.app import Gateway
 from whet.gateway.serve import UNREAD_MS, ServeConfig, listen, required_key
-from whet.gateway.sessions import RecordedSession
 from whet.gateway.wire import TurnRequest
 from whet.inference.loading import load_policy
 from whet.system.offline import is_loopback
@@ -42,10 +41,10 @@ def test_an_address_that_others_reach_needs_a_key(monkeypatch):
     assert required_key(ServeConfig()) is None
 
 
-def test_a_session_with_the_tiny_model_goes_on_from_the_tokens_it_sampled():
+def test_a_session_with_the_tiny_model_goes_on_from_the_tokens_it_sampled(recorded_session):
     async def run():
         policy = load_policy("whet/tiny", threads=1)
-        session = RecordedSession(policy.client, "whet/tiny", sampling_args={"max_tokens": 8, "seed": 1})
+        session = recorded_session(policy.client, "whet/tiny", sampling_args={"max_tokens": 8, "seed": 1})
         messages = [UserMessage("Reverse the text: abc")]
         for text in ("and again", "and again"):
             response = await session.answer(TurnRequest(model="any", messages=messages))

@@ -3,7 +3,7 @@
 import asyncio
 
 from whet import ScriptedClient
-from whet.gateway.sessions import RecordedSession, with_reasoning
+from whet.gateway.sessions import with_reasoning
 from whet.gateway.wire import TurnRequest
 from whet.types import AssistantMessage, State, ToolCall, UserMessage
 
@@ -42,7 +42,7 @@ def test_without_reasoning_nothing_is_copied():
     assert with_reasoning(messages, recorded(AssistantMessage("well"))) is messages
 
 
-def test_a_session_shows_the_model_what_it_thought():
+def test_a_session_shows_the_model_what_it_thought(recorded_session):
     seen = []
 
     def answer(prompt):
@@ -50,7 +50,7 @@ def test_a_session_shows_the_model_what_it_thought():
         return {"content": "well", "reasoning_content": "hm"}
 
     async def run():
-        session = RecordedSession(ScriptedClient(answer), "m")
+        session = recorded_session(ScriptedClient(answer), "m")
         await session.answer(TurnRequest(model="m", messages=[UserMessage("hi")]))
         echoed = [UserMessage("hi"), AssistantMessage("well"), UserMessage("go on")]
         await session.answer(TurnRequest(model="m", messages=echoed))

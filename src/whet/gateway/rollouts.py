@@ -24,10 +24,10 @@ from whet.errors import EnvError
 from whet.gateway.app import Gateway
 from whet.gateway.connections import limited_connections
 from whet.gateway.serve import listen
-from whet.gateway.sessions import is_secret, with_reasoning
+from whet.gateway.sessions import with_reasoning
 from whet.gateway.wire import RequestError, TurnRequest
 from whet.tasksets.programs.session import Opening, Session
-from whet.types import Response, State
+from whet.types import Response
 
 HOST = "127.0.0.1"
 
@@ -39,9 +39,6 @@ class RolloutSession:
         self.id = uuid.uuid4().hex
         self.secret = secrets.token_urlsafe(24)
         self._rollout = rollout
-
-    def admits(self, given: str | None) -> bool:
-        return is_secret(given, self.secret)
 
     async def answer(self, request: TurnRequest, on_delta: OnDelta | None = None) -> Response:
         """The rollout's next turn, streamed as one delta. Raises `RequestError` where there is none any more."""
@@ -58,9 +55,6 @@ class RolloutSession:
         if on_delta is not None:
             on_delta(StreamedAnswer().rest(response.message))
         return copy.copy(response)  # the answer gets an id of its own; what was recorded stays as it is
-
-    async def close(self) -> State:
-        return self._rollout.state
 
 
 class _Server(uvicorn.Server):
@@ -121,7 +115,7 @@ class RolloutGateway:
     async def shut(self, opening: Opening) -> None:
         running = _running.get(asyncio.get_running_loop())
         if running is not None:
-            await running.gateway.sessions.close(opening.session_id)
+            running.gateway.sessions.close(opening.session_id)
 
     async def close(self) -> None:
         loop = asyncio.get_running_loop()

@@ -119,6 +119,25 @@ def read_messages(value: Any, param: str) -> Messages:
         raise RequestError(str(error), param=param) from None
 
 
+def string_in(item: Mapping[str, Any], key: str, where: str) -> str:
+    """A text of an item at `where`. Raises `RequestError` that names the field."""
+    value = item.get(key)
+    if not isinstance(value, str):
+        raise RequestError(f"{where}.{key} should be a string", param=f"{where}.{key}")
+    return value
+
+
+def content_of(parts: list[dict[str, Any]]) -> Any:
+    """Text as a string: what a chat template knows best, and what the same text was when it was sampled."""
+    if all(part["type"] == "text" for part in parts):
+        return "".join(part["text"] for part in parts)
+    return parts
+
+
+def tool_of(name: str, description: str | None, schema: dict[str, Any] | None) -> Tool:
+    return Tool(name=name, description=description or "", parameters=schema or {"type": "object", "properties": {}})
+
+
 def given(**arguments: Any) -> SamplingArgs:
     """The sampling arguments that a request named."""
     return {name: value for name, value in arguments.items() if value is not None}

@@ -17,10 +17,13 @@ from whet.gateway.wire import (
     Body,
     RequestError,
     TurnRequest,
+    content_of,
     event,
     given,
     read_body,
     read_messages,
+    string_in,
+    tool_of,
 )
 from whet.inference.protocol import MOST_STOP_CHARACTERS, MOST_STOPS
 from whet.types import Response, Tool, ToolCall
@@ -177,37 +180,30 @@ def _native(message: MessageParam, where: str) -> list[dict[str, Any]]:
     for index, block in enumerate(message.content):
         place, kind = f"{where}.content.{index}", block.get("type")
         if kind == "text":
-            parts.append({"type": "text", "text": _string(block, "text", place)})
+            parts.append({"type": "text", "text": string_in(block, "text", place)})
         elif kind == "image" and message.role == "user":
             parts.append(_image(block, place))
         elif kind == "tool_use" and message.role == "assistant":
             arguments = json.dumps(block.get("input") or {}, ensure_ascii=False)
-            calls.append(ToolCall(_string(block, "id", place), _string(block, "name", place), arguments))
+            calls.append(ToolCall(string_in(block, "id", place), string_in(block, "name", place), arguments))
         elif kind in ("thinking", "redacted_thinking") and message.role == "assistant":
             thinking.append(block)
         elif kind == "tool_result" and message.role == "user":
             content = _text(block.get("content") or "", f"{place}.content")
-            results.append({"role": "tool", "tool_call_id": _string(block, "tool_use_id", place), "content": content})
+            results.append({"role": "tool", "tool_call_id": string_in(block, "tool_use_id", place), "content": content})
         else:
             raise RequestError(f"{place}: a {message.role} message cannot hold a block of type {kind!r}", param=place)
     if message.role == "user":
-        return [*results, {"role": "user", "content": _plain(parts)}] if parts else results
+        return [*results, {"role": "user", "content": content_of(parts)}] if parts else results
     reasoning = "".join(str(block.get("thinking") or "") for block in thinking)
     return [
         {
             "role": "assistant",
-            "content": _plain(parts),
+            "content": content_of(parts),
             **({"tool_calls": calls} if calls else {}),
             **({"reasoning_content": reasoning} if reasoning else {}),
         }
     ]
-
-
-def _plain(parts: list[dict[str, Any]]) -> Any:
-    """Text as a string: what a chat template knows best, and what the same text was when it was sampled."""
-    if all(part["type"] == "text" for part in parts):
-        return "".join(part["text"] for part in parts)
-    return parts
 
 
 def _text(content: str | list[Any], where: str) -> str:
@@ -218,26 +214,19 @@ def _text(content: str | list[Any], where: str) -> str:
         place = f"{where}.{index}"
         if not isinstance(block, dict) or block.get("type") != "text":
             raise RequestError(f"{place}: only text is possible here", param=place)
-        texts.append(_string(block, "text", place))
+        texts.append(string_in(block, "text", place))
     return "\n".join(texts)
 
 
 def _image(block: dict[str, Any], where: str) -> dict[str, Any]:
     source = block.get("source")
     if isinstance(source, dict) and source.get("type") == "base64":
-        url = f"data:{_string(source, 'media_type', where)};base64,{_string(source, 'data', where)}"
+        url = f"data:{string_in(source, 'media_type', where)};base64,{string_in(source, 'data', where)}"
     elif isinstance(source, dict) and source.get("type") == "url":
-        url = _string(source, "url", where)
+        url = string_in(source, "url", where)
     else:
         raise RequestError(f"{where}.source should be of type 'base64' or 'url'", param=f"{where}.source")
     return {"type": "image_url", "image_url": {"url": url}}
-
-
-def _string(block: dict[str, Any], key: str, where: str) -> str:
-    value = block.get(key)
-    if not isinstance(value, str):
-        raise RequestError(f"{where}.{key} should be a string", param=f"{where}.{key}")
-    return value
 
 
 def _tools(request: MessagesBody) -> list[Tool] | None:
@@ -250,8 +239,7 @@ def _tools(request: MessagesBody) -> list[Tool] | None:
     for index, tool in enumerate(request.tools or ()):
         if tool.type not in (None, "custom"):
             raise RequestError(f"tools.{index}: tools that the server runs are not possible here", param="tools")
-        schema = tool.input_schema or {"type": "object", "properties": {}}
-        made.append(Tool(name=tool.name, description=tool.description or "", parameters=schema))
+        made.append(tool_of(tool.name, tool.description, tool.input_schema))
     return made or None
 
 

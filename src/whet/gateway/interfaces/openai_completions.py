@@ -8,8 +8,8 @@ from typing import Any
 from pydantic import Field
 
 from whet.clients.deltas import Delta
-from whet.gateway.interfaces.openai_chat import write_error as write_error
-from whet.gateway.interfaces.openai_sampling import SamplingBody, usage_of
+from whet.gateway.interfaces.openai_common import ChoiceEvents, SamplingBody, usage_of
+from whet.gateway.interfaces.openai_common import write_error as write_error
 from whet.gateway.wire import AnswerId, RequestError, TurnRequest, event, read_body
 from whet.types import Response, TextMessage
 
@@ -38,15 +38,10 @@ def read_request(body: Any) -> TurnRequest:
         prompt = prompt[0]
     if not prompt:
         raise RequestError("prompt should not be empty", param="prompt")
-    return TurnRequest(
-        model=request.model,
-        messages=[TextMessage(prompt)],
-        sampling_args=request.sampling_args(request.max_tokens or 16),  # the interface's own default
-        stream=bool(request.stream),
-        stream_usage=request.wants_usage,
-        token_ids=bool(request.return_token_ids),
+    return request.turn(
+        [TextMessage(prompt)],
+        request.max_tokens or 16,  # the interface's own default
         logprobs=request.logprobs is not None,
-        choices=request.n or 1,
     )
 
 
@@ -63,16 +58,11 @@ def write_answer(request: TurnRequest, responses: Sequence[Response]) -> dict[st
 
 
 def write_stream(request: TurnRequest, answer: AnswerId) -> _Pieces:
-    return _Pieces(request, answer)
+    return _Pieces(request, _head(request, answer))
 
 
-class _Pieces:
+class _Pieces(ChoiceEvents):
     """A completion in pieces. Token ids and logprobs, where requested, come with the last one."""
-
-    def __init__(self, request: TurnRequest, answer: AnswerId) -> None:
-        self._request, self._head = request, _head(request, answer)
-        if request.stream_usage:
-            self._head["usage"] = None
 
     def begin(self, prompt_tokens: int | None) -> str:
         return ""
@@ -80,17 +70,9 @@ class _Pieces:
     def add(self, delta: Delta, choice: int = 0) -> str:
         return event({**self._head, "choices": [_choice(choice, delta.content, None)]}) if delta.content else ""
 
-    def finish(self, responses: Sequence[Response]) -> str:
-        last = ""
-        for index, response in enumerate(responses):
-            choice = _choice(index, "", response.message.finish_reason or "stop")
-            last += event({**self._head, "choices": [{**choice, **_tokens(self._request, response)}]})
-        if self._request.stream_usage:
-            last += event({**self._head, "choices": [], "usage": usage_of(responses)})
-        return last + event("[DONE]")
-
-    def fail(self, error: RequestError) -> str:
-        return event(write_error(error))
+    def last(self, index: int, response: Response) -> dict[str, Any]:
+        choice = _choice(index, "", response.message.finish_reason or "stop")
+        return {"choices": [{**choice, **_tokens(self._request, response)}]}
 
 
 def _head(request: TurnRequest, answer: AnswerId) -> dict[str, Any]:

@@ -1,37 +1,38 @@
 """`/v1/responses`, as OpenAI's API reference has it, without its store: a request brings the conversation whole.
 
-Here requests are read; answers are written in `openai_responses_answer.py`.
+A streamed answer has its items in the order in which they begin.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from whet.gateway.interfaces.openai_chat import chosen_tools
-from whet.gateway.interfaces.openai_chat import write_error as write_error
-from whet.gateway.interfaces.openai_responses_answer import write_answer as write_answer
-from whet.gateway.interfaces.openai_responses_answer import write_stream as write_stream
+from whet.clients.deltas import Delta
+from whet.gateway.interfaces.openai_common import FunctionSpec, chosen_tools, kind_of
+from whet.gateway.interfaces.openai_common import write_error as write_error
 from whet.gateway.wire import (
     INT64,
     MOST_MESSAGES,
     MOST_TOOLS,
+    AnswerId,
     Body,
     RequestError,
     TurnRequest,
+    content_of,
+    event,
     given,
     read_body,
     read_messages,
+    string_in,
 )
-from whet.types import ToolCall
+from whet.types import Response, ToolCall
 
 
-class ResponsesTool(Body):
+class ResponsesTool(FunctionSpec):
     type: str
-    name: str | None = None
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
 
 
 class ResponsesBody(Body):
@@ -64,11 +65,13 @@ def read_request(body: Any) -> TurnRequest:
         native.append({"role": "user", "content": request.input})
     else:
         native += _conversation(request.input)
-    tools = [_nested(tool, index) for index, tool in enumerate(request.tools or ())]
+    for index, tool in enumerate(request.tools or ()):
+        if tool.type == "function" and not tool.name:
+            raise RequestError(f"tools.{index}.name should be a string", param=f"tools.{index}.name")
     return TurnRequest(
         model=request.model,
         messages=read_messages(native, "input"),
-        tools=chosen_tools(tools, request.tool_choice),
+        tools=chosen_tools([(tool.type, tool) for tool in request.tools or ()], request.tool_choice),
         sampling_args=given(max_tokens=request.max_output_tokens, temperature=request.temperature, top_p=request.top_p),
         stream=bool(request.stream),
     )
@@ -95,11 +98,11 @@ def _conversation(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
             else:
                 native.append({"role": role, "content": content})
         elif kind == "function_call":
-            call = ToolCall(*(_string(item, key, where) for key in ("call_id", "name", "arguments")))
+            call = ToolCall(*(string_in(item, key, where) for key in ("call_id", "name", "arguments")))
             assistant().setdefault("tool_calls", []).append(call)
         elif kind == "function_call_output":
             output = _content(item.get("output"), f"{where}.output")
-            native.append({"role": "tool", "tool_call_id": _string(item, "call_id", where), "content": output})
+            native.append({"role": "tool", "tool_call_id": string_in(item, "call_id", where), "content": output})
         elif kind == "reasoning":
             text = "".join(str(part.get("text") or "") for part in item.get("summary") or [] if isinstance(part, dict))
             native.append({"role": "assistant", "content": "", "reasoning_content": text})
@@ -117,33 +120,185 @@ def _content(content: Any, where: str) -> Any:
     for index, part in enumerate(content):
         place, kind = f"{where}.{index}", part.get("type") if isinstance(part, dict) else None
         if kind in ("input_text", "output_text", "text"):
-            parts.append({"type": "text", "text": _string(part, "text", place)})
+            parts.append({"type": "text", "text": string_in(part, "text", place)})
         elif kind == "refusal":
-            parts.append({"type": "text", "text": _string(part, "refusal", place)})
+            parts.append({"type": "text", "text": string_in(part, "refusal", place)})
         elif kind == "input_image":
-            parts.append({"type": "image_url", "image_url": {"url": _string(part, "image_url", place)}})
+            parts.append({"type": "image_url", "image_url": {"url": string_in(part, "image_url", place)}})
         else:
             raise RequestError(f"{place}: a part of type {kind!r} is not possible here", param=place)
-    if all(part["type"] == "text" for part in parts):
-        return "".join(part["text"] for part in parts)
-    return parts
+    return content_of(parts)
 
 
-def _string(item: dict[str, Any], key: str, where: str) -> str:
-    value = item.get(key)
-    if not isinstance(value, str):
-        raise RequestError(f"{where}.{key} should be a string", param=f"{where}.{key}")
-    return value
+def write_answer(request: TurnRequest, responses: Sequence[Response]) -> dict[str, Any]:
+    (response,) = responses  # the interface has no choices
+    message, name = response.message, response.id
+    status = "incomplete" if message.is_truncated else "completed"
+    items = [_reasoning(f"rs_{name}", message.reasoning_content)] if message.reasoning_content else []
+    if message.content or not message.tool_calls:
+        items.append(_message(f"msg_{name}", message.content or "", status))
+    items += [_call(f"fc_{name}_{n}", call, status) for n, call in enumerate(message.tool_calls or ())]
+    return _finished(_head(request, AnswerId(name, response.created)), response, items)
 
 
-def _nested(tool: ResponsesTool, index: int) -> Any:
-    """A tool of this interface in the form of chat completions."""
-    from whet.gateway.interfaces.openai_chat import ChatTool, FunctionSpec
+def write_stream(request: TurnRequest, answer: AnswerId) -> _ResponseEvents:
+    return _ResponseEvents(request, answer)
 
-    if tool.type == "function" and not tool.name:
-        raise RequestError(f"tools.{index}.name should be a string", param=f"tools.{index}.name")
-    # Checked already; checked once more, names of half characters would not pass.
-    function = FunctionSpec.model_construct(
-        name=tool.name or "-", description=tool.description, parameters=tool.parameters
-    )
-    return ChatTool.model_construct(type=tool.type, function=function)
+
+class _ResponseEvents:
+    """A response item by item. Reasoning and text grow while their item is open; calls come whole."""
+
+    def __init__(self, request: TurnRequest, answer: AnswerId) -> None:
+        self._head, self._name = _head(request, answer), answer.id
+        self._number = 0  # of the next event
+        self._items: list[dict[str, Any]] = []  # that are done
+        self._kind: str | None = None  # of the item that is open
+        self._id = self._text = ""
+
+    def begin(self, prompt_tokens: int | None) -> str:
+        begun = self._response("in_progress")
+        return self._send("response.created", response=begun) + self._send("response.in_progress", response=begun)
+
+    def add(self, delta: Delta, choice: int = 0) -> str:
+        said = ""
+        if delta.reasoning:
+            said += self._open("reasoning")
+            said += self._send("response.reasoning_summary_text.delta", **self._place, delta=delta.reasoning)
+            self._text += delta.reasoning
+        if delta.content:
+            said += self._open("message")
+            said += self._send("response.output_text.delta", **self._place, delta=delta.content, logprobs=[])
+            self._text += delta.content
+        for call in delta.tool_calls:
+            said += self._close("completed") + self._whole_call(call)
+        return said
+
+    def finish(self, responses: Sequence[Response]) -> str:
+        (response,) = responses
+        said = ""
+        status = "incomplete" if response.message.is_truncated else "completed"
+        if self._kind is None and not any(item["type"] in ("message", "function_call") for item in self._items):
+            said += self._open("message")
+        said += self._close(status)
+        return said + self._send(f"response.{status}", response=_finished(self._head, response, self._items))
+
+    def fail(self, error: RequestError) -> str:
+        said = self._send("error", code=error.code or kind_of(error), message=error.message, param=error.param)
+        wrong = {"code": "server_error" if error.status >= 500 else "invalid_prompt", "message": error.message}
+        return said + self._send("response.failed", response={**self._response("failed"), "error": wrong})
+
+    def _open(self, kind: str) -> str:
+        if kind == self._kind:
+            return ""
+        said = self._close("completed")
+        before = sum(item["type"] == kind for item in self._items)
+        self._kind, self._text = kind, ""
+        self._id = f"{'rs' if kind == 'reasoning' else 'msg'}_{self._name}{f'_{before}' if before else ''}"
+        if kind == "reasoning":
+            said += self._added({**_reasoning(self._id, ""), "summary": []})
+            empty = {"type": "summary_text", "text": ""}
+            return said + self._send("response.reasoning_summary_part.added", **self._place, part=empty)
+        said += self._added({**_message(self._id, "", "in_progress"), "content": []})
+        return said + self._send("response.content_part.added", **self._place, part=_part(""))
+
+    def _close(self, status: str) -> str:
+        if self._kind is None:
+            return ""
+        if self._kind == "reasoning":
+            item = _reasoning(self._id, self._text)
+            said = self._send("response.reasoning_summary_text.done", **self._place, text=self._text)
+            said += self._send("response.reasoning_summary_part.done", **self._place, part=item["summary"][0])
+        else:
+            item = _message(self._id, self._text, status)
+            said = self._send("response.output_text.done", **self._place, text=self._text, logprobs=[])
+            said += self._send("response.content_part.done", **self._place, part=_part(self._text))
+        self._kind = None
+        return said + self._done(item)
+
+    def _whole_call(self, call: ToolCall) -> str:
+        number = sum(item["type"] == "function_call" for item in self._items)
+        item = _call(f"fc_{self._name}_{number}", call, "completed")
+        place = {"item_id": item["id"], "output_index": len(self._items)}
+        said = self._added({**item, "status": "in_progress", "arguments": ""})
+        said += self._send("response.function_call_arguments.delta", **place, delta=call.arguments)
+        said += self._send("response.function_call_arguments.done", **place, name=call.name, arguments=call.arguments)
+        return said + self._done(item)
+
+    @property
+    def _place(self) -> dict[str, Any]:
+        part = "summary_index" if self._kind == "reasoning" else "content_index"
+        return {"item_id": self._id, "output_index": len(self._items), part: 0}
+
+    def _added(self, item: dict[str, Any]) -> str:
+        return self._send("response.output_item.added", output_index=len(self._items), item=item)
+
+    def _done(self, item: dict[str, Any]) -> str:
+        self._items.append(item)
+        return self._send("response.output_item.done", output_index=len(self._items) - 1, item=item)
+
+    def _response(self, status: str) -> dict[str, Any]:
+        return {**self._head, "status": status, "incomplete_details": None, "output": self._items, "usage": None}
+
+    def _send(self, kind: str, /, **fields: Any) -> str:
+        text = event({"type": kind, "sequence_number": self._number, **fields}, kind)
+        self._number += 1
+        return text
+
+
+def _finished(head: dict[str, Any], response: Response, items: list[dict[str, Any]]) -> dict[str, Any]:
+    truncated = response.message.is_truncated
+    return {
+        **head,
+        "status": "incomplete" if truncated else "completed",
+        "incomplete_details": {"reason": "max_output_tokens"} if truncated else None,
+        "output": items,
+        "usage": _usage(response),
+    }
+
+
+def _head(request: TurnRequest, answer: AnswerId) -> dict[str, Any]:
+    """What the official client insists on finding, with the values that hold here."""
+    return {
+        "id": f"resp_{answer.id}",
+        "object": "response",
+        "created_at": answer.created,
+        "model": request.model,
+        "error": None,
+        "instructions": None,
+        "metadata": {},
+        "parallel_tool_calls": True,
+        "store": False,
+        "temperature": request.sampling_args.get("temperature"),
+        "tool_choice": "auto",
+        "tools": [],
+        "top_p": request.sampling_args.get("top_p"),
+    }
+
+
+def _reasoning(item_id: str, text: str) -> dict[str, Any]:
+    return {"type": "reasoning", "id": item_id, "summary": [{"type": "summary_text", "text": text}]}
+
+
+def _message(item_id: str, text: str, status: str) -> dict[str, Any]:
+    return {"type": "message", "id": item_id, "role": "assistant", "status": status, "content": [_part(text)]}
+
+
+def _part(text: str) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+def _call(item_id: str, call: ToolCall, status: str) -> dict[str, Any]:
+    head = {"type": "function_call", "id": item_id, "status": status}
+    return {**head, "call_id": call.id, "name": call.name, "arguments": call.arguments}
+
+
+def _usage(response: Response) -> dict[str, Any]:
+    usage = response.usage
+    read, written = (usage.prompt_tokens, usage.completion_tokens) if usage else (0, 0)
+    return {
+        "input_tokens": read,
+        "input_tokens_details": {"cached_tokens": 0},
+        "output_tokens": written,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": read + written,
+    }
