@@ -229,6 +229,14 @@ def test_supervisors_that_end_while_they_are_killed_leave_the_sandbox_usable(hos
     assert used(host, use, SPEC) == "usable\n"
 
 
+def test_commands_killed_before_they_start_leave_the_sandbox_usable(host: Host) -> None:
+    async def use(sandbox: BubblewrapSandbox) -> tuple[set[object], str]:
+        results = [await sandbox.exec("sleep 100", timeout_s=0.0) for _ in range(8)]
+        return {result.limit for result in results}, (await sandbox.exec("echo usable")).stdout
+
+    assert used(host, use, SPEC) == ({"time"}, "usable\n")
+
+
 def test_a_read_through_a_link_stays_inside(host: Host) -> None:
     async def use(sandbox: BubblewrapSandbox) -> bytes:
         await sandbox.exec("ln -s /etc/passwd link")

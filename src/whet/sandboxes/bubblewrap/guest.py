@@ -47,7 +47,7 @@ def main() -> None:
             name = next((name for name, known in supervisors.items() if known == pid), None)
             if name is not None:
                 del supervisors[name]
-                if status != 0:  # killed from inside: what it watched is now ours
+                if status != 0:  # it was killed: what it watched is now ours
                     for stray in _children(os.getpid()) - set(supervisors.values()):
                         _kill_tree(stray, itself=True)
                     channel.send(b"exit %s %d" % (name, -signal.SIGKILL))
@@ -74,8 +74,9 @@ def main() -> None:
         verb, name, *fields = packet.split(b"\0")
         if verb == b"kill":
             if name in supervisors:
-                _send(supervisors[name], signal.SIGCONT)  # the command may have stopped it
                 _kill_tree(supervisors[name])
+                # It may not have forked the command yet, or the command may have stopped it: `reap` kills what is left.
+                _send(supervisors[name], signal.SIGKILL)
             continue
         try:
             pid = os.fork()
