@@ -48,8 +48,7 @@ _EXPORTS = {
     "whet.rubrics.math_rubric": ("MathRubric",),
     "whet.rubrics.judge_rubric": ("JudgeRubric",),
     "whet.parsers.parser": ("Parser",),
-    "whet.parsers.think_parser": ("ThinkParser",),
-    "whet.parsers.maybe_think_parser": ("MaybeThinkParser",),
+    "whet.parsers.think_parser": ("ThinkParser", "MaybeThinkParser"),
     "whet.parsers.xml_parser": ("XMLParser",),
     "whet.parsers.answers": ("extract_boxed_answer", "extract_hash_answer"),
     "whet.decorators": ("stop", "cleanup", "teardown", "setup", "update", "metric", "reward", "advantage"),
@@ -180,8 +179,8 @@ if TYPE_CHECKING:
     from whet.integrations.textarena_env import TextArenaEnv as TextArenaEnv
     from whet.parsers.answers import extract_boxed_answer as extract_boxed_answer
     from whet.parsers.answers import extract_hash_answer as extract_hash_answer
-    from whet.parsers.maybe_think_parser import MaybeThinkParser as MaybeThinkParser
     from whet.parsers.parser import Parser as Parser
+    from whet.parsers.think_parser import MaybeThinkParser as MaybeThinkParser
     from whet.parsers.think_parser import ThinkParser as ThinkParser
     from whet.parsers.xml_parser import XMLParser as XMLParser
     from whet.rubrics.judge_rubric import JudgeRubric as JudgeRubric

@@ -95,8 +95,8 @@ _MODULES: dict[str, tuple[str, ...]] = {
     "verifiers.rubrics.tool_rubric": ("whet.integrations.verifiers.environments:ToolRubric",),
     "verifiers.parsers": (),
     "verifiers.parsers.parser": ("whet.parsers.parser",),
-    "verifiers.parsers.think_parser": ("whet.parsers.think_parser",),
-    "verifiers.parsers.maybe_think_parser": ("whet.parsers.maybe_think_parser",),
+    "verifiers.parsers.think_parser": ("whet.parsers.think_parser:ThinkParser",),
+    "verifiers.parsers.maybe_think_parser": ("whet.parsers.think_parser:MaybeThinkParser",),
     "verifiers.parsers.xml_parser": ("whet.parsers.xml_parser",),
     "verifiers.clients": (
         "whet:Client,OpenAIChatCompletionsClient,OpenAICompletionsClient,OpenAIResponsesClient,AnthropicMessagesClient",

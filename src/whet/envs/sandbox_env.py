@@ -61,7 +61,41 @@ class SandboxMonitorRubric(Rubric):
 
 
 class SandboxEnv(StatefulToolEnv):
-    """The model has a shell, `bash`, in a sandbox of its own for each rollout."""
+    """The model has a shell, `bash`, in a sandbox of its own for each rollout.
+
+    Args:
+        sandbox_name: what the sandboxes are for, in logs.
+        docker_image: image for the docker and podman backends; bubblewrap shows this system's own programs.
+        start_command: run in the background as soon as a sandbox is there.
+        cpu_cores: processor cores of a sandbox.
+        memory_gb: its memory, in GiB.
+        disk_size_gb: its home, /tmp and /dev/shm together, in GiB.
+        gpu_count: more than 0 is refused: no sandbox of whet has a GPU.
+        timeout_minutes: a sandbox is closed so long after its creation.
+        timeout_per_command_seconds: a command is ended so long after its start; its result says so.
+        environment_vars: environment variables of every command. The model can read them.
+        team_id: of a hosted service; without meaning here, and said so.
+        advanced_configs: of a hosted service; without meaning here, and said so.
+        labels: kept in `sandbox_request`; whet's sandboxes have no labels.
+        max_retries: how often the creation of a sandbox is tried.
+        base_delay: seconds before the second attempt.
+        backoff_factor: from one delay to the next, for what is wrapped in `with_retry`.
+        max_backoff_seconds: the longest delay of `with_retry`.
+        jitter: seconds by which the delays of `with_retry` vary.
+        stop_errors: tool errors that end the rollout, besides those of the sandbox's host, which always do.
+        sandbox_client_max_workers, sandbox_client_max_connections, sandbox_client_max_keepalive_connections: of a
+            hosted service's client; have no effect.
+        backend: "bubblewrap", "docker", "podman", "subprocess" or another package's; None = bubblewrap on Linux,
+            docker elsewhere.
+        network: hosts that code in the sandbox may reach; none by default.
+        read_only: absolute path inside: folder of the host shown there.
+        programs: what commands in the sandbox need, such as "node" or "gcc". One that this machine has outside
+            /usr is shown; a missing one is an error with the command that installs it.
+        max_sandboxes: how many this environment may have at once; the process's own cap holds besides.
+        max_output_bytes: a command that writes more is ended; its result says so.
+        max_output_chars: the middle of a longer tool answer is left out before the model reads it; None = never.
+        kwargs: arguments of `StatefulToolEnv`.
+    """
 
     def __init__(
         self,
@@ -97,42 +131,6 @@ class SandboxEnv(StatefulToolEnv):
         max_output_chars: int | None = None,
         **kwargs: Any,
     ) -> None:
-        """Make an environment with a shell.
-
-        Args:
-            sandbox_name: what the sandboxes are for, in logs.
-            docker_image: image for the docker and podman backends; bubblewrap shows this system's own programs.
-            start_command: run in the background as soon as a sandbox is there.
-            cpu_cores: processor cores of a sandbox.
-            memory_gb: its memory, in GiB.
-            disk_size_gb: its home, /tmp and /dev/shm together, in GiB.
-            gpu_count: more than 0 is refused: no sandbox of whet has a GPU.
-            timeout_minutes: a sandbox is closed so long after its creation.
-            timeout_per_command_seconds: a command is ended so long after its start; its result says so.
-            environment_vars: environment variables of every command. The model can read them.
-            team_id: of a hosted service; without meaning here, and said so.
-            advanced_configs: of a hosted service; without meaning here, and said so.
-            labels: kept in `sandbox_request`; whet's sandboxes have no labels.
-            max_retries: how often the creation of a sandbox is tried.
-            base_delay: seconds before the second attempt.
-            backoff_factor: from one delay to the next, for what is wrapped in `with_retry`.
-            max_backoff_seconds: the longest delay of `with_retry`.
-            jitter: seconds by which the delays of `with_retry` vary.
-            stop_errors: tool errors that end the rollout, besides those of the sandbox's host, which always do.
-            sandbox_client_max_workers: of a hosted service's client; has no effect.
-            sandbox_client_max_connections: of a hosted service's client; has no effect.
-            sandbox_client_max_keepalive_connections: of a hosted service's client; has no effect.
-            backend: "bubblewrap", "docker", "podman", "subprocess" or another package's; None = bubblewrap on Linux,
-                docker elsewhere.
-            network: hosts that code in the sandbox may reach; none by default.
-            read_only: absolute path inside: folder of the host shown there.
-            programs: what commands in the sandbox need, such as "node" or "gcc". One that this machine has outside
-                /usr is shown; a missing one is an error with the command that installs it.
-            max_sandboxes: how many this environment may have at once; the process's own cap holds besides.
-            max_output_bytes: a command that writes more is ended; its result says so.
-            max_output_chars: the middle of a longer tool answer is left out before the model reads it; None = never.
-            kwargs: arguments of `StatefulToolEnv`.
-        """
         # Errors of the host end a rollout by themselves, and as what they are, so that it can be attempted again.
         others = [error for error in stop_errors or () if not issubclass(error, InfraError)]
         super().__init__(stop_errors=others, **kwargs)

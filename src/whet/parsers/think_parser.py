@@ -1,7 +1,7 @@
-"""`ThinkParser`: the answer is the text after `</think>`; without that tag there is no answer.
+"""The answer is the text after `</think>`; without that tag none (`ThinkParser`), or the text (`MaybeThinkParser`).
 
-For models that always write `<think>...</think>` in the text itself. A model whose server or chat template takes the
-thinking out (Qwen3, DeepSeek-R1) would never get an answer through; use `MaybeThinkParser` there.
+`ThinkParser` is for models that always write `<think>...</think>` in the text itself. A model whose server or chat
+template takes the thinking out (Qwen3, DeepSeek-R1) would never get an answer through; use `MaybeThinkParser` there.
 """
 
 from __future__ import annotations
@@ -39,3 +39,10 @@ def _is_well_formed(text: str) -> bool:
         and text.count("</think>") == 1
         and not text.endswith("</think>")
     )
+
+
+class MaybeThinkParser(Parser):
+    """The answer is the text after `</think>`, or the whole text without that tag."""
+
+    def parse(self, text: str) -> Any:
+        return self.extract_fn(text.rpartition("</think>")[2].strip())

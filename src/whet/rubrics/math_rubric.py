@@ -18,8 +18,8 @@ from typing import Any
 
 from whet.decorators import teardown
 from whet.parsers.answers import extract_boxed_answer
-from whet.parsers.maybe_think_parser import MaybeThinkParser
 from whet.parsers.parser import Parser
+from whet.parsers.think_parser import MaybeThinkParser
 from whet.rubrics.math_pool import MathPool
 from whet.rubrics.rubric import Rubric
 from whet.types import Messages, RewardFunc

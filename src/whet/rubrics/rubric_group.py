@@ -14,7 +14,6 @@ from whet.rubrics.rubric import (
     GroupScoreObjectProvider,
     Rubric,
     ScoreObjectProvider,
-    assign_advantages,
     within_score_sem,
 )
 from whet.types import RewardFunc, State
@@ -72,12 +71,6 @@ class RubricGroup(Rubric):
             await rubric.score_rollout(state)
             total.take()
         total.put()
-
-    @within_score_sem
-    async def score_group(self, states: list[State]) -> None:
-        await self.add_scores(states)
-        if not self.has_advantages:
-            assign_advantages(states)
 
     async def add_scores(self, states: list[State]) -> None:
         total = _Total(states)
@@ -140,7 +133,7 @@ class _Total:
 
 
 def _scores_groups_its_own_way(rubric: Rubric) -> bool:
-    return type(rubric).score_group not in (Rubric.score_group, RubricGroup.score_group) or rubric.has_advantages
+    return type(rubric).score_group is not Rubric.score_group or rubric.has_advantages
 
 
 def rubrics_of(rubric: Rubric) -> Iterator[Rubric]:

@@ -14,7 +14,7 @@ import socket
 import subprocess
 from collections.abc import Awaitable, Callable
 
-from whet.errors import ConfigError, SandboxError, SandboxUnavailableError
+from whet.errors import SandboxError, SandboxUnavailableError
 from whet.sandboxes import processes
 from whet.sandboxes.base import SandboxBase
 from whet.sandboxes.install import install_command
@@ -68,12 +68,7 @@ class DockerBackend:
 
     async def create(self, spec: SandboxSpec) -> DockerSandbox:
         """A running container. Raises SandboxError with what the engine said when it does not start."""
-        if spec.has_network:
-            what = f"network={list(spec.network)!r}" if spec.network else f"origin={spec.origin!r}"
-            raise ConfigError(
-                f"sandbox: {what} cannot be kept to in a container, whose network whet's proxy does not reach. "
-                f"Leave {what.partition('=')[0]} empty, or use the bubblewrap backend."
-            )
+        spec.refuse_network("in a container", "whose network whet's proxy does not reach")
         if not self._checked:
             await self.check()
         sandbox = DockerSandbox(spec, self.program())

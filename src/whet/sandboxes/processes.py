@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 READ_LIMIT = 256 * 1024
 
@@ -49,17 +49,16 @@ async def start(argv: Sequence[str], **options: object) -> asyncio.subprocess.Pr
     )
 
 
-async def run(
-    argv: Sequence[str], env: Mapping[str, str] | None = None, timeout_s: float = 300.0
-) -> tuple[int, str, str]:
-    """A short command of the host itself: (exit code, stdout, stderr)."""
-    process = await start(argv, env=env)
+async def run(argv: Sequence[str], timeout_s: float, **options: object) -> tuple[int, str, str]:
+    """A command of the host itself: (exit code, stdout, stderr). Raises TimeoutError, once it has ended."""
+    process = await start(argv, **options)
     try:
         async with asyncio.timeout(timeout_s):
             out, err = await process.communicate()
     except BaseException:
         with contextlib.suppress(ProcessLookupError):
-            process.kill()
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
         raise
     assert process.returncode is not None
     return process.returncode, out.decode(errors="replace"), err.decode(errors="replace")

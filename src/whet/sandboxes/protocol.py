@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, Protocol
@@ -51,12 +51,10 @@ class SandboxSpec:
     read_only: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     def __post_init__(self) -> None:
-        for name in ("cpus", "memory_bytes", "processes", "disk_bytes", "file_bytes", "output_bytes"):
-            self._positive(name)
-        for name in ("timeout_s", "cpu_time_s", "idle_s", "lifetime_s"):
-            self._positive(name)
-        for name in ("network_connections", "network_bytes", "network_idle_s"):
-            self._positive(name)
+        for limit in fields(self):
+            value = getattr(self, limit.name)
+            if isinstance(value, int | float) and not value > 0:
+                raise ConfigError(f"sandbox: {limit.name}={value!r} should be greater than 0.")
         for inside in self.read_only:
             if not inside.startswith("/") or ":" in inside:
                 raise ConfigError(f"sandbox: read_only={inside!r} should be an absolute path without a colon.")
@@ -69,9 +67,14 @@ class SandboxSpec:
         """Whether anything outside can be reached."""
         return bool(self.network) or self.origin is not None
 
-    def _positive(self, name: str) -> None:
-        if not getattr(self, name) > 0:
-            raise ConfigError(f"sandbox: {name}={getattr(self, name)!r} should be greater than 0.")
+    def refuse_network(self, backend: str, reason: str) -> None:
+        """Raise ConfigError where the sandbox should reach anything, for a backend that cannot limit it."""
+        if self.has_network:
+            what = f"network={list(self.network)!r}" if self.network else f"origin={self.origin!r}"
+            raise ConfigError(
+                f"sandbox: {what} cannot be kept to {backend}, {reason}. "
+                f"Leave {what.partition('=')[0]} empty, or use the bubblewrap backend."
+            )
 
 
 @dataclass(frozen=True, slots=True)

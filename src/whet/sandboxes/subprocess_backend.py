@@ -63,12 +63,7 @@ class SubprocessBackend:
 
     async def create(self, spec: SandboxSpec) -> SubprocessSandbox:
         """A folder and nothing more."""
-        if spec.has_network:
-            what = f"network={list(spec.network)!r}" if spec.network else f"origin={spec.origin!r}"
-            raise ConfigError(
-                f"sandbox: {what} cannot be kept to by the subprocess backend, which is no boundary: code in it "
-                f"reaches whatever you reach. Leave {what.partition('=')[0]} empty, or use the bubblewrap backend."
-            )
+        spec.refuse_network("by the subprocess backend", "which is no boundary: code in it reaches whatever you reach")
         for inside, folder in spec.read_only.items():
             if inside != folder:
                 raise ConfigError(

@@ -11,24 +11,17 @@ import shutil
 import tempfile
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from whet.errors import ConfigError, SandboxError, SandboxFileError
 from whet.sandboxes import folders
-from whet.sandboxes.protocol import Command, Process, SandboxSpec
+from whet.sandboxes.protocol import Process, Sandbox
 
 STDERR_BYTES = 4096
 T = TypeVar("T")
 
 
-class _Startable(Protocol):
-    id: str
-    spec: SandboxSpec
-
-    async def start(self, command: Command) -> Process: ...
-
-
-async def upload_folder(sandbox: _Startable, local: Path, path: str) -> None:
+async def upload_folder(sandbox: Sandbox, local: Path, path: str) -> None:
     """The contents of a folder of the host into a folder inside, which is made where it is not there."""
     script = 'mkdir -p -- "$1" && exec tar -xf - -C "$1"'
     process = await sandbox.start(["sh", "-c", script, "sh", path])
@@ -46,9 +39,7 @@ async def upload_folder(sandbox: _Startable, local: Path, path: str) -> None:
         await asyncio.gather(stdout, return_exceptions=True)
 
 
-async def download_folder(
-    sandbox: _Startable, path: str, local: Path, max_bytes: int, max_files: int
-) -> tuple[str, ...]:
+async def download_folder(sandbox: Sandbox, path: str, local: Path, max_bytes: int, max_files: int) -> tuple[str, ...]:
     """A folder inside as a new folder of the host, whole or not at all. Returns the names that were left out."""
     if local.is_symlink() or (local.exists() and (not local.is_dir() or any(local.iterdir()))):
         raise ConfigError(f"cannot download to {local}: it is there already. Name a folder that is new or empty.")
@@ -75,7 +66,7 @@ async def download_folder(
         await asyncio.to_thread(shutil.rmtree, partial, ignore_errors=True)
 
 
-async def _while_running(sandbox: _Startable, process: Process, work: Callable[[], T], what: str) -> T:
+async def _while_running(sandbox: Sandbox, process: Process, work: Callable[[], T], what: str) -> T:
     """Run `work` on a thread, concurrently with a process inside. Raises SandboxFileError for the first that failed."""
     said = asyncio.ensure_future(_complaint(process))
     working = asyncio.ensure_future(asyncio.to_thread(work))

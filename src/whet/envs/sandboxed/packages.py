@@ -170,9 +170,13 @@ async def _pip(requirements: Sequence[str], target: InstallTarget, folder: Path)
     command += ["--target", str(folder), "--only-binary", ":all:", "--python-version", target.version]
     for platform in target.platforms:
         command += ["--platform", platform]
-    code, said = await _run([*command, *requirements])
+    try:  # the sandbox's user has to be able to read it all
+        code, out, err = await processes.run([*command, *requirements], INSTALL_S, umask=0o022)
+    except TimeoutError:
+        code, out, err = 1, "", f"pip was not done after {INSTALL_S:g} s."
     if code == 0:
         return
+    said = out + err
     names = " ".join(requirements)
     if "No module named pip" in said:
         raise ConfigError(
@@ -184,17 +188,3 @@ async def _pip(requirements: Sequence[str], target: InstallTarget, folder: Path)
         f"{' '.join(line.removeprefix('ERROR:').strip() for line in lines)} "
         "Check the names and versions, and that this machine reaches a package index."
     )
-
-
-async def _run(command: list[str]) -> tuple[int, str]:
-    process = await processes.start(command, umask=0o022)  # the sandbox's user has to be able to read it all
-    try:
-        async with asyncio.timeout(INSTALL_S):
-            out, err = await process.communicate()
-    except TimeoutError:
-        return 1, f"pip was not done after {INSTALL_S:g} s."
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    return process.returncode or 0, (out + err).decode(errors="replace")

@@ -287,10 +287,11 @@ class BubblewrapSandbox(SandboxBase):
 NO_PROCESS = 254  # process 1 could not fork: the sandbox is full
 
 
-def _memory_file(content: bytes) -> int:
+def _memory_file(content: bytes, closing: contextlib.ExitStack) -> int:
     if sys.platform != "linux":
         raise AssertionError
     fd = os.memfd_create("whet")
+    closing.callback(os.close, fd)
     os.write(fd, content)
     os.lseek(fd, 0, os.SEEK_SET)
     return fd
@@ -300,78 +301,76 @@ def _spawn(name: str, spec: SandboxSpec, machine: Host) -> _Guest:
     """Start bubblewrap and put it into its control group before anything inside runs. On a thread."""
     if sys.platform != "linux":
         raise AssertionError
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    info_read, info_write = os.pipe()
-    block_read, block_write = os.pipe()
-    stderr = os.memfd_create("whet")
-    contents = {GUEST: _guest_source(), **{path: text.encode() for path, text in OWN_FILES.items()}}
-    files = {path: _memory_file(content) for path, content in contents.items()}
-    filter_ = _memory_file(machine.seccomp)
-    fds = Descriptors(info_write, block_read, filter_, theirs.fileno(), files)
-    inherited = [info_write, block_read, filter_, theirs.fileno(), *files.values()]
-    grouped = "memory" in machine.controllers
-    features = Features(machine.disable_userns, grouped, machine.launcher.mounts)
-    words = arguments(spec, machine.layout, fds, features)
-    split = words.index("--")
-    options = _memory_file(b"".join(os.fsencode(word) + b"\0" for word in words[:split]))  # not for the process list
-    group = None
-    user = machine.launcher.claim(spec.read_only.values())
-    most = room(spec, grouped)
-    try:
-        bwrap = subprocess.Popen(
-            [
-                *machine.launcher.words(user, most.size, most.files),
-                *machine.command,
-                "--args",
-                str(options),
-                *words[split:],
-            ],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=stderr,
-            pass_fds=[*inherited, options, *machine.fds],
-            cwd="/",
-            env=machine.env,
-        )
-    except OSError as error:
-        for fd in (info_read, block_write, stderr):
-            os.close(fd)
-        ours.close()
+    with contextlib.ExitStack() as always, contextlib.ExitStack() as on_failure:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        on_failure.callback(ours.close)
+        (info_read, info_write), (block_read, block_write) = os.pipe(), os.pipe()
+        info = always.enter_context(os.fdopen(info_read, "rb"))
+        always.callback(os.close, block_write)
+        stderr = os.memfd_create("whet")
+        on_failure.callback(os.close, stderr)
+        user = machine.launcher.claim(spec.read_only.values())
         if user is not None:
-            user.release()
-        raise SandboxError(f"sandbox {name} did not start: {error}") from error
-    finally:
-        theirs.close()
-        for fd in (info_write, block_read, filter_, *files.values(), options):
-            os.close(fd)
-    with os.fdopen(info_read, "rb") as info:
-        told = info.read()  # all of it, or nothing when bubblewrap gave up
-    try:
-        pid = int(json.loads(told)["child-pid"])
-        pidfd = os.pidfd_open(pid)
-    except (ValueError, KeyError, OSError):
-        bwrap.kill()
-        bwrap.wait()
-        said = os.pread(stderr, 4096, 0).decode(errors="replace").strip()
-        for fd in (block_write, stderr):
-            os.close(fd)
-        ours.close()
-        if user is not None:
-            user.release()
-        raise SandboxError(f"sandbox {name} did not start: {said or 'bubblewrap said nothing'}") from None
+            on_failure.callback(user.release)
+        with contextlib.ExitStack() as inherited:
+            inherited.callback(theirs.close)
+            contents = {GUEST: _guest_source(), **{path: text.encode() for path, text in OWN_FILES.items()}}
+            files = {path: _memory_file(content, inherited) for path, content in contents.items()}
+            filter_ = _memory_file(machine.seccomp, inherited)
+            for fd in (info_write, block_read):
+                inherited.callback(os.close, fd)
+            grouped = "memory" in machine.controllers
+            words = arguments(
+                spec,
+                machine.layout,
+                Descriptors(info_write, block_read, filter_, theirs.fileno(), files),
+                Features(machine.disable_userns, grouped, machine.launcher.mounts),
+            )
+            split = words.index("--")
+            # Not on the command line, which every user of the machine can list.
+            options = _memory_file(b"".join(os.fsencode(word) + b"\0" for word in words[:split]), inherited)
+            most = room(spec, grouped)
+            launch = [*machine.launcher.words(user, most.size, most.files), *machine.command]
+            fds = [info_write, block_read, filter_, theirs.fileno(), *files.values(), options, *machine.fds]
+            try:
+                bwrap = subprocess.Popen(
+                    [*launch, "--args", str(options), *words[split:]],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=stderr,
+                    pass_fds=fds,
+                    cwd="/",
+                    env=machine.env,
+                )
+            except OSError as error:
+                raise SandboxError(f"sandbox {name} did not start: {error}") from error
+        try:
+            pid = int(json.loads(info.read())["child-pid"])  # all of it, or nothing when bubblewrap gave up
+            pidfd = os.pidfd_open(pid)
+        except (ValueError, KeyError, OSError):
+            bwrap.kill()
+            bwrap.wait()
+            said = os.pread(stderr, 4096, 0).decode(errors="replace").strip()
+            raise SandboxError(f"sandbox {name} did not start: {said or 'bubblewrap said nothing'}") from None
+        group = _grouped(name, pid, spec)
+        with contextlib.suppress(BrokenPipeError):  # it has given up already, and says why
+            os.write(block_write, b"x")
+        ours.setblocking(False)
+        on_failure.pop_all()
+        return _Guest(bwrap, pidfd, ours, stderr, group, user)
+
+
+def _grouped(name: str, pid: int, spec: SandboxSpec) -> cgroups.Cgroup | None:
+    """The process's new control group; None where none can be made or filled, and only the rlimits hold."""
     key = name.removeprefix("bubblewrap-")
     group = cgroups.make(key, spec.memory_bytes, spec.processes + OWN_PROCESSES, spec.cpus)
     if group is not None:
         try:
             group.add(pid)
-        except OSError:  # a group we may make but not fill: the rlimits stay
+        except OSError:
             group.remove()
-            group = None
-    with contextlib.suppress(BrokenPipeError):  # it has given up already, and says why
-        os.write(block_write, b"x")
-    os.close(block_write)
-    ours.setblocking(False)
-    return _Guest(bwrap, pidfd, ours, stderr, group, user)
+            return None
+    return group
 
 
 def _discard(spawning: asyncio.Future[_Guest]) -> None:
