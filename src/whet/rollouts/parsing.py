@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from whet.parsers.maybe_think_parser import MaybeThinkParser
 from whet.parsers.parser import Parser, unchanged
+from whet.parsers.think_parser import MaybeThinkParser
 from whet.rubrics.rubric import Rubric
 from whet.rubrics.rubric_group import rubrics_of
 
