@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from whet.inference.token_sets import TokenSets
-from whet.rl.data.samples import TokenSequence
+from whet.rl.data.samples import TokenSequence, concatenated
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,26 +64,11 @@ def pack(sequences: Sequence[TokenSequence], advantages: Sequence[ArrayLike] | N
         for sequence, weight in zip(sequences, weights, strict=True)
     ]
     return PackedBatch(
-        ids=np.concatenate([sequence.ids for sequence in sequences]),
-        trained=np.concatenate([sequence.trained for sequence in sequences]),
-        logprobs=np.concatenate([sequence.logprobs for sequence in sequences]),
+        **concatenated(sequences),
         advantages=np.concatenate(per_token),
-        versions=np.concatenate([sequence.versions for sequence in sequences]),
         cu_seqlens=np.cumsum([0, *map(len, sequences)], dtype=np.int32),
-        temperatures=np.concatenate(
-            [np.broadcast_to(np.asarray(sequence.temperature, np.float32), len(sequence)) for sequence in sequences]
-        ),
         rollouts=tuple(sequence.rollout for sequence in sequences),
         experts=_experts(sequences),
-        kept=_kept(sequences),
-    )
-
-
-def _kept(sequences: Sequence[TokenSequence]) -> TokenSets | None:
-    if all(sequence.kept is None for sequence in sequences):
-        return None
-    return TokenSets.joined(
-        TokenSets.whole(len(sequence)) if sequence.kept is None else sequence.kept for sequence in sequences
     )
 
 

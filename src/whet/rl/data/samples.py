@@ -16,7 +16,7 @@ of branches of a rollout is the length of the list. Rewards and advantages are n
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -75,83 +75,65 @@ def sequences_of(
     of which its engine does not say what they left.
     """
     branches: list[_Branch] = []
-    for number, step in enumerate(trajectory, start=1):
-        turn = _read_turn(step.get("tokens"), f"rollout {rollout}, turn {number}", temperature, renormalise)
-        branch = _extended(branches, turn.prompt_ids)
+    for number, step in enumerate(trajectory):
+        where = f"rollout {rollout}, turn {number + 1}"
+        tokens = _checked(step.get("tokens"), where)
+        branch = _extended(branches, tokens["prompt_ids"])
         if branch is None:
-            branch = _Branch()
-            branches.append(branch)
-        branch.append(number - 1, turn)
+            branches.append(branch := _Branch())
+        branch.append(number, tokens, temperature, renormalise, where)
     return [branch.sequence(rollout) for branch in branches]
 
 
 @dataclass(slots=True)
-class _Turn:
-    prompt_ids: list[int]
-    completion_ids: list[int]
-    sampled: list[bool]
-    logprobs: list[float]
-    versions: list[int]
-    experts: NDArray[np.int16] | None  # of all of its tokens but the last
-    temperature: float
-    kept: TokenSets | None
-    cut_mass: NDArray[np.float32] | None
-
-
-@dataclass(slots=True)
 class _Branch:
+    """The turns of one branch: of each, what follows the turn before."""
+
     ids: list[int] = field(default_factory=list)
-    trained: list[bool] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    versions: list[int] = field(default_factory=list)
+    pieces: list[TokenSequence] = field(default_factory=list)
     experts: list[NDArray[np.int16]] = field(default_factory=list)
     turns: list[tuple[int, int, int]] = field(default_factory=list)
-    temperatures: list[float] = field(default_factory=list)  # of a turn's own tokens and of those before its completion
-    kept: list[TokenSets] = field(default_factory=list)
-    cut_mass: list[NDArray[np.float32]] = field(default_factory=list)
-    cut: bool = False
 
-    def extended_by(self, prompt_ids: list[int]) -> bool:
-        return prompt_ids[: len(self.ids)] == self.ids
-
-    def append(self, number: int, turn: _Turn) -> None:
-        new_ids = turn.prompt_ids[len(self.ids) :]
-        self.ids += new_ids + turn.completion_ids
-        self.turns.append((number, len(self.ids) - len(turn.completion_ids), len(self.ids)))
-        self.trained += [False] * len(new_ids) + turn.sampled
-        self.logprobs += [0.0] * len(new_ids) + turn.logprobs
-        self.versions += [UNKNOWN_VERSION] * len(new_ids) + turn.versions
-        self.temperatures += [turn.temperature] * (len(new_ids) + len(turn.completion_ids))
-        if turn.kept is not None:
-            self.kept += [TokenSets.whole(len(new_ids)), turn.kept]
-        self.cut = self.cut or turn.cut_mass is not None
-        nothing = np.zeros(len(turn.completion_ids), np.float32)
-        self.cut_mass += [np.zeros(len(new_ids), np.float32), nothing if turn.cut_mass is None else turn.cut_mass]
-        if turn.experts is not None:
+    def append(self, number: int, tokens: Mapping[str, Any], temperature: float, renormalise: bool, where: str) -> None:
+        self.pieces.append(_following(tokens, len(self.ids), temperature, renormalise, where))
+        if (experts := tokens.get("routed_experts")) is not None:  # of all tokens of the turn but the last
             # What an earlier turn was sampled with stays; a later one may have computed it again with other weights.
-            self.experts.append(turn.experts[sum(map(len, self.experts)) :])
+            self.experts.append(experts[sum(map(len, self.experts)) :])
+        start = len(tokens["prompt_ids"])
+        self.ids = [*tokens["prompt_ids"], *tokens["completion_ids"]]
+        self.turns.append((number, start, len(self.ids)))
 
     def sequence(self, rollout: str) -> TokenSequence:
-        first = self.temperatures[0]
-        alike = all(temperature == first for temperature in self.temperatures)
+        joined = concatenated(self.pieces)
+        each, different = joined.pop("temperatures"), {piece.temperature for piece in self.pieces if len(piece)}
+        experts = None
+        if self.experts:
+            known = np.concatenate(self.experts)
+            experts = np.concatenate([known, np.full((len(self.ids) - len(known), *known.shape[1:]), -1, np.int16)])
+        cut = any(piece.cut_mass is not None for piece in self.pieces)
         return TokenSequence(
-            ids=np.asarray(self.ids, np.int32),
-            trained=np.asarray(self.trained, np.bool_),
-            logprobs=np.asarray(self.logprobs, np.float32),
-            versions=np.asarray(self.versions, np.int32),
-            temperature=first if alike else np.asarray(self.temperatures, np.float32),
+            **joined,
+            temperature=different.pop() if len(different) == 1 else each,
             rollout=rollout,
-            experts=self._experts(),
+            experts=experts,
             turns=tuple(self.turns),
-            kept=TokenSets.joined(self.kept) if self.kept else None,
-            cut_mass=np.concatenate(self.cut_mass) if self.cut else None,
+            cut_mass=np.concatenate([_cut_mass(piece) for piece in self.pieces]) if cut else None,
         )
 
-    def _experts(self) -> NDArray[np.int16] | None:
-        if not self.experts:
-            return None
-        known = np.concatenate(self.experts)
-        return np.concatenate([known, np.full((len(self.ids) - len(known), *known.shape[1:]), -1, np.int16)])
+
+def concatenated(parts: Sequence[TokenSequence]) -> dict[str, Any]:
+    """The arrays of several sequences, one after the other: ids, trained, logprobs, versions, kept, temperatures."""
+    kept = None
+    if any(part.kept is not None for part in parts):
+        kept = TokenSets.joined(TokenSets.whole(len(part)) if part.kept is None else part.kept for part in parts)
+    temperatures = [np.broadcast_to(np.asarray(part.temperature, np.float32), len(part)) for part in parts]
+    arrays = ("ids", "trained", "logprobs", "versions")
+    joined = {name: np.concatenate([getattr(part, name) for part in parts]) for name in arrays}
+    return {**joined, "kept": kept, "temperatures": np.concatenate(temperatures)}
+
+
+def _cut_mass(sequence: TokenSequence) -> NDArray[np.float32]:
+    return np.zeros(len(sequence), np.float32) if sequence.cut_mass is None else sequence.cut_mass
 
 
 def _extended(branches: Sequence[_Branch], prompt_ids: list[int]) -> _Branch | None:
@@ -159,52 +141,63 @@ def _extended(branches: Sequence[_Branch], prompt_ids: list[int]) -> _Branch | N
     found: _Branch | None = None
     for branch in branches:
         longest_yet = found is None or len(branch.ids) >= len(found.ids)
-        if longest_yet and branch.extended_by(prompt_ids):
+        if longest_yet and prompt_ids[: len(branch.ids)] == branch.ids:
             found = branch
     return found
 
 
-def _read_turn(tokens: Any, where: str, temperature: float, renormalise: bool) -> _Turn:
+def _checked(tokens: Any, where: str) -> Mapping[str, Any]:
+    """The tokens of a turn, ids as lists. Raises `TrainingError` where they cannot be trained on."""
     if not tokens:
         raise TrainingError(
             f"{where}: the turn has no token ids, so it cannot be trained on. "
             "Training needs a client that returns the engine's tokens (the policy client does)."
         )
-    prompt_ids, completion_ids = list(tokens["prompt_ids"]), list(tokens["completion_ids"])
-    length = len(completion_ids)
-    sampled = np.array([bool(mark) for mark in tokens["completion_mask"]], np.bool_)
-    logprobs = list(tokens["completion_logprobs"])
-    runs = list(tokens.get("policy_version") or [(UNKNOWN_VERSION, length)])
-    versions = [int(version) for version, count in runs for _ in range(count)]
-    if not prompt_ids:
+    if not tokens["prompt_ids"]:
         raise TrainingError(f"{where}: the prompt is empty; a model samples its first token after at least one other.")
-    known: list[tuple[str, Sized]] = [
-        ("completion_mask", sampled),
-        ("completion_logprobs", logprobs),
-        ("policy_version", versions),
-    ]
-    known += [(name, tokens[name]) for name in ("kept_mass", "kept") if tokens.get(name) is not None]
-    for name, values in known:
-        if len(values) != length:
-            raise TrainingError(f"{where}: {length} sampled ids but {len(values)} values in {name}.")
-    experts = tokens.get("routed_experts")
-    if experts is not None and len(experts) != (fed := len(prompt_ids) + length - 1):
+    length = len(tokens["completion_ids"])
+    runs = tokens.get("policy_version") or [(UNKNOWN_VERSION, length)]
+    found = {
+        **tokens,
+        "prompt_ids": list(tokens["prompt_ids"]),
+        "completion_ids": list(tokens["completion_ids"]),
+        "policy_version": [int(version) for version, count in runs for _ in range(count)],
+    }
+    for name in ("completion_mask", "completion_logprobs", "policy_version", "kept_mass", "kept"):
+        if found.get(name) is not None and len(found[name]) != length:
+            raise TrainingError(f"{where}: {length} sampled ids but {len(found[name])} values in {name}.")
+    experts, fed = found.get("routed_experts"), len(found["prompt_ids"]) + length - 1
+    if experts is not None and len(experts) != fed:
         raise TrainingError(f"{where}: {fed} tokens were fed to the model but {len(experts)} values in routed_experts.")
+    return found
+
+
+def _following(
+    tokens: Mapping[str, Any], start: int, temperature: float, renormalise: bool, where: str
+) -> TokenSequence:
+    """The tokens of a turn from `start` on, which is a position in its prompt."""
+    prompt_ids, completion_ids = tokens["prompt_ids"][start:], tokens["completion_ids"]
     sampling = tokens.get("sampling") or {}
+    sampled = np.asarray(tokens["completion_mask"], np.bool_)
+    logprobs = np.asarray(tokens["completion_logprobs"], np.float32)
     mass = None if tokens.get("kept_mass") is None else np.asarray(tokens["kept_mass"], np.float32)
-    kept = _kept(tokens, sampling, length, where) if renormalise else None
+    kept = _kept(tokens, sampling, len(completion_ids), where) if renormalise else None
     if kept is not None and mass is not None:
-        logprobs = (np.asarray(logprobs, np.float32) - np.log(mass)).tolist()
-    return _Turn(
-        prompt_ids=prompt_ids,
-        completion_ids=completion_ids,
-        sampled=sampled.tolist(),
-        logprobs=[float(value) if mark else 0.0 for value, mark in zip(logprobs, sampled, strict=True)],
-        versions=[value if mark else UNKNOWN_VERSION for value, mark in zip(versions, sampled, strict=True)],
-        experts=experts,
+        logprobs = logprobs - np.log(mass)
+    before = len(prompt_ids)
+
+    def after_prompt(values: Any, filler: Any, dtype: Any) -> Any:
+        """`values` where a token was sampled, `filler` elsewhere."""
+        return np.concatenate([np.full(before, filler, dtype), np.where(sampled, values, filler).astype(dtype)])
+
+    return TokenSequence(
+        ids=np.asarray(prompt_ids + completion_ids, np.int32),
+        trained=after_prompt(True, False, np.bool_),
+        logprobs=after_prompt(logprobs, 0, np.float32),
+        versions=after_prompt(tokens["policy_version"], UNKNOWN_VERSION, np.int32),
         temperature=float(sampling.get("temperature", temperature)) or 1.0,  # logprobs of greedy tokens are those of 1
-        kept=None if kept is None else kept.where(sampled),
-        cut_mass=None if mass is None else np.where(sampled, np.maximum(1 - mass, 0), 0).astype(np.float32),
+        kept=None if kept is None else TokenSets.joined([TokenSets.whole(before), kept.where(sampled)]),
+        cut_mass=None if mass is None else after_prompt(np.maximum(1 - mass, 0), 0, np.float32),
     )
 
 
