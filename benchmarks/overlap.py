@@ -29,11 +29,11 @@ from whet.rl.config import RunConfig
 from whet.rl.data.curriculum import MixedCurriculum, Pool
 from whet.rl.data.reward_shaping import RewardShaper
 from whet.rl.learner.protocol import LossOutput, OptimOutput
-from whet.rl.loop.async_source import Stream
+from whet.rl.loop.async_source import AsyncSource
 from whet.rl.loop.group_runner import GroupRunner, TrainingEnv
 from whet.rl.loop.orchestrator import Orchestrator, inline
-from whet.rl.loop.rollout_buffer import PARTS, Backlog, Lead
-from whet.rl.loop.sync_source import Dispatcher
+from whet.rl.loop.rollout_buffer import PARTS, Lead, RolloutBuffer
+from whet.rl.loop.sync_source import SyncSource
 from whet.rl.monitors import Monitor, MonitorGroup
 from whet.rl.storage.records import Records
 from whet.rl.storage.run_directory import RunDirectory
@@ -133,7 +133,9 @@ async def measure(schedule: dict[str, Any], options: argparse.Namespace, directo
     curriculum = MixedCurriculum([Pool("simulated", len(rows))], seed=options.seed)
     lead = Lead(config.groups_per_batch, config.max_async_level, config.oversampling_factor, parts=PARTS)
     source: Any = (
-        Stream(runner, curriculum, Backlog(lead)) if config.asynchronous else Dispatcher(runner, curriculum, GROUPS)
+        AsyncSource(runner, curriculum, RolloutBuffer(lead))
+        if config.asynchronous
+        else SyncSource(runner, curriculum, GROUPS)
     )
     run = RunDirectory(config.directory)
     run.open(config, resume=False)

@@ -9,8 +9,8 @@ pytest.importorskip("torch")
 
 from whet.rl.config import load_run_config
 from whet.rl.data.curriculum import Task
-from whet.rl.loop.collector import Collector
 from whet.rl.loop.group import Group
+from whet.rl.loop.group_filter import GroupFilter
 from whet.rl.run import run_training
 from whet.rollouts.token_rows import read_rollouts
 from whet.system.files import read_lines
@@ -116,4 +116,4 @@ def test_a_group_has_the_advantages_that_its_environment_set() -> None:
     states = [State(reward=reward, advantage=advantage, error=None) for reward, advantage in given]
     group = Group(0, Task(number=0, environment=0, index=0, epoch=0), "mirror", states, own_advantages=True)
     assert np.array_equal(group.own_advantages_G, [7.0, -3.0])
-    assert Collector(slots=1).add(group)
+    assert GroupFilter().decide(group) is group

@@ -27,14 +27,14 @@ from whet.rl.data.lengths import Lengths
 from whet.rl.data.reward_shaping import RewardShaper
 from whet.rl.learner.make import make_learner
 from whet.rl.learner.process import ProcessLearner
-from whet.rl.loop.async_source import Stream
+from whet.rl.loop.async_source import AsyncSource
 from whet.rl.loop.evaluation import Evaluation
 from whet.rl.loop.group_filter import GroupFilter
 from whet.rl.loop.group_runner import GroupRunner, TrainingEnv
 from whet.rl.loop.orchestrator import Orchestrator, inline
-from whet.rl.loop.rollout_buffer import PARTS, Backlog, Lead
+from whet.rl.loop.rollout_buffer import PARTS, Lead, RolloutBuffer
 from whet.rl.loop.source import Source
-from whet.rl.loop.sync_source import Dispatcher
+from whet.rl.loop.sync_source import SyncSource
 from whet.rl.monitors.protocol import Outcome
 from whet.rl.preflight import check_models, load_environments
 from whet.rl.storage.records import Records
@@ -198,7 +198,7 @@ class _ReinforcementRun(TrainingRun):
         )
         min_variance = config.buffer.difficulty_threshold
         if not config.asynchronous:
-            return Dispatcher(runner, self._curriculum(), config.groups_per_batch, min_variance)
+            return SyncSource(runner, self._curriculum(), config.groups_per_batch, min_variance)
         lead = Lead(
             config.groups_per_batch,
             config.max_async_level,
@@ -206,7 +206,7 @@ class _ReinforcementRun(TrainingRun):
             config.max_off_policy_steps,
             parts=PARTS if config.algorithm.learns_in_parts else 1,
         )
-        return Stream(runner, self._curriculum(), Backlog(lead, GroupFilter(min_variance)))
+        return AsyncSource(runner, self._curriculum(), RolloutBuffer(lead, GroupFilter(min_variance)))
 
     def _temperature(self) -> float:
         """Of rollouts that begin now."""

@@ -9,11 +9,11 @@ import pytest
 
 from whet.errors import RewardError, TrainingError
 from whet.rl.data.curriculum import MixedCurriculum, Pool, Task
-from whet.rl.loop.async_source import Stream
+from whet.rl.loop.async_source import AsyncSource
 from whet.rl.loop.group import Group, Part
 from whet.rl.loop.group_filter import GroupFilter
 from whet.rl.loop.group_runner import OnBegin
-from whet.rl.loop.rollout_buffer import Backlog, Lead
+from whet.rl.loop.rollout_buffer import Lead, RolloutBuffer
 from whet.types import State
 
 
@@ -58,12 +58,12 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-def flown(body: Callable[[Stream, Runway], Awaitable[None]], *, runway: Runway | None = None, **lead: Any) -> None:
+def flown(body: Callable[[AsyncSource, Runway], Awaitable[None]], *, runway: Runway | None = None, **lead: Any) -> None:
     """Run a test's body with a stream of batches of two groups."""
     runway = runway or Runway()
     curriculum = MixedCurriculum([Pool("env", 100)], seed=0)
     made: Any = runway
-    stream = Stream(made, curriculum, Backlog(Lead(2, **lead), GroupFilter(max_attempts=2)))
+    stream = AsyncSource(made, curriculum, RolloutBuffer(Lead(2, **lead), GroupFilter(max_attempts=2)))
 
     async def whole() -> None:
         try:
@@ -75,11 +75,11 @@ def flown(body: Callable[[Stream, Runway], Awaitable[None]], *, runway: Runway |
     asyncio.run(whole())
 
 
-async def batch(stream: Stream) -> Part:
+async def batch(stream: AsyncSource) -> Part:
     return await asyncio.wait_for(stream.part(lambda *_: None), timeout=30)
 
 
-async def begin(stream: Stream, runway: Runway) -> None:
+async def begin(stream: AsyncSource, runway: Runway) -> None:
     """The first batch, of groups 0 and 1, is taken and trained; groups 2 and 3 are in flight."""
     taking = asyncio.create_task(batch(stream))
     await runway.land(0)
@@ -92,19 +92,19 @@ async def begin(stream: Stream, runway: Runway) -> None:
 
 
 def test_rollouts_that_became_too_old_are_counted_with_their_lengths() -> None:
-    async def body(stream: Stream, runway: Runway) -> None:
+    async def body(stream: AsyncSource, runway: Runway) -> None:
         await begin(stream, runway)
         await runway.land(2, version=0)  # its rollouts have a token each
         stream.advance(2)
         await turns()
         assert runway.cancelled == [3]
-        assert sorted(stream.backlog.group_filter.tally.lost_lengths) == [1.0, 1.0, 103.0, 103.0]
+        assert sorted(stream.buffer.group_filter.tally.lost_lengths) == [1.0, 1.0, 103.0, 103.0]
 
     flown(body, max_async_level=1, max_off_policy_steps=1)
 
 
 def test_nothing_is_in_flight_beside_the_first_batch_which_it_would_only_delay() -> None:
-    async def body(stream: Stream, runway: Runway) -> None:
+    async def body(stream: AsyncSource, runway: Runway) -> None:
         taking = asyncio.create_task(batch(stream))
         await runway.land(1)
         assert sorted(runway.flying) == [0]
@@ -117,7 +117,7 @@ def test_nothing_is_in_flight_beside_the_first_batch_which_it_would_only_delay()
 
 
 def test_groups_of_the_next_batch_are_in_flight_while_the_learner_has_this_one() -> None:
-    async def body(stream: Stream, runway: Runway) -> None:
+    async def body(stream: AsyncSource, runway: Runway) -> None:
         taking = asyncio.create_task(batch(stream))
         await runway.land(0)
         await runway.land(1)
@@ -128,7 +128,7 @@ def test_groups_of_the_next_batch_are_in_flight_while_the_learner_has_this_one()
 
 
 def test_a_group_that_lands_makes_room_for_another_as_far_ahead_as_the_level_allows() -> None:
-    async def body(stream: Stream, runway: Runway) -> None:
+    async def body(stream: AsyncSource, runway: Runway) -> None:
         await begin(stream, runway)
         await runway.land(3)
         assert sorted(runway.flying) == [2, 4]
@@ -141,7 +141,7 @@ def test_a_group_that_lands_makes_room_for_another_as_far_ahead_as_the_level_all
 
 
 def test_a_batch_is_there_in_parts_while_its_other_groups_are_in_flight() -> None:
-    async def body(stream: Stream, runway: Runway) -> None:
+    async def body(stream: AsyncSource, runway: Runway) -> None:
         taking = asyncio.create_task(batch(stream))
         await runway.land(1)
         part = await taking
@@ -159,13 +159,13 @@ def test_a_batch_is_there_in_parts_while_its_other_groups_are_in_flight() -> Non
 def test_a_run_that_ends_within_a_batch_attempts_all_of_its_groups_again() -> None:
     saved: dict[str, Any] = {}
 
-    async def body(stream: Stream, runway: Runway) -> None:
+    async def body(stream: AsyncSource, runway: Runway) -> None:
         taking = asyncio.create_task(batch(stream))
         await runway.land(1)
         assert (await taking).tally is None
         saved.update(stream.state_dict())
 
-    async def resumed(stream: Stream, runway: Runway) -> None:
+    async def resumed(stream: AsyncSource, runway: Runway) -> None:
         stream.load_state_dict(saved, 0)
         stream.advance(0)
         await turns()
@@ -176,7 +176,7 @@ def test_a_run_that_ends_within_a_batch_attempts_all_of_its_groups_again() -> No
 
 
 def test_what_lands_while_the_learner_computes_is_there_when_it_asks() -> None:
-    async def body(stream: Stream, runway: Runway) -> None:
+    async def body(stream: AsyncSource, runway: Runway) -> None:
         await begin(stream, runway)
         taking = asyncio.create_task(batch(stream))
         for number in (3, 4, 5, 2):
@@ -188,7 +188,7 @@ def test_what_lands_while_the_learner_computes_is_there_when_it_asks() -> None:
 
 
 def test_a_group_with_an_error_is_replaced_at_once_even_while_nobody_asks() -> None:
-    async def body(stream: Stream, runway: Runway) -> None:
+    async def body(stream: AsyncSource, runway: Runway) -> None:
         await begin(stream, runway)
         await runway.land(2, failed=True)
         assert sorted(runway.flying) == [3, 4]
@@ -203,7 +203,7 @@ def test_a_group_with_an_error_is_replaced_at_once_even_while_nobody_asks() -> N
 
 
 def test_nothing_but_errors_is_told_to_whoever_asks_for_a_batch() -> None:
-    async def body(stream: Stream, runway: Runway) -> None:
+    async def body(stream: AsyncSource, runway: Runway) -> None:
         await begin(stream, runway)
         await runway.land(2, failed=True)
         await runway.land(4, failed=True)
@@ -214,7 +214,7 @@ def test_nothing_but_errors_is_told_to_whoever_asks_for_a_batch() -> None:
 
 
 def test_groups_that_began_too_long_ago_are_cancelled_and_replaced() -> None:
-    async def body(stream: Stream, runway: Runway) -> None:
+    async def body(stream: AsyncSource, runway: Runway) -> None:
         await begin(stream, runway)
         await runway.land(2, version=1)
         assert sorted(runway.flying) == [3, 4]
@@ -226,14 +226,14 @@ def test_groups_that_began_too_long_ago_are_cancelled_and_replaced() -> None:
         await turns()
         assert sorted(runway.cancelled) == [3, 4]
         assert sorted(runway.flying) == [5, 6, 7]  # group 2 became too old while it waited
-        assert stream.backlog.group_filter.tally.cancelled_rollouts == 4
-        assert stream.backlog.group_filter.tally.rejected == {"too old": 1}
+        assert stream.buffer.group_filter.tally.cancelled_rollouts == 4
+        assert stream.buffer.group_filter.tally.rejected == {"too old": 1}
 
     flown(body, max_off_policy_steps=1)
 
 
 def test_a_group_that_has_only_waited_for_a_place_is_not_too_old() -> None:
-    async def body(stream: Stream, runway: Runway) -> None:
+    async def body(stream: AsyncSource, runway: Runway) -> None:
         stream.advance(0)
         await turns()
         stream.advance(5)
@@ -246,7 +246,7 @@ def test_a_group_that_has_only_waited_for_a_place_is_not_too_old() -> None:
 def test_a_checkpoint_holds_what_was_drawn_and_not_trained_and_it_comes_first_after_a_resume() -> None:
     saved: dict[str, Any] = {}
 
-    async def body(stream: Stream, runway: Runway) -> None:
+    async def body(stream: AsyncSource, runway: Runway) -> None:
         await begin(stream, runway)
         taking = asyncio.create_task(batch(stream))
         for number in (2, 4, 5):
@@ -257,7 +257,7 @@ def test_a_checkpoint_holds_what_was_drawn_and_not_trained_and_it_comes_first_af
         assert sorted(runway.flying) == [3, 6]
         saved.update(stream.state_dict())
 
-    async def resumed(stream: Stream, runway: Runway) -> None:
+    async def resumed(stream: AsyncSource, runway: Runway) -> None:
         stream.load_state_dict(saved, 2)
         taking = asyncio.create_task(batch(stream))
         await turns()
@@ -274,7 +274,7 @@ def test_a_checkpoint_holds_what_was_drawn_and_not_trained_and_it_comes_first_af
 
 
 def test_time_without_anything_in_flight_is_counted_as_waiting_for_the_policy() -> None:
-    async def body(stream: Stream, runway: Runway) -> None:
+    async def body(stream: AsyncSource, runway: Runway) -> None:
         taking = asyncio.create_task(batch(stream))
         await turns()
         stream.waits()

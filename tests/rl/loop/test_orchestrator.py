@@ -13,10 +13,10 @@ from whet.rl.config import RunConfig
 from whet.rl.data.curriculum import MixedCurriculum, Pool
 from whet.rl.data.reward_shaping import RewardShaper
 from whet.rl.learner.protocol import LossOutput, OptimOutput, OptimParams
-from whet.rl.loop.async_source import Stream
+from whet.rl.loop.async_source import AsyncSource
 from whet.rl.loop.group_runner import GroupRunner, TrainingEnv
 from whet.rl.loop.orchestrator import Orchestrator, StopRequested
-from whet.rl.loop.rollout_buffer import Backlog, Lead
+from whet.rl.loop.rollout_buffer import Lead, RolloutBuffer
 from whet.rl.monitors import MonitorGroup
 from whet.rl.storage.checkpoints import newest_checkpoint
 from whet.rl.storage.ledger import Ledger
@@ -68,7 +68,7 @@ def answer(sampling_args: dict[str, Any]) -> Response:
 
 def run(
     directory: Path, learner: Learner, *, steps: int, parts: int, stop: asyncio.Event | None = None
-) -> tuple[RunDirectory, Stream]:
+) -> tuple[RunDirectory, AsyncSource]:
     config = RunConfig(
         name="run",
         env=({"id": "scripted"},),
@@ -85,7 +85,9 @@ def run(
     client = whet.ScriptedClient(answer)
     # one group after the other, so that no batch is there at once
     runner = GroupRunner([TrainingEnv("scripted", env, rows)], client, "scripted", {}, GROUP, GROUP, seed=0)
-    source = Stream(runner, MixedCurriculum([Pool("scripted", 100)], seed=0), Backlog(Lead(GROUPS, parts=parts)))
+    source = AsyncSource(
+        runner, MixedCurriculum([Pool("scripted", 100)], seed=0), RolloutBuffer(Lead(GROUPS, parts=parts))
+    )
     place = RunDirectory(config.directory)
     place.open(config, resume=False)
     doubles: dict[str, Any] = {"engine": Engine(), "learner": learner}

@@ -12,7 +12,7 @@ from whet.errors import RewardError, TrainingError
 from whet.rl.data.curriculum import MixedCurriculum, Pool, Task
 from whet.rl.loop.group import Group
 from whet.rl.loop.group_filter import GroupFilter
-from whet.rl.loop.rollout_buffer import Backlog, Lead
+from whet.rl.loop.rollout_buffer import Lead, RolloutBuffer
 from whet.types import State
 
 
@@ -51,7 +51,7 @@ def test_before_a_batch_is_complete_only_its_own_places_open(oversampling: float
 
 @pytest.mark.parametrize(("oversampling", "in_flight"), [(0.5, 4), (1.0, 4), (1.5, 6)])
 def test_no_more_groups_are_in_flight_than_a_batch_or_oversampling_says(oversampling: float, in_flight: int) -> None:
-    backlog = Backlog(Lead(4, oversampling_factor=oversampling))
+    backlog = RolloutBuffer(Lead(4, oversampling_factor=oversampling))
     version = 0
     for landed in range(20):
         while backlog.may_open(version):
@@ -65,7 +65,7 @@ def test_no_more_groups_are_in_flight_than_a_batch_or_oversampling_says(oversamp
 
 
 def test_a_batch_takes_the_finished_groups_that_were_drawn_first_and_waits_for_nobody_who_is_late() -> None:
-    backlog = Backlog(Lead(2))
+    backlog = RolloutBuffer(Lead(2))
     tasks = [Task(number, 0, number, 0) for number in range(4)]
     places = [backlog.open(0) for _ in tasks]
     for late_last in (2, 1):
@@ -83,7 +83,7 @@ def test_a_batch_takes_the_finished_groups_that_were_drawn_first_and_waits_for_n
 
 
 def test_a_batch_is_taken_in_parts_which_together_have_its_mix_and_the_last_brings_what_else_was_attempted() -> None:
-    backlog = Backlog(Lead(4, parts=2))
+    backlog = RolloutBuffer(Lead(4, parts=2))
     environments = [0, 0, 0, 1, 0, 0, 0, 1]
     tasks = [Task(number, environment, number, 0) for number, environment in enumerate(environments)]
     places = [backlog.open(environment) for environment in environments]
@@ -97,7 +97,7 @@ def test_a_batch_is_taken_in_parts_which_together_have_its_mix_and_the_last_brin
 
 
 def test_what_an_unfinished_batch_has_taken_is_not_done_with() -> None:
-    backlog = Backlog(Lead(2, parts=2))
+    backlog = RolloutBuffer(Lead(2, parts=2))
     places = [backlog.open(0) for _ in range(2)]
     assert backlog.add(group(places[0], Task(0, 0, 0, 0)), version=0)
     part = backlog.take()
@@ -110,7 +110,7 @@ def test_what_an_unfinished_batch_has_taken_is_not_done_with() -> None:
 
 
 def test_a_batch_waits_for_the_environments_of_its_share() -> None:
-    backlog = Backlog(Lead(2))
+    backlog = RolloutBuffer(Lead(2))
     for number, environment in enumerate([0, 1, 0, 1]):
         place = backlog.open(environment)
         if environment == 0:
@@ -135,7 +135,7 @@ def test_whatever_finishes_first_every_window_of_batches_has_the_mix(
     pools = [Pool(f"env{index}", 50, weight) for index, weight in enumerate(weights)]
     curriculum, backlog = (
         MixedCurriculum(pools, seed=0),
-        Backlog(Lead(size, level, oversampling_factor=oversampling, max_off_policy_steps=99, parts=parts)),
+        RolloutBuffer(Lead(size, level, oversampling_factor=oversampling, max_off_policy_steps=99, parts=parts)),
     )
     chance = random.Random(seed)
     flying: list[Group] = []
@@ -170,7 +170,7 @@ def test_whatever_finishes_first_every_window_of_batches_has_the_mix(
 
 
 def test_a_group_older_than_allowed_is_turned_away_or_taken_out_again() -> None:
-    backlog = Backlog(Lead(1, max_off_policy_steps=2))
+    backlog = RolloutBuffer(Lead(1, max_off_policy_steps=2))
     first, second = backlog.open(0), backlog.open(0)
     assert not backlog.add(group(first, Task(0, 0, 0, 0), version=1), version=4)
     assert backlog.add(group(second, Task(1, 0, 1, 0), version=1), version=3)
@@ -182,7 +182,7 @@ def test_a_group_older_than_allowed_is_turned_away_or_taken_out_again() -> None:
 
 
 def test_groups_whose_rewards_are_alike_are_replaced_and_the_best_fills_the_place_in_the_end() -> None:
-    backlog = Backlog(Lead(1), GroupFilter(min_variance=0.1, max_attempts=2))
+    backlog = RolloutBuffer(Lead(1), GroupFilter(min_variance=0.1, max_attempts=2))
     place = backlog.open(0)
     assert not backlog.add(group(place, Task(0, 0, 0, 0), rewards=(0.2, 0.4)), version=0)
     assert backlog.add(group(place, Task(1, 0, 1, 0), rewards=(1, 1)), version=0)
@@ -194,7 +194,7 @@ def test_groups_whose_rewards_are_alike_are_replaced_and_the_best_fills_the_plac
 
 
 def test_a_group_kept_aside_for_its_variance_never_fills_a_place_when_it_has_become_too_old() -> None:
-    backlog = Backlog(Lead(1, max_off_policy_steps=2), GroupFilter(min_variance=0.1, max_attempts=2))
+    backlog = RolloutBuffer(Lead(1, max_off_policy_steps=2), GroupFilter(min_variance=0.1, max_attempts=2))
     place = backlog.open(0)
     assert not backlog.add(group(place, Task(0, 0, 0, 0), rewards=(0.2, 0.4)), version=0)
     assert backlog.add(group(place, Task(1, 0, 1, 0), rewards=(1, 1), version=3), version=3)
@@ -204,7 +204,7 @@ def test_a_group_kept_aside_for_its_variance_never_fills_a_place_when_it_has_bec
 
 
 def test_a_place_whose_group_aside_became_too_old_is_attempted_until_one_is_without_errors() -> None:
-    backlog = Backlog(Lead(1, max_off_policy_steps=2), GroupFilter(min_variance=0.1, max_attempts=3))
+    backlog = RolloutBuffer(Lead(1, max_off_policy_steps=2), GroupFilter(min_variance=0.1, max_attempts=3))
     place = backlog.open(0)
     assert not backlog.add(group(place, Task(0, 0, 0, 0), rewards=(0.2, 0.4)), version=0)
     for number in (1, 2):  # as many attempts as there may be, but they were not all errors
@@ -221,7 +221,7 @@ def test_a_place_whose_group_aside_became_too_old_is_attempted_until_one_is_with
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.sampled_from([0.0, 0.1, 1.0, None])), max_size=60))
 def test_whatever_lands_when_no_group_of_a_batch_is_older_than_allowed(landings: list[tuple[int, int, float]]) -> None:
     lead = Lead(2, max_off_policy_steps=2)
-    backlog, version = Backlog(lead, GroupFilter(min_variance=0.2, max_attempts=3)), 0
+    backlog, version = RolloutBuffer(lead, GroupFilter(min_variance=0.2, max_attempts=3)), 0
     places = [backlog.open(0) for _ in range(4)]
     for number, (later, age, spread) in enumerate(landings):
         version += later
@@ -242,7 +242,7 @@ def test_whatever_lands_when_no_group_of_a_batch_is_older_than_allowed(landings:
 
 
 def test_nothing_but_errors_stops_the_run() -> None:
-    backlog = Backlog(Lead(1), GroupFilter(max_attempts=2))
+    backlog = RolloutBuffer(Lead(1), GroupFilter(max_attempts=2))
     place = backlog.open(0)
     assert not backlog.add(group(place, Task(0, 0, 0, 0), failed=True), version=0)
     with pytest.raises(TrainingError, match="env0: 2 groups in a row"):
@@ -250,7 +250,7 @@ def test_nothing_but_errors_stops_the_run() -> None:
 
 
 def test_what_was_turned_away_is_counted_with_the_next_batch_and_then_forgotten() -> None:
-    backlog = Backlog(Lead(1))
+    backlog = RolloutBuffer(Lead(1))
     first, second = backlog.open(0), backlog.open(0)
     backlog.add(group(first, Task(0, 0, 0, 0), failed=True), version=0)
     backlog.add(group(first, Task(1, 0, 1, 0)), version=0)

@@ -14,7 +14,7 @@ import numpy as np
 
 from whet.rl.data.samples import TokenSequence
 from whet.rl.learner.protocol import LossOutput, OptimOutput
-from whet.rl.loop.group import Batch, Group, zero_variance_fraction
+from whet.rl.loop.group import Group, Tally, zero_variance_fraction
 
 CLOCK_PREFIXES = ("time/", "perf/")
 POLICY_NAMES = {"clipped": "clip_frac", "kl_reference": "kl_ref"}
@@ -43,7 +43,8 @@ class Timings:
 
 
 def step_metrics(
-    batch: Batch,
+    groups: Sequence[Group],
+    tally: Tally,
     sequences: Sequence[TokenSequence],
     assembly: Mapping[str, float],
     loss: LossOutput,
@@ -51,7 +52,6 @@ def step_metrics(
     timings: Timings,
 ) -> dict[str, float]:
     """One line of metrics.jsonl, without its step; `assembly` are those of `assembly_metrics`."""
-    groups, tally = batch.groups, batch.tally
     states = [state for group in groups for state in group.states]
     attempted = len(states) + tally.replaced * len(groups[0].states) + tally.cancelled_rollouts
     lengths = np.array([len(sequence.ids) for sequence in sequences])

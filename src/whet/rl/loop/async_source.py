@@ -17,7 +17,7 @@ from typing import Any
 from whet.rl.data.curriculum import Curriculum, Task
 from whet.rl.loop.group import Group, Part
 from whet.rl.loop.group_runner import GroupRunner
-from whet.rl.loop.rollout_buffer import Backlog
+from whet.rl.loop.rollout_buffer import RolloutBuffer
 from whet.rl.loop.source import OnProgress, Waits
 from whet.system.cancellation import cancel
 
@@ -32,17 +32,17 @@ class _Flight:
     task: Task
     began: int | None = None  # policy version when its first rollout began
 
-    def begin(self, stream: Stream) -> None:
+    def begin(self, stream: AsyncSource) -> None:
         self.began = stream.version
 
 
 @dataclass(slots=True)
-class Stream:
-    """Keeps as many groups in flight as the backlog allows. See `Source`."""
+class AsyncSource:
+    """Keeps as many groups in flight as the buffer allows. See `Source`."""
 
     runner: GroupRunner
     curriculum: Curriculum
-    backlog: Backlog
+    buffer: RolloutBuffer
     version: int = 0
     _flying: dict[Attempt, _Flight] = field(default_factory=dict)
     _pending: list[Task] = field(default_factory=list)  # drawn before a resume, not attempted since
@@ -54,28 +54,28 @@ class Stream:
     _closed: bool = False
 
     async def part(self, on_progress: OnProgress) -> Part:
-        size = self.backlog.lead.groups_per_batch
+        size = self.buffer.lead.groups_per_batch
         while True:
             if self._failure is not None:
                 raise self._failure
             self._open_places()
-            if (taken := self.backlog.take()) is not None:
+            if (taken := self.buffer.take()) is not None:
                 self._open_places()  # what was taken makes room
                 return taken
-            on_progress(size - self.backlog.missing, size)
+            on_progress(size - self.buffer.missing, size)
             self._changed.clear()
             await self._changed.wait()
 
     def advance(self, version: int) -> None:
         """Take out what has become too old, begin what may begin now."""
         self.version = version
-        for group in self.backlog.expire(version):
+        for group in self.buffer.expire(version):
             self._launch(group.slot, self.curriculum.next_of(group.task.environment))
         for attempt, flight in list(self._flying.items()):
-            if self.backlog.lead.too_old(flight.began, version):
-                self.backlog.group_filter.tally.lost_lengths += self.runner.lengths_so_far(flight.task)
+            if self.buffer.lead.too_old(flight.began, version):
+                self.buffer.group_filter.tally.lost_lengths += self.runner.lengths_so_far(flight.task)
                 self._cancel(attempt)
-                self.backlog.group_filter.tally.cancelled_rollouts += self.runner.rollouts_per_example
+                self.buffer.group_filter.tally.cancelled_rollouts += self.runner.rollouts_per_example
                 self._launch(flight.slot, self.curriculum.next_of(flight.task.environment))
         self._open_places()
 
@@ -86,7 +86,7 @@ class Stream:
 
     def state_dict(self) -> dict[str, Any]:
         drawn = [(flight.slot, flight.task) for flight in self._flying.values()]
-        drawn += [(group.slot, group.task) for group in self.backlog.waiting()]
+        drawn += [(group.slot, group.task) for group in self.buffer.waiting()]
         tasks = [task for _, task in sorted(drawn, key=lambda place: place[0])] + self._pending
         return {
             "curriculum": self.curriculum.state_dict(),
@@ -96,7 +96,7 @@ class Stream:
     def load_state_dict(self, state: dict[str, Any], step: int) -> None:
         self.curriculum.load_state_dict(state["curriculum"])
         self._pending = [Task(*numbers) for numbers in state["pending"]]
-        self.backlog.opened = step * self.backlog.lead.groups_per_batch
+        self.buffer.opened = step * self.buffer.lead.groups_per_batch
         self.version = step
 
     async def close(self) -> None:
@@ -106,9 +106,9 @@ class Stream:
         await cancel(self._leaving)
 
     def _open_places(self) -> None:
-        while self.backlog.may_open(self.version):
+        while self.buffer.may_open(self.version):
             task = self._pending.pop(0) if self._pending else self.curriculum.next_task()
-            self._launch(self.backlog.open(task.environment), task)
+            self._launch(self.buffer.open(task.environment), task)
 
     def _launch(self, slot: int, task: Task) -> None:
         if self._closed:
@@ -135,7 +135,7 @@ class Stream:
             group = attempt.result()
             if not group.errors:
                 self.curriculum.observe(group.task, float(group.rewards_G.mean()))
-            if not self.backlog.add(group, self.version):
+            if not self.buffer.add(group, self.version):
                 self._launch(flight.slot, self.curriculum.next_of(flight.task.environment))
             self._open_places()
         except BaseException as error:  # the call that waits for a batch reports it; no other awaits this task

@@ -78,14 +78,6 @@ class Part:
     tally: Tally | None  # with the last part of a batch: what else was attempted for it
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """The groups of one step, in the order in which they were learned, and what else was attempted for it."""
-
-    groups: list[Group]
-    tally: Tally
-
-
 def describe_error(error: BaseException) -> str:
     """`Kind: message <- Cause: message`, one line, for counting and for people."""
     parts: list[str] = []

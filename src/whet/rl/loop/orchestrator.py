@@ -16,29 +16,29 @@ checkpoint. Resuming from the checkpoint of step N cuts off whatever was written
 from __future__ import annotations
 
 import asyncio
+import operator
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, reduce
 from typing import Protocol, TypeVar
 
 from whet.errors import WhetError
 from whet.inference.protocol import Engine, WeightUpdate
 from whet.rl.config import RunConfig
-from whet.rl.data.assembly import assemble, assembly_metrics, require_tokens
+from whet.rl.data.assembly import Assembled, assemble, assembly_metrics, require_tokens
 from whet.rl.data.lengths import length_metrics
 from whet.rl.data.metrics import Timings, step_metrics
 from whet.rl.data.reward_shaping import RewardShaper
+from whet.rl.data.samples import TokenSequence
 from whet.rl.data.token_details import Turns, turn_details
-from whet.rl.learner.protocol import Learner, OptimOutput, OptimParams
-from whet.rl.loop.group import Part
+from whet.rl.learner.protocol import Learner, LossOutput, OptimOutput, OptimParams
+from whet.rl.loop.group import Group, Part, Tally
 from whet.rl.loop.source import Source
-from whet.rl.loop.step_accumulator import Learned
 from whet.rl.monitors.protocol import EvalReport, Monitor, StepReport
 from whet.rl.storage.records import Records
-from whet.rl.supervision.ending import Ending
-from whet.rl.supervision.stopping import StopRequested as StopRequested
-from whet.rl.supervision.stopping import unless_stopped
+from whet.rl.supervision.ending import Ending, unless_stopped
+from whet.rl.supervision.ending import StopRequested as StopRequested
 from whet.rl.supervision.watchdog import EVALUATION
 from whet.rl.supervision.watchdog_thread import Watchdog
 
@@ -124,8 +124,8 @@ class Orchestrator:
         )
         assembly = assembly_metrics(learned.parts, self.config.algorithm, temperature=self.config.sampling.temperature)
         if self.config.asynchronous:
-            assembly |= length_metrics(learned.groups, learned.batch.tally.lost_lengths)
-        metrics = step_metrics(learned.batch, learned.sequences, assembly, loss, optim, timings)
+            assembly |= length_metrics(learned.groups, learned.tally.lost_lengths)
+        metrics = step_metrics(learned.groups, learned.tally, learned.sequences, assembly, loss, optim, timings)
         if self.ending is not None:
             self.ending.after_step()
         record = self._record(step, learned, metrics)
@@ -135,13 +135,13 @@ class Orchestrator:
             await self._recorded()
             self._recording = asyncio.ensure_future(record)
 
-    async def _record(self, step: int, learned: Learned, metrics: dict[str, float]) -> None:
+    async def _record(self, step: int, learned: StepAccumulator, metrics: dict[str, float]) -> None:
         with self.watchdog.waiting(
             "records", "the run", "the disk (records)", act=self.watchdog.stop, blocks=self._blocks
         ):
             sample = await self.beside(
                 lambda: self.records.step(
-                    step, learned.batch, learned.advantages, metrics, self._token_details(learned)
+                    step, learned.groups, learned.tally, learned.advantages, metrics, self._token_details(learned)
                 )
             )
         self.monitor.step(StepReport(step, metrics, sample))
@@ -152,10 +152,10 @@ class Orchestrator:
             recording, self._recording = self._recording, None
             await recording
 
-    async def _learn_batch(self, step: int) -> Learned:
+    async def _learn_batch(self, step: int) -> StepAccumulator:
         """The gradients of a whole batch, of each part as soon as its rollouts are there."""
-        learned = Learned()
-        while learned.tally is None:
+        learned = StepAccumulator()
+        while not learned.whole:
             asked = time.perf_counter()
             with self.watchdog.waiting("batch", "the learner", "a batch of rollouts"):
                 part = await self._part(step)
@@ -195,7 +195,7 @@ class Orchestrator:
         )
         return self.learner.optim_step(params), self.learner.publish()
 
-    def _token_details(self, learned: Learned) -> list[list[Turns]] | None:
+    def _token_details(self, learned: StepAccumulator) -> list[list[Turns]] | None:
         """What the learner made of each token, for the records, where they are to have it."""
         if not self.config.learner.keep_token_details:
             return None
@@ -261,3 +261,37 @@ class Orchestrator:
             saved = await self.beside(lambda: self.records.save(step, self.learner, state))
         if saved:
             self.monitor.note(f"checkpoint of step {step} written")
+
+
+@dataclass(slots=True)
+class StepAccumulator:
+    """What one optimiser step is made of: parts in the order in which they were learned; a whole batch is one part."""
+
+    groups: list[Group] = field(default_factory=list)
+    parts: list[Assembled] = field(default_factory=list)
+    losses: list[LossOutput] = field(default_factory=list)
+    tally: Tally = field(default_factory=Tally)  # that of the batch, once it is whole
+    whole: bool = False
+    wait_s: float = 0.0  # of the learner, for rollouts
+
+    def add(self, part: Part, assembled: Assembled, loss: LossOutput) -> None:
+        self.groups += part.groups
+        self.parts.append(assembled)
+        self.losses.append(loss)
+        if part.tally is not None:
+            self.tally, self.whole = part.tally, True
+
+    @property
+    def loss(self) -> LossOutput:
+        """Of the whole batch."""
+        return reduce(operator.add, self.losses)
+
+    @property
+    def advantages(self) -> list[list[float]]:
+        """Of each rollout of each group."""
+        return [advantages_G for part in self.parts for advantages_G in part.advantages]
+
+    @property
+    def sequences(self) -> list[TokenSequence]:
+        """As sampled, those included that carry no loss."""
+        return [sequence for part in self.parts for sequence in part.sequences]

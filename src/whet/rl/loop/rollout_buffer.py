@@ -1,6 +1,6 @@
 """Groups ahead of the learner: places are opened in the order of the mix, batches are filled in the same mix.
 
-The asynchronous loop's counterpart of `collector.py`, as pure as that: no asyncio, no clock, no I/O. A place belongs to
+Pure: no asyncio, no clock, no I/O. A place belongs to
 an environment, not to a task, so a late group delays no other: a batch takes, of every environment, the groups that
 were drawn first among those that are finished. What is left goes into the next batch.
 
@@ -67,7 +67,7 @@ class Lead:
 
 
 @dataclass(slots=True)
-class Backlog:
+class RolloutBuffer:
     """Decides for each finished group, and when there is a batch."""
 
     lead: Lead

@@ -14,9 +14,11 @@ OnProgress = Callable[[int, int], None]
 
 @dataclass(slots=True)
 class Waits:
-    """Seconds since it was asked last."""
+    """Idle time in seconds, since the last call."""
 
-    for_policy: float = 0.0  # nothing was in flight: everything allowed had been sampled, and the learner was awaited
+    for_policy: float = (
+        0.0  # nothing was in flight: everything allowed had been sampled, and the source waited for the learner
+    )
 
 
 class Source(Protocol):

@@ -1,7 +1,7 @@
 """The synchronous source of batches: keeps groups in flight until one batch is complete, and then nothing.
 
-This is the edge between pure decisions and asyncio: it asks the curriculum what to run and reports to the collector.
-`async_source.py` is its asynchronous counterpart.
+A batch is planned as slots, one group each; a group that the filter rejects leaves its slot open for a replacement.
+`async_source.py` is the asynchronous counterpart.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from whet.rl.data.curriculum import Curriculum
-from whet.rl.loop.collector import Collector
-from whet.rl.loop.group import Batch, Group, Part
+from whet.rl.loop.group import Group, Part
 from whet.rl.loop.group_filter import GroupFilter
 from whet.rl.loop.group_runner import GroupRunner
 from whet.rl.loop.source import OnProgress, Waits
@@ -21,7 +20,7 @@ from whet.system.cancellation import cancel
 
 
 @dataclass(slots=True)
-class Dispatcher:
+class SyncSource:
     """Runs the groups of one step at a time. See `Source`."""
 
     runner: GroupRunner
@@ -34,15 +33,15 @@ class Dispatcher:
         """A whole batch: groups are run until every slot is filled. Cancelled or failed, it gives its tasks back."""
         before = self.curriculum.state_dict()
         try:
-            batch = await self._collect(on_progress)
+            batch = await self._fill(on_progress)
         except BaseException:  # a resumed run draws them again
             self.curriculum.load_state_dict(before)
             raise
         self._idle_since = time.perf_counter()
-        return Part(batch.groups, batch.tally)
+        return batch
 
-    async def _collect(self, on_progress: OnProgress) -> Batch:
-        collector = Collector(self.groups_per_batch, GroupFilter(self.min_variance))
+    async def _fill(self, on_progress: OnProgress) -> Part:
+        group_filter, filled = GroupFilter(self.min_variance), dict[int, Group]()
         tasks = [self.curriculum.next_task() for _ in range(self.groups_per_batch)]
         attempted: list[Group] = []
         running = {asyncio.create_task(self.runner.run(slot, task)): (slot, task) for slot, task in enumerate(tasks)}
@@ -53,17 +52,20 @@ class Dispatcher:
                 for done in sorted(finished, key=lambda item: running[item][0]):
                     slot, task = running.pop(done)
                     attempted.append(done.result())
-                    if not collector.add(done.result()):
+                    accepted = group_filter.decide(done.result())
+                    if accepted is not None:
+                        filled[slot] = accepted
+                    else:
                         again = self.curriculum.next_of(task.environment)
                         running[asyncio.create_task(self.runner.run(slot, again))] = (slot, again)
-                on_progress(collector.filled, self.groups_per_batch)
+                on_progress(len(filled), self.groups_per_batch)
         finally:
             await cancel(running)
         # In the order of the draws: the clock must not decide what comes next.
         for group in sorted(attempted, key=lambda group: group.id):
             if not group.errors:
                 self.curriculum.observe(group.task, float(group.rewards_G.mean()))
-        return collector.batch()
+        return Part([filled[slot] for slot in sorted(filled)], group_filter.tally)
 
     def advance(self, version: int) -> None:
         """Nothing is in flight between two batches, so new weights change nothing."""

@@ -27,8 +27,7 @@ from whet.rl.sft.batches import Batches, Pick
 from whet.rl.sft.config import VALIDATION_LOSS, SftConfig
 from whet.rl.sft.data import Example, SftData
 from whet.rl.storage.records import Records
-from whet.rl.supervision.ending import Ending
-from whet.rl.supervision.stopping import StopRequested, unless_stopped
+from whet.rl.supervision.ending import Ending, StopRequested, unless_stopped
 from whet.rl.supervision.watchdog import EVALUATION
 from whet.rl.supervision.watchdog_thread import Watchdog
 

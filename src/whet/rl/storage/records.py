@@ -14,7 +14,7 @@ from typing import Any
 
 from whet.errors import RunError
 from whet.rl.learner.protocol import Learner
-from whet.rl.loop.group import Batch
+from whet.rl.loop.group import Group, Tally
 from whet.rl.monitors.jsonl import EVALS, JsonlMonitor, read_evaluations
 from whet.rl.monitors.protocol import EvalReport, StepReport
 from whet.rl.storage.archive import discard_after, set_aside
@@ -60,7 +60,8 @@ class Records:
     def step(
         self,
         step: int,
-        batch: Batch,
+        groups: Sequence[Group],
+        tally: Tally,
         advantages: list[list[float]],
         metrics: Mapping[str, float],
         details: Sequence[Sequence[Turns]] | None = None,
@@ -69,7 +70,6 @@ class Records:
 
         `details` is, for each rollout of each group, what the learner made of its tokens.
         """
-        groups = batch.groups
         rows = [
             rollout_row(
                 state,
@@ -82,10 +82,10 @@ class Records:
             for place, (state, advantage) in enumerate(zip(group.states, advantages_G, strict=True))
         ]
         write_step(self.directory.rollouts, step, rows)
-        if batch.tally.errors:
+        if tally.errors:
             self._errors.append(
                 {"step": step, "environment": environment, "error": error, "rollouts": count}
-                for (environment, error), count in batch.tally.errors.most_common()
+                for (environment, error), count in tally.errors.most_common()
             )
         self.trained(step, [str(group.id) for group in groups], metrics)
         return rows[(step * 7919) % len(rows)]

@@ -1,17 +1,38 @@
-"""What ends a run before its last step, with a checkpoint: a budget used up, held-out scores that get no better."""
+"""What ends a run before its last step, with a checkpoint: a request, a budget used up, scores that get no better."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from whet.clients.usage import Spending
 from whet.rl.monitors.protocol import EvalReport
 from whet.rl.supervision.budgets import Budget
 from whet.rl.supervision.early_stop import EarlyStopConfig, check_metric, reason_of_losses, reason_to_stop
+from whet.system.cancellation import cancel
+
+T = TypeVar("T")
+
+
+class StopRequested(Exception):
+    """A stop was requested; the step under way was abandoned before its weights changed."""
+
+
+async def unless_stopped(stop: asyncio.Event, work: Awaitable[T]) -> T:
+    """The result of `work`, unless `stop` is set first: then `work` is cancelled and `StopRequested` raised."""
+    job = asyncio.ensure_future(work)
+    stopped = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({job, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if not job.done():
+            raise StopRequested
+        return job.result()
+    finally:
+        stopped.cancel()
+        await cancel([job])
 
 
 @dataclass(slots=True)

@@ -31,8 +31,7 @@ from whet.rl.storage.run_directory import RunDirectory
 from whet.rl.storage.starting_point import starting_adapter
 from whet.rl.storage.status import Status
 from whet.rl.supervision.child_log import ChildLog
-from whet.rl.supervision.ending import Ending
-from whet.rl.supervision.stopping import StopRequested
+from whet.rl.supervision.ending import Ending, StopRequested
 from whet.rl.supervision.watchdog_thread import Watchdog
 from whet.rollouts.garbage import what_is_loaded_stays
 from whet.runs.directory import failure_message
