@@ -62,13 +62,10 @@ def test_the_rollouts_of_a_task_stay_with_one_replica(replicas, clock):
 
 def test_a_task_is_forgotten_with_its_last_rollout(replicas, clock):
     client = ReplicaClient(replicas, clock)
-    for place in range(2):
-        ask(client, 0, str(place))
-    for place in range(2):
-        assert client._homes == {0: 0}
-        state = whet.State(input={"example_id": 0}, trajectory_id=str(place))
-        asyncio.run(client.release(state))
-    assert (client._homes, client._guests) == ({}, {})
+    assert [ask(client, 0, "first"), ask(client, 0, "second")] == ["a", "a"]
+    for rollout, replica in (("first", "a"), ("second", "b")):
+        asyncio.run(client.release(whet.State(input={"example_id": 0}, trajectory_id=rollout)))
+        assert ask(client, 0, "second") == replica
 
 
 def test_another_answers_for_one_that_is_down(replicas, clock):
@@ -81,19 +78,25 @@ def test_another_answers_for_one_that_is_down(replicas, clock):
 def test_a_rested_replica_is_asked_again_and_rests_longer_each_time(replicas, clock):
     client = ReplicaClient(replicas[:2], clock)
     replicas[0].failure = EndpointDownError("no route")
-    pauses = []
-    for _ in range(8):
-        asked = replicas[0].asked
+
+    def pause() -> float:
+        """Seconds until the replica is tried again."""
+        before, asked = clock.now, replicas[0].asked
         while replicas[0].asked == asked:
             clock.now += 1
             ask(client, "the task of a", "r")
-        pauses.append(client._rests_until[0] - clock.now)
+        return clock.now - before
+
+    pause()
+    pauses = [pause() for _ in range(7)]
     assert pauses[:4] == [REST_S, 2 * REST_S, 4 * REST_S, 8 * REST_S]
     assert pauses[-1] == LONGEST_REST_S
     replicas[0].failure = None
     clock.now += LONGEST_REST_S
     assert ask(client, "the task of a", "r") == "a"
-    assert client._failures == [0, 0]
+    replicas[0].failure = EndpointDownError("no route")
+    assert ask(client, "the task of a", "r") == "b"
+    assert pause() == REST_S
 
 
 def test_when_nobody_else_answers_the_first_whose_rest_is_over_is_asked_anyway(replicas, clock):

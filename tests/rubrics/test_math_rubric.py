@@ -4,6 +4,7 @@ import asyncio
 import importlib.util
 import os
 import signal
+import sys
 
 import pytest
 
@@ -52,10 +53,23 @@ def test_anything_else_needs_mathematics(answer, response):
     assert equal_at_sight(answer, response) is None
 
 
-def test_plain_numbers_start_no_process():
+@pytest.fixture
+def started(monkeypatch):
+    """The processes that have been started."""
+    processes, start = [], asyncio.create_subprocess_exec
+
+    async def remember(*arguments, **options):
+        processes.append(await start(*arguments, **options))
+        return processes[-1]
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", remember)
+    return processes
+
+
+def test_plain_numbers_start_no_process(started):
     rubric = whet.MathRubric()
     assert rewards(rubric, state(r"\boxed{4}"), state(r"\boxed{5}"), state("4")) == [1.0, 0.0, 0.0]
-    assert rubric._pool is None
+    assert started == []
 
 
 def test_an_answer_that_is_not_text_is_compared_as_text():
@@ -67,19 +81,13 @@ def test_an_answer_that_is_too_long_is_wrong():
 
 
 @needs_math_verify
-def test_equal_expressions_are_right_and_processes_end_with_the_loop():
+def test_equal_expressions_are_right_and_processes_end_with_the_loop(started):
     rubric = whet.MathRubric(max_workers=1)
     states = [state(r"\boxed{\frac{1}{2}}", "0.5"), state(r"\boxed{x+1}", "1+x"), state(r"\boxed{x+2}", "1+x")]
-    workers = []
-
-    async def run():
-        await rubric.score_group(states)
-        workers.extend(rubric._pool[1]._all)
-
-    asyncio.run(run())
+    asyncio.run(rubric.score_group(states))
     assert [one["reward"] for one in states] == [1.0, 1.0, 0.0]
-    assert len(workers) == 1
-    assert workers[0].returncode is not None
+    (worker,) = started
+    assert worker.returncode is not None
 
 
 @needs_math_verify
@@ -91,13 +99,13 @@ def test_a_pathological_answer_is_wrong_and_holds_up_nobody():
 
 
 @needs_math_verify
-def test_a_process_that_dies_is_replaced_and_asked_again():
+def test_a_process_that_dies_is_replaced_and_asked_again(started):
     rubric = whet.MathRubric(max_workers=1, timeout_seconds=30)
 
     async def run():
         first = state(r"\boxed{2+2}")
         await rubric.score_group([first])
-        (worker,) = rubric._pool[1]._all
+        (worker,) = started
         os.kill(worker.pid, signal.SIGKILL)
         second = state(r"\boxed{\frac{8}{2}}")
         await rubric.score_group([second])
@@ -109,24 +117,22 @@ def test_a_process_that_dies_is_replaced_and_asked_again():
 
 @needs_math_verify
 def test_processes_that_keep_dying_make_the_rollout_errored(monkeypatch):
-    async def dead(worker, question, seconds):
-        worker.kill()
-        return None
-
-    monkeypatch.setattr("whet.rubrics.math_pool._ask", dead)
+    start = asyncio.create_subprocess_exec
+    dying = [sys.executable, "-c", "print('\"ready\"', flush=True); input()"]  # at the first question
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", lambda *_, **options: start(*dying, **options))
     one = state(r"\boxed{2+2}")
     assert rewards(whet.MathRubric(max_workers=1), one) == [None]
     assert "died twice" in str(one["error"])
 
 
 @needs_math_verify
-def test_a_cancelled_question_takes_its_process_with_it():
+def test_a_cancelled_question_takes_its_process_with_it(started):
     async def run():
         rubric = whet.MathRubric(max_workers=1, timeout_seconds=60)
         await rubric.score_group([state(r"\boxed{2+2}")])
-        (worker,) = rubric._pool[1]._all
+        (worker,) = started
         scoring = asyncio.ensure_future(rubric.score_group([state(ENDLESS)]))
-        while rubric._pool[1]._idle:
+        for _ in range(20):  # turns of the event loop: the question is sent in the first few
             await asyncio.sleep(0)
         scoring.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -150,20 +156,20 @@ def test_without_math_verify_the_error_says_which_extra(monkeypatch):
 @needs_math_verify
 @pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="how much memory is in use cannot be read here")
 @pytest.mark.long
-def test_what_a_pathological_answer_leaves_in_memory_is_given_back():
+def test_what_a_pathological_answer_leaves_in_memory_is_given_back(started):
     rubric = whet.MathRubric(max_workers=1, timeout_seconds=2)
     expansion = state(r"\boxed{(x+y+z+1)^{5000}}", "x+1")
 
     async def run():
         await rubric.score_group([expansion])
-        (worker,) = rubric._pool[1]._all
+        (worker,) = started
         after = state(r"\boxed{\frac{8}{2}}")
         await rubric.score_group([after])
         with open(f"/proc/{worker.pid}/statm") as file:
             resident = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
         with open(f"/proc/{worker.pid}/cmdline") as file:
             started_over = math_worker.AGAIN in file.read()
-        same = rubric._pool[1]._all == {worker}
+        same = started == [worker]
         await rubric.teardown()
         return expansion["reward"], after["reward"], same, started_over, resident
 

@@ -42,7 +42,7 @@ class SandboxState(TypedDict):
     command_execution_times: list[float]
 
 
-class SandboxMonitorRubric(Rubric):
+class SandboxTimesRubric(Rubric):
     """Records how long a rollout waited for its sandbox, and how long its commands took."""
 
     def __init__(self) -> None:
@@ -58,6 +58,10 @@ class SandboxMonitorRubric(Rubric):
         """Mean seconds of a command; 0 where there was none."""
         times = state["sandbox_state"]["command_execution_times"]
         return sum(times) / len(times) if times else 0.0
+
+
+SandboxMonitorRubric = SandboxTimesRubric
+"""Its name in the 0.1 contract, which has another class of that name in `envs.experimental.sandbox_mixin`."""
 
 
 class SandboxEnv(StatefulToolEnv):
@@ -171,7 +175,7 @@ class SandboxEnv(StatefulToolEnv):
         self.with_retry = functools.partial(
             with_retry, max_retries, base_delay, backoff_factor, max_backoff_seconds, jitter
         )
-        self.add_rubric(SandboxMonitorRubric())
+        self.add_rubric(SandboxTimesRubric())
         self.add_tool(self.bash, args_to_skip=["sandbox_id", "sandbox_state", "working_dir"])
 
     # What a subclass may override

@@ -36,7 +36,6 @@ OVERTIME_S = 5.0  # after its absolute limit a sandbox has closed itself; then i
 class _Lease:
     sandbox: Sandbox
     permit: Permit
-    owner: Hashable
     overdue: asyncio.TimerHandle
 
 
@@ -108,7 +107,7 @@ class SandboxPool:
             raise
         permit.abandoned = getattr(sandbox, "abandon", None)
         overdue = asyncio.get_running_loop().call_later(spec.lifetime_s + OVERTIME_S, self._expire, sandbox)
-        self._leases[sandbox.id] = _Lease(sandbox, permit, owner, overdue)
+        self._leases[sandbox.id] = _Lease(sandbox, permit, overdue)
         return sandbox
 
     async def release(self, sandbox: Sandbox) -> None:
@@ -131,16 +130,10 @@ class SandboxPool:
         finally:
             await asyncio.shield(self.release(sandbox))
 
-    async def release_owner(self, owner: Hashable) -> None:
-        """Close every sandbox that an owner holds: what an environment does at its end."""
-        await self._release_all([lease.sandbox for lease in self._leases.values() if lease.owner == owner])
-
     async def close(self) -> None:
-        """Close every sandbox and refuse new ones. Not for one owner of a shared pool: see `release_owner`."""
+        """Close every sandbox and refuse new ones. Not for one owner of a shared pool."""
         self._closed = True
-        await self._release_all([lease.sandbox for lease in self._leases.values()])
-
-    async def _release_all(self, sandboxes: list[Sandbox]) -> None:
+        sandboxes = [lease.sandbox for lease in self._leases.values()]
         ends = await asyncio.gather(*map(self.release, sandboxes), return_exceptions=True)
         failed = [end for end in ends if isinstance(end, BaseException)]
         if failed:

@@ -104,7 +104,7 @@ class Interpreter:
         self.count += 1
         nonce = secrets.token_hex(16)
         pending = framed({"code": code, "nonce": nonce, "count": self.count, "limit": output_bytes})
-        output = Output(output_bytes, (self.out, self.err))
+        output = CellOutput(output_bytes, (self.out, self.err))
         answer = bytearray()
         limit: str | None = None
         done: dict[str, object] | None = None
@@ -186,7 +186,7 @@ class Interpreter:
             os.close(fd)
 
 
-class Output:
+class CellOutput:
     """What a cell writes, up to a number of bytes; the rest is read and forgotten."""
 
     def __init__(self, room: int, fds: tuple[int, ...]) -> None:
