@@ -61,7 +61,7 @@ _EXPORTS = {
     "whet.clients.replicas": ("ReplicaClient",),
     "whet.clients.scripted": ("ScriptedClient",),
     "whet.compat.alias": ("install_verifiers_alias",),
-    "whet.system.keys": ("ensure_keys",),
+    "whet.system.env_files": ("ensure_keys",),
     "whet.system.logs": ("log_level", "print_prompt_completions_sample", "setup_logging"),
     "whet.errors": (
         "Error",
@@ -187,7 +187,7 @@ if TYPE_CHECKING:
     from whet.rubrics.math_rubric import MathRubric as MathRubric
     from whet.rubrics.rubric import Rubric as Rubric
     from whet.rubrics.rubric_group import RubricGroup as RubricGroup
-    from whet.system.keys import ensure_keys as ensure_keys
+    from whet.system.env_files import ensure_keys as ensure_keys
     from whet.system.logs import log_level as log_level
     from whet.system.logs import print_prompt_completions_sample as print_prompt_completions_sample
     from whet.system.logs import setup_logging as setup_logging

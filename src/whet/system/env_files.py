@@ -1,4 +1,4 @@
-"""`env_file`: KEY=VALUE lines put into the environment of the process, for environments and judges.
+"""Environment variables: those of `env_file`, KEY=VALUE lines for environments and judges, and required ones.
 
 Values are secrets: they are never logged, never saved, and never part of a message.
 """
@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from whet.errors import ConfigError
+from whet.errors import ConfigError, MissingKeyError
 
 _LINE = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*)")
 
@@ -41,3 +41,10 @@ def load_env_files(paths: Sequence[Path]) -> None:
     for path in paths:
         for key, value in parse_env_file(path).items():
             os.environ.setdefault(key, value)
+
+
+def ensure_keys(keys: Iterable[str]) -> None:
+    """Raise `MissingKeyError`, naming all that are not set or empty."""
+    missing = [key for key in keys if not os.environ.get(key)]
+    if missing:
+        raise MissingKeyError(missing)
