@@ -32,7 +32,7 @@ def stored(folder: Path, *lines: str | dict[str, Any]) -> Store:
     text = "".join(f"{line if isinstance(line, str) else json.dumps(line)}\n" for line in lines)
     (folder / "results.jsonl").write_text(text, encoding="utf-8")
     store = open_store(folder)
-    store.index_all()
+    store.poll(float("inf"))
     return store
 
 
@@ -144,7 +144,7 @@ def test_several_files_of_a_run_are_searched(tmp_path: Path) -> None:
         lines = "".join(json.dumps(message(f"word {step}")) + "\n" for _ in range(2))
         (tmp_path / "rollouts" / f"step_{step:06}.jsonl").write_text(lines)
     with open_store(tmp_path) as store:
-        store.index_all()
+        store.poll(float("inf"))
         assert found(store, "word") == [0, 1, 2, 3, 4, 5]
         assert found(store, "word 2") == [2, 3]
 

@@ -41,7 +41,7 @@ def evaluation(folder: Path, *lines: dict[str, Any] | str, **metadata: Any) -> S
     if metadata:
         (folder / "metadata.json").write_text(json.dumps(metadata))
     store = open_store(folder)
-    store.index_all()
+    store.poll(float("inf"))
     return store
 
 

@@ -173,7 +173,7 @@ def test_index_is_kept_next_to_the_file_and_reused(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
     path.write_bytes(lines(0, 50))
     with open_store(path) as store:
-        store.index_all()
+        store.poll(float("inf"))
     made = index_path(path).stat()
     with open_store(path) as store:
         assert listed_in(store) == plain(path)
@@ -187,10 +187,10 @@ def test_index_of_an_older_file_is_not_used(tmp_path: Path, changed: bytes) -> N
     path.write_bytes(lines(0, 50))
     os.utime(path, ns=(1, 1))
     with open_store(path) as store:
-        store.index_all()
+        store.poll(float("inf"))
     path.write_bytes(changed)
     with open_store(path) as store:
-        store.index_all()
+        store.poll(float("inf"))
         assert listed_in(store) == plain(path)
 
 
@@ -216,10 +216,10 @@ def test_an_index_that_cannot_be_used_is_made_anew(tmp_path: Path, damage: Calla
     path = tmp_path / "results.jsonl"
     path.write_bytes(lines(0, 2000))
     with open_store(path) as store:
-        store.index_all()
+        store.poll(float("inf"))
     damage(index_path(path))
     with open_store(path) as store:
-        store.index_all()
+        store.poll(float("inf"))
         assert listed_in(store) == plain(path)
 
 
@@ -253,8 +253,9 @@ def test_a_process_of_its_own_indexes_a_large_file(tmp_path: Path) -> None:
     with open_store(path) as store:
         first = store.poll(0).rollouts
         store.start()
-        progress = store.index_all()
-        assert (progress.complete, progress.failure) == (True, None)
+        while not (progress := store.poll()).complete and progress.failure is None:
+            pass
+        assert progress.failure is None
         assert first < progress.rollouts == 12_000
         assert listed_in(store) == plain(path)
 
@@ -277,7 +278,7 @@ def test_killed_indexer_is_reported_and_its_work_continued(tmp_path: Path) -> No
         assert store.row(progress.rollouts - 1)["example_id"] == progress.rollouts - 1
     with open_store(path) as store:
         assert store.poll(0).rollouts >= progress.rollouts
-        store.index_all()
+        store.poll(float("inf"))
         assert listed_in(store) == plain(path)
 
 
@@ -303,7 +304,7 @@ def test_index_damaged_during_use_names_its_file(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
     path.write_bytes(lines(0, 5000))
     with open_store(path) as store:
-        store.index_all()
+        store.poll(float("inf"))
         overwrite_pages(index_path(path))
         with index_path(path).open("r+b") as file:  # as any writer would: its change counter makes SQLite read again
             file.seek(24)

@@ -7,11 +7,11 @@ continues from one screen to the next. Painting and threads are left to the scre
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from whet.viewer.heads import EVERY_ROLLOUT, Filter, Head, IndexProgress, ListTotals, Sort, SortColumn, Variety
+from whet.viewer.search import SearchFound
 from whet.viewer.sources import candidate_names
 from whet.viewer.store import Heads, Store
 
@@ -27,19 +27,16 @@ class Search:
     """The text of a search, and the matches so far."""
 
     text: str
-    numbers: list[int] = field(default_factory=list)  # in the order of the file
-    found: set[int] = field(default_factory=set)
+    found: set[int] = field(default_factory=set)  # numbers of rollouts
     done: int = 0  # bytes
     total: int = 1
     running: bool = True
     cancelled: bool = False
 
-    def take(self, numbers: Sequence[int], done: int, total: int) -> None:
+    def take(self, found: SearchFound) -> None:
         """What has been found since the search began, and how far it is."""
-        new = numbers[len(self.numbers) :]
-        self.numbers += new
-        self.found.update(new)
-        self.done, self.total = done, total
+        self.found.update(found.numbers[len(self.found) :])
+        self.done, self.total = found.done, found.total
 
 
 class Listing:

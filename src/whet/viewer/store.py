@@ -159,18 +159,6 @@ class Store:
                 failure=self._failure,
             )
 
-    def index_all(self) -> IndexProgress:
-        """Index to the end in this process, or wait for the process that does."""
-        with self._lock:
-            while self._process is not None:
-                self._process.wait()
-                self._process_runs()
-            in_process, self._in_process = self._in_process, False
-            try:
-                return self.poll(float("inf"))
-            finally:
-                self._in_process = in_process
-
     def _index_here(self, seconds: float) -> None:
         self._indexer.check()
         self._indexer.index_some(seconds)

@@ -126,7 +126,7 @@ def test_a_model_without_a_tokenizer_that_can_be_read_is_named(tmp_path: Path, c
 
 @pytest.mark.parametrize("model", ["nobody/has-this", "a/b/c", ""])
 def test_a_model_that_is_not_here_is_not_downloaded(model: str) -> None:
-    with pytest.raises(ModelLoadError, match="not on this machine"):
+    with pytest.raises(ModelLoadError, match=r"not on this machine|there is no model directory"):
         Vocabulary(model)
 
 

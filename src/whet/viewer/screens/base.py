@@ -57,9 +57,11 @@ class ViewerScreen(Screen[None]):
         self.run_worker(self.while_here(work), group=group, exclusive=exclusive)
 
     async def while_here(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run this. If the screen was left meanwhile, the widgets that it would update may be gone."""
+        """Run this, and say what goes wrong. If the screen was left meanwhile, the widgets to update may be gone."""
         try:
             await work
+        except WhetError as error:
+            self.say(str(error), wrong=True)
         except NoMatches:
             if self.display:  # which a screen that is being removed is not
                 raise
@@ -81,11 +83,7 @@ async def copy_rollout(screen: ViewerScreen, listing: Listing) -> None:
     """Copy the current rollout as Markdown to the terminal's clipboard, or to a file where that is impossible."""
     if listing.number is None:
         return
-    try:
-        text = markdown(await asyncio.to_thread(listing.store.row, listing.number))
-    except WhetError as error:
-        screen.say(str(error), wrong=True)
-        return
+    text = markdown(await asyncio.to_thread(listing.store.row, listing.number))
     reason = why_not(text, os.environ)
     if reason is None:
         screen.app.copy_to_clipboard(text)
@@ -130,12 +128,8 @@ async def export_rollouts(screen: ViewerScreen, listing: Listing) -> None:
         written, left_out = await asyncio.to_thread(
             save, listing.store, numbers, form, Path(file), on_progress=on_progress, stopped=lambda: stopped
         )
-    except WhetError as error:
-        screen.say(str(error), wrong=True)
-        return
-    except asyncio.CancelledError:
-        stopped = True
-        raise
+    finally:
+        stopped = True  # the thread would go on when this is cancelled
     rest = f"; {left_out:,} lines that are no rollouts were left out" if left_out else ""
     screen.say(f"wrote {written:,} rollouts to {file}{rest}" if written != 1 else f"wrote the rollout to {file}{rest}")
 
@@ -177,27 +171,21 @@ class SearchingScreen(ViewerScreen):
         """Search until the end or until it is stopped; the first match is shown at once."""
         within = self.listing.heads.numbers if self.listing.narrowed else None
         pieces = self.listing.store.search(search.text, within)
-        first = True
-        while not search.cancelled:
-            try:
-                piece = await asyncio.to_thread(next, pieces, None)
-            except WhetError as error:  # the file was changed meanwhile
-                self.say(str(error), wrong=True)
-                break
-            if piece is None:
-                break
-            search.take(piece.numbers, piece.done, piece.total)
+        try:
+            # Fails where the file was changed meanwhile.
+            while not search.cancelled and (piece := await asyncio.to_thread(next, pieces, None)) is not None:
+                is_first = not search.found and bool(piece.numbers)
+                search.take(piece)
+                screen = self._shown_screen()
+                if screen is not None:
+                    if is_first and self.listing.number not in search.found:
+                        screen.action_match(1)
+                    screen.show_status()
+        finally:
+            search.running = False
             screen = self._shown_screen()
             if screen is not None:
-                if first and search.numbers:
-                    first = False
-                    if self.listing.number not in search.found:
-                        screen.action_match(1)
                 screen.show_status()
-        search.running = False
-        screen = self._shown_screen()
-        if screen is not None:
-            screen.show_status()
 
     def _shown_screen(self) -> SearchingScreen | None:
         """The current screen, if it shows this list: a search continues from one screen to the next."""
@@ -219,7 +207,7 @@ class SearchingScreen(ViewerScreen):
         search = self.listing.search
         if search is None:
             return []
-        where = f" in {len(search.numbers):,} rollouts"
+        where = f" in {len(search.found):,} rollouts"
         state = "  stopped" if search.cancelled else ""
         if search.running:
             state = f"  searching: {search.done / max(1, search.total):.0%}, Esc stops"

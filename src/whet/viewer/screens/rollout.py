@@ -99,9 +99,7 @@ y x     copy this rollout, export it or the list
         self.row, self._problem = row, problem
         self._pieces = pieces(row)
         self._current = self._pieces[0].key if self._pieces else ""
-        self._folding.opened.clear()
-        self._folding.closed.clear()
-        self._folding.whole.clear()
+        self._folding = Folding()
         self.conversation.show(top=True)
         self.query_one("#details", Document).show(top=True)
         self._place_details()
