@@ -13,7 +13,8 @@ import pytest
 
 from whet.clients.scripted import ScriptedClient
 from whet.envs.singleturn_env import SingleTurnEnv
-from whet.evals.evaluate import EVAL_SEED, evaluate_environment, sampling_name
+from whet.evals.analysis.summary import sampling_name
+from whet.evals.evaluate import EVAL_SEED, evaluate_environment
 from whet.rollouts.jobs import seed_of
 from whet.rollouts.results import load_outputs
 from whet.rollouts.totals import EvalScore

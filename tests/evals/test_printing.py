@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-from whet.evals.analysis.summary import EvalSummary, summarize
+from whet.evals.analysis.summary import EvalSummary, SummaryBuilder
 from whet.evals.printing import print_summaries, print_table, summary_lines
 from whet.types import RolloutOutput
 
@@ -30,8 +30,11 @@ def summary(rewards: list[float | None], judge_usage: dict[str, float] | None = 
         )
         for number, reward in enumerate(rewards)
     ]
-    known = {"environment": "sums", "model": "m", "sampling": "temperature 1", "results": Path("out/x")}
-    return summarize(rows, **{**known, **fields}, rollouts_per_example=2, pass_threshold=0.5, seconds=2.0)
+    known = {"environment": "sums", "model": "m", "sampling": "temperature 1", **fields}
+    results = known.pop("results", Path("out/x"))
+    return SummaryBuilder(**known, rollouts_per_example=2, pass_threshold=0.5).summarize(
+        rows, seconds=2.0, results=results
+    )
 
 
 def printed(print_them: Any, summaries: list[EvalSummary]) -> list[str]:

@@ -7,11 +7,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from whet.messages import as_tool_call
+from whet.system.terminal import safe_text
 
 
 def number(value: float | None, digits: int = 3) -> str:
     """`value` with so many decimals; a dash where there is none, or none that is finite."""
     return "-" if value is None or not math.isfinite(value) else f"{value:.{digits}f}"
+
+
+def pairs_text(values: Mapping[str, float]) -> str:
+    """`exact_match 0.500, length 12.000`; counts have no decimals. Names are made safe for a terminal."""
+    shown = (
+        (safe_text(name, 80), str(value) if isinstance(value, int) else number(value)) for name, value in values.items()
+    )
+    return ", ".join(f"{name} {value}" for name, value in shown)
 
 
 def usage_text(usage: Mapping[str, float]) -> str:

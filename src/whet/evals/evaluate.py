@@ -16,6 +16,7 @@ from typing import Any
 from whet.clients.client import Client
 from whet.envs.env_group import held_out_rows, member_names, member_of
 from whet.envs.environment import Environment
+from whet.evals.analysis.summary import sampling_name
 from whet.rollouts.driver import Driver
 from whet.rollouts.jobs import Recipe
 from whet.rollouts.limits import rollout_limit
@@ -120,14 +121,6 @@ def score_rows(environment: str, sampling: str, rows: list[dict[str, Any]], pass
         pass_at_k=passes.compute()[0],
         by_task={task: _mean(rewards) for task, rewards in by_task.items()},
     )
-
-
-def sampling_name(sampling_args: Mapping[str, Any]) -> str:
-    """`greedy`, `temperature 0.7`, or `default sampling` where nothing is said."""
-    temperature = sampling_args.get("temperature")
-    if temperature is None:
-        return "default sampling"
-    return f"temperature {temperature:g}" if temperature else "greedy"
 
 
 def _mean(values: Sequence[float]) -> float:

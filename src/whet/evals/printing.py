@@ -10,7 +10,7 @@ from rich.text import Text
 
 from whet.display.columns import LABEL, print_fact, print_rows
 from whet.display.picture import sample_panel
-from whet.display.text import number, usage_text
+from whet.display.text import number, pairs_text, usage_text
 from whet.evals.analysis.compare import Comparison
 from whet.evals.analysis.readiness import Readiness
 from whet.evals.analysis.statistics import MeanInterval, Percentiles
@@ -59,12 +59,12 @@ def summary_lines(summary: EvalSummary) -> list[tuple[str, str]]:
     if summary.varied:
         lines.insert(1, ("varied", varied_text(summary.varied)))
     if summary.metrics:
-        lines.append(("metrics", _pairs(summary.metrics)))
+        lines.append(("metrics", pairs_text(summary.metrics)))
     if summary.pass_at_k:
-        lines.append(("pass@k", f"{_pairs(summary.pass_at_k)} (passed: reward >= {summary.pass_threshold:g})"))
-        lines.append(("pass^k", _pairs(summary.pass_all_k)))
+        lines.append(("pass@k", f"{pairs_text(summary.pass_at_k)} (passed: reward >= {summary.pass_threshold:g})"))
+        lines.append(("pass^k", pairs_text(summary.pass_all_k)))
     if summary.errors:
-        kinds = ", ".join(f"{safe_text(kind, 60)} {count}" for kind, count in summary.error_kinds.items())
+        kinds = pairs_text(summary.error_kinds)
         lines.append(("errors", f"{summary.errors} of {summary.rollouts} rollouts ({kinds}), left out of the means"))
     if summary.truncated_frac:
         lines.append(("truncated", f"{summary.truncated_frac:.0%} of the rollouts were cut off"))
@@ -137,21 +137,10 @@ def _percentiles(values: Percentiles, text: Callable[[float], str]) -> str:
 
 
 def _readiness(readiness: Readiness) -> Iterator[tuple[str, str]]:
-    text: str = readiness.verdict
-    if readiness.score is not None:
-        text += f" for training: {readiness.measure} {readiness.score:.0%}"
-    if readiness.group_std is not None and readiness.zero_variance_frac is not None:
-        text += (
-            f"; rewards of one task vary by {readiness.group_std:.2f}, "
-            f"{readiness.zero_variance_frac:.0%} of the groups have no variance"
-        )
-    yield "readiness", text
+    reasons = readiness.reasons
+    yield "readiness", f"{readiness.verdict} for training: {reasons}" if reasons else readiness.verdict
     for line in readiness.advice:
         yield "", line
-
-
-def _pairs(values: Mapping[str, float]) -> str:
-    return ", ".join(f"{safe_text(name, 60)} {number(value)}" for name, value in values.items())
 
 
 def print_table(summaries: Sequence[EvalSummary], console: Console | None = None) -> None:

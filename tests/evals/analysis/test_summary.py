@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from whet.evals.analysis.statistics import MeanInterval, Percentiles, clustered_mean
-from whet.evals.analysis.summary import EvalSummary, SummaryBuilder, summarize
+from whet.evals.analysis.summary import EvalSummary, SummaryBuilder
 from whet.types import RolloutOutput
 
 
@@ -20,15 +20,14 @@ def row(example: int, reward: float | None, **fields: Any) -> RolloutOutput:
 
 
 def summary(rows: list[RolloutOutput], rollouts_per_example: int = 2) -> EvalSummary:
-    return summarize(
-        rows,
+    builder = SummaryBuilder(
         environment="e",
         model="m",
         sampling="temperature 1",
         rollouts_per_example=rollouts_per_example,
         pass_threshold=0.5,
-        seconds=1.0,
     )
+    return builder.summarize(rows, seconds=1.0)
 
 
 def test_errored_rollouts_are_counted_and_left_out_of_every_mean() -> None:

@@ -15,7 +15,7 @@ import logging
 import sys
 from typing import Any
 
-from whet.evals.analysis.summary import summarize
+from whet.evals.analysis.summary import SummaryBuilder
 from whet.evals.live.view import open_view
 from whet.evals.observer import EvalObserver, PlannedEval
 from whet.types import RolloutOutput
@@ -63,7 +63,8 @@ def do(view: EvalObserver, rows: dict[int, list[RolloutOutput]], word: str, rest
         case "finish":
             which = int(rest[0])
             names = {"environment": ENVIRONMENTS[which], "model": "whet/tiny", "sampling": "temperature 1"}
-            done = summarize(rows[which], **names, rollouts_per_example=3, pass_threshold=0.5, seconds=2.0)
+            builder = SummaryBuilder(**names, rollouts_per_example=3, pass_threshold=0.5)
+            done = builder.summarize(rows[which], seconds=2.0)
             view.finish(which, done)
         case "crash":
             raise RuntimeError("a mistake in the session")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from whet.evals.analysis.summary import summarize
+from whet.evals.analysis.summary import SummaryBuilder
 from whet.evals.live.view import EvalView
 from whet.runs.live import Output
 
@@ -37,7 +37,7 @@ def test_there_is_a_line_at_the_start_one_for_each_tenth_and_one_at_the_end(
     for row in rows:
         clock.now += 0.5
         lines.rollout(0, row)
-    lines.finish(0, summarize(rows, **NAMES, rollouts_per_example=10, pass_threshold=0.5, seconds=50.0))
+    lines.finish(0, SummaryBuilder(**NAMES, rollouts_per_example=10, pass_threshold=0.5).summarize(rows, seconds=50.0))
     lines.close()
     found = printed.getvalue().splitlines()
     assert found[0] == "arithmetic with whet/tiny, temperature 1: 10 tasks x 10 rollouts"

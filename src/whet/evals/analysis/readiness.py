@@ -32,6 +32,17 @@ class Readiness:
     zero_variance_frac: float | None  # share of groups whose rewards are all equal
     advice: list[str]  # what to change, most important first
 
+    @property
+    def reasons(self) -> str:
+        """The numbers that the verdict goes by; empty where there is none."""
+        text = "" if self.score is None else f"{self.measure} {self.score:.0%}"
+        if self.group_std is not None and self.zero_variance_frac is not None:
+            text += (
+                f"; rewards of one task vary by {self.group_std:.2f}, "
+                f"{self.zero_variance_frac:.0%} of the groups have no variance"
+            )
+        return text
+
 
 def readiness(
     rewards_by_example: Mapping[object, Sequence[float]],

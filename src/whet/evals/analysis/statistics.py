@@ -7,6 +7,7 @@ evaluating needs no NumPy.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -91,12 +92,8 @@ class Percentiles:
 
 def percentiles(values: Iterable[float]) -> Percentiles | None:
     """Percentiles with linear interpolation between neighbours, as NumPy's; None where there is no value."""
-    ordered = sorted(values)
-    return Percentiles(*(_quantile(ordered, share) for share in (0.5, 0.9, 0.99))) if ordered else None
-
-
-def _quantile(ordered: Sequence[float], share: float) -> float:
-    place = share * (len(ordered) - 1)
-    below = int(place)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+    found = list(values)
+    if len(found) < 2:
+        return Percentiles(found[0], found[0], found[0]) if found else None
+    cuts = statistics.quantiles(found, n=100, method="inclusive")
+    return Percentiles(cuts[49], cuts[89], cuts[98])

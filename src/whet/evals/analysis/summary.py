@@ -110,6 +110,21 @@ class SummaryBuilder:
         self._best: RolloutOutput | None = None
         self._worst: RolloutOutput | None = None
 
+    @classmethod
+    def of(cls, metadata: Mapping[str, Any]) -> SummaryBuilder:
+        """For the evaluation that has this `metadata.json`."""
+        sampling = metadata.get("sampling_args") or {}
+        return cls(
+            environment=str(metadata.get("env_id") or "?"),
+            model=str(metadata.get("model") or "?"),
+            sampling=sampling_name(sampling),
+            rollouts_per_example=int(metadata.get("rollouts_per_example") or 1),
+            pass_threshold=float(metadata.get("pass_threshold") or 0.5),
+            greedy=sampling.get("temperature") == 0,
+            varied=varied_of(metadata),
+            members=metadata.get("members") or (),
+        )
+
     def add(self, row: RolloutOutput) -> None:
         """Count a rollout that is finished: scored, or failed."""
         self._totals.add([row])
@@ -145,6 +160,12 @@ class SummaryBuilder:
     def averages(self) -> dict[str, Any]:
         """The fields of `metadata.json` that are computed from rows."""
         return self._totals.averages()
+
+    def summarize(self, rows: Iterable[RolloutOutput], *, seconds: float, results: Path | None = None) -> EvalSummary:
+        """The summary once `rows`, in any order, are added."""
+        for row in rows:
+            self.add(row)
+        return self.summary(seconds=seconds, results=results)
 
     def summary(self, *, seconds: float, results: Path | None = None) -> EvalSummary:
         """What the rows so far say. `seconds` is how long the evaluation took, `results` where it is saved."""
@@ -209,34 +230,18 @@ class _Member:
         return MemberSummary(len(self._rewards), self.rollouts, self.errors, clustered_mean(self._rewards))
 
 
-def summarize(
-    rows: Iterable[RolloutOutput],
-    *,
-    environment: str,
-    model: str,
-    sampling: str,
-    rollouts_per_example: int,
-    pass_threshold: float,
-    seconds: float,
-    greedy: bool = False,
-    results: Path | None = None,
-    varied: Mapping[str, Any] | None = None,
-    members: Sequence[str] = (),
-) -> EvalSummary:
-    """The summary of `rows`, in any order."""
-    builder = SummaryBuilder(
-        environment=environment,
-        model=model,
-        sampling=sampling,
-        rollouts_per_example=rollouts_per_example,
-        pass_threshold=pass_threshold,
-        greedy=greedy,
-        varied=varied,
-        members=members,
-    )
-    for row in rows:
-        builder.add(row)
-    return builder.summary(seconds=seconds, results=results)
+def sampling_name(sampling_args: Mapping[str, Any]) -> str:
+    """`greedy`, `temperature 0.7`, or `default sampling` where nothing is said."""
+    temperature = sampling_args.get("temperature")
+    if temperature is None:
+        return "default sampling"
+    return f"temperature {temperature:g}" if temperature else "greedy"
+
+
+def varied_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """What a sweep set for an evaluation, by name, from its `metadata.json`."""
+    config = metadata.get("config")
+    return dict(config.get("varied") or {}) if isinstance(config, Mapping) else {}
 
 
 def _shown(row: RolloutOutput) -> RolloutOutput:

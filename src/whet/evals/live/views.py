@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from whet.display.picture import bar, labelled, one_line, rate_text, sample_panel, times_text
-from whet.display.text import number, usage_text
+from whet.display.text import number, pairs_text, usage_text
 from whet.evals.analysis.statistics import MeanInterval
 from whet.evals.live.progress import EvalProgress, Pace, SessionProgress
 from whet.evals.observer import PlannedEval
@@ -98,9 +98,9 @@ def _details(one: EvalProgress, width: int) -> list[Text]:
     if totals.num_errors:
         lines.append(labelled("errors", _errors(one), "red"))
     if averages["avg_metrics"]:
-        lines.append(labelled("metrics", _pairs(dict(sorted(averages["avg_metrics"].items())))))
+        lines.append(labelled("metrics", pairs_text(dict(sorted(averages["avg_metrics"].items())))))
     if averages["pass_at_k"]:
-        lines.append(labelled("pass@k", f"{_pairs(averages['pass_at_k'])} (reward >= {one.plan.pass_threshold:g})"))
+        lines.append(labelled("pass@k", f"{pairs_text(averages['pass_at_k'])} (reward >= {one.plan.pass_threshold:g})"))
     if totals.num_truncated:
         lines.append(labelled("truncated", f"{totals.num_truncated} rollouts were cut off"))
     if effort := _effort(one):
@@ -130,8 +130,7 @@ def estimate_text(reward: MeanInterval | None) -> str:
 
 
 def _errors(one: EvalProgress) -> str:
-    kinds = ", ".join(f"{safe_text(kind, NAME)} {count}" for kind, count in one.totals.error_kinds.items())
-    return f"{one.totals.num_errors} of {one.done}: {kinds}"
+    return f"{one.totals.num_errors} of {one.done}: {pairs_text(one.totals.error_kinds)}"
 
 
 def _effort(one: EvalProgress) -> str:
@@ -159,10 +158,6 @@ def _bar(one: Pace, width: int, head: str = "") -> Text:
     times = times_text(one.elapsed, one.remaining if one.done < one.total else None)
     label = f" {one.done}/{one.total}  {times}  {rate_text(one.rate, 'rollouts')}"
     return bar(one.done, one.total, width, label.rstrip(), head=head)
-
-
-def _pairs(values: Mapping[str, float]) -> str:
-    return ", ".join(f"{safe_text(name, NAME)} {number(value)}" for name, value in values.items())
 
 
 def progress_line(one: EvalProgress) -> str:

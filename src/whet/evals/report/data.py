@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import random
 from array import array
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from whet.evals.analysis.summary import EvalSummary, SummaryBuilder
-from whet.evals.evaluate import sampling_name
 from whet.evals.stored.streaming import stream_rows
 from whet.rollouts.results import load_metadata
 from whet.types import RolloutOutput
@@ -69,18 +68,7 @@ def read_report(directory: Path) -> ReportData:
 
 def collect(metadata: dict[str, Any], rows: Iterable[RolloutOutput], directory: Path | None = None) -> ReportData:
     """The report's data of `rows`, in any order."""
-    sampling = metadata.get("sampling_args") or {}
-    config = metadata.get("config")
-    summary = SummaryBuilder(
-        environment=str(metadata.get("env_id") or "?"),
-        model=str(metadata.get("model") or "?"),
-        sampling=sampling_name(sampling),
-        rollouts_per_example=int(metadata.get("rollouts_per_example") or 1),
-        pass_threshold=float(metadata.get("pass_threshold") or 0.5),
-        greedy=sampling.get("temperature") == 0,
-        varied=config.get("varied") if isinstance(config, Mapping) else None,
-        members=metadata.get("members") or (),
-    )
+    summary = SummaryBuilder.of(metadata)
     tasks: dict[Any, TaskRewards] = {}
     shown = _Shown()
     rewards, seconds, tokens = array("d"), array("d"), array("d")

@@ -98,12 +98,7 @@ def _interval(reward: MeanInterval | None) -> str:
 
 
 def _readiness(readiness: Readiness) -> Html:
-    text = "" if readiness.score is None else f": {readiness.measure} {readiness.score:.0%}"
-    if readiness.group_std is not None and readiness.zero_variance_frac is not None:
-        text += (
-            f"; rewards of one task vary by {readiness.group_std:.2f}, "
-            f"{readiness.zero_variance_frac:.0%} of the groups have no variance"
-        )
+    text = f": {readiness.reasons}" if readiness.reasons else ""
     title = f"Readiness for training: {readiness.verdict}"
     return verdict(title, text, readiness.advice, VERDICT_COLOURS[readiness.verdict])
 

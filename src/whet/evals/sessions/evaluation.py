@@ -20,9 +20,9 @@ from whet import __version__
 from whet.envs.env_group import held_out_rows, member_names
 from whet.envs.environment import Environment
 from whet.errors import DatasetError, RunError
-from whet.evals.analysis.summary import EvalSummary, SummaryBuilder
+from whet.evals.analysis.summary import EvalSummary, SummaryBuilder, sampling_name
 from whet.evals.config import EvalConfig
-from whet.evals.evaluate import EVAL_SEED, sampling_name
+from whet.evals.evaluate import EVAL_SEED
 from whet.evals.observer import PlannedEval
 from whet.evals.sessions.grouping import scored_together
 from whet.evals.sessions.identity import digest_of_tasks, identity_of

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from whet.errors import RunError
-from whet.evals.analysis.summary import EvalSummary, summarize
+from whet.evals.analysis.summary import EvalSummary, SummaryBuilder, varied_of
 from whet.evals.config import EvalConfig, command_words
-from whet.evals.evaluate import sampling_name
 from whet.evals.stored.streaming import find_results, stream_rows
 from whet.rollouts.results import METADATA, RESULTS, load_metadata
 from whet.runs.lock import EvaluationState, evaluation_state
@@ -41,20 +40,8 @@ class StoredEval:
 
     def summary(self) -> EvalSummary:
         """What `whet eval run` said at its end, computed again from the rows."""
-        sampling = self.metadata.get("sampling_args") or {}
-        return summarize(
-            self.rows(),
-            environment=str(self.metadata.get("env_id") or "?"),
-            model=str(self.metadata.get("model") or "?"),
-            sampling=sampling_name(sampling),
-            rollouts_per_example=int(self.metadata.get("rollouts_per_example") or 1),
-            pass_threshold=float(self.metadata.get("pass_threshold") or 0.5),
-            members=self.metadata.get("members") or (),
-            seconds=float(self.metadata.get("time") or 0.0),
-            greedy=sampling.get("temperature") == 0,
-            results=self.directory,
-            varied=_varied(self.metadata),
-        )
+        seconds = float(self.metadata.get("time") or 0.0)
+        return SummaryBuilder.of(self.metadata).summarize(self.rows(), seconds=seconds, results=self.directory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +97,7 @@ def _head(directory: Path, metadata: dict[str, Any]) -> StoredHead:
         rollouts=rollouts,
         done=done,
         errors=int(errors) if errors is not None else round(float(metadata.get("avg_error") or 0) * rollouts),
-        varied=_varied(metadata),
+        varied=varied_of(metadata),
         resume=resume_command(metadata, directory) if state == "unfinished" else None,
     )
 
@@ -121,11 +108,6 @@ def _count_rows(path: Path) -> int:
         while block := file.read(1 << 20):
             count += block.count(b"\n")
     return count
-
-
-def _varied(metadata: dict[str, Any]) -> dict[str, Any]:
-    config = metadata.get("config")
-    return dict(config.get("varied") or {}) if isinstance(config, dict) else {}
 
 
 def resume_command(metadata: Mapping[str, Any], directory: Path) -> str | None:
