@@ -182,7 +182,7 @@ class Painter:
 
     def _print_notes(self) -> None:
         while self._notes:
-            self._screen.console.print(Text(self._notes.popleft()), soft_wrap=True)
+            self._screen.print(Text(self._notes.popleft()))
 
     def _wait_for_keys(self) -> None:
         keyboard = self._keyboard if self._keyboard is not None and self._keyboard.is_open else None
