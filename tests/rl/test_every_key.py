@@ -37,14 +37,14 @@ from whet.rl.learner.protocol import OptimParams
 from whet.rl.loop.evaluation import Evaluation
 from whet.rl.loop.group import Group
 from whet.rl.loop.group_runner import TrainingEnv
-from whet.rl.monitors import trackers
 from whet.rl.monitors.protocol import EvalReport, RunPlan, StepReport
-from whet.rl.monitors.redaction import Redactor
+from whet.rl.monitors.trackers import trackers
 from whet.rl.run import run_training
 from whet.rl.supervision.budgets import Budget
 from whet.rl.supervision.early_stop import reason_to_stop
 from whet.rl.supervision.watchdog import WaitTable
 from whet.rollouts.totals import EvalScore
+from whet.system.redaction import Redactor
 
 _spec = importlib.util.spec_from_file_location("every_key_runs", Path(__file__).with_name("every_key_runs.py"))
 assert _spec is not None

@@ -1,11 +1,10 @@
-"""Observers: one that forwards to several, one that may be called from the search's thread, and one that counts."""
+"""Observers: one that forwards to several, and one that may be called from the search's thread."""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from whet.gepa.types import CandidateRecord, Confirmation, Observer, Phase, Scored, SearchPlan
@@ -79,32 +78,3 @@ class FromThread(Forwarder):
 
     def proposed(self, number: int, parent: str, texts: Mapping[str, str], changed: Sequence[str]) -> None:
         self.send("proposed", number, parent, dict(texts), list(changed))
-
-
-@dataclass(slots=True)
-class SearchTotals(Observer):
-    """An observer that counts: what the outcome and the metadata of a run say."""
-
-    spent: int = 0
-    proposals: int = 0
-    accepted: int = 0
-    seed: CandidateRecord | None = None
-    best: CandidateRecord | None = None
-    confirmation: Confirmation | None = None
-    cost: Callable[[], float | None] = field(default=lambda: None)
-
-    def finished(self, scored: Scored, spent: int, cost: float | None, replayed: bool = False) -> None:
-        self.spent = spent
-
-    def decided(self, record: CandidateRecord) -> None:
-        if record.verdict == "seed":
-            self.seed = record
-        else:
-            self.proposals += 1
-            self.accepted += record.verdict == "accepted"
-        best = self.best.val_mean if self.best is not None else None
-        if record.verdict != "rejected" and record.val_mean is not None and (best is None or record.val_mean > best):
-            self.best = record
-
-    def confirmed(self, confirmation: Confirmation) -> None:
-        self.confirmation = confirmation

@@ -29,7 +29,8 @@ from whet.gepa.calls.execute import RolloutExecutor
 from whet.gepa.calls.outage import Outage
 from whet.gepa.components import best_files, seed_candidate
 from whet.gepa.config import GepaConfig
-from whet.gepa.observers import FromThread, SearchTotals, Several
+from whet.gepa.live.progress import SearchProgress
+from whet.gepa.observers import FromThread, Several
 from whet.gepa.outcome import SearchOutcome, evaluate_commands, resume_command
 from whet.gepa.plan import describe, held_out_wanted, make_plan
 from whet.gepa.records.candidates import CandidateWriter
@@ -128,7 +129,8 @@ class _Search:
             )
         self.identity = identity_of(config, self.policy, self.reflector, self.seed, self.splits)
         self.observer = observer
-        self.totals = SearchTotals()
+        self.progress = SearchProgress()
+        self.cost: Callable[[], float | None] = lambda: None
 
     def _split(self) -> Splits:
         sources = []
@@ -152,7 +154,7 @@ class _Search:
         """Search until the end, an interruption or a failure; in each case records and report are left whole."""
         self.directory = directory
         self.began = time.monotonic() - directory.seconds
-        self.observer = Several(self.observer, CandidateWriter(directory.path), self.totals)
+        self.observer = Several(self.observer, CandidateWriter(directory.path), self.progress)
         directory.write(plan=self.plan, seed_candidate=self.seed, version_info={"whet": __version__})
         try:
             reason = cancellation.run(self._run())
@@ -191,7 +193,7 @@ class _Search:
             stack.callback(lambda: log.close(cost()))
             calls = self._calls(await models.client(0), log, cost)
             stack.push_async_callback(calls.close)
-            self.totals.cost = cost
+            self.cost = cost
             reflection = self._reflection(await models.client(1), reflections)
             # In a thread: the library calls, and waits for what the event loop does.
             return await asyncio.to_thread(self._search, calls, reflection, asyncio.get_running_loop())
@@ -258,25 +260,25 @@ class _Search:
             observer.note(f"the final comparison is not finished: {error}; raise the budget and continue with --resume")
 
     def _ended(self, state: EndState, reason: str, exit_code: int = 0) -> SearchOutcome:
-        totals, directory = self.totals, self.directory
+        progress, directory = self.progress, self.directory
         evaluate: list[str] = []
-        if totals.best is not None:
-            directory.write_files(best_files(totals.best.texts, self.environments))
+        if progress.best is not None:
+            directory.write_files(best_files(progress.best.texts, self.environments))
             if state == "finished":
-                evaluate = evaluate_commands(self.config, self.policy, self.environments, totals.best.texts)
+                evaluate = evaluate_commands(self.config, self.policy, self.environments, progress.best.texts)
         directory.write(state=state, reason=reason, evaluate=evaluate, **self._so_far())
         return SearchOutcome(
             state=state,
             message=reason,
             directory=directory.path,
-            spent=totals.spent,
+            spent=progress.spent,
             max_calls=self.config.max_calls,
-            cost=totals.cost(),
-            candidates=totals.proposals,
-            accepted=totals.accepted,
-            seed_mean=totals.seed.val_mean if totals.seed is not None else None,
-            best=totals.best,
-            confirmation=totals.confirmation,
+            cost=self.cost(),
+            candidates=progress.proposals,
+            accepted=progress.count("accepted"),
+            seed_mean=progress.seed.val_mean if progress.seed is not None else None,
+            best=progress.best,
+            confirmation=progress.confirmation,
             evaluate=evaluate,
             report=self._report(),
             resume=None if state == "finished" else resume_command(self.config),
@@ -284,16 +286,16 @@ class _Search:
         )
 
     def _so_far(self) -> dict[str, Any]:
-        totals = self.totals
-        best = totals.best
+        progress = self.progress
+        best = progress.best
         return {
             "time": time.monotonic() - self.began,
-            "spent": totals.spent,
-            "cost": totals.cost(),
-            "proposals": totals.proposals,
-            "accepted": totals.accepted,
+            "spent": progress.spent,
+            "cost": self.cost(),
+            "proposals": progress.proposals,
+            "accepted": progress.count("accepted"),
             "best": None if best is None else {"id": best.id, "number": best.number, "val_mean": best.val_mean},
-            "confirmation": totals.confirmation,
+            "confirmation": progress.confirmation,
         }
 
     def _report(self) -> Path | None:

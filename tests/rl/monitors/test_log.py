@@ -11,7 +11,7 @@ from whet.rl.monitors import MonitorGroup
 from whet.rl.monitors import log as module
 from whet.rl.monitors.log import LOG, run_log
 from whet.rl.monitors.protocol import Outcome, RunPlan, StepReport
-from whet.rl.monitors.redaction import Redactor
+from whet.system.redaction import Redactor
 
 PLAN = RunPlan("r", Path("runs/r"), "whet/tiny", ["a"], 8, 4, 10)
 NOTHING = Redactor({})

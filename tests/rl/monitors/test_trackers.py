@@ -14,10 +14,11 @@ import pytest
 
 from whet.errors import ConfigError, MissingExtraError
 from whet.rl.config import RunConfig
-from whet.rl.monitors import MonitorGroup, trackers
+from whet.rl.monitors import MonitorGroup
 from whet.rl.monitors.protocol import EvalReport, Outcome, RunPlan, StepReport
-from whet.rl.monitors.redaction import Redactor
+from whet.rl.monitors.trackers import trackers
 from whet.rollouts.totals import EvalScore
+from whet.system.redaction import Redactor
 
 KEY = "0123456789" * 4
 SECRET = "hunter2hunter2"

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from whet.rl.monitors.log import LOG, run_log
-from whet.rl.monitors.redaction import Redactor
 from whet.rl.supervision import child_log
 from whet.rl.supervision.child_log import CHILD, MOST_WAITING, ChildLog, tell_parent
+from whet.system.redaction import Redactor
 
 DEADLINE = 30.0
 logger = logging.getLogger("somebody.else")

@@ -25,8 +25,6 @@ RATE_CALLS = 60
 """How many of the latest calls the speed is of."""
 RATE_SECONDS = 1.0
 """Seconds below which no speed is computed."""
-MOST_REASON = 200
-"""Characters of a reason that are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +127,11 @@ class SearchProgress(Observer):
     def best(self) -> CandidateRecord | None:
         return best_of(self.records)
 
+    @property
+    def proposals(self) -> int:
+        """Those that were decided on."""
+        return self.count("accepted") + self.count("rejected")
+
     def count(self, verdict: str) -> int:
         return sum(record.verdict == verdict for record in self.records)
 
@@ -161,8 +164,7 @@ class SearchProgress(Observer):
 
     def decided(self, record: CandidateRecord) -> None:
         others = [one for one in self.records if one.number != record.number]
-        known = [*others, replace(record, reason=record.reason[:MOST_REASON])]
-        self.records = sorted(known, key=lambda one: one.number)
+        self.records = sorted([*others, record], key=lambda one: one.number)
         self.by_id = by_id(self.records)
         if self.proposal is not None and self.proposal.number <= record.number:
             self.proposal = None

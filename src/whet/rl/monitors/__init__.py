@@ -5,14 +5,10 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
 
 from whet.calls import describe
-from whet.rl.monitors.config import TrackioConfig, WandbConfig
 from whet.rl.monitors.protocol import EvalReport, Outcome, RunPlan, StepReport
 from whet.rl.monitors.protocol import Monitor as Monitor
-from whet.rl.monitors.redaction import Redactor
-from whet.system.redaction import redacted
 from whet.system.terminal import safe_text
 
 
@@ -33,40 +29,6 @@ def console_and_others(*, quiet: bool, status: Monitor | None = None, others: Se
     if status is not None:
         monitors.append(status)
     return MonitorGroup([*monitors, *others])
-
-
-class Tracked(Protocol):
-    """The part of a run's config that trackers use."""
-
-    @property
-    def wandb(self) -> WandbConfig | None: ...
-    @property
-    def trackio(self) -> TrackioConfig | None: ...
-    def model_dump(self, *, mode: str, exclude_none: bool, exclude: set[str]) -> dict[str, Any]: ...
-
-
-def trackers(config: Tracked, redactor: Redactor) -> list[Monitor]:
-    """One monitor for each of `[wandb]` and `[trackio]`; their libraries are imported here.
-
-    Raises `MissingExtraError` where its library is not installed, `ConfigError` where it could not begin.
-    """
-    found: list[Monitor] = []
-    if config.wandb is not None:
-        from whet.rl.monitors.wandb import WandbMonitor
-
-        found.append(WandbMonitor(config.wandb, _sent_config(config, redactor)))
-    if config.trackio is not None:
-        from whet.rl.monitors.trackio import TrackioMonitor
-
-        found.append(TrackioMonitor(config.trackio, _sent_config(config, redactor)))
-    return found
-
-
-def _sent_config(config: Tracked, redactor: Redactor) -> dict[str, Any]:
-    """The resolved config as trackers get it: without the names of secret files, and with no secret in it."""
-    plain = config.model_dump(mode="json", exclude_none=True, exclude={"env_file"})
-    sent: dict[str, Any] = redactor.data(redacted(plain))
-    return sent
 
 
 logger = logging.getLogger(__name__)

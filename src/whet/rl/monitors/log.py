@@ -15,17 +15,17 @@ import io
 import logging
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, contextmanager
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 from rich.console import Console
 
 from whet.rl.monitors.console import ConsoleMonitor
-from whet.rl.monitors.redaction import Redactor
 from whet.rl.supervision.child_log import CHILD, ChildLog, deaf_ends, log_warning
 from whet.runs.following import KEPT_FILES, LOG
 from whet.runs.live import Output
+from whet.system.redaction import Redactor
 from whet.system.terminal import safe_lines
 
 MOST_BYTES = 10_000_000
@@ -139,15 +139,3 @@ class _Formatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         return "\n    ".join(safe_lines(self._redactor.text(super().format(record).rstrip("\n"))))
-
-
-@contextmanager
-def quietly(logger: logging.Logger) -> Iterator[None]:
-    """Lines that a library prints inside become debug messages of `logger`, not text in the terminal."""
-    printed = io.StringIO()
-    try:
-        with redirect_stdout(printed), redirect_stderr(printed):
-            yield
-    finally:
-        for line in filter(None, map(str.strip, printed.getvalue().splitlines())):
-            logger.debug("%s", line)

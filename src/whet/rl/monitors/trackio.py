@@ -7,73 +7,51 @@ run's directory, so that a resumed run continues the same one.
 from __future__ import annotations
 
 import json
-import logging
+from collections.abc import Mapping
 from typing import Any
 
-from whet.errors import MissingExtraError, RunError
+from whet.errors import RunError
 from whet.rl.monitors.config import TrackioConfig
-from whet.rl.monitors.log import quietly
-from whet.rl.monitors.protocol import EvalReport, Monitor, Outcome, RunPlan, StepReport, evaluation_metrics
+from whet.rl.monitors.protocol import Outcome, RunPlan
+from whet.rl.monitors.trackers import Tracker
 from whet.system.files import json_line, write_whole
 
 RUN = "trackio.json"
 """Below the run's directory: {"project": ..., "name": ..., "id": ...}."""
 
-logger = logging.getLogger(__name__)
 
-
-class TrackioMonitor(Monitor):
-    """One trackio run from `start` to `close`."""
-
+class TrackioMonitor(Tracker):
     def __init__(self, config: TrackioConfig, settings: dict[str, Any]) -> None:
-        """`settings` is the run's config as it is kept. Raises `MissingExtraError`."""
-        try:
-            with quietly(logger):
-                import trackio
-        except ModuleNotFoundError as error:
-            if error.name != "trackio":
-                raise
-            raise MissingExtraError("tracking with trackio", "trackio") from error
-        self._trackio = trackio
+        super().__init__("trackio", "trackio", settings)
         self._config = config
-        self._settings = settings
-        self._run: Any = None
 
-    def start(self, plan: RunPlan) -> None:
+    def begin(self, plan: RunPlan) -> Any:
         """Raises `RunError` where another run has taken a resumed run's name."""
         kept = plan.directory / RUN
         known = json.loads(kept.read_text(encoding="utf-8")) if kept.is_file() else None
         project = known["project"] if known else self._config.project
         name = known["name"] if known else self._config.name or plan.name
-        with quietly(logger):
-            run = self._trackio.init(
-                project=project,
-                name=name,
-                group=self._config.group,
-                config=self._settings,
-                resume="allow" if known else "never",
-                embed=False,
-                auto_log_cpu=False,
-                auto_log_gpu=False,
-            )
+        run = self.library.init(
+            project=project,
+            name=name,
+            group=self._config.group,
+            config=self.settings,
+            resume="allow" if known else "never",
+            embed=False,
+            auto_log_cpu=False,
+            auto_log_gpu=False,
+        )
         if known and run.id != known["id"]:
-            with quietly(logger):
-                run.finish()
+            run.finish()
             raise RunError(
                 f"trackio's newest run {name!r} of project {project!r} is another one; remove {kept} to begin anew"
             )
-        self._run = run
         write_whole(kept, json_line({"project": project, "name": run.name, "id": run.id}))
+        return run
 
-    def step(self, report: StepReport) -> None:
-        self._run.log(dict(report.metrics), step=report.step)
+    def send(self, step: int, values: Mapping[str, Any]) -> None:
+        self.run.log(dict(values), step=step)
 
-    def evaluation(self, report: EvalReport) -> None:
-        self._run.log(evaluation_metrics(report), step=report.step)
-
-    def ended(self, outcome: Outcome) -> None:
-        if self._run is None:
-            return
-        with quietly(logger):
-            self._run.log({"outcome": outcome.state}, step=outcome.step)
-            self._trackio.finish()  # of the library, so that it does not end the run once more when the process ends
+    def finish(self, outcome: Outcome) -> None:
+        self.run.log({"outcome": outcome.state}, step=outcome.step)
+        self.library.finish()  # of the library, so that it does not end the run once more when the process ends

@@ -7,20 +7,18 @@ same W&B run. The key is read from WANDB_API_KEY by the library and nowhere else
 
 from __future__ import annotations
 
-import logging
 import os
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from whet.errors import ConfigError, MissingExtraError
+from whet.errors import ConfigError
 from whet.messages import readable_text
 from whet.rl.monitors.config import WandbConfig
-from whet.rl.monitors.log import quietly
-from whet.rl.monitors.protocol import EvalReport, Monitor, Outcome, RunPlan, StepReport, evaluation_metrics
+from whet.rl.monitors.protocol import Outcome, RunPlan, StepReport
+from whet.rl.monitors.trackers import Tracker
 from whet.system.files import write_whole
-
-logger = logging.getLogger(__name__)
 
 KEY = "WANDB_API_KEY"
 RUN_ID = Path("wandb", "run_id")
@@ -32,48 +30,32 @@ SAMPLE_COLUMNS = ("step", "environment", "prompt", "completion", "reward", "adva
 EXIT_CODES = {"finished": 0, "failed": 1, "interrupted": 130}
 
 
-class WandbMonitor(Monitor):
-    """One W&B run from `start` to `close`."""
-
+class WandbMonitor(Tracker):
     def __init__(self, config: WandbConfig, settings: dict[str, Any]) -> None:
-        """`settings` is the run's config as it is sent. Raises `MissingExtraError`, and `ConfigError` without a key."""
-        try:
-            import wandb
-        except ModuleNotFoundError as error:
-            if error.name != "wandb":
-                raise
-            raise MissingExtraError("tracking with Weights & Biases", "wandb") from error
-        self._wandb = wandb
+        """Raises `ConfigError` without a key."""
+        super().__init__("wandb", "Weights & Biases", settings)
         self._config = config
-        self._settings = settings
         self._mode: Any = "offline" if config.offline else os.environ.get("WANDB_MODE") or "online"
         if self._mode in ("online", "shared") and not os.environ.get(KEY):
             raise ConfigError(
                 f"[wandb] needs the environment variable {KEY} (in the shell, or in a file named by env_file). "
                 "Without a key, set wandb.offline = true: the files can be sent later."
             )
-        self._run: Any = None
 
-    def start(self, plan: RunPlan) -> None:
-        with quietly(logger):
-            self._run = self._begin(plan)
-        self._run.define_metric("step")
-        self._run.define_metric("*", step_metric="step")
-
-    def _begin(self, plan: RunPlan) -> Any:
+    def begin(self, plan: RunPlan) -> Any:
         config = self._config
-        return self._wandb.init(
+        run = self.library.init(
             project=config.project,
             name=config.name or plan.name,
             entity=config.entity,
             group=config.group,
             tags=list(config.tags) or None,
-            config={**self._settings, "parameters": plan.parameters, "trained_parameters": plan.trained_parameters},
+            config={**self.settings, "parameters": plan.parameters, "trained_parameters": plan.trained_parameters},
             id=_run_id(plan.directory / RUN_ID),
             resume="allow",
             mode=self._mode,
             dir=str(plan.directory),
-            settings=self._wandb.Settings(
+            settings=self.library.Settings(
                 console="off",
                 silent=True,
                 save_code=False,
@@ -82,25 +64,25 @@ class WandbMonitor(Monitor):
                 finish_timeout=PATIENCE,
             ),
         )
+        run.define_metric("step")
+        run.define_metric("*", step_metric="step")
+        return run
 
     def step(self, report: StepReport) -> None:
-        values: dict[str, Any] = {"step": report.step, **report.metrics}
+        values: dict[str, Any] = dict(report.metrics)
         every = self._config.samples_every
         if every and report.step % every == 0 and report.sample is not None:
-            values["samples"] = self._wandb.Table(list(SAMPLE_COLUMNS), [_sample_row(report.step, report.sample)])
-        self._run.log(values)
+            values["samples"] = self.library.Table(list(SAMPLE_COLUMNS), [_sample_row(report.step, report.sample)])
+        self.send(report.step, values)
 
-    def evaluation(self, report: EvalReport) -> None:
-        self._run.log({"step": report.step, **evaluation_metrics(report)})
+    def send(self, step: int, values: Mapping[str, Any]) -> None:
+        self.run.log({"step": step, **values})
 
-    def ended(self, outcome: Outcome) -> None:
-        if self._run is None:
-            return
-        self._run.summary.update({"outcome": outcome.state, "outcome_step": outcome.step})
+    def finish(self, outcome: Outcome) -> None:
+        self.run.summary.update({"outcome": outcome.state, "outcome_step": outcome.step})
         if outcome.state != "finished":
-            self._run.summary["outcome_message"] = outcome.message
-        with quietly(logger):
-            self._run.finish(exit_code=EXIT_CODES[outcome.state])
+            self.run.summary["outcome_message"] = outcome.message
+        self.run.finish(exit_code=EXIT_CODES[outcome.state])
 
 
 def _run_id(path: Path) -> str:

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from whet.errors import TrainingError, WhetError
 from whet.rl.config import TrainingConfig
-from whet.rl.monitors import Monitor, announce, console_and_others, trackers
+from whet.rl.monitors import Monitor, announce, console_and_others
 from whet.rl.monitors.log import run_log
 from whet.rl.monitors.protocol import Outcome, RunPlan
-from whet.rl.monitors.redaction import Redactor
+from whet.rl.monitors.trackers import trackers
 from whet.rl.report import write_report
 from whet.rl.sft.config import VALIDATION_LOSS
 from whet.rl.storage.records import Records
@@ -39,6 +39,7 @@ from whet.runs.lock import EndState
 from whet.system import cancellation
 from whet.system.env_files import load_env_files
 from whet.system.files import replace_directory
+from whet.system.redaction import Redactor
 from whet.system.signals import on_stopping_signals
 
 if TYPE_CHECKING:
