@@ -30,12 +30,12 @@ from whet.inference.model_names import resolve_model
 from whet.inference.protocol import WeightUpdate
 from whet.inference.weights.adapters import CONFIG_NAME
 from whet.rl.learner.config import LoraConfig
-from whet.rl.learner.weights import copy_in, copy_tokenizer, forget_older, write_aside, write_model, write_tensors
+from whet.rl.learner.weights import Weights, copy_tokenizer, forget_older, write_aside, write_model, write_tensors
 
 ADAPTER = "default"
 
 
-class LoraWeights:
+class LoraWeights(Weights):
     """The adapter's parameters; gradients flow through the frozen model."""
 
     FILE = "adapter.safetensors"
@@ -49,7 +49,6 @@ class LoraWeights:
                 f"[lora] target_modules: this model has no layer named {', '.join(unknown)}. "
                 f"It has {', '.join(sorted(linear))}."
             )
-        self._source = source
         layers = PeftLoraConfig(
             task_type="CAUSAL_LM",
             r=config.rank,
@@ -61,7 +60,7 @@ class LoraWeights:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # between peft and transformers, nothing a user could mend
             self._peft: Any = get_peft_model(model, layers)
-        self.model: PreTrainedModel = self._peft.get_base_model()
+        super().__init__(self._peft.get_base_model(), source)
         if config.path is not None:
             begin_with(self._peft, resolve_model(config.path), config)
 
@@ -74,21 +73,12 @@ class LoraWeights:
     def parameters(self) -> list[tuple[str, nn.Parameter]]:
         return [(name, p) for name, p in self._peft.named_parameters() if p.requires_grad]
 
-    def hidden_parameters(self) -> set[str]:
-        return {name for name, _ in self.parameters()}
-
     def publish(self, directory: Path, version: int) -> WeightUpdate:
         path = directory / f"adapter-{version:08d}"
         write_aside(path, lambda aside: self._write(aside, None))
         forget_older(directory, "adapter-*")
         # Without a name: the policy itself, which the engine merges (docs/design/inference.md).
         return WeightUpdate(version=version, path=path, kind="adapter")
-
-    def save(self, directory: Path) -> None:
-        write_tensors(directory / self.FILE, {name: p.detach() for name, p in self.parameters()})
-
-    def load(self, directory: Path) -> None:
-        copy_in(dict(self.parameters()), directory / self.FILE)
 
     def export(self, directory: Path, dtype: torch.dtype | None) -> None:
         self._write(directory, dtype)

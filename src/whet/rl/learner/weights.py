@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 import shutil
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from copy import copy
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar
 
 import torch
 from safetensors import SafetensorError
@@ -41,42 +42,53 @@ TOKENIZER_FILES = (
 )
 
 
-class Weights(Protocol):
-    model: PreTrainedModel
-    """The decoder with its output head, projections as they are called in training."""
+class Weights(ABC):
+    """The parameters that are trained, and the ways out of the learner."""
 
+    FILE: ClassVar[str]
+    """What `save` writes."""
+
+    def __init__(self, model: PreTrainedModel, source: Path) -> None:
+        """`source` is where the model came from."""
+        self.model = model
+        """The decoder with its output head, projections as they are called in training."""
+        self._source = source
+
+    @abstractmethod
     def parameters(self) -> list[tuple[str, nn.Parameter]]:
         """What is trained, in a fixed order."""
-        ...
+
+    @abstractmethod
+    def publish(self, directory: Path, version: int) -> WeightUpdate: ...
+    @abstractmethod
+    def export(self, directory: Path, dtype: torch.dtype | None) -> None: ...
+    @abstractmethod
+    def export_merged(self, directory: Path, dtype: torch.dtype | None) -> None: ...
 
     def hidden_parameters(self) -> set[str]:
         """Names of those that belong to decoder layers (not embeddings, not the head)."""
-        ...
+        return {name for name, _ in self.parameters() if ".layers." in name}
 
-    def publish(self, directory: Path, version: int) -> WeightUpdate: ...
-    def save(self, directory: Path) -> None: ...
-    def load(self, directory: Path) -> None: ...
-    def export(self, directory: Path, dtype: torch.dtype | None) -> None: ...
-    def export_merged(self, directory: Path, dtype: torch.dtype | None) -> None: ...
+    def save(self, directory: Path) -> None:
+        write_tensors(directory / self.FILE, {name: p.detach() for name, p in self.parameters()})
+
+    def load(self, directory: Path) -> None:
+        copy_in(dict(self.parameters()), directory / self.FILE)
 
 
-class FullWeights:
+class FullWeights(Weights):
     """Every parameter of the model."""
 
     FILE = "weights.safetensors"
 
     def __init__(self, model: PreTrainedModel, source: Path, publish_dtype: torch.dtype) -> None:
-        """`source` is where the model came from, `publish_dtype` what engines are given."""
-        self.model = model
-        self._source = source
+        """`publish_dtype` is what engines are given."""
+        super().__init__(model, source)
         self._arch = read_architecture(source)
         self._publish_dtype = publish_dtype
 
     def parameters(self) -> list[tuple[str, nn.Parameter]]:
         return list(self.model.named_parameters())
-
-    def hidden_parameters(self) -> set[str]:
-        return {name for name, _ in self.model.named_parameters() if ".layers." in name}
 
     def publish(self, directory: Path, version: int) -> WeightUpdate:
         """As the embedded engine computes with them, so that it has nothing to do but to map the file.
@@ -97,21 +109,12 @@ class FullWeights:
         forget_older(directory, pattern)
         return WeightUpdate(version=version, path=path, kind="packed")
 
-    def save(self, directory: Path) -> None:
-        write_tensors(directory / self.FILE, self._tensors(None))
-
-    def load(self, directory: Path) -> None:
-        copy_in(dict(self.parameters()), directory / self.FILE)
-
     def export(self, directory: Path, dtype: torch.dtype | None) -> None:
-        write_model(directory, self.model, self._tensors(dtype), self._source)
-
-    def export_merged(self, directory: Path, dtype: torch.dtype | None) -> None:
-        self.export(directory, dtype)
-
-    def _tensors(self, dtype: torch.dtype | None) -> dict[str, Tensor]:
         # named_parameters gives a tied head once, under the embedding's name, as checkpoints have it.
-        return {name: p.detach().to(dtype or p.dtype) for name, p in self.parameters()}
+        tensors = {name: p.detach().to(dtype or p.dtype) for name, p in self.parameters()}
+        write_model(directory, self.model, tensors, self._source)
+
+    export_merged = export
 
 
 def write_model(directory: Path, model: PreTrainedModel, tensors: dict[str, Tensor], source: Path) -> None:
