@@ -114,7 +114,7 @@ class EvalSamplingConfig(StrictModel):
     enable_thinking: bool | None = Field(None, description="Ask the chat template for thinking or for none.")
 
 
-class EnvConfig(EnvTable):
+class TrainingEnvConfig(EnvTable):
     """`[[env]]`: one environment to learn from."""
 
     weight: float = Field(1.0, gt=0, description="Share of the groups of a batch, relative to the other environments.")
@@ -125,7 +125,7 @@ class EnvConfig(EnvTable):
         return self.name or Path(self.id).name
 
 
-class EvalConfig(StrictModel):
+class HeldOutConfig(StrictModel):
     """`[eval]`: scores on held-out tasks before, during and after training."""
 
     interval: int = Field(0, ge=0, description="Steps between evaluations; 0 evaluates only before and after.")
@@ -139,7 +139,7 @@ class EvalConfig(StrictModel):
     )
     timeout: float | None = Field(None, gt=0, description="Seconds a rollout may take; one that takes longer failed.")
     sampling: EvalSamplingConfig = Field(default_factory=EvalSamplingConfig, description="Overrides of [sampling].")
-    env: tuple[EnvConfig, ...] = Field((), description="Environments to evaluate; those of training if absent.")
+    env: tuple[TrainingEnvConfig, ...] = Field((), description="Environments to evaluate; those of training if absent.")
 
 
 class CheckpointingConfig(StrictModel):
@@ -227,10 +227,10 @@ class RunConfig(TrainingConfig):
     max_concurrent: int = Field(512, ge=1, description="Rollouts in flight at once.")
 
     sampling: SamplingConfig = Field(default_factory=SamplingConfig, description="How rollouts draw tokens.")
-    env: tuple[EnvConfig, ...] = Field(min_length=1, description="One or many environments.")
+    env: tuple[TrainingEnvConfig, ...] = Field(min_length=1, description="One or many environments.")
     buffer: BufferConfig = Field(default_factory=BufferConfig, description="Which groups make a batch.")
     algorithm: AlgorithmConfig = Field(default_factory=AlgorithmConfig, description="Advantage and loss.")
-    eval: EvalConfig = Field(default_factory=EvalConfig, description="Scores on held-out tasks.")
+    eval: HeldOutConfig = Field(default_factory=HeldOutConfig, description="Scores on held-out tasks.")
     budget: BudgetConfig = Field(default_factory=BudgetConfig, description="When the run ends before its last step.")
     early_stop: EarlyStopConfig | None = Field(None, description="Present: end when held-out scores stop rising.")
     inference: InferenceConfig = Field(default_factory=InferenceConfig, description="The engine that samples.")
@@ -333,7 +333,7 @@ class RunConfig(TrainingConfig):
 
 
 def check_early_stop(
-    early_stop: EarlyStopConfig, evaluated: EvalConfig | None, environments: tuple[EnvConfig, ...] = ()
+    early_stop: EarlyStopConfig, evaluated: HeldOutConfig | None, environments: tuple[TrainingEnvConfig, ...] = ()
 ) -> None:
     """Raise `ValueError` where nothing would ever be measured. `environments` are evaluated where [eval] names none."""
     if evaluated is None or not evaluated.interval:

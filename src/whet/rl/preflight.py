@@ -10,7 +10,7 @@ from whet.envs.environment import Environment
 from whet.envs.loading import load_environment
 from whet.errors import DatasetError
 from whet.rl.algorithms import check_imported
-from whet.rl.config import EnvConfig, RunConfig
+from whet.rl.config import RunConfig, TrainingEnvConfig
 from whet.rl.loop.group_runner import TrainingEnv
 from whet.rl.sft.config import SftConfig
 from whet.rl.storage.starting_point import check_starting_point
@@ -33,7 +33,7 @@ def load_environments(config: RunConfig) -> tuple[list[TrainingEnv], HeldOut]:
     return [_training_env(env) for env in config.env], load_held_out(config.eval.env)
 
 
-def load_held_out(sections: Sequence[EnvConfig]) -> HeldOut:
+def load_held_out(sections: Sequence[TrainingEnvConfig]) -> HeldOut:
     return [(env.label, load_environment(env.id, **env.loader_args())) for env in sections]
 
 
@@ -57,7 +57,7 @@ async def _close(environments: Sequence[Environment]) -> None:
     await call_all(env.close for env in environments)
 
 
-def _training_env(config: EnvConfig) -> TrainingEnv:
+def _training_env(config: TrainingEnvConfig) -> TrainingEnv:
     env = load_environment(config.id, **config.loader_args())
     rows = cast(list[RolloutInput], list(env.get_dataset()))
     if not rows:

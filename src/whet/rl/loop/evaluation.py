@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol, cast
 from whet.clients.client import Client
 from whet.envs.environment import Environment
 from whet.evals.evaluate import evaluate_environment
-from whet.rl.config import EvalConfig, SamplingConfig
+from whet.rl.config import HeldOutConfig, SamplingConfig
 from whet.rl.monitors.protocol import EvalReport, Monitor
 from whet.rollouts.limits import gather
 from whet.types import State
@@ -28,7 +28,7 @@ class Evaluated(Protocol):
     @property
     def max_concurrent(self) -> int: ...
     @property
-    def eval(self) -> EvalConfig | None: ...
+    def eval(self) -> HeldOutConfig | None: ...
     def eval_sampling(self) -> SamplingConfig:
         """`[sampling]` with what `[eval.sampling]` changes."""
         ...
@@ -78,7 +78,7 @@ class Evaluation:
         return EvalReport(cast(Literal["before", "during", "after"], moment), step, version, scores)
 
     @property
-    def _eval(self) -> EvalConfig:
+    def _eval(self) -> HeldOutConfig:
         assert self.config.eval is not None, "nothing is evaluated without [eval]"
         return self.config.eval
 

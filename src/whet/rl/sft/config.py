@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from whet.config import StrictModel, apply_overrides, parse_overrides, read_toml, validate
 from whet.errors import ConfigError
 from whet.rl.config import (
-    EvalConfig,
+    HeldOutConfig,
     InferenceConfig,
     SamplingConfig,
     TrainingConfig,
@@ -117,7 +117,7 @@ class SftConfig(TrainingConfig):
 
     data: DataConfig = Field(description="The conversations to imitate.")
     validation: ValidationConfig | None = Field(None, description="Conversations that are never trained on.")
-    eval: EvalConfig | None = Field(None, description="Rewards on held-out tasks of environments.")
+    eval: HeldOutConfig | None = Field(None, description="Rewards on held-out tasks of environments.")
     sampling: SamplingConfig | None = Field(None, description="How evaluations draw tokens.")
     budget: SftBudgetConfig = Field(
         default_factory=SftBudgetConfig, description="When the run ends before its last step."
