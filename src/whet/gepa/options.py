@@ -26,8 +26,9 @@ from whet.errors import ConfigError, GepaError
 from whet.evals.planning.options import IN_SAMPLING
 from whet.gepa.components import read_seed_prompt
 from whet.gepa.config import EnvSection, GepaConfig
-from whet.gepa.records.run_directory import CONFIG, SearchDirectory
+from whet.gepa.records.run_directory import CONFIG
 from whet.rollouts.results import load_metadata
+from whet.runs.directory import free_path
 from whet.system.redaction import redacted_keys
 
 COMMAND_LINE = "command line"
@@ -173,7 +174,4 @@ def _name(data: Mapping[str, Any], stem: str | None) -> str:
     label = EnvSection(id=str(first.get("id") or "run")).label if stem is None else stem
     label = "gepa-" + (re.sub(r"[^A-Za-z0-9._-]+", "-", label).strip("-.") or "run")
     runs = Path(str(data.get("runs_directory", GepaConfig.model_fields["runs_directory"].default)))
-    number = 1
-    while SearchDirectory(runs / (name := label if number == 1 else f"{label}-{number}")).path.exists():
-        number += 1
-    return name
+    return free_path(runs, label).name

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-from itertools import chain, count
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -28,6 +27,7 @@ from whet.rl.spellings import canonical
 from whet.rl.supervision.budgets import BudgetConfig
 from whet.rl.supervision.early_stop import EarlyStopConfig
 from whet.rl.supervision.watchdog import WatchdogConfig
+from whet.runs.directory import free_path
 from whet.system.redaction import redacted
 
 LATER = {
@@ -388,5 +388,4 @@ def set_name(data: dict[str, Any], path: Path) -> None:
     """Name a run after its file where the config does not name it; `auto` is the first such name that is free."""
     runs, stem = Path(str(data.get("runs_directory", "runs"))), path.stem
     if data.setdefault("name", stem) == "auto":
-        names = chain([stem], (f"{stem}-{number}" for number in count(2)))
-        data["name"] = next(name for name in names if not (runs / name).exists())
+        data["name"] = free_path(runs, stem).name

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from whet.errors import RunError
 
 
 def flat(value: Any, prefix: str = "") -> dict[str, Any]:
@@ -33,3 +35,9 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any], absent: Any =
 def difference_lines(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """`path: was X, is Y`, a line for each difference."""
     return [f"{path}: was {old!r}, is {new!r}" for path, (old, new) in differences(before, now).items()]
+
+
+def refuse(lines: Sequence[str], heading: str, advice: str = "") -> None:
+    """Raise `RunError` with all `lines` below the heading, where there are any: a resumed run would be another run."""
+    if lines:
+        raise RunError("\n".join(filter(None, [heading, *(f"  {line}" for line in lines), advice])))

@@ -1,13 +1,15 @@
-"""The directory that a process writes a run into: locked from `_take` to `close`, its metadata always whole."""
+"""The directory that a process writes a run into: locked from `_taken` to `close`, its metadata always whole."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, ClassVar
 
-from whet.errors import WhetError
+from whet.errors import RunError, WhetError
 from whet.runs.lock import DirectoryLock
 from whet.system.files import json_line, sync, write_whole
 
@@ -24,18 +26,29 @@ class OwnedDirectory:
         self.path = path
         self._lock: DirectoryLock | None = None
 
-    def _take(self, *, resume: bool) -> None:
-        """Make the directory, or with `resume` keep the one there is, and lock it.
+    @contextmanager
+    def _taken(self, *, resume: bool) -> Iterator[None]:
+        """Make the directory, or with `resume` keep the one there is, lock it, and write its first files inside.
 
-        Raises `RunError` where another process has it, and `OSError` where it cannot be made.
+        Raises `RunError` where another process has it, and where it cannot be made or written.
         """
-        self.path.mkdir(parents=True, exist_ok=resume)
-        self._lock = DirectoryLock(self.path, self.doing)
+        try:
+            self.path.mkdir(parents=True, exist_ok=resume)
+            self._lock = DirectoryLock(self.path, self.doing)
+            yield
+        except OSError as error:
+            raise RunError(f"cannot make the run directory {self.path}: {error.strerror or error}.") from error
 
     def close(self) -> None:
         if self._lock is not None:
             self._lock.release()
             self._lock = None
+
+
+def free_path(folder: Path, name: str) -> Path:
+    """The first of `name`, `name-2`, `name-3`, ... that is not in a folder."""
+    names = chain([name], (f"{name}-{number}" for number in count(2)))
+    return next(path for one in names if not (path := folder / one).exists())
 
 
 def write_metadata(directory: Path, fields: Mapping[str, Any]) -> None:

@@ -25,8 +25,8 @@ from whet.evals.analysis.summary import EvalSummary
 from whet.evals.config import EvalConfig
 from whet.evals.observer import EvalObserver
 from whet.evals.printing import print_summary
+from whet.evals.sessions.resume import results_directory
 from whet.evals.sessions.session import run_evals
-from whet.evals.stored.directories import results_directory
 from whet.evals.stored.stored import list_stored
 from whet.types import SamplingArgs
 

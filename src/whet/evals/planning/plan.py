@@ -16,7 +16,7 @@ from whet.evals.config import EvalConfig
 from whet.evals.planning.defaults import eval_defaults
 from whet.evals.planning.options import Layer, canonical, merged, to_config
 from whet.evals.planning.toml_file import Entry, read_eval_file, sets
-from whet.evals.stored.directories import find_to_resume
+from whet.evals.sessions.resume import find_to_resume
 from whet.rollouts.results import METADATA, RESULTS
 from whet.system.offline import check_loopback
 

@@ -26,8 +26,16 @@ from whet.evals.evaluate import EVAL_SEED
 from whet.evals.observer import PlannedEval
 from whet.evals.sessions.grouping import scored_together
 from whet.evals.sessions.identity import digest_of_tasks, identity_of
-from whet.evals.sessions.resume import IDENTITY, NOWHERE, STATE, TASKS, Spots, check_continues, find_rows
-from whet.evals.stored.directories import results_directory
+from whet.evals.sessions.resume import (
+    IDENTITY,
+    NOWHERE,
+    STATE,
+    TASKS,
+    Spots,
+    check_continues,
+    find_rows,
+    results_directory,
+)
 from whet.rollouts.jobs import Finished, Recipe, RolloutJob
 from whet.rollouts.results import METADATA, RESULTS
 from whet.rollouts.row_log import RowLog, row_at

@@ -1,4 +1,4 @@
-"""Resuming an evaluation: whether it is the same one, and which of its rollouts are done.
+"""Resuming an evaluation: its directory, whether it is the same evaluation, and which of its rollouts are done.
 
 A rollout is known by its task and its place among that task's attempts. Of several rows for one rollout the last
 counts. Where attempts are scored together, only a whole group counts: its rows stand one after another, in order, and
@@ -8,6 +8,8 @@ a group that was torn apart by a kill is attempted again as a whole.
 from __future__ import annotations
 
 import json
+import re
+import uuid
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,12 +17,16 @@ from pathlib import Path
 from typing import Any
 
 from whet.errors import RunError
+from whet.evals.config import EvalConfig
 from whet.evals.sessions.identity import digest_of_tasks
 from whet.rollouts.results import METADATA, RESULTS, load_metadata
 from whet.rollouts.row_log import read_rows
-from whet.runs.differences import difference_lines
+from whet.runs.differences import difference_lines, refuse
+from whet.system.redaction import redacted
 
 NOWHERE = -1
+OWN = ("env_args", "extra_env_kwargs", "max_tokens", "temperature", "sampling_args", "seed", "shuffle", "dtype")
+"""Settings that distinguish evaluations of one environment and model."""
 IDENTITY, TASKS, STATE = "identity", "tasks", "state"
 """Keys of `metadata.json`: what the evaluation is, a digest of its tasks, and running, interrupted or finished."""
 
@@ -71,12 +77,11 @@ def check_continues(
         lines.append(f"tasks: the first {examples} are not those that were attempted")
     if rollouts_per_example < attempts:
         lines.append(f"rollouts_per_example (-r): was {attempts}, is {rollouts_per_example}, and may only grow")
-    if lines:
-        raise RunError(
-            f"--resume: {directory} is another evaluation than the one to run now:\n"
-            + "\n".join(f"  {line}" for line in lines)
-            + "\nGive the settings it had, or begin a new evaluation without --resume."
-        )
+    refuse(
+        lines,
+        f"--resume: {directory} is another evaluation than the one to run now:",
+        "Give the settings it had, or begin a new evaluation without --resume.",
+    )
     return found
 
 
@@ -122,3 +127,54 @@ def _whole_groups(rows: Iterator[tuple[int, int, int, bool]], size: int) -> Iter
         if len(group) == size:
             yield from group
             group = []
+
+
+def find_to_resume(configs: Sequence[EvalConfig]) -> list[Path | None]:
+    """For each config the newest evaluation of its environment and model, with its settings; None where there is none.
+
+    One alone takes the newest with other settings where none has its own: resuming reports what has changed.
+    Raises `RunError` where none of them has any.
+    """
+    stored = [_stored(config) for config in configs]
+    own = [[one for one in found if _is_of(config, one[1])] for config, found in zip(configs, stored, strict=True)]
+    if len(configs) > 1 or any(own):
+        stored = own
+    newest = [max(found, key=_date)[0] if found else None for found in stored]
+    if configs and not any(newest):
+        first = configs[0]
+        others = f" and {len(configs) - 1} more" if len(configs) > 1 else ""
+        raise RunError(
+            f"--resume: there is no evaluation of {first.label} with {first.model}{others} in "
+            f"{first.output_directory}. Name its directory (--resume=PATH), or leave --resume out to begin one."
+        )
+    return newest
+
+
+def _stored(config: EvalConfig) -> list[tuple[Path, dict[str, Any]]]:
+    folder = results_directory(config).parent
+    found = []
+    for file in folder.glob(f"*/{METADATA}"):
+        metadata = load_metadata(file.parent)
+        if metadata is not None:
+            found.append((file.parent, metadata))
+    return found
+
+
+def _is_of(config: EvalConfig, metadata: dict[str, Any]) -> bool:
+    """Whether an evaluation was one of this config's arguments and sampling."""
+    before, now = metadata.get("config"), redacted(config.model_dump(mode="json"))
+    return isinstance(before, dict) and all(before.get(name) == now[name] for name in OWN)
+
+
+def _date(stored: tuple[Path, dict[str, Any]]) -> tuple[str, float]:
+    directory, metadata = stored
+    return str(metadata.get("date") or ""), (directory / METADATA).stat().st_mtime
+
+
+def results_directory(config: EvalConfig) -> Path:
+    """`outputs/evals/<env>--<model>/<id>`, new every time."""
+    return config.output_directory / f"{_slug(config.label)}--{_slug(config.model)}" / uuid.uuid4().hex[:8]
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^\w.@-]+", "--", name).strip("-.") or "unnamed"

@@ -22,7 +22,7 @@ from whet.gepa.config import GepaConfig
 from whet.gepa.splits import Splits
 from whet.gepa.types import Candidate
 from whet.rollouts.results import METADATA, load_metadata
-from whet.runs.differences import difference_lines
+from whet.runs.differences import difference_lines, refuse
 from whet.runs.directory import OwnedDirectory, write_metadata
 from whet.system.files import json_line, write_whole
 from whet.system.redaction import redacted
@@ -57,7 +57,7 @@ class SearchDirectory(OwnedDirectory):
         self._metadata: dict[str, Any] = {}
 
     def check(self, identity: Mapping[str, Any], max_calls: int, *, resume: bool) -> None:
-        """Whether `open` would be refused. Raises `GepaError` that names every key that is not as it was."""
+        """Whether `open` would be refused. Raises `RunError` that names every key that is not as it was."""
         if not resume:
             self.check_new()
             return
@@ -66,12 +66,11 @@ class SearchDirectory(OwnedDirectory):
         before = found.get(MAX_CALLS)
         if isinstance(before, int) and max_calls < before:
             lines.append(f"{MAX_CALLS}: was {before}, is {max_calls}, and may only grow")
-        if lines:
-            changes = "\n".join(f"  {line}" for line in lines)
-            raise GepaError(
-                f"--resume: {self.path} holds a search with other settings:\n{changes}\n"
-                "Give the settings it had, or begin a new run without --resume."
-            )
+        refuse(
+            lines,
+            f"--resume: {self.path} holds a search with other settings:",
+            "Give the settings it had, or begin a new run without --resume.",
+        )
 
     def check_new(self) -> None:
         """Raise `GepaError` where the directory of a new search exists."""
@@ -83,11 +82,10 @@ class SearchDirectory(OwnedDirectory):
     def open(self, config: GepaConfig, identity: Mapping[str, Any], *, resume: bool) -> None:
         """Make the directory, or open that of the search to resume, and lock it.
 
-        Raises `GepaError`, and `RunError` where another process searches in it.
+        Raises what `check` raises, and `RunError` where another process searches in it or it cannot be made.
         """
         self.check(identity, config.max_calls, resume=resume)
-        try:
-            self._take(resume=resume)
+        with self._taken(resume=resume):
             if resume:
                 self._metadata = self._load()
             write_whole(self.path / CONFIG, config.to_toml())
@@ -97,8 +95,6 @@ class SearchDirectory(OwnedDirectory):
                 max_calls=config.max_calls,
                 identity=dict(identity),
             )
-        except OSError as error:
-            raise GepaError(f"cannot make the run directory {self.path}: {error.strerror or error}.") from error
 
     @property
     def seconds(self) -> float:

@@ -13,6 +13,8 @@ import re
 import shutil
 from pathlib import Path
 
+from whet.runs.directory import free_path
+
 LINE_FILES = ("metrics.jsonl", "evals.jsonl", "ledger.jsonl", "errors.jsonl")
 NUMBERED = re.compile(r"(?:eval_)?step_(\d+)")
 
@@ -27,7 +29,7 @@ def set_aside(run: Path, step: int, *, records: bool) -> Path | None:
     rollouts = _later(run / "rollouts", step) if records else []
     if not checkpoints and not rollouts:
         return None
-    target = _free(run / "set_aside", f"after_step_{step}")
+    target = free_path(run / "set_aside", f"after_step_{step}")
     if records:
         target.mkdir(parents=True)
         for name in LINE_FILES:
@@ -52,10 +54,3 @@ def _later(directory: Path, step: int) -> list[Path]:
     paths = directory.iterdir() if directory.is_dir() else ()
     found = [(int(match[1]), path) for path in paths if (match := NUMBERED.fullmatch(path.stem))]
     return [path for number, path in sorted(found) if number > step]
-
-
-def _free(parent: Path, name: str) -> Path:
-    number = 1
-    while (path := parent / (name if number == 1 else f"{name}-{number}")).exists():
-        number += 1
-    return path

@@ -13,7 +13,7 @@ from typing import Any
 from whet.config import read_toml
 from whet.errors import RunError
 from whet.rl.config import TrainingConfig
-from whet.runs.differences import differences
+from whet.runs.differences import differences, refuse
 from whet.runs.directory import OwnedDirectory
 from whet.system.files import write_whole
 from whet.system.redaction import redacted
@@ -68,18 +68,13 @@ class RunDirectory(OwnedDirectory):
             return
         if not self.config.is_file():
             raise RunError(f"{self.path} is not a run: {self.config} is missing. Start it without --resume.")
-        lines = config_differences(read_toml(self.config), config)
-        if lines:
-            raise RunError(f"{self.path} was started with another config:\n" + "\n".join(f"  {line}" for line in lines))
+        refuse(config_differences(read_toml(self.config), config), f"{self.path} was started with another config:")
 
     def open(self, config: TrainingConfig, *, resume: bool) -> None:
         """Make the directory, or take an existing one to resume in, and lock it. Raises `RunError`."""
         self.check(config, resume=resume)
-        try:
-            self._take(resume=resume)
+        with self._taken(resume=resume):
             write_whole(self.config, config.to_toml())
-        except OSError as error:
-            raise RunError(f"cannot make the run directory {self.path}: {error.strerror}") from error
 
 
 def config_differences(saved: Mapping[str, Any], config: TrainingConfig) -> list[str]:
