@@ -13,15 +13,12 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Mapping
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, cast
 
+from whet.clients.client import MessagesT, ResponseT, ToolT
 from whet.clients.providers.provider_client import ProviderClient, http_library, together
 from whet.errors import ContentFilterError, EmptyModelResponseError, InvalidModelResponseError
 from whet.types import FinishReason, Response, ResponseMessage, ResponseTokens, SamplingArgs, Usage
-
-MessagesT = TypeVar("MessagesT")
-ResponseT = TypeVar("ResponseT")
-ToolT = TypeVar("ToolT")
 
 OPTIONS = {"extra_headers": "headers", "extra_query": "params", "extra_body": "extra_json", "timeout": "timeout"}
 """Arguments of every method of the package that are not of the body, and what they are called in a post."""
