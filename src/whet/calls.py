@@ -8,8 +8,7 @@ from __future__ import annotations
 import inspect
 import os
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, get_origin
 
@@ -86,15 +85,22 @@ async def call_all(handlers: Iterable[Callable[[], Any]]) -> None:
         raise failures[0]
 
 
-@contextmanager
-def errors_to(record: Callable[[Exception], Any]) -> Iterator[None]:
-    """Pass an exception to `record`. A mistake of the user (`WhetError`) is raised."""
-    try:
-        yield
-    except WhetError:
-        raise
-    except Exception as error:
-        record(error)
+class errors_to:
+    """Pass an exception that is raised inside to `record`. A mistake of the user (`WhetError`) is raised."""
+
+    __slots__ = ("_record",)
+
+    def __init__(self, record: Callable[[Exception], Any]) -> None:
+        self._record = record
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if not isinstance(error, Exception) or isinstance(error, WhetError):
+            return False
+        self._record(error)
+        return True
 
 
 def package_of(function: Callable[..., Any]) -> str:

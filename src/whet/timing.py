@@ -15,7 +15,6 @@ class _Fields:
 
     __slots__ = ()
     _computed: ClassVar[tuple[str, ...]] = ("duration",)
-    _dumped: ClassVar[tuple[str, ...]]
 
     def keys(self) -> list[str]:
         return [*type(self).__slots__, *self._computed]
@@ -32,22 +31,11 @@ class _Fields:
     def get(self, key: str, default: Any = None) -> Any:
         return getattr(self, key, default)
 
-    def model_dump(self, **_: Any) -> dict[str, Any]:
-        """A plain dict, for result rows."""
-        return {name: _plain(getattr(self, name)) for name in self._dumped}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    return value.model_dump() if isinstance(value, _Fields) else value
-
 
 class TimeSpan(_Fields):
     """One measured phase. `duration` is 0 until the phase has ended."""
 
     __slots__ = ("end", "start")
-    _dumped = ("start", "end", "duration")
 
     def __init__(self, start: float = 0.0, end: float = 0.0) -> None:
         self.start = start
@@ -57,12 +45,14 @@ class TimeSpan(_Fields):
     def duration(self) -> float:
         return self.end - self.start if self.end > 0.0 else 0.0
 
+    def model_dump(self, **_: Any) -> dict[str, float]:
+        return {"start": self.start, "end": self.end, "duration": self.duration}
+
 
 class TimeSpans(_Fields):
     """One span per turn, in the order of the turns."""
 
     __slots__ = ("spans",)
-    _dumped = ("spans", "duration")
 
     def __init__(self) -> None:
         self.spans: list[TimeSpan] = []
@@ -71,13 +61,15 @@ class TimeSpans(_Fields):
     def duration(self) -> float:
         return sum(span.duration for span in self.spans)
 
+    def model_dump(self, **_: Any) -> dict[str, Any]:
+        return {"spans": [span.model_dump() for span in self.spans], "duration": self.duration}
+
 
 class RolloutTiming(_Fields):
     """When things happened in a rollout; seconds."""
 
     __slots__ = ("env", "generation", "model", "scoring", "setup", "start_time")
     _computed = ("total", "overhead", "generation_ms", "scoring_ms", "total_ms")
-    _dumped = ("start_time", "setup", "generation", "scoring", "model", "env", "total", "overhead")
 
     def __init__(self) -> None:
         self.start_time = time.time()
@@ -110,3 +102,15 @@ class RolloutTiming(_Fields):
         """What of `total` was spent on none of setup, model, environment and scoring."""
         spent = self.setup.duration + self.model.duration + self.env.duration + self.scoring.duration
         return self.total - spent
+
+    def model_dump(self, **_: Any) -> dict[str, Any]:
+        return {
+            "start_time": self.start_time,
+            "setup": self.setup.model_dump(),
+            "generation": self.generation.model_dump(),
+            "scoring": self.scoring.model_dump(),
+            "model": self.model.model_dump(),
+            "env": self.env.model_dump(),
+            "total": self.total,
+            "overhead": self.overhead,
+        }

@@ -99,6 +99,27 @@ def test_a_row_brings_tools_of_the_taskset_s_own_package_and_no_others(roll, tmp
             roll(whet.Env(taskset), ["x"], row=row)
 
 
+def test_audio_parts_of_a_tool_reach_the_model(rows, roll, call) -> None:
+    parts = [{"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}}]
+
+    def listen() -> list[dict]:
+        return parts
+
+    (state,) = roll(
+        whet.Env(whet.Taskset(source=rows(), toolsets=[whet.Toolset(tools=[listen])])), [call("listen"), "x"]
+    )
+    assert state["completion"][1]["content"] == parts
+
+
+def test_a_binding_sets_an_argument_of_kwargs(rows, roll, call) -> None:
+    def show(**given: str) -> str:
+        return str(given["limit"])
+
+    toolset = whet.Toolset(tools=[show], bindings={"show.limit": "task.answer"})
+    (state,) = roll(whet.Env(whet.Taskset(source=rows(), toolsets=[toolset])), [call("show"), "x"])
+    assert state["completion"][1]["content"] == "0"
+
+
 def test_two_tools_of_one_name_are_refused(rows) -> None:
     with pytest.raises(ConfigError, match="two tools 'one'"):
         whet.Env(whet.Taskset(source=rows(), toolsets=[one]), whet.Harness(toolsets=[one]))

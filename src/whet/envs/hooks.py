@@ -12,7 +12,6 @@ import logging
 import weakref
 from abc import ABC
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from typing import Any, final
 
 from whet.calls import CallSpec, call_all, describe, errors_to, is_awaitable, resolve
@@ -67,7 +66,7 @@ class Hooked(ABC):
             with self._recording(state, spec.name):
                 await resolve(self._invoke(handler, spec, state))
 
-    def _recording(self, state: State, where: str) -> AbstractContextManager[None]:
+    def _recording(self, state: State, where: str) -> errors_to:
         """Record an exception as the rollout's error; a mistake of the user is raised."""
         return errors_to(lambda error: self._record_error(state, error, where))
 

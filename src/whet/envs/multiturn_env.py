@@ -148,12 +148,10 @@ class MultiTurnEnv(Environment):
         state = await self.init_state(input, client, model, sampling_args)
         rollout_begins(state)
         try:
-            async with asyncio.timeout(self.timeout_seconds) as deadline:
+            if self.timeout_seconds is None:  # `timeout(None)` costs microseconds
                 await self._take_turns(state)
-        except TimeoutError:
-            if not deadline.expired():
-                raise
-            self.mark_timed_out(state)
+            else:
+                await self._take_turns_in_time(state, self.timeout_seconds)
         finally:
             await to_the_end(self._finish(state, client))
         return state
@@ -162,6 +160,15 @@ class MultiTurnEnv(Environment):
         """Record one turn."""
         step = trajectory_step(prompt_messages, response, state["trajectory_id"], self.max_seq_len)
         await self.add_trajectory_step(state, step)
+
+    async def _take_turns_in_time(self, state: State, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds) as deadline:
+                await self._take_turns(state)
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+            self.mark_timed_out(state)
 
     async def _take_turns(self, state: State) -> None:
         timing = state["timing"]
