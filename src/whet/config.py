@@ -154,8 +154,8 @@ def explain(model: type[BaseModel], error: ValidationError, source: str) -> str:
     """What `model` refused, one line per mistake, each beginning with `source`."""
     items = error.errors()
     # A list that is too short because its items were refused says nothing new.
-    told = [item for item in items if not (item["type"] == "too_short" and _is_above_another(item["loc"], items))]
-    return "\n".join(dict.fromkeys(_explain(model, item, source) for item in told))
+    news = [item for item in items if not (item["type"] == "too_short" and _is_above_another(item["loc"], items))]
+    return "\n".join(dict.fromkeys(_explain(model, item, source) for item in news))
 
 
 def _is_above_another(place: tuple[int | str, ...], items: Sequence[Any]) -> bool:

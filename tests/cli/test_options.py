@@ -135,5 +135,5 @@ def test_an_environment_after_resume_stays_one(environment: str, evaluation: str
 
 
 def test_a_word_that_could_be_either_asks_to_be_joined(evaluation: str) -> None:
-    with pytest.raises(ConfigError, match=r"outputs/b: no evaluation lies there. Write --resume=PATH"):
+    with pytest.raises(ConfigError, match=r"outputs/b: there is no evaluation. Write --resume=PATH"):
         spell_out(["--resume", "outputs/b", "arithmetic"])

@@ -120,7 +120,7 @@ def test_a_directory_is_not_searched_in_twice(whet: Whet, config: Path) -> None:
 
 def test_the_plan_is_told_and_nothing_made_on_a_dry_run(whet: Whet, config: Path, models: Endpoints) -> None:
     printed = whet("gepa", "run", config, "--dry-run")
-    assert "120 calls: 16 for the first prompt on 16 validation examples, 24 kept back" in printed
+    assert "120 calls: 16 for the first prompt on 16 validation examples, 24 reserved" in printed
     assert "80 for proposals: 6 for one that is rejected at once, 22 for one that is accepted" in printed
     assert not RUN.exists()
     assert models.policy.asked == 0

@@ -142,7 +142,7 @@ def _is_evaluation(word: str) -> bool:
         return True
     if "/" in word and not path.exists():
         raise ConfigError(
-            f"--resume {word}: no evaluation lies there. Write --resume=PATH for a directory, or put --resume behind "
+            f"--resume {word}: there is no evaluation. Write --resume=PATH for a directory, or put --resume after "
             "the environment to continue the newest."
         )
     return False

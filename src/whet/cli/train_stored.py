@@ -182,8 +182,8 @@ def resume(
 ) -> None:
     """Resume a run from its newest complete checkpoint, or from an earlier one.
 
-    With --step, what the run did after that step is archived in its set_aside/. Keys that do not change what is learned
-    (max_steps, eval, checkpointing, deployment, ...) may be given anew, as --key value.
+    With --step, what the run did after that step is archived in its set_aside/. Keys that do not
+    change the training itself (max_steps, eval, checkpointing, deployment, ...) may be changed, as --key value.
 
     \b
     Examples:

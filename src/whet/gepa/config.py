@@ -42,7 +42,7 @@ class SearchConfig(StrictModel):
         None, ge=0, description="Examples of the final comparison; 0 leaves it out; absent, as many as are paid for."
     )
     confirm_calls: int | None = Field(
-        None, ge=2, description="Calls kept back for the final comparison; absent, a fifth of max_calls."
+        None, ge=2, description="Calls reserved for the final comparison; absent, a fifth of max_calls."
     )
     candidate_selection: Literal["likely_best", "pareto", "current_best", "epsilon_greedy", "top_k_pareto"] | None = (
         Field(

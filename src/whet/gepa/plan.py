@@ -17,7 +17,7 @@ TOKENS_OF_AN_ANSWER = 500
 
 
 def held_out_wanted(config: GepaConfig) -> int:
-    """Examples of the final comparison: as configured, else as many as the calls kept back for it pay for.
+    """Examples of the final comparison: as configured, else as many as the calls reserved for it pay for.
 
     Raises `GepaError` where the two do not fit together.
     """
@@ -60,7 +60,7 @@ def describe(plan: SearchPlan) -> list[str]:
     """The plan in words, a line each."""
     lines = [
         f"{plan.max_calls} calls: {plan.baseline} for the first prompt on {plan.num_val} validation examples, "
-        f"{plan.reserved} kept back for the final comparison on {plan.num_held_out} held-out examples",
+        f"{plan.reserved} reserved for the final comparison on {plan.num_held_out} held-out examples",
         f"{plan.max_calls - plan.reserved - plan.baseline} for proposals: {plan.per_rejected} for one that is rejected "
         f"at once, {plan.per_accepted} for one that is accepted; {plan.fewest_proposals} to "
         f"{plan.most_proposals} proposals",
@@ -77,7 +77,7 @@ def _check_budget(config: GepaConfig, num_val: int, held_out: int) -> None:
     least = least_calls(num_val=num_val, minibatch_size=config.minibatch_size, held_out=held_out)
     if config.max_calls >= least:
         return
-    if config.gepa.held_out is None:  # what is kept back grows with the budget
+    if config.gepa.held_out is None:  # what is reserved grows with the budget
         least = next(calls for calls in range(config.max_calls, 10**9) if calls >= _least_with(config, num_val, calls))
     raise GepaError(
         f"max_calls (-B) = {config.max_calls} is too few for one round on {num_val} validation examples: it takes "

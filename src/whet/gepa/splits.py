@@ -3,7 +3,7 @@
 train and val     from the training dataset
 held_out          from the evaluation dataset; where there is none, what is left of the training dataset
 
-No row is in two of them, nor one that asks the same and has the same answer. The seed alone decides which rows are
+No row is in two of them, nor one with the same prompt and answer. The seed alone decides which rows are
 taken, and a larger held-out part begins with the rows of a smaller one.
 """
 
@@ -62,9 +62,11 @@ def split_examples(
             )
         taken, rest = rows[: train + val], rows[train + val :]
         if source.evaluation is not None:
-            known = {_asks(row) for row in taken}
+            known = {_task_hash(row) for row in taken}
             rest = [
-                row for row in _shuffled(source.evaluation, f"{seed}/{source.label}/eval") if _asks(row) not in known
+                row
+                for row in _shuffled(source.evaluation, f"{seed}/{source.label}/eval")
+                if _task_hash(row) not in known
             ]
         found.train += _examples(source.label, "train", taken[:train])
         found.val += _examples(source.label, "val", taken[train:])
@@ -102,8 +104,8 @@ def _smaller(rows: int, train: int, val: int) -> str:
 
 
 def _shuffled(rows: Iterable[Row], seed: str) -> list[Row]:
-    """The rows that ask something different, each once, in an order of the seed's."""
-    different = list({_asks(row): row for row in reversed(list(rows))}.values())[::-1]
+    """The rows with different tasks, each once, in an order of the seed's."""
+    different = list({_task_hash(row): row for row in reversed(list(rows))}.values())[::-1]
     random.Random(seed).shuffle(different)
     return different
 
@@ -112,8 +114,8 @@ def _examples(label: str, split: Split, rows: Sequence[Row]) -> list[SearchExamp
     return [SearchExample(label, split, number, row.get("example_id"), row) for number, row in enumerate(rows)]
 
 
-def _asks(row: Row) -> bytes:
-    """A hash of what a row asks and of its answer, without its number and name."""
+def _task_hash(row: Row) -> bytes:
+    """A hash of a row's prompt and answer, without its number and name."""
     known = [row.get(name) for name in ("prompt", "answer", "info", "task")]
     known[2] = json.loads(known[2]) if isinstance(known[2], str) else known[2]
     return hashlib.blake2b(json.dumps(known, sort_keys=True, default=str).encode(), digest_size=16).digest()

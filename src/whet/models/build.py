@@ -27,7 +27,7 @@ from whet.rl.learner.make import make_learner
 from whet.rl.sft.loop import imitate
 
 Progress = Callable[[str, int, int], None]
-"""Told what is being done, how much of it is done, and of how much."""
+"""Receives a stage's name, how much of it is done, and of how much."""
 
 Stages = tuple[list[TokenSequence], list[TokenSequence]]
 """The demonstrations of the first stage and of the second."""

@@ -1,6 +1,6 @@
 """Ctrl-C and SIGTERM, while an event loop runs.
 
-    first     `ask` is called on the event loop; where an environment's code keeps the loop, that code is named
+    first     `request_stop` is called on the event loop; where an environment's code keeps the loop, that code is named
     second    `end` is called and the process ends, whatever keeps the loop
 
 The handlers are Python's, not the event loop's: they run inside code that never returns to the loop (`while True`), and
@@ -82,8 +82,10 @@ _OWN_LIBRARIES = ("clients", "display", "inference", "models", "rl", "runs")
 class _Handler:
     """Handles both signals; Python calls it on the main thread, inside the code that is running there."""
 
-    def __init__(self, ask: Callable[[int], None], say: Callable[[str], None], end: Callable[[], object]) -> None:
-        self._ask, self._say, self._end = ask, say, end
+    def __init__(
+        self, request_stop: Callable[[int], None], say: Callable[[str], None], end: Callable[[], object]
+    ) -> None:
+        self._request_stop, self._say, self._end = request_stop, say, end
         self._loop = asyncio.get_running_loop()
         self._count = 0
         self._saying = self._ending = False
@@ -99,7 +101,7 @@ class _Handler:
                 self._end_the_process(number)
             return  # inside `say`, which is let finish: it may be writing to the terminal
         with suppress(RuntimeError):  # the loop has closed
-            self._loop.call_soon_threadsafe(self._ask, number)
+            self._loop.call_soon_threadsafe(self._request_stop, number)
         code = environment_code(frame)
         if code is not None:
             again = "press again to end" if number == signal.SIGINT else "a second signal ends the process"
@@ -120,18 +122,18 @@ class _Handler:
 
 @contextmanager
 def on_stopping_signals(
-    ask: Callable[[int], None], *, say: Callable[[str], None], end: Callable[[], object]
+    request_stop: Callable[[int], None], *, say: Callable[[str], None], end: Callable[[], object]
 ) -> Iterator[None]:
-    """Inside, the first signal that asks to stop calls `ask` with its number, and the second ends the process.
+    """Inside, the first signal calls `request_stop` with its number, and the second ends the process.
 
     Outside the main thread no signal can be handled, and nothing changes.
 
     Args:
-        ask: called on the running event loop.
+        request_stop: called on the running event loop.
         say: gets the line that names what keeps the loop.
         end: called before the process ends; gives the terminal back.
     """
-    handler = _Handler(ask, say, end)
+    handler = _Handler(request_stop, say, end)
     try:
         before = {number: signal.signal(number, handler) for number in STOPPING}
     except ValueError:

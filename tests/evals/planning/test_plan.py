@@ -192,4 +192,7 @@ def test_a_sweep_goes_on_with_those_that_began_and_begins_the_others(folder: Pat
     notes: list[str] = []
     configs = plan_evals([file], {"resume": True}, note=notes.append)
     assert [config.resume for config in configs] == [first, second, None, None]
-    assert notes[2] == "nothing to resume for two with whet/tiny (temperature=0.5 max_tokens=4): it begins anew"
+    assert (
+        notes[2]
+        == "nothing to resume for two with whet/tiny (temperature=0.5 max_tokens=4): it starts from the beginning"
+    )

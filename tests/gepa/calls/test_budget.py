@@ -1,4 +1,4 @@
-"""The budget is a promise: what is begun never exceeds it, and what is kept back is there in the end."""
+"""The budget is a promise: what is begun never exceeds it, and what is reserved is there in the end."""
 
 from __future__ import annotations
 

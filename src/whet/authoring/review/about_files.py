@@ -101,7 +101,7 @@ def review_package(package: Package) -> Iterator[Finding]:
     """Metadata, README, tests, evaluation default."""
     file = "pyproject.toml"
     if package.problem is not None:
-        yield Finding.of("pyproject", package.problem, "Mend it.", where=file)
+        yield Finding.of("pyproject", package.problem, "Correct it.", where=file)
     if package.name is None and package.folder is None:
         yield Finding.of(
             "no-package",

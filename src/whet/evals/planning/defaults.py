@@ -43,7 +43,7 @@ def eval_defaults(environment: str) -> dict[str, Any]:
 
 
 def _pyproject(location: Location) -> Path | None:
-    """The `pyproject.toml` of the package a module belongs to, and no other's that happens to lie above it."""
+    """The `pyproject.toml` of the package a module belongs to, not of another one in a folder above it."""
     folder = location.path if location.path.is_dir() else location.path.parent
     for candidate in (folder, *list(folder.parents)[:2]):
         file = candidate / "pyproject.toml"

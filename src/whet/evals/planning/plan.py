@@ -133,7 +133,7 @@ def _resumed(configs: Sequence[EvalConfig], resumes: Sequence[Resume], note: Cal
         if resume is True and directory is not None:
             note(f"resuming {directory}")
         elif resume is True:
-            note(f"nothing to resume for {_name(config)}: it begins anew")
+            note(f"nothing to resume for {_name(config)}: it starts from the beginning")
         found.append(config if directory is None else config.model_copy(update={"resume": directory}))
     return found
 

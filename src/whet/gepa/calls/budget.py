@@ -17,7 +17,7 @@ from whet.gepa.types import BudgetSpent, Phase
 
 
 class CallBudget:
-    """Calls. Those of the final comparison are kept back from the search."""
+    """Calls. Those of the final comparison are reserved from the search."""
 
     def __init__(
         self, max_calls: int, reserved: int = 0, begun: Mapping[str, int] | None = None, confirming: int = 0
@@ -41,7 +41,7 @@ class CallBudget:
         room = self.max_calls - self.begun - self.promised
         if phase == "confirmation":
             return room
-        # A search that is resumed after a comparison has already used part of the calls that are kept back.
+        # A search that is resumed after a comparison has already used part of the calls that are reserved.
         kept_back = max(0, self.reserved - self.confirming)
         return room - kept_back
 

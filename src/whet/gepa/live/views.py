@@ -134,7 +134,7 @@ def _summary(search: SearchProgress, width: int, ended: bool = False) -> list[Te
 
 
 def _bar(search: SearchProgress, width: int, ended: bool) -> Text:
-    """The budget: a bar, numbers, times; what is kept back for the final comparison is dotted."""
+    """The budget: a bar, numbers, times; what is reserved for the final comparison is dotted."""
     total = search.max_calls
     confirming = search.current is not None and search.current.name == "confirmation"
     kept = search.plan.reserved if search.plan and not confirming and not ended else 0

@@ -143,7 +143,7 @@ class Reflection:
                 raise GepaError(
                     f"the context of the reflection model '{self._model}' is too small: {len(text):,} characters, "
                     f"{least:,} of them before any rollout, do not fit ({reply.said}). "
-                    "Begin anew with another --reflection-model."
+                    "Start a new run with another --reflection-model."
                 )
             self._observer.note(
                 f"{len(text):,} characters are too many for {self._model}: it is shown less of the rollouts"
@@ -196,7 +196,7 @@ class Reflection:
         if self._in_a_row == most:
             raise GepaError(
                 f"the reflection model '{self._model}' gave no usable text {most} times in a row; the last time, "
-                f"{problem}. See {self._log.path}; continue with --resume, or begin anew with another -M."
+                f"{problem}. See {self._log.path}; continue with --resume, or start a new run with another -M."
             )
 
 

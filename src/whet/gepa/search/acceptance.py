@@ -71,17 +71,18 @@ class Criterion:
         """How many validation examples have been seen at each look; `total` itself is the test's."""
         return sorted({look for share in self.shares if 0 < (look := round(share * total)) < total})
 
-    def judge(self, total: int, chance: float, ask: Callable[[int, int], Sequence[float]]) -> Judgement:
+    def judge(self, total: int, chance: float, compare_on: Callable[[int, int], Sequence[float]]) -> Judgement:
         """Race a candidate that has passed the gate.
 
         Args:
             total: validation examples that there are.
             chance: of the gate, see `gate_chance`.
-            ask: the differences, candidate less parent, of a round: positions `begin` to `end` of the race's order.
+            compare_on: returns the differences, candidate less parent, of a round: positions `begin` to `end` of the
+                race's order.
         """
         differences: list[float] = []
         for begin, end in itertools.pairwise([0, *self.looks(total), total]):
-            differences += ask(begin, end)
+            differences += compare_on(begin, end)
             if end < total and self.leaves(differences, total):
                 return Judgement(False, differences, None)
         p_value = self.p_value(differences, chance)

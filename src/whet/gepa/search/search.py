@@ -196,13 +196,13 @@ class Paired:
         known = self._history.accepted(parent).val_rewards
         order = race_order(len(self._val), self._config.search_seed, record.number)
 
-        def ask(begin: int, end: int) -> list[float]:
+        def compare_on(begin: int, end: int) -> list[float]:
             examples = [self._val[index] for index in order[begin:end]]
             new = rewards(self._adapter.score(record.texts, examples, "race"))
             record.val_rewards |= new
             return [new[example.key] - known[example.key] for example in examples]
 
-        result = self._criterion.judge(len(order), chance, ask)
+        result = self._criterion.judge(len(order), chance, compare_on)
         record.p_value = result.p_value
         difference = f"{fmean(result.differences):+.3f} against its parent"
         if result.p_value is None:
