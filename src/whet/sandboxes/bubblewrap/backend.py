@@ -30,7 +30,6 @@ from whet.sandboxes.bubblewrap.command import (
     HOME,
     OWN_FILES,
     Descriptors,
-    Features,
     arguments,
     environment,
     proxy_variables,
@@ -319,17 +318,11 @@ def _spawn(name: str, spec: SandboxSpec, machine: Host) -> _Guest:
             filter_ = _memory_file(machine.seccomp, inherited)
             for fd in (info_write, block_read):
                 inherited.callback(os.close, fd)
-            grouped = "memory" in machine.controllers
-            words = arguments(
-                spec,
-                machine.layout,
-                Descriptors(info_write, block_read, filter_, theirs.fileno(), files),
-                Features(machine.disable_userns, grouped, machine.launcher.mounts),
-            )
+            words = arguments(spec, Descriptors(info_write, block_read, filter_, theirs.fileno(), files), machine)
             split = words.index("--")
             # Not on the command line, which every user of the machine can list.
             options = _memory_file(b"".join(os.fsencode(word) + b"\0" for word in words[:split]), inherited)
-            most = room(spec, grouped)
+            most = room(spec, machine.memory_is_grouped)
             launch = [*machine.launcher.words(user, most.size, most.files), *machine.command]
             fds = [info_write, block_read, filter_, theirs.fileno(), *files.values(), options, *machine.fds]
             try:

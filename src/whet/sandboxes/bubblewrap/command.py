@@ -7,11 +7,15 @@ size; the root and /dev are remounted read-only at the end.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from whet.sandboxes.bubblewrap.launch import DISK, TERMINALS
 from whet.sandboxes.bubblewrap.layout import Layout
 from whet.sandboxes.network.allow_list import PROXY_HOST, PROXY_PORT, AllowList
 from whet.sandboxes.protocol import SandboxSpec
+
+if TYPE_CHECKING:
+    from whet.sandboxes.bubblewrap.host import Host
 
 HOME = "/home/user"
 GUEST = "/run/whet/guest.py"
@@ -44,21 +48,12 @@ OWN_FILES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Features:
-    """What the machine can do for a sandbox."""
-
-    disable_userns: bool
-    memory_is_grouped: bool
-    mounts: bool  # whether the launcher has made the disk and the terminals
-
-
-@dataclass(frozen=True, slots=True)
 class Descriptors:
     """File descriptors that bubblewrap and the guest inherit."""
 
     info: int
     block: int
-    seccomp: int | None
+    seccomp: int
     channel: int
     files: dict[str, int]  # path inside: descriptor with its content
 
@@ -83,7 +78,7 @@ def room(spec: SandboxSpec, memory_is_grouped: bool) -> Room:
     return Room(min(spec.disk_bytes, max(spec.memory_bytes // 2, left)), files)
 
 
-def arguments(spec: SandboxSpec, layout: Layout, fds: Descriptors, host: Features) -> list[str]:
+def arguments(spec: SandboxSpec, fds: Descriptors, host: Host) -> list[str]:
     """Everything after `bwrap`."""
     args = [
         "--unshare-user",
@@ -96,7 +91,7 @@ def arguments(spec: SandboxSpec, layout: Layout, fds: Descriptors, host: Feature
     args += ["--disable-userns"] if host.disable_userns else []
     args += ["--uid", str(UID), "--gid", str(UID), "--hostname", "sandbox", "--cap-drop", "ALL"]
     args += ["--die-with-parent", "--new-session", "--as-pid-1", "--clearenv"]
-    args += layout.arguments(with_pip=spec.has_network)
+    args += host.layout.arguments(with_pip=spec.has_network)
     for folder in ("/etc", "/run", "/run/whet"):
         args += ["--perms", "0755", "--dir", folder]
     for inside, folder in spec.read_only.items():
@@ -106,18 +101,17 @@ def arguments(spec: SandboxSpec, layout: Layout, fds: Descriptors, host: Feature
     for path, fd in fds.files.items():
         args += ["--perms", "0444", "--ro-bind-data", str(fd), path]
     args += ["--proc", "/proc", "--dev", "/dev"]
-    if host.mounts:
+    if host.launcher.mounts:
         args += ["--bind", f"{DISK}/shm", "/dev/shm", "--dev-bind", TERMINALS, "/dev/pts", "--bind", DISK, "/home"]
     else:
         args += ["--perms", "1777", "--size", str(SHARED_BYTES), "--tmpfs", "/dev/shm"]
         args += ["--perms", "0755", "--size", str(room(spec, host.memory_is_grouped).size), "--tmpfs", "/home"]
     args += ["--perms", "0700", "--dir", HOME, "--perms", "1777", "--dir", "/home/tmp"]
     args += ["--symlink", "home/tmp", "/tmp", "--dir", "/var", "--symlink", "../home/tmp", "/var/tmp"]
-    args += [*layout.seal(), "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", HOME]
-    args += ["--info-fd", str(fds.info), "--block-fd", str(fds.block)]
-    args += ["--seccomp", str(fds.seccomp)] if fds.seccomp is not None else []
+    args += [*host.layout.seal(), "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", HOME]
+    args += ["--info-fd", str(fds.info), "--block-fd", str(fds.block), "--seccomp", str(fds.seccomp)]
     proxy = [str(PROXY_PORT)] if spec.has_network else []
-    return [*args, "--", layout.python, "-I", "-S", "-B", GUEST, str(fds.channel), *proxy]
+    return [*args, "--", host.layout.python, "-I", "-S", "-B", GUEST, str(fds.channel), *proxy]
 
 
 def environment(layout: Layout, extra: dict[str, str]) -> dict[str, str]:

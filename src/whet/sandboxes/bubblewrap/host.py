@@ -42,6 +42,11 @@ class Host:
     fds: tuple[int, ...] = ()  # that the command inherits
     env: Mapping[str, str] = field(default_factory=dict)  # of the command
 
+    @property
+    def memory_is_grouped(self) -> bool:
+        """Whether a control group counts the memory of a whole sandbox."""
+        return "memory" in self.controllers
+
 
 @functools.cache
 def host() -> Host:
