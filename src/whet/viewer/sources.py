@@ -43,29 +43,23 @@ class RunSource:
 
 def source_at(path: Path) -> RunSource:
     """The run at a path. Raises `RunError` where there is none, with the paths that can be named."""
+    directory = path
     if path.is_file():
         if path.name == METADATA:
             return source_at(path.parent)
         if path.suffix != SUFFIX:
             raise RunError(f"{path}: not a file of rollouts; name a {RESULTS}, or a file in a run's {RUN_ROLLOUTS}/.")
-        run = path.parent.parent
-        if path.parent.name == RUN_ROLLOUTS and (run / SEARCH_CONFIG).is_file():
-            return _search(run, path, path)
-        if path.parent.name == RUN_ROLLOUTS and (run / RUN_CONFIG).is_file():
-            return _run(run, path, path)
-        return _evaluation(path.parent, path, path)
-    if not path.exists():
+        directory = path.parent
+    elif not path.exists():
         raise RunError(f"{path}: there is no such file or directory. `whet view` without a path shows what there is.")
-    if (path / SEARCH_CONFIG).is_file():
-        return _search(path, path, path / RUN_ROLLOUTS / RESULTS)
-    if path.name == RUN_ROLLOUTS and (path.parent / SEARCH_CONFIG).is_file():
-        return _search(path.parent, path, path / RESULTS)
-    if path.name == RUN_ROLLOUTS and (path.parent / RUN_CONFIG).is_file():
-        return _run(path.parent, path, path)
-    if (path / RUN_CONFIG).is_file() and not (path / RESULTS).exists():
-        return _run(path, path, path / RUN_ROLLOUTS)
-    if (path / RESULTS).exists() or (path / METADATA).exists():
-        return _evaluation(path, path, path / RESULTS)
+    within = directory.name == RUN_ROLLOUTS
+    run = directory.parent if within else directory
+    if (run / SEARCH_CONFIG).is_file() and (within or path.is_dir()):
+        return _search(run, path, path if path.is_file() else run / RUN_ROLLOUTS / RESULTS)
+    if (run / RUN_CONFIG).is_file() and (within or (path.is_dir() and not (path / RESULTS).exists())):
+        return _run(run, path, path if within else run / RUN_ROLLOUTS)
+    if path.is_file() or (path / RESULTS).exists() or (path / METADATA).exists():
+        return _evaluation(directory, path, path if path.is_file() else path / RESULTS)
     raise RunError(
         f"{path}: neither an evaluation ({RESULTS}), nor a training run ({RUN_CONFIG}), nor a search "
         f"({SEARCH_CONFIG}) is in this directory. "

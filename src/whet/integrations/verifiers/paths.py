@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from whet.errors import RunError
-from whet.rollouts.results import METADATA, RESULTS, load_metadata
+from whet.rollouts.results import METADATA, RESULTS, load_metadata, load_outputs
 
 
 def write_temp_file(content: str, suffix: str = ".txt") -> str:
@@ -61,31 +61,30 @@ def find_latest_incomplete_eval_results_path(
     """The newest evaluation with these settings that has fewer rows than requested; None where there is none."""
     runs = get_eval_runs_dir(env_id, model, env_dir_path, output_dir)
     found = [path for path in runs.glob("*") if is_valid_eval_results_path(path)]
-    expected = {"env_id": env_id, "model": model, "rollouts_per_example": rollouts_per_example}
     for path in sorted(found, key=lambda one: one.stat().st_mtime, reverse=True):
         try:
-            metadata = load_metadata(path) or {}
+            saved, rows = load_metadata(path) or {}, len(load_outputs(path))
         except RunError:
             continue
-        saved = metadata.get("num_examples")
-        if not isinstance(saved, int) or saved > num_examples or not expected.items() <= metadata.items():
-            continue
-        if _rows(path / RESULTS) < num_examples * rollouts_per_example:
+        if rows < num_examples * rollouts_per_example and not settings_that_differ(
+            saved, env_id, model, num_examples, rollouts_per_example
+        ):
             return path
     return None
 
 
-def _rows(path: Path) -> int:
-    """Whole rows of a file, up to the first that is torn."""
-    count = 0
-    for line in path.read_bytes().split(b"\n"):
-        if line.strip():
-            try:
-                json.loads(line)
-            except ValueError:
-                break
-            count += 1
-    return count
+def settings_that_differ(
+    saved: Mapping[str, Any], env_id: str, model: str, num_examples: int, rollouts_per_example: int
+) -> list[str]:
+    """How metadata differs from these settings. It may have fewer examples."""
+    wanted = {"env_id": env_id, "model": model, "rollouts_per_example": rollouts_per_example}
+    if not isinstance(saved.get("num_examples"), int) or saved["num_examples"] > num_examples:
+        wanted["num_examples"] = num_examples
+    return [
+        f"{name} is {saved.get(name)!r} there and {value!r} now"
+        for name, value in wanted.items()
+        if saved.get(name) != value
+    ]
 
 
 def _base(env_id: str, env_dir_path: str, output_dir: str | None) -> Path:

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from whet import __version__
 from whet.clients.config import ClientConfig
 from whet.errors import ConfigError
-from whet.integrations.verifiers.paths import get_results_path
+from whet.integrations.verifiers.paths import get_results_path, settings_that_differ
 from whet.rollouts import results
 from whet.rollouts.results import METADATA, RESULTS, load_metadata, not_json, state_to_output
 from whet.rollouts.row_log import append_rows
@@ -80,15 +80,7 @@ def validate_resume_metadata(
 ) -> None:
     """Raise `ConfigError` where the results of `results_path` have other settings, or more examples."""
     saved = load_metadata(Path(results_path)) or {}
-    wanted = {"env_id": env_id, "model": model, "rollouts_per_example": rollouts_per_example}
-    wrong = [
-        f"{name} is {saved.get(name)!r} there and {value!r} now"
-        for name, value in wanted.items()
-        if saved.get(name) != value
-    ]
-    examples = saved.get("num_examples")
-    if not isinstance(examples, int) or examples > num_examples:
-        wrong.append(f"num_examples is {examples!r} there and {num_examples!r} now")
+    wrong = settings_that_differ(saved, env_id, model, num_examples, rollouts_per_example)
     if wrong:
         raise ConfigError(
             f"{Path(results_path) / METADATA}: metadata mismatch: {'; '.join(wrong)}. "
