@@ -71,24 +71,27 @@ class Adapters:
         await self._policy.engine.unload_adapter(name)
 
     async def load_by_request(self, body: Any) -> str:
-        request = read_body(LoadBody, body)
-        if self._folder is None:
-            raise RequestError("adapters are loaded by request only where --adapters-from names a folder", status=403)
+        request, folder = read_body(LoadBody, body), self._allowed("loaded")
         try:
-            path = (self._folder / request.lora_path).resolve()
+            path = (folder / request.lora_path).resolve()
         except (OSError, ValueError) as error:  # too long, or with characters that no path has
             raise RequestError(f"lora_path is no path: {error}", param="lora_path") from None
-        if not path.is_relative_to(self._folder.resolve()):
+        if not path.is_relative_to(folder.resolve()):
             raise RequestError("lora_path leads out of the folder of adapters", status=403, param="lora_path")
         await self._as_request(self.load(request.lora_name, path))
         return self.full_name(request.lora_name)
 
     async def unload_by_request(self, body: Any) -> str:
         request = read_body(UnloadBody, body)
-        if self._folder is None:
-            raise RequestError("adapters are unloaded by request only where --adapters-from names a folder", status=403)
+        self._allowed("unloaded")
         await self._as_request(self.unload(request.lora_name))
         return self.full_name(request.lora_name)
+
+    def _allowed(self, done: str) -> Path:
+        """The folder of adapters that requests may name."""
+        if self._folder is None:
+            raise RequestError(f"adapters are {done} by request only where --adapters-from names a folder", status=403)
+        return self._folder
 
     async def _as_request(self, work: Any) -> None:
         try:

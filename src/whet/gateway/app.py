@@ -88,8 +88,8 @@ class Gateway:
             Route("/health", self._health),
             Route("/metrics", self._metrics),
             Route("/v1/models", self._list_models),
-            Route("/v1/load_lora_adapter", self._load_adapter, methods=["POST"]),
-            Route("/v1/unload_lora_adapter", self._unload_adapter, methods=["POST"]),
+            Route("/v1/load_lora_adapter", self._adapter_endpoint(Adapters.load_by_request), methods=["POST"]),
+            Route("/v1/unload_lora_adapter", self._adapter_endpoint(Adapters.unload_by_request), methods=["POST"]),
         ]
         routes = [] if sessions_only else served
         for path, interface in INTERFACES.items():
@@ -182,25 +182,23 @@ class Gateway:
         listening: dict[str, Any] = {} if on_delta is None else {"on_delta": on_delta}
         return await client.get_response(turn.messages, turn.model, turn.sampling_args, turn.tools, **listening)
 
-    async def _load_adapter(self, request: Request) -> HttpResponse:
-        return await self._change_adapters(request, lambda adapters: adapters.load_by_request)
+    def _adapter_endpoint(
+        self, change: Callable[[Adapters, Any], Awaitable[str]]
+    ) -> Callable[[Request], Awaitable[HttpResponse]]:
+        async def endpoint(request: Request) -> HttpResponse:
+            try:
+                self._check_key(_key_of(request))
+                if self.adapters is None:
+                    raise RequestError("no model of this gateway has adapters", status=404)
+                return _json(
+                    {"status": "ok", "model": await change(self.adapters, await self._bodies.read_json(request))}
+                )
+            except RequestError as error:
+                return _refusal(request.url.path, error)
+            except ClientDisconnect:
+                return HttpResponse(status_code=499)  # the client is gone
 
-    async def _unload_adapter(self, request: Request) -> HttpResponse:
-        return await self._change_adapters(request, lambda adapters: adapters.unload_by_request)
-
-    async def _change_adapters(
-        self, request: Request, choose: Callable[[Adapters], Callable[[Any], Awaitable[str]]]
-    ) -> HttpResponse:
-        try:
-            self._check_key(_key_of(request))
-            if self.adapters is None:
-                raise RequestError("no model of this gateway has adapters", status=404)
-            body = await self._bodies.read_json(request)
-            return _json({"status": "ok", "model": await choose(self.adapters)(body)})
-        except RequestError as error:
-            return _refusal(request.url.path, error)
-        except ClientDisconnect:
-            return HttpResponse(status_code=499)  # the client is gone
+        return endpoint
 
     async def _health(self, request: Request) -> HttpResponse:
         return _json({"status": "ok"})

@@ -93,6 +93,8 @@ class Heads(Sequence[Head]):
 
     def position(self, number: int) -> int | None:
         """The position of a rollout in the list; None if it is not in it."""
+        if isinstance(self.numbers, range):  # a list of all: no dict of 200,000
+            return number if number in self.numbers else None
         if self._positions is None:
             self._positions = {number: place for place, number in enumerate(self.numbers)}
         return self._positions.get(number)

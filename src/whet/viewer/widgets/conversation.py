@@ -239,26 +239,22 @@ def _fact(name: str, value: str, style: str, width: int) -> Iterator[StyledLine]
 
 
 def _facts(row: Mapping[str, Any], head: Head, passed: float) -> Iterator[Fact]:
-    reward = number(head.reward)
-    if head.reward is not None:
-        yield "reward", f"{reward} {reward_bar(head.reward)}".rstrip(), reward_style(head.reward, passed)
-    else:
-        yield "reward", "none", "dim"
-    if head.advantage is not None:
-        yield "advantage", signed(head.advantage), signed_style(head.advantage)
-    if head.environment:
-        yield "environment", head.environment, "name"
-    if head.part:
-        yield "step", part_name(head), ""
-    if head.sampling:
-        yield "sampling", head.sampling, ""
-    yield "task", "none" if head.example_id is None else str(head.example_id), ""
-    if row.get("group") is not None:
-        yield "group", str(row["group"]), ""
-    yield "stop condition", head.stop_condition or "none", ""
-    if head.truncated:
-        yield "truncated", "yes", "middling"
-    yield "turns", str(head.turns), ""
+    reward = f"{number(head.reward)} {reward_bar(head.reward)}".rstrip() or "none"
+    known: tuple[tuple[str, object, str], ...] = (
+        ("reward", reward, reward_style(head.reward, passed)),
+        ("advantage", signed(head.advantage), signed_style(head.advantage)),
+        ("environment", head.environment, "name"),
+        ("step", head.part and part_name(head), ""),
+        ("sampling", head.sampling, ""),
+        ("task", "none" if head.example_id is None else head.example_id, ""),
+        ("group", row.get("group"), ""),
+        ("stop condition", head.stop_condition or "none", ""),
+        ("truncated", "yes" if head.truncated else None, "middling"),
+        ("turns", head.turns, ""),
+    )
+    for name, value, style in known:
+        if value is not None and value != "":
+            yield name, str(value), style
 
 
 def _metrics(metrics: Any) -> Iterator[Fact]:
