@@ -168,7 +168,7 @@ class EmbeddedEngine:
         """Requests continue while the files are read; what was read is taken between two decode steps."""
         if self._merged:
             raise ModelLoadError(
-                f"adapter {name!r} cannot stand beside weights that have an adapter merged into them; serve the base"
+                f"adapter {name!r} cannot be served with weights that have an adapter merged into them; serve the base"
             )
         packed = await asyncio.to_thread(self._weight_loader.read_adapter, update.path)
         known = self._adapters.get(name)

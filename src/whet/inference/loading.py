@@ -27,7 +27,7 @@ _TOO_LONG = "sequence-length-is-longer-than-the-specified-maximum"
 class ModelFiles:
     """A model's directory, read as far as text and sizes go; no weight has been touched.
 
-    `base` is where an adapter's base model lies, None for a directory with a whole model.
+    `base` is the directory of an adapter's base model, None for a directory with a whole model.
     """
 
     path: Path
@@ -161,7 +161,7 @@ def check_model(model: str) -> None:
 
 
 def base_of_adapter(directory: Path) -> Path | None:
-    """Where the base model of a PEFT adapter directory lies; None for a directory with a whole model."""
+    """The directory of a PEFT adapter's base model; None for a directory with a whole model."""
     base = _base_name(directory)
     if base is None:
         return None

@@ -293,12 +293,12 @@ class RunConfig(TrainingConfig):
 
     @property
     def asynchronous(self) -> bool:
-        """Whether rollouts go on while the learner computes."""
+        """Whether rollouts run while the learner computes."""
         return self.max_async_level > 0
 
     @property
     def cautions(self) -> list[str]:
-        """What the run is told to beware of when it begins: allowed, and rarely meant."""
+        """Warnings at the start of the run: what is allowed and rarely meant."""
         limit, level = self.max_off_policy_steps, self.max_async_level
         if not self.asynchronous or limit - level >= LEAST_SLACK:
             return []

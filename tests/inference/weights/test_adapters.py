@@ -308,7 +308,7 @@ def test_base_is_fixed_while_adapters_are_loaded(checkpoints: Checkpoints, adapt
             run(engine.load_weights(update))
     run(engine.unload_adapter("mine"))
     loaded(engine, None, path, 1)
-    with pytest.raises(ModelLoadError, match="'mine' cannot stand beside weights that have an adapter merged"):
+    with pytest.raises(ModelLoadError, match="'mine' cannot be served with weights that have an adapter merged"):
         loaded(engine, "mine", path)
 
 

@@ -39,7 +39,7 @@ class KVCache:
         return torch.full(shape, -1, dtype=torch.int16, device=self._device)
 
     def resize(self, slots: int, columns: int, *, kept: int) -> None:
-        """Become exactly this large. Of the first `kept` slots what lies in the old and the new rectangle stays."""
+        """Become exactly this large. Of the first `kept` slots what is in both rectangles stays."""
         kept, width = min(kept, slots, self.slots), min(columns, self.columns)
         self.keys = _resized(self.keys, slots, columns, kept, width)  # one after the other: less is held at once
         self.values = _resized(self.values, slots, columns, kept, width)
@@ -60,7 +60,7 @@ class KVCache:
             self.experts[:, target, :length] = self.experts[:, source, :length]
 
     def record(self, layer: int, slots: Tensor, positions: Tensor, chosen_NK: Tensor | int) -> None:
-        """Note which experts tokens went to, if that is asked for."""
+        """Record which experts tokens went to, where that is switched on."""
         if self._recorded:
             chosen = chosen_NK.to(torch.int16) if isinstance(chosen_NK, Tensor) else chosen_NK
             self.experts[layer][slots, positions] = chosen

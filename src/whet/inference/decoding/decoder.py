@@ -77,7 +77,7 @@ class Decoder:
         """Write keys and values of `tokens[i]` into slot `slots[i]` from position `starts[i]` on.
 
         Columns before `starts[i]` must hold that sequence already. Rows are padded to the longest; what padding
-        writes lies beyond a row's tokens and is overwritten before it can be seen.
+        writes is beyond a row's tokens and is overwritten before it can be seen.
         """
         longest = max(map(len, tokens))
         width = min(max(starts) + longest, self.cache.columns)

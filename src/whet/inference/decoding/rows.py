@@ -79,7 +79,7 @@ class BatchRows:
         if most_stops > self._stops_SK.shape[1]:
             self._stops_SK = _resized(self._stops_SK, _NO_TOKEN, self.slots, most_stops)
         width = self._stops_SK.shape[1]
-        # What the vocabulary does not have is never drawn. int64 holds what is left, whatever was asked for.
+        # What the vocabulary does not have is never drawn. int64 holds what is left, whatever the request has.
         ids = [[token for token in p.stop_token_ids if 0 <= token < self._vocab_size] for p in params]
         stops = [[*own, *[_NO_TOKEN] * (width - len(own))] for own in ids]
         self._stops_SK[slots] = self._column(stops)
@@ -134,7 +134,7 @@ class BatchRows:
         return None if self._cuts_off else Cuts(cuts.top_k_B[:rows], cuts.top_p_B[:rows], cuts.min_p_B[:rows])
 
     def next_places(self, rows: int) -> Tensor:
-        """Where the tokens fed next are in the flattened `[S * T]` tensors; the token drawn goes one further."""
+        """Where the tokens fed next are in the flattened `[S * T]` tensors; tokens drawn go to the next position."""
         return self._offset_S[:rows] + self.position_S[:rows]
 
     def advance(self, places_B: Tensor, drawn: Drawn) -> Tensor:

@@ -11,20 +11,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httptools
 
 OnBody = Callable[[bytes], None]
 
 
-class Answer:
+class Answer(NamedTuple):
     """Status and body of one answer."""
 
-    __slots__ = ("body", "status")
-
-    def __init__(self, status: int, body: bytes) -> None:
-        self.status, self.body = status, body
+    status: int
+    body: bytes
 
 
 class HttpPool:

@@ -16,11 +16,11 @@ from itertools import takewhile
 from typing import Any, NamedTuple, TypeVar, cast
 
 from jinja2 import TemplateError
-from renderers import DefaultRendererConfig, Renderer
+from renderers import DefaultRendererConfig, Renderer, create_renderer
 
 from whet.errors import RequestRefusedError
 from whet.inference.rendering.reading import AnswerFormat
-from whet.inference.rendering.renderer_choice import choose_renderer, make_renderer, thinking_option
+from whet.inference.rendering.renderer_choice import choose_renderer, thinking_option, with_marker_cache
 from whet.inference.rendering.streaming import AnswerReader, Futures
 from whet.inference.rendering.unknown_templates import text_after_answer
 from whet.messages import whole_characters
@@ -228,7 +228,9 @@ class ChatRenderer:
             options = {}
             if thinking is not None:
                 options = {thinking_option(self._config, self._format(None).package): thinking}
-            self._switched[thinking] = _Switched(self, make_renderer(self.tokenizer, self._config, options or None))
+            cached = with_marker_cache(self.tokenizer)
+            package = create_renderer(cached, self._config, chat_template_kwargs=options or None)
+            self._switched[thinking] = _Switched(self, package)
         return self._switched[thinking]
 
 
@@ -278,7 +280,7 @@ def is_plain_text(messages: Messages) -> bool:
 def _native_message(message: Mapping[str, Any]) -> dict[str, Any]:
     """A whet message in the form `renderers` takes: OpenAI's, with calls nested under `function`.
 
-    Raises `RequestRefusedError` for a part that is no text: a template would leave it out without a word.
+    Raises `RequestRefusedError` for a part that is no text: a template would leave it out without an error.
     """
     content = message.get("content")
     for part in content if isinstance(content, list) else ():
@@ -305,13 +307,13 @@ def _without_arguments(calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _calls_answered(conversation: Messages, new_messages: Messages) -> list[dict[str, Any]]:
     """The calls to which `new_messages` give results, in the order in which they were made."""
-    asked = {message["tool_call_id"] for message in new_messages if message["role"] == "tool"}
+    open_calls = {message["tool_call_id"] for message in new_messages if message["role"] == "tool"}
     calls: list[dict[str, Any]] = []
     for message in reversed(conversation):
-        if not asked:
+        if not open_calls:
             break
-        answered = [call for call in message.get("tool_calls") or () if call["id"] in asked]
-        asked.difference_update(call["id"] for call in answered)
+        answered = [call for call in message.get("tool_calls") or () if call["id"] in open_calls]
+        open_calls.difference_update(call["id"] for call in answered)
         calls = [_native_call(call) for call in answered] + calls
     return calls
 

@@ -72,11 +72,6 @@ def _writes_qwen3(tokenizer: Any) -> bool:
     return True
 
 
-def make_renderer(tokenizer: Any, config: RendererConfig, options: dict[str, Any] | None) -> Renderer:
-    """The renderer of `config`; `options` are passed to the chat template."""
-    return create_renderer(with_marker_cache(tokenizer), config, chat_template_kwargs=options)
-
-
 def thinking_option(config: RendererConfig, renderer: Renderer) -> str:
     """The template option that turns thinking on and off. Raises `ConfigError` for a format without one."""
     if isinstance(config, DefaultRendererConfig):

@@ -7,7 +7,7 @@ answers with those markers, and notes which field text is added to, and whether 
 markers more. Where it is not, as behind the begin of a call, text is held back until the answer is finished.
 
 Also held back: whitespace that may be the end, characters of which not all bytes are there, and text that may become a
-marker or a stop string. Tool calls are handed over when the answer is finished.
+marker or a stop string. Tool calls are passed on when the answer is finished.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ def read_safetensors(paths: Iterable[Path]) -> NamedWeights:
 
 def _tensors(path: Path) -> NamedWeights:
     """The tensors of a file, mapped into memory. The library checks the file and gives no tensor away: each one that
-    its 0.8.0 does leaves two numbers behind for ever, which over a run's many hand-overs is megabytes.
+    its 0.8.0 does leaves two numbers behind until the process ends, which over a run's many updates is megabytes.
     """
     with safe_open(path, framework="pt"):
         pass

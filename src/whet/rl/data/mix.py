@@ -1,4 +1,4 @@
-"""Turns in exact shares: after n turns everyone has had within one of `n * share` of them, for every n.
+"""Turns in exact shares: after n turns each taker has had within one of `n * share` of them, for every n.
 
 Tijdeman's chairman assignment (R. Tijdeman, "The chairman assignment problem", Discrete Mathematics 32, 1980).
 """

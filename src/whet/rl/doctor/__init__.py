@@ -2,7 +2,7 @@
 
     examine(runs/my-run)   reads what a run wrote (reading.py), applies every rule (rules/), most urgent finding first
     line(runs/my-run)      the most urgent one, on one line
-    LiveDoctor             the same line while a run goes on, from the numbers of the last steps alone
+    LiveDoctor             the same line while a run is active, from the numbers of the last steps alone
 
 A run is looked at, never touched; it may be running, dead or finished. Rules are pure functions of a `RunRecord`.
 The readiness of a saved evaluation is reported in the same shape.

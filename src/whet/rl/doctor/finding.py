@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 Severity = Literal["error", "warning", "info"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
-"""error: the run does not learn or does not go on; warning: it learns less than it could; info: worth knowing."""
+"""error: the run does not learn or does not continue; warning: it learns less than it could; info: worth knowing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,7 +83,7 @@ class RunRecord:
     first_rollouts: Sequence[Row] = field(default=())  # of the first
 
     def as_seen_live(self) -> RunRecord:
-        """The steps alone that are held while it goes on, and nothing else; itself where those are all."""
+        """Only the steps that are held while it is running; itself where those are all."""
         rows = self.data.metrics
         if len(rows) <= KEPT_FIRST + KEPT_LAST:
             return self

@@ -110,7 +110,7 @@ class LoraWeights(Weights):
 
 
 BEYOND_LORA = ("use_dora", "use_rslora", "modules_to_save", "rank_pattern", "alpha_pattern", "target_parameters")
-"""Settings of a PEFT adapter that `[lora]` has no words for."""
+"""Settings of a PEFT adapter that `[lora]` has no keys for."""
 
 
 def begin_with(model: Any, directory: Path, config: LoraConfig) -> None:

@@ -60,7 +60,6 @@ class ProcessLearner:
 
     def optim_step(self, params: OptimParams) -> OptimOutput:
         output: OptimOutput = self._call("optim_step", params)
-        self.version = output.version
         return output
 
     def publish(self) -> WeightUpdate:
@@ -72,7 +71,6 @@ class ProcessLearner:
 
     def load(self, directory: Path) -> None:
         self._call("load", directory)
-        self.version = self._run(_version)
 
     def export(self, directory: Path) -> None:
         self._call("export", directory)
@@ -88,7 +86,8 @@ class ProcessLearner:
         self.log.close()
 
     def _call(self, method: str, *arguments: Any) -> Any:
-        return self._run(_answer, method, arguments)
+        answer, self.version = self._run(_answer, method, arguments)
+        return answer
 
     def _run(self, function: Callable[..., T], *arguments: Any) -> T:
         try:
@@ -120,10 +119,6 @@ def _make(model: Path, options: Mapping[str, Any]) -> dict[str, int]:
     return {"pid": os.getpid(), **{name: getattr(_learner, name) for name in facts}}
 
 
-def _answer(method: str, arguments: tuple[Any, ...]) -> Any:
-    return getattr(_learner, method)(*arguments)
-
-
-def _version() -> int:
-    version: int = _learner.version
-    return version
+def _answer(method: str, arguments: tuple[Any, ...]) -> tuple[Any, int]:
+    """What a method of the learner returns, and its policy version then."""
+    return getattr(_learner, method)(*arguments), _learner.version

@@ -172,7 +172,7 @@ def write_aside(path: Path, write: Callable[[Path], None]) -> None:
 
 
 def published(directory: Path, pattern: str) -> list[Path]:
-    """What was handed over, the newest last."""
+    """What was published, the newest last."""
     return sorted(directory.glob(pattern))
 
 

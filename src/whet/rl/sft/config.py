@@ -80,7 +80,7 @@ class ValidationConfig(StrictModel):
 
 
 class SftBudgetConfig(BudgetConfig):
-    """`[budget]`: when a run ends before its last step, with a checkpoint. A larger budget goes on with --resume."""
+    """`[budget]`: when a run ends before its last step, with a checkpoint. With a larger budget it can be resumed."""
 
     max_tokens: int | None = Field(None, ge=1, description="Tokens of the rows that were trained, prompts included.")
     max_cost: float | None = Field(None, gt=0, description="Refused: no rollout is trained on that would cost.")

@@ -18,9 +18,8 @@ from whet.inference.loading import read_model
 from whet.rl.data.samples import TokenSequence
 from whet.rl.sft.batches import Batches
 from whet.rl.sft.config import SftConfig
-from whet.rl.sft.conversation import conversation_of
+from whet.rl.sft.conversation import conversation_of, conversation_tokens, recorded_tokens, text_tokens
 from whet.rl.sft.sources import DataSource, Row, read_dataset, read_path
-from whet.rl.sft.tokens import conversation_tokens, recorded_tokens, text_tokens
 
 if TYPE_CHECKING:
     from whet.inference.rendering.chat_renderer import ChatRenderer

@@ -29,8 +29,8 @@ class AttentionBlock:
 
     shape: tuple[int, int, int]  # runs R, queries L, keys S
     tokens: int  # of its own
-    queries: Tensor  # R x heads x L, flat: which of its own heads stands in a place
-    where: Tensor  # for each of its own heads, its place among those
+    queries: Tensor  # R x heads x L, flat: which of its own heads is at a position
+    where: Tensor  # for each of its own heads, its position among those
     padding: Tensor  # places among those that hold no token
     keys: Tensor  # R x key-value heads x S, flat: which of all heads is read
     readers: Tensor  # places of `keys`, ordered by the head they read; those of padding are left out

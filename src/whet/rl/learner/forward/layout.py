@@ -46,8 +46,8 @@ class Block:
     A run reads the tokens from the root to its own end; its query l sees the first `before + l + 1` of them.
     """
 
-    queries: Index  # R x L; which of the block's own tokens stands in a place; padding repeats the first
-    where: Index  # for each of the block's own tokens, its place in the flattened queries
+    queries: Index  # R x L; which of the block's own tokens is at a position; padding repeats the first
+    where: Index  # for each of the block's own tokens, its position in the flattened queries
     padding: Index  # the places of the flattened queries that hold no token
     keys: Index  # R x S; which token of the micro-batch is read; padding repeats the first
     before: Index  # R; tokens that a run reads before its own
@@ -125,7 +125,7 @@ def micro_batches(batch: PackedBatch, token_budget: int) -> list[TokenLayout]:
 
 
 def _branches(batch: PackedBatch) -> Iterator[_Branch]:
-    """Sequences with trained tokens, ordered so that those that begin alike follow one another, and one that goes on
+    """Sequences with trained tokens, ordered so that those that begin alike follow one another, and one that continues
     comes before one that ends: then the latter adds nothing."""
     keys_TK = batch.ids[:, None]
     if batch.experts is not None:  # tokens that were sent to different experts are not the same computation
