@@ -1,8 +1,8 @@
 """Resuming an evaluation: its directory, whether it is the same evaluation, and which of its rollouts are done.
 
-A rollout is known by its task and its place among that task's attempts. Of several rows for one rollout the last
+A rollout is known by its task and its attempt at that task. Of several rows for one rollout the last
 counts. Where attempts are scored together, only a whole group counts: its rows stand one after another, in order, and
-a group that was torn apart by a kill is attempted again as a whole.
+a group that was cut off by a kill is attempted again as a whole.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ IDENTITY, TASKS, STATE = "identity", "tasks", "state"
 
 @dataclass(frozen=True, slots=True)
 class Spots:
-    """Where the row of each rollout begins in `results.jsonl`; rollouts are numbered task by task, place by place."""
+    """Where the row of each rollout begins in `results.jsonl`; rollouts are numbered by task and attempt."""
 
     offsets: array[int]  # NOWHERE: there is none
     failed: bytearray  # 1: it ended in an error
@@ -96,24 +96,24 @@ def find_rows(directory: Path, example_ids: Sequence[Any], rollouts_per_example:
         return spots
     task_of = {example_id: task for task, example_id in enumerate(example_ids)}
     rows = _keys(path, task_of, rollouts_per_example)
-    for task, place, offset, failed in _whole_groups(rows, rollouts_per_example) if together else rows:
-        spots.put(task * rollouts_per_example + place, offset, failed)
+    for task, attempt, offset, failed in _whole_groups(rows, rollouts_per_example) if together else rows:
+        spots.put(task * rollouts_per_example + attempt, offset, failed)
     return spots
 
 
 def _keys(path: Path, task_of: Mapping[Any, int], rollouts: int) -> Iterator[tuple[int, int, int, bool]]:
-    """Task, place, offset and whether it failed, of each row."""
+    """Task, attempt, offset and whether it failed, of each row."""
     for offset, line in read_rows(path):
         try:
             row = json.loads(line)
-            task, place = task_of[row["example_id"]], row["rollout"]
-            if not 0 <= place < rollouts:
-                raise ValueError(f"there is no rollout {place}")
+            task, attempt = task_of[row["example_id"]], row["rollout"]
+            if not 0 <= attempt < rollouts:
+                raise ValueError(f"there is no rollout {attempt}")
         except (ValueError, KeyError, TypeError) as error:
             raise RunError(
                 f"{path}: the line at byte {offset} is no row of this evaluation ({error!r}). Remove it, and resume."
             ) from None
-        yield task, place, offset, row.get("error") is not None
+        yield task, attempt, offset, row.get("error") is not None
 
 
 def _whole_groups(rows: Iterator[tuple[int, int, int, bool]], size: int) -> Iterator[tuple[int, int, int, bool]]:

@@ -71,14 +71,14 @@ def export(path: Path, format: str, target: Path | None = None, *, overwrite: bo
         "hf": write_dataset,
     }
     target.parent.mkdir(parents=True, exist_ok=True)
-    aside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
-        writers[form](aside, columns, rows)
+        writers[form](temporary, columns, rows)
         if target.is_dir():
             shutil.rmtree(target)
-        os.replace(aside, target)
+        os.replace(temporary, target)
     finally:
-        _remove(aside)
+        _remove(temporary)
     return Exported(target, next(counter))
 
 

@@ -31,7 +31,7 @@ from whet.types import RolloutOutput
 Kind = Literal["integer", "number", "yes or no", "text", "json", "messages"]
 
 MESSAGE_FIELDS = ("role", "content", "reasoning_content", "tool_call_id", "name")
-"""Text of a message; besides them `tool_calls`, a list of JSON text, and `extra`, what else it has as JSON text.
+"""Text of a message; further fields: `tool_calls`, a list of JSON text, and `extra`, what else it has as JSON text.
 
 Content that is a list of parts is JSON text too.
 """
@@ -151,8 +151,8 @@ def _said(messages: Any, role: str) -> str | None:
     """The last message of a role, as text."""
     if isinstance(messages, str):
         return _text(messages)
-    said = [one for one in listed(messages) if isinstance(one, Mapping) and one.get("role") == role]
-    return _text(readable_text(said[-1].get("content"))) if said else None
+    found = [one for one in listed(messages) if isinstance(one, Mapping) and one.get("role") == role]
+    return _text(readable_text(found[-1].get("content"))) if found else None
 
 
 def _messages(value: Any) -> list[dict[str, Any]] | None:

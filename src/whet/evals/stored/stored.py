@@ -39,7 +39,7 @@ class StoredEval:
         return stream_rows(self.directory)
 
     def summary(self) -> EvalSummary:
-        """What `whet eval run` said at its end, computed again from the rows."""
+        """The summary that `whet eval run` printed at its end, computed again from the rows."""
         seconds = float(self.metadata.get("time") or 0.0)
         return SummaryBuilder.of(self.metadata).summarize(self.rows(), seconds=seconds, results=self.directory)
 

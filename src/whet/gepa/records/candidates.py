@@ -122,8 +122,8 @@ def by_id(records: Sequence[CandidateRecord]) -> dict[str, CandidateRecord]:
 
 def example_order(key: str) -> tuple[str, int, str]:
     """Sorts examples by their keys: `val/reverse-text/9` before `val/reverse-text/10`."""
-    place, _, number = key.rpartition("/")
-    return (place, int(number), "") if number.isdecimal() else (key, 0, "")
+    folder, _, number = key.rpartition("/")
+    return (folder, int(number), "") if number.isdecimal() else (key, 0, "")
 
 
 def read_candidates(directory: Path) -> list[CandidateRecord]:

@@ -3,7 +3,7 @@
 gepa.toml                                  the resolved config
 metadata.json                              what the run is, how far it is, how it ended
 calls.jsonl, rollouts/, reflections.jsonl  what was begun and what came of it: with these, a run is continued
-candidates.jsonl, pareto_frontier.jsonl, report.html, best_prompt.txt, best_components.json    for people
+candidates.jsonl, pareto_frontier.jsonl, report.html, best_prompt.txt, best_components.json    for users
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ LINE_FILES = ("metrics.jsonl", "evals.jsonl", "ledger.jsonl", "errors.jsonl")
 NUMBERED = re.compile(r"(?:eval_)?step_(\d+)")
 
 
-def set_aside(run: Path, step: int, *, records: bool) -> Path | None:
+def archive_after(run: Path, step: int, *, records: bool) -> Path | None:
     """Move what is later than `step` out of the way; where it is now, or None where there was nothing.
 
     Without `records`, only checkpoints: those passed over because they are damaged. With them also rollouts, and the

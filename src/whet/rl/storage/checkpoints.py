@@ -42,17 +42,17 @@ def save_checkpoint(root: Path, step: int, write: Callable[[Path], None], *, kee
     """
     assert keep >= 1, "the checkpoint just written is kept"
     final = root / f"step_{step}"
-    aside = root / f".step_{step}.tmp"
+    temporary = root / f".step_{step}.tmp"
     try:
         root.mkdir(parents=True, exist_ok=True)
         for torn in root.glob(".step_*.tmp"):
             shutil.rmtree(torn)
-        aside.mkdir()
-        write(aside)
-        _seal(aside, step)
+        temporary.mkdir()
+        write(temporary)
+        _seal(temporary, step)
         if final.exists():
             shutil.rmtree(final)
-        os.rename(aside, final)
+        os.rename(temporary, final)
         sync(root)
     except OSError as error:
         reason = error.strerror or str(error)
@@ -61,7 +61,7 @@ def save_checkpoint(root: Path, step: int, write: Callable[[Path], None], *, kee
             "make room (or lower checkpointing.keep_n_checkpoints) and continue with --resume."
         ) from None
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
     for old in checkpoints_in(root)[keep:]:
         shutil.rmtree(old.path)
     return final

@@ -110,23 +110,23 @@ class NameSet:
     def __contains__(self, name: str) -> bool:
         if (numbered := self._NUMBERED.fullmatch(name)) is None:
             return name in self._others
-        bits, (place, bit) = self._bits.get(numbered[1], b""), divmod(int(numbered[2]), 8)
-        return place < len(bits) and bool(bits[place] >> bit & 1)
+        bits, (byte, bit) = self._bits.get(numbered[1], b""), divmod(int(numbered[2]), 8)
+        return byte < len(bits) and bool(bits[byte] >> bit & 1)
 
     def add(self, name: str) -> None:
         if (numbered := self._NUMBERED.fullmatch(name)) is None:
             self._others.add(name)
             return
-        bits, (place, bit) = self._bits.setdefault(numbered[1], bytearray()), divmod(int(numbered[2]), 8)
-        bits.extend(bytes(max(0, place + 1 - len(bits))))
-        bits[place] |= 1 << bit
+        bits, (byte, bit) = self._bits.setdefault(numbered[1], bytearray()), divmod(int(numbered[2]), 8)
+        bits.extend(bytes(max(0, byte + 1 - len(bits))))
+        bits[byte] |= 1 << bit
 
     def discard(self, name: str) -> None:
         if (numbered := self._NUMBERED.fullmatch(name)) is None:
             self._others.discard(name)
         elif name in self:
-            place, bit = divmod(int(numbered[2]), 8)
-            self._bits[numbered[1]][place] &= ~(1 << bit)
+            byte, bit = divmod(int(numbered[2]), 8)
+            self._bits[numbered[1]][byte] &= ~(1 << bit)
 
 
 def _record(line: bytes) -> tuple[int, list[str]]:

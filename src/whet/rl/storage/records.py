@@ -17,10 +17,10 @@ from whet.rl.learner.protocol import Learner
 from whet.rl.loop.group import Group, Tally
 from whet.rl.monitors.jsonl import EVALS, JsonlMonitor, read_evaluations
 from whet.rl.monitors.protocol import EvalReport, StepReport
-from whet.rl.storage.archive import discard_after, set_aside
+from whet.rl.storage.archive import archive_after, discard_after
 from whet.rl.storage.checkpoints import load_checkpoint, newest_checkpoint, save_checkpoint
 from whet.rl.storage.ledger import Ledger
-from whet.rl.storage.repair import complete_ledger, mend_lines, missing_steps, sweep_torn
+from whet.rl.storage.repair import complete_ledger, missing_steps, repair_lines, sweep_torn
 from whet.rl.storage.rollout_log import write_evaluation, write_step
 from whet.rl.storage.run_directory import RunDirectory
 from whet.rollouts.token_rows import Turns, rollout_row
@@ -42,7 +42,7 @@ class Records:
 
     directory: RunDirectory
     keep_checkpoints: int
-    mended: list[str] = field(init=False)  # lines for people: what was damaged, and what was done about it
+    repaired: list[str] = field(init=False)  # messages for the user: what was damaged, and what was done about it
     _metrics: JsonlMonitor = field(init=False)
     _ledger: Ledger = field(init=False)
     _errors: LineFile = field(init=False)
@@ -52,7 +52,7 @@ class Records:
     def __post_init__(self) -> None:
         for part in (self.directory.path, self.directory.rollouts, self.directory.adapters):
             sweep_torn(part)
-        self.mended = [line for name, keys in KEYS.items() for line in mend_lines(self.directory.path / name, keys)]
+        self.repaired = [line for name, keys in KEYS.items() for line in repair_lines(self.directory.path / name, keys)]
         self._metrics = JsonlMonitor(self.directory.metrics)
         self._ledger = Ledger(self.directory.ledger)
         self._errors = LineFile(self.directory.errors)
@@ -66,7 +66,7 @@ class Records:
         metrics: Mapping[str, float],
         details: Sequence[Sequence[Turns]] | None = None,
     ) -> dict[str, Any]:
-        """Write one trained step and return one of its rollouts, for people to look at.
+        """Write one trained step and return one of its rollouts, to be shown.
 
         `details` is, for each rollout of each group, what the learner made of its tokens.
         """
@@ -76,10 +76,10 @@ class Records:
                 group=str(group.id),
                 environment=group.environment,
                 advantage=advantage,
-                details=None if details is None else details[number][place],
+                details=None if details is None else details[number][index],
             )
             for number, (group, advantages_G) in enumerate(zip(groups, advantages, strict=True))
-            for place, (state, advantage) in enumerate(zip(group.states, advantages_G, strict=True))
+            for index, (state, advantage) in enumerate(zip(group.states, advantages_G, strict=True))
         ]
         write_step(self.directory.rollouts, step, rows)
         if tally.errors:
@@ -136,9 +136,9 @@ class Records:
     def rewind(self, learner: Learner, chosen: int | None = None) -> tuple[int, dict[str, Any], list[str]]:
         """Load the newest checkpoint that verifies, or that of step `chosen`, and forget what was written after it.
 
-        What lies after a chosen step, and checkpoints that were passed over, are kept in `set_aside/`. Returns the step
-        (0 when there is no checkpoint), the loop's state, and a line for each checkpoint passed over. Raises `RunError`
-        where there are checkpoints and none can be used, or not the chosen one.
+        What was written after a chosen step, and checkpoints that were passed over, are archived in `set_aside/`.
+        Returns the step (0 when there is no checkpoint), the loop's state, and a line for each checkpoint passed over.
+        Raises `RunError` where there are checkpoints and none can be used, or not the chosen one.
         """
         root = self.directory.checkpoints
         checkpoint, passed_over = newest_checkpoint(root) if chosen is None else (load_checkpoint(root, chosen), [])
@@ -152,12 +152,12 @@ class Records:
             raise RunError(
                 f"no checkpoint can be used:\n{lines}\nRestore one of them, or begin again under another name (--name)."
             )
-        if (aside := set_aside(self.directory.path, step, records=chosen is not None)) is not None:
-            self.mended.append(f"what came after step {step} is kept in {aside}")
+        if (archive := archive_after(self.directory.path, step, records=chosen is not None)) is not None:
+            self.repaired.append(f"what came after step {step} is kept in {archive}")
         self._metrics.truncate_after(step)
         self._ledger.truncate_after(step)
-        self.mended += complete_ledger(self._ledger, self.directory.rollouts, step)
-        self.mended += missing_steps(self.directory.metrics, step)
+        self.repaired += complete_ledger(self._ledger, self.directory.rollouts, step)
+        self.repaired += missing_steps(self.directory.metrics, step)
         self._errors.keep(lambda row: row["step"] <= step)
         discard_after(self.directory.rollouts, step)
         self._saved = step

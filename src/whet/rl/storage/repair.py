@@ -20,8 +20,8 @@ from whet.rl.storage.rollout_log import step_path
 from whet.system.files import read_lines, write_whole
 
 
-def mend_lines(path: Path, keys: Mapping[str, type]) -> list[str]:
-    """Take every whole line out of `path` that is no JSON object with these keys; a line of text for people if any."""
+def repair_lines(path: Path, keys: Mapping[str, type]) -> list[str]:
+    """Take every whole line out of `path` that is no JSON object with these keys; messages for the user about them."""
     if not path.exists():
         return []
     content = path.read_bytes()
@@ -29,11 +29,11 @@ def mend_lines(path: Path, keys: Mapping[str, type]) -> list[str]:
     damaged = [number for number, line in enumerate(lines) if line.endswith(b"\n") and not _holds(line, keys)]
     if not damaged:
         return []
-    aside = path.with_name(f"{path.name}.damaged")
-    with aside.open("ab") as file:
+    damaged_file = path.with_name(f"{path.name}.damaged")
+    with damaged_file.open("ab") as file:
         file.writelines(lines[number] for number in damaged)
     write_whole(path, b"".join(line for number, line in enumerate(lines) if number not in set(damaged)))
-    return [f"{path}: {_numbered('line', [number + 1 for number in damaged])} damaged; moved to {aside.name}"]
+    return [f"{path}: {_numbered('line', [number + 1 for number in damaged])} damaged; moved to {damaged_file.name}"]
 
 
 def _holds(line: bytes, keys: Mapping[str, type]) -> bool:
@@ -45,7 +45,7 @@ def _holds(line: bytes, keys: Mapping[str, type]) -> bool:
 
 
 def complete_ledger(ledger: Ledger, rollouts: Path, step: int) -> list[str]:
-    """Put back the steps up to `step` that the ledger lost, out of their rollouts; a line for people about each."""
+    """Put back the steps up to `step` that the ledger lost, out of their rollouts; messages for the user."""
     notes = []
     for missing in sorted(set(range(1, step + 1)) - ledger.steps.keys()):
         path = step_path(rollouts, missing)
@@ -66,14 +66,14 @@ def _groups_of(path: Path) -> list[str] | None:
 
 
 def missing_steps(path: Path, step: int) -> list[str]:
-    """A line for people about the steps up to `step` that a file of metrics lacks."""
+    """A message for the user about the steps up to `step` that a file of metrics lacks."""
     there: Collection[Any] = {row["step"] for row in read_lines(path)} if path.exists() else set()
     missing = [number for number in range(1, step + 1) if number not in there]
     return [f"{path}: {_numbered('step', missing)} missing; the curves have a gap there"] if missing else []
 
 
 def sweep_torn(directory: Path) -> None:
-    """Remove what a process that was killed was writing aside. The directory is this process's own."""
+    """Remove temporary files of a process that was killed. The directory is this process's own."""
     for path in directory.glob(".*.tmp"):
         if path.is_dir():
             shutil.rmtree(path)

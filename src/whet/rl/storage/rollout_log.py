@@ -1,10 +1,10 @@
-"""Every trained and every evaluated rollout, on disk: what was said, which tokens were sampled, what it earned.
+"""Every trained and every evaluated rollout, on disk: messages, sampled tokens, rewards.
 
     rollouts/step_000001.jsonl     the rollouts of step 1, whole groups one after the other
     rollouts/eval_before.jsonl     held-out tasks before training; also eval_after, eval_step_000050
 
-A file is whole or absent: it is written aside and renamed. `rollouts/token_rows.py` describes a row. Evaluated rollouts
-also say how they were sampled (`sampling`).
+A file is whole or absent: it is written under another name and renamed. `rollouts/token_rows.py` describes a row.
+Evaluated rollouts also have the way in which they were sampled (`sampling`).
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from whet.system.files import json_line, write_whole
 HEARTBEAT_SECONDS = 2.0
 """Least time between two writes whose only news is that the run is alive."""
 MOST_STALLS = 3
-"""Lines of what keeps a run waiting that are kept: who waits for what, and what that one waits for."""
+"""Reports of a wait that are kept: what waits for what, and what that waits for."""
 
 
 class Status(Monitor):

@@ -60,7 +60,7 @@ class RunComparison:
 
 
 def compare_runs(a: StoredTraining, b: StoredTraining) -> RunComparison:
-    """What there is to say about two runs, be they going on or done."""
+    """The comparison of two runs, which may be running."""
     rows_a, rows_b = a.metrics(), b.metrics()
     common = min(_last_step(rows_a), _last_step(rows_b))
     environments = list(dict.fromkeys([*a.environments, *b.environments]))

@@ -1,4 +1,4 @@
-"""Rollouts of a run for people to read: which to show, and each as lines."""
+"""Rollouts of a run in the terminal: which to show, and each as lines."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def newest_step(directory: Path) -> int:
 
 
 def print_conversation(row: Mapping[str, Any], console: Console) -> None:
-    """One rollout: what it earned, then who said what."""
+    """One rollout: its reward, then its messages."""
     facts = [
         f"{safe_text(row.get('environment'), 60)}, task {safe_text(row.get('example_id'), 40)}",
         f"group {safe_text(row.get('group'), 40)}",
@@ -70,15 +70,15 @@ def print_conversation(row: Mapping[str, Any], console: Console) -> None:
         facts.append("cut off")
     console.print(Text(", ".join(facts), "bold"), soft_wrap=True)
     for role, text in _said(row):
-        for place, line in enumerate(_shortened(safe_lines(text))):
-            label = safe_text(role, 10) if place == 0 else ""
+        for index, line in enumerate(_shortened(safe_lines(text))):
+            label = safe_text(role, 10) if index == 0 else ""
             console.print(
                 Text.assemble((f"  {label:<10} ", "cyan" if role == "model" else "dim"), line), soft_wrap=True
             )
     if row.get("error"):
         error = row["error"]
-        said = error.get("error_chain_str") or error.get("error") if isinstance(error, Mapping) else error
-        console.print(Text.assemble(("  error      ", "red"), safe_text(said, 1000)), soft_wrap=True)
+        chain = error.get("error_chain_str") or error.get("error") if isinstance(error, Mapping) else error
+        console.print(Text.assemble(("  error      ", "red"), safe_text(chain, 1000)), soft_wrap=True)
     if row.get("answer"):
         console.print(Text.assemble(("  expected   ", "dim"), safe_text(row["answer"], 1000)), soft_wrap=True)
 

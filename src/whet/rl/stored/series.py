@@ -68,7 +68,7 @@ def chosen(rows: Sequence[Row], wanted: Sequence[str], every: int = 1) -> tuple[
     columns = list(found) or known
     with_values = [row for row in rows if any(name in row for name in columns)]
     last = len(with_values) - 1
-    return columns, [row for place, row in enumerate(with_values) if place % every == 0 or place == last]
+    return columns, [row for index, row in enumerate(with_values) if index % every == 0 or index == last]
 
 
 def curve(rows: Iterable[Mapping[str, Any]], name: str) -> list[float]:

@@ -74,7 +74,7 @@ def resume_run(
 ) -> Outcome:
     """Resume from the newest checkpoint that verifies, or from that of `step`.
 
-    What the run did after a chosen `step` is kept in its `set_aside/`. Raises what `config_of_run` and
+    What the run did after a chosen `step` is archived in its `set_aside/`. Raises what `config_of_run` and
     `whet.rl.run.run_training` (or `whet.rl.sft.run.run_sft`) raise, and `RunError` where there is no such checkpoint.
     """
     config = config_of_run(run, overrides)

@@ -88,17 +88,17 @@ def summary(run: StoredTraining) -> dict[str, Any]:
 
 def print_summary(run: StoredTraining, console: Console) -> None:
     """The plan, what is not as by default, curves, checkpoints, evaluations, what the doctor says, what to do."""
-    said = summary(run)
+    facts = summary(run)
     print_fact("run", safe_text(f"{run.name} ({run.directory})", 300), console, fold=False)
     print_fact(
         "state", safe_text(f"{run.state} at step {run.step} of {run.max_steps or '?'}, {run.when}", 200), console
     )
-    if said["last_error"]:
-        print_fact("error", safe_text(said["last_error"], 1000), console)
+    if facts["last_error"]:
+        print_fact("error", safe_text(facts["last_error"], 1000), console)
     print_fact("model", safe_text(run.model, 200), console)
     print_fact("trained on", safe_text(", ".join(run.environments) or run.imitates or "", 400), console)
-    for place, (path, value) in enumerate(said["config"].items()):
-        print_fact("config" if place == 0 else "", safe_text(f"{path} = {value!r}", 300), console, fold=False)
+    for index, (path, value) in enumerate(facts["config"].items()):
+        print_fact("config" if index == 0 else "", safe_text(f"{path} = {value!r}", 300), console, fold=False)
     rows = run.metrics()
     curves = [
         {"": name, "first": _short(values[0]), "last": _short(values[-1]), "curve": sparkline(values, CURVE)}
@@ -117,13 +117,13 @@ def print_summary(run: StoredTraining, console: Console) -> None:
     ]
     _print_table(scores, console)
     console.print()
-    whole = [str(check["step"]) for check in said["checkpoints"] if check["fault"] is None]
+    whole = [str(check["step"]) for check in facts["checkpoints"] if check["fault"] is None]
     print_fact("saved", f"checkpoints of step {', '.join(whole)}, verified" if whole else "no checkpoint", console)
-    for check in said["checkpoints"]:
+    for check in facts["checkpoints"]:
         if check["fault"]:
             print_fact("damaged", safe_text(f"checkpoint of step {check['step']}: {check['fault']}", 300), console)
-    if said["doctor"]:
-        print_fact("doctor", safe_text(said["doctor"], 400), console)
+    if facts["doctor"]:
+        print_fact("doctor", safe_text(facts["doctor"], 400), console)
     if run.imitates is None:
         print_fact("rollouts", f"whet view {run.directory}", console, fold=False)
     if run.resume:

@@ -155,7 +155,7 @@ class TrainingRun(ABC):
                     **self._plan(),
                 )
             )
-            notes = [*self._notes(), *(f"checkpoint passed over: {line}" for line in passed_over), *records.mended]
+            notes = [*self._notes(), *(f"checkpoint passed over: {line}" for line in passed_over), *records.repaired]
             for line in notes:
                 self.monitor.note(line)
             outcome = self._train(step, records)
