@@ -7,11 +7,11 @@ group, `driver.py` many of them, `row_log.py` writes the rows, `results.py` defi
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -234,21 +234,8 @@ def run_sync(work: Coroutine[Any, Any, T]) -> T:
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(work)
-    results: list[T] = []
-    failures: list[BaseException] = []
-
-    def in_thread() -> None:
-        try:
-            results.append(asyncio.run(work))
-        except BaseException as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=in_thread, name="whet-run-sync")
-    thread.start()
-    thread.join()
-    if failures:
-        raise failures[0]
-    return results[0]
+    with ThreadPoolExecutor(1, thread_name_prefix="whet-run-sync") as thread:
+        return thread.submit(asyncio.run, work).result()
 
 
 def _remaining(rows: list[RolloutInput], outputs: list[RolloutOutput]) -> list[RolloutInput]:

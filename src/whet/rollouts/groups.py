@@ -12,6 +12,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 from whet.calls import describe, resolve
@@ -105,16 +106,12 @@ async def run_group(
     if prepare is not None and not independent_scoring:
         inputs = await prepare(inputs)
     pace = current_pace()
+    attempts = _Attempts(env, client, model, limit, on_rollout, max_retries, retry_delay, timeout)
     attempt = 0
     while True:
         if pace is not None and pace.spent():
             await pace.turn()
-        states = await gather(
-            [
-                _rollout(env, row, client, model, args, limit, on_rollout, max_retries, retry_delay, timeout)
-                for row, args in zip(inputs, each_args, strict=True)
-            ]
-        )
+        states = await gather([attempts.rollout(row, args) for row, args in zip(inputs, each_args, strict=True)])
         if pace is not None and pace.spent():
             await pace.turn()
         if score:
@@ -130,90 +127,75 @@ async def run_group(
         attempt += 1
 
 
-async def _rollout(
-    env: RolloutEnv,
-    row: RolloutInput,
-    client: Client[Any, Any, Any, Any],
-    model: str,
-    sampling_args: SamplingArgs,
-    limit: Limit | None,
-    on_rollout: OnRollout | None,
-    max_retries: int,
-    retry_delay: float,
-    timeout: float | None,
-) -> State:
-    attempt = 0
-    while True:
-        if limit is None:
-            state = await _attempt(env, row, client, model, sampling_args, timeout)
-        else:
-            async with limit:
-                state = await _attempt(env, row, client, model, sampling_args, timeout)
-        if attempt >= max_retries or not isinstance(state["error"], RETRYABLE):
-            break
-        await _back_off(retry_delay, attempt)
-        attempt += 1
-    if on_rollout is not None:
-        await resolve(on_rollout(state))
-    return state
+@dataclass(frozen=True, slots=True)
+class _Attempts:
+    """Attempts of rollouts, until one is over that need not be retried."""
 
+    env: RolloutEnv
+    client: Client[Any, Any, Any, Any]
+    model: str
+    limit: Limit | None
+    on_rollout: OnRollout | None
+    max_retries: int
+    retry_delay: float
+    timeout: float | None
 
-async def _attempt(
-    env: RolloutEnv,
-    row: RolloutInput,
-    client: Client[Any, Any, Any, Any],
-    model: str,
-    sampling_args: SamplingArgs,
-    timeout: float | None,
-) -> State:
-    try:
-        if timeout is None:
-            state = await env.rollout(row, client, model, sampling_args)
-        else:
-            state = await _in_time(env, row, client, model, sampling_args, timeout)
-        if (fault := _fault_of(state)) is not None:
-            raise EnvError(
-                f"{type(env).__name__}.rollout {fault}; it should return the state of init_state, gone on with"
-            )
+    async def rollout(self, row: RolloutInput, args: SamplingArgs) -> State:
+        attempt = 0
+        while True:
+            if self.limit is None:
+                state = await self._attempt(row, args)
+            else:
+                async with self.limit:
+                    state = await self._attempt(row, args)
+            if attempt >= self.max_retries or not isinstance(state["error"], RETRYABLE):
+                break
+            await _back_off(self.retry_delay, attempt)
+            attempt += 1
+        if self.on_rollout is not None:
+            await resolve(self.on_rollout(state))
         return state
-    except WhetError:
-        raise
-    except asyncio.CancelledError as cancelled:
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
-            raise
-        # This rollout was not cancelled: the environment awaited something of its own that was cancelled.
-        error: Exception = EnvError(f"{type(env).__name__}.rollout was left by a CancelledError of its own")
-        error.__cause__ = cancelled
-    except Error as raised:
-        error = raised
-    except Exception as raised:
-        error = EnvError(f"{type(env).__name__}.rollout raised {describe(raised)}")
-        error.__cause__ = raised
-    return failed_state(row, client, model, sampling_args, error)
 
-
-async def _in_time(
-    env: RolloutEnv,
-    row: RolloutInput,
-    client: Client[Any, Any, Any, Any],
-    model: str,
-    sampling_args: SamplingArgs,
-    timeout: float,
-) -> State:
-    """The rollout; one that took too long as an error, with what was said until then."""
-    deadline = asyncio.timeout(timeout)
-    with watched_states() as begun:
+    async def _attempt(self, row: RolloutInput, args: SamplingArgs) -> State:
+        name = type(self.env).__name__
         try:
-            async with deadline:
-                return await cancellable(env.rollout(row, client, model, sampling_args))
-        except TimeoutError:
-            if not deadline.expired():
+            if self.timeout is None:
+                state = await self.env.rollout(row, self.client, self.model, args)
+            else:
+                state = await self._in_time(row, args, self.timeout)
+            if (fault := _fault_of(state)) is not None:
+                raise EnvError(f"{name}.rollout {fault}; it should return the state of init_state, continued")
+            return state
+        except WhetError:
+            raise
+        except asyncio.CancelledError as cancelled:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
                 raise
-    error = RolloutTimeoutError(f"the rollout took longer than {timeout:g} s")
-    if begun and begun[0].get("completion") is not None:
-        return cut_off_state(begun[0], row, error)
-    raise error
+            # This rollout was not cancelled: the environment awaited something of its own that was cancelled.
+            error: Exception = EnvError(f"{name}.rollout was left by a CancelledError of its own")
+            error.__cause__ = cancelled
+        except Error as raised:
+            error = raised
+        except Exception as raised:
+            error = EnvError(f"{name}.rollout raised {describe(raised)}")
+            error.__cause__ = raised
+        return failed_state(row, self.client, self.model, args, error)
+
+    async def _in_time(self, row: RolloutInput, args: SamplingArgs, timeout: float) -> State:
+        """The rollout; one that took too long as an error, with what was said until then."""
+        deadline = asyncio.timeout(timeout)
+        with watched_states() as begun:
+            try:
+                async with deadline:
+                    return await cancellable(self.env.rollout(row, self.client, self.model, args))
+            except TimeoutError:
+                if not deadline.expired():
+                    raise
+        error = RolloutTimeoutError(f"the rollout took longer than {timeout:g} s")
+        if begun and begun[0].get("completion") is not None:
+            return cut_off_state(begun[0], row, error)
+        raise error
 
 
 def _fault_of(value: Any) -> str | None:

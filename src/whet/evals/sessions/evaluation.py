@@ -56,6 +56,7 @@ class Evaluation:
         Raises `WhetError` where there is no task, or nothing that could be continued.
         """
         self.number, self.config, self.env = number, config, env
+        self.label, self.max_concurrent, self.local = config.environment, config.max_concurrent, config.local
         self.tasks = select_rows(env, config)
         self.example_ids = [row["example_id"] for row in self.tasks]
         self._check_ids()
@@ -107,18 +108,6 @@ class Evaluation:
     @property
     def rollouts(self) -> int:
         return len(self.tasks) * self.attempts
-
-    @property
-    def label(self) -> str:
-        return self.config.environment
-
-    @property
-    def max_concurrent(self) -> int:
-        return self.config.max_concurrent
-
-    @property
-    def local(self) -> bool:
-        return self.config.local
 
     @property
     def recipe(self) -> Recipe:

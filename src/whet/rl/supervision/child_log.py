@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import logging
+import logging.handlers
 import queue
 import threading
 import warnings
@@ -116,13 +117,14 @@ def tell_parent(end: connection.Connection) -> ChildHandler:
     return handler
 
 
-class ChildHandler(logging.Handler):
+class ChildHandler(logging.handlers.QueueHandler):
     """The child's side: takes warnings and worse."""
 
     def __init__(self, end: connection.Connection) -> None:
-        super().__init__(logging.WARNING)
-        self._end = end
         self._waiting: queue.Queue[dict[str, Any] | None] = queue.Queue(MOST_WAITING)
+        super().__init__(self._waiting)  # type: ignore[arg-type]  # `prepare` makes records plain data
+        self.setLevel(logging.WARNING)
+        self._end = end
         self._dropped = 0
         self._counting = threading.Lock()  # not the handler's own lock, which is held while it is closed
         self._thread = threading.Thread(target=self._send_all, name="whet log", daemon=True)
@@ -130,19 +132,17 @@ class ChildHandler(logging.Handler):
         util.Finalize(None, self.close, exitpriority=0)  # a child of multiprocessing may end without `logging.shutdown`
 
     def attach(self) -> None:
-        """Hear every logger there is. Called again once libraries are loaded: some keep their records to themselves."""
+        """Add this handler to every logger. Called again once libraries are loaded: some do not propagate records."""
         for logger in deaf_ends():
             if self not in logger.handlers:
                 logger.addHandler(self)
 
-    def emit(self, record: logging.LogRecord) -> None:
+    def prepare(self, record: logging.LogRecord) -> dict[str, Any]:
+        return _fields(record)
+
+    def enqueue(self, record: Any) -> None:
         try:
-            fields = _fields(record)
-        except Exception:  # arguments that do not fit their message
-            self.handleError(record)
-            return
-        try:
-            self._waiting.put_nowait(fields)
+            self._waiting.put_nowait(record)
         except queue.Full:
             with self._counting:
                 self._dropped += 1

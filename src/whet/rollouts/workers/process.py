@@ -75,15 +75,10 @@ def _end_with_session(lifeline: int) -> None:
 
 
 def _read_orders(end: socket.socket) -> Orders | None:
-    def exactly(size: int) -> bytes:
-        data = b""
-        while len(data) < size and (more := end.recv(size - len(data))):
-            data += more
-        return data
-
-    length = exactly(LENGTH_BYTES)
-    data = exactly(int.from_bytes(length))
-    if not data:
+    """The first frame; None where the session is gone before it was whole."""
+    length = int.from_bytes(end.recv(LENGTH_BYTES, socket.MSG_WAITALL))
+    data = end.recv(length, socket.MSG_WAITALL)
+    if not data or len(data) < length:
         return None
     orders: Orders = pickle.loads(data)
     return orders
