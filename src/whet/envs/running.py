@@ -94,26 +94,25 @@ class Running(Hooked):
             return states[0]
         if _is_limit(max_retries):  # 0.1.9, by position
             gen_sampling_args, gen_sem, max_retries = sampling_args, max_retries, 0
-        if gen_sampling_args is not None:
-            states = await self._states(
-                [input],
-                client,
-                model,
-                gen_sampling_args,
-                limit=gen_sem,
-                score_limit=score_sem,
-                score=score,
-                independent_scoring=True,
-            )
-            return states[0]
         env_client = env_client or self.env_client
-        if env_client is not None:
+        if env_client is not None and gen_sampling_args is None:
             config = _config_for(env_client, client)
             return await env_client.run_rollout(input, config, model, sampling_args, max_retries, state_columns)
-        states = await self._states(
-            [input], client, model, sampling_args or {}, max_retries=max_retries, independent_scoring=True
+        (found,) = await Running.run_group(
+            self,
+            [input],
+            client,
+            model,
+            sampling_args,
+            max_retries,
+            state_columns,
+            gen_sampling_args=gen_sampling_args,
+            gen_sem=gen_sem,
+            score_sem=score_sem,
+            score=score,
+            independent_scoring=True,
         )
-        return state_to_output(states[0], state_columns)
+        return found
 
     async def run_group(
         self,

@@ -14,7 +14,7 @@ from whet.envs.environment import Environment
 from whet.envs.loading import load_environment
 from whet.errors import ConfigError
 from whet.evals.config import EvalConfig
-from whet.evals.model import AnyClient, Models
+from whet.evals.model import Models
 from whet.system.offline import go_offline
 
 
@@ -72,7 +72,7 @@ def _check_kind(env: Environment, name: str, value: Any) -> None:
             return
 
 
-class EvalParts:
+class EvalParts(Models):
     """Environments and models of evaluations with these configs, named by their index; `Parts` of their jobs.
 
     Evaluations that differ by model or sampling alone share an environment, and those with the same model share that.
@@ -80,8 +80,8 @@ class EvalParts:
 
     def __init__(self, configs: Sequence[EvalConfig], processes: int = 1) -> None:
         """`processes` is how many processes share what an endpoint allows at once."""
-        self._configs, self._environments = configs, dict[str, Environment]()
-        self._models = Models(configs, processes=processes)
+        super().__init__(configs, processes=processes)
+        self._environments: dict[str, Environment] = {}
 
     def environment(self, source: int, concurrency: int) -> Environment:
         """The environment of an evaluation, of which this process runs `concurrency` rollouts at once.
@@ -95,15 +95,9 @@ class EvalParts:
             env.set_concurrency(concurrency)
         return self._environments[key]
 
-    async def client(self, source: int) -> AnyClient:
-        return await self._models.client(source)
-
-    async def release(self, source: int) -> None:
-        await self._models.release(source)
-
     async def close(self) -> None:
         """Close everything; the first environment that fails to close is raised once the others are closed."""
-        await self._models.close()
+        await super().close()
         closing = [env.close for env in self._environments.values()]
         self._environments.clear()
         await call_all(closing)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from whet.rollouts.driver import Driver
 from whet.rollouts.jobs import Recipe
 from whet.rollouts.limits import rollout_limit
 from whet.rollouts.token_rows import rollout_row
-from whet.rollouts.totals import EvalScore, PassAtK
+from whet.rollouts.totals import EvalScore, Mean, Totals
 from whet.types import SamplingArgs, State
 
 EVAL_SEED = ("eval",)
@@ -87,7 +87,7 @@ async def evaluate_environment(
     rows_in_order = [row for number in sorted(found) for row in found[number]]
 
     def scored(name: str, own: list[dict[str, Any]]) -> EvalScore:
-        return score_rows(name, sampling, own, PassAtK(rollouts_per_example, env.pass_threshold))
+        return score_rows(name, sampling, own, rollouts_per_example, env.pass_threshold)
 
     by_member: dict[str, list[dict[str, Any]]] = {name: [] for name in member_names(env)}
     if by_member:
@@ -97,31 +97,24 @@ async def evaluate_environment(
     return replace(scored(environment, rows_in_order), members=members)
 
 
-def score_rows(environment: str, sampling: str, rows: list[dict[str, Any]], passes: PassAtK) -> EvalScore:
-    """The means over rows that did not fail; a metric is averaged over the rows that have it.
-
-    `passes` counts them for pass@k, which is over the tasks all of whose attempts are there.
-    """
-    scored = [row for row in rows if row["error"] is None]
-    metrics: dict[str, list[float]] = defaultdict(list)
-    by_task: dict[str, list[float]] = defaultdict(list)
-    for row in scored:
-        by_task[str(row["example_id"])].append(float(row["reward"]))
-        passes.add(row["example_id"], float(row["reward"]))
-        for name, value in (row["metrics"] or {}).items():
-            metrics[name].append(float(value))
+def score_rows(
+    environment: str, sampling: str, rows: list[dict[str, Any]], rollouts_per_example: int, pass_threshold: float
+) -> EvalScore:
+    """The means over rows that did not fail; a metric is averaged over the rows that have it."""
+    totals, by_task = Totals(rollouts_per_example, pass_threshold), defaultdict[str, Mean](Mean)
+    totals.add(rows)
+    for row in rows:
+        if row["error"] is None:
+            by_task[str(row["example_id"])].add(float(row["reward"]))
+    reward = totals.reward.value
     return EvalScore(
         environment=environment,
         sampling=sampling,
-        reward=_mean([float(row["reward"]) for row in scored]),
-        metrics={name: _mean(values) for name, values in sorted(metrics.items())},
-        rollouts=len(rows),
-        errors=len(rows) - len(scored),
+        reward=math.nan if reward is None else reward,
+        metrics={name: mean.value or 0.0 for name, mean in sorted(totals.metrics.items())},
+        rollouts=totals.num_rollouts,
+        errors=totals.num_errors,
         rows=rows,
-        pass_at_k=passes.compute()[0],
-        by_task={task: _mean(rewards) for task, rewards in by_task.items()},
+        pass_at_k=totals.passes.compute()[0],
+        by_task={task: mean.value or 0.0 for task, mean in by_task.items()},
     )
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values) if values else math.nan

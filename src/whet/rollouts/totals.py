@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from whet.clients.usage import JUDGE_USAGE
-from whet.types import RolloutOutput, TokenUsage
+from whet.types import TokenUsage
 
 
 class ExactSum:
@@ -85,7 +85,7 @@ class Totals:
         self._kinds: Counter[str] = Counter()
         self.passes = PassAtK(rollouts_per_example, pass_threshold)
 
-    def add(self, outputs: Iterable[RolloutOutput]) -> None:
+    def add(self, outputs: Iterable[Mapping[str, Any]]) -> None:
         for output in outputs:
             self.num_rollouts += 1
             for name, tokens in (output.get("token_usage") or {}).items():

@@ -80,10 +80,11 @@ def run_evals(configs: Sequence[EvalConfig], observer: EvalObserver) -> list[Eva
     Raises `WhetError` for a mistake of the user, and `EvaluationsInterrupted` after Ctrl-C or SIGTERM; whatever is
     raised, what had finished is saved. Rollouts that fail are counted.
     """
-    parts = EvalParts(configs)
+    parts: EvalParts | None = None
     try:
         check_models(configs)
         observer.note(loading_line(configs))
+        parts = EvalParts(configs)
         started = time.perf_counter()
         # Not on the event loop: what loads an environment may want one of its own.
         loaded = [parts.environment(number, config.max_concurrent) for number, config in enumerate(configs)]
@@ -92,7 +93,8 @@ def run_evals(configs: Sequence[EvalConfig], observer: EvalObserver) -> list[Eva
         find_models(configs)
         return cancellation.run(_run(_Session(evaluations, parts, observer, load_s), parts, observer))
     except BaseException:
-        cancellation.run(parts.close())
+        if parts is not None:
+            cancellation.run(parts.close())
         raise
     finally:
         observer.close()

@@ -122,7 +122,7 @@ class ChildHandler(logging.handlers.QueueHandler):
 
     def __init__(self, end: connection.Connection) -> None:
         self._waiting: queue.Queue[dict[str, Any] | None] = queue.Queue(MOST_WAITING)
-        super().__init__(self._waiting)  # type: ignore[arg-type]  # `prepare` makes records plain data
+        super().__init__(self._waiting)
         self.setLevel(logging.WARNING)
         self._end = end
         self._dropped = 0
