@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import statistics
 import sys
 import time
@@ -22,6 +23,7 @@ from terminals import KEYS, Terminal
 from whet.viewer.index import index_path
 
 PRESSES = 60
+ROWS = 30  # of the window
 PAUSE = 0.05  # seconds between two keys, so that indexing continues meanwhile
 
 
@@ -33,6 +35,12 @@ def peak_mib(pid: int) -> float:
 def cpu_s(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def listed(lines: list[str]) -> int:
+    """The number of rollouts in the status lines."""
+    counted = re.match(r"\s*([\d,]+) rollouts", lines[1])
+    return int(counted[1].replace(",", "")) if counted else 0
 
 
 def answered(terminal: Terminal, key: str) -> float:
@@ -52,14 +60,18 @@ def main() -> None:
             os.fsync(file.fileno())
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     start = time.perf_counter()
-    terminal = Terminal(["whet", "view", results], columns=110, rows=30)
+    terminal = Terminal(["whet", "view", results], columns=110, rows=ROWS)
     terminal.wait_for("Questio")
     pid = terminal.process.pid
     figures = {"first_row_s": time.perf_counter() - start, "first_row_cpu_s": cpu_s(pid)}
     figures["first_row_peak_mib"] = peak_mib(pid)
     keys = []
     before = cpu_s(pid)
-    for _ in range(PRESSES):
+    # The first one moves the cursor to the last row of the window, which shows the same rows; each further one
+    # shows others, where the list has grown so far.
+    terminal.send(KEYS["page_down"])
+    for press in range(PRESSES):
+        terminal.wait_for(lambda lines, press=press: listed(lines) > (press + 3) * ROWS)
         keys.append(answered(terminal, KEYS["page_down"]))
         time.sleep(PAUSE)
     figures |= {"key_s": statistics.median(keys), "slowest_key_s": max(keys)}
