@@ -104,6 +104,23 @@ class Chart:
         return axis(min(xs), max(xs), 8, whole=True), axis(low, high, 5)
 
 
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """Where values are drawn: axes, and the area of a picture that they span."""
+
+    x_axis: Axis
+    y_axis: Axis
+    left: float
+    top: float
+    width: float
+    height: float
+
+    def position(self, point: Point) -> Point:
+        """From the picture's top left corner."""
+        x, y = point
+        return self.left + self.x_axis.share(x) * self.width, self.top + (1 - self.y_axis.share(y)) * self.height
+
+
 def axis(low: float, high: float, ticks: int, *, whole: bool = False) -> Axis:
     """An axis from `low` to `high` with about so many ticks.
 

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from whet.display.chart import axis
+from whet.display.chart import Axis, Plot, axis
 from whet.display.html import Html, tag
-from whet.display.svg import place_text, y_lines
+from whet.display.svg import coordinate, drawing, y_lines
 
 MOST_BINS = 20
 FEW_VALUES = 12
@@ -46,34 +46,34 @@ def histogram(values: Sequence[float]) -> list[Bin]:
     bins = [0] * max(1, round((whole.high - whole.low) / step))
     for value in finite:
         bins[min(len(bins) - 1, int((value - whole.low) / step + 1e-9))] += 1
-    return [Bin(whole.low + place * step, whole.low + (place + 1) * step, count) for place, count in enumerate(bins)]
+    return [Bin(whole.low + index * step, whole.low + (index + 1) * step, count) for index, count in enumerate(bins)]
 
 
 def svg_histogram(title: str, bins: Sequence[Bin], width: int, height: int, unit: str = "") -> Html:
     """Bars of equal width; a tooltip shows its values and its count. `unit` follows the values."""
-    left, right, top, bottom = 46, 10, 10, 24
-    plot_width, plot_height = width - left - right, height - top - bottom
     y_axis = axis(0.0, float(max(one.count for one in bins)), 4)
-    parts = y_lines(y_axis, left, top, plot_width, plot_height)
-    pitch = plot_width / max(len(bins), 4)
+    plot = Plot(Axis(0.0, float(max(len(bins), 4)), []), y_axis, 46, 10, width - 56, height - 34)
+    parts = y_lines(plot)
+    bottom = plot.top + plot.height
+    pitch = plot.width / plot.x_axis.high
     gap = 0.2 * pitch if _single(bins) else 1.0
-    for place, one in enumerate(bins):
-        tall = y_axis.share(float(one.count)) * plot_height
+    for index, one in enumerate(bins):
+        x, y = plot.position((index, one.count))
         parts.append(
             tag(
                 "rect",
                 tag("title", f"{one.label}{unit}: {one.count:,}"),
-                x=place_text(left + place * pitch + gap / 2),
-                y=place_text(top + plot_height - tall),
-                width=place_text(pitch - gap),
-                height=place_text(tall),
+                x=coordinate(x + gap / 2),
+                y=coordinate(y),
+                width=coordinate(pitch - gap),
+                height=coordinate(bottom - y),
                 class_="bar",
             )
         )
-    for share, label in _labels(bins):
-        x = place_text(left + share * pitch)
-        parts.append(tag("text", label, x=x, y=top + plot_height + 15, class_="axis middle"))
-    return tag("svg", *parts, viewBox=f"0 0 {width} {height}", class_="chart", role="img", aria_label=title)
+    for bar, label in _labels(bins):
+        x, _ = plot.position((bar, 0.0))
+        parts.append(tag("text", label, x=coordinate(x), y=bottom + 15, class_="axis middle"))
+    return drawing(title, parts, width, height)
 
 
 def _single(bins: Sequence[Bin]) -> bool:
@@ -81,9 +81,9 @@ def _single(bins: Sequence[Bin]) -> bool:
 
 
 def _labels(bins: Sequence[Bin]) -> list[tuple[float, str]]:
-    """(place in bars, text): under each bar its value, or under every few edges of bins the edge."""
+    """(position in bars, text): under each bar its value, or under every few edges of bins the edge."""
     if _single(bins):
-        return [(place + 0.5, f"{one.low:.3g}") for place, one in enumerate(bins)]
+        return [(index + 0.5, f"{one.low:.3g}") for index, one in enumerate(bins)]
     edges = [bins[0].low, *(one.high for one in bins)]
     every = -(-len(bins) // 10)
-    return [(float(place), f"{edge:.4g}") for place, edge in enumerate(edges) if place % every == 0]
+    return [(float(index), f"{edge:.4g}") for index, edge in enumerate(edges) if index % every == 0]

@@ -6,9 +6,8 @@ import json
 from collections.abc import Iterator, Sequence
 
 from whet.display.conversation import cut, expected_html, messages_html
-from whet.display.document import SORT_SCRIPT, document
 from whet.display.histogram import histogram, svg_histogram
-from whet.display.html import Html, join, tag
+from whet.display.html import SORT_SCRIPT, Html, document, join, tag
 from whet.display.text import number, usage_text
 from whet.evals.analysis.readiness import Readiness
 from whet.evals.analysis.statistics import MeanInterval, Percentiles, spread

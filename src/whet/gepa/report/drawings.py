@@ -8,12 +8,12 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from whet.display.chart import Axis, axis
+from whet.display.chart import axis
 from whet.display.html import Html, join, tag
-from whet.display.svg import place_text, y_lines
+from whet.display.svg import coordinate, drawing, grid, plot_of
 from whet.display.text import number
 from whet.gepa.records.candidates import by_id
 from whet.gepa.types import CandidateRecord
@@ -97,9 +97,9 @@ def lineage_svg(records: Sequence[CandidateRecord], best: CandidateRecord | None
         "svg",
         *edges,
         *dots,
-        viewBox=f"0 0 {place_text(width)} {place_text(height)}",
-        width=place_text(width),
-        height=place_text(height),
+        viewBox=f"0 0 {coordinate(width)} {coordinate(height)}",
+        width=coordinate(width),
+        height=coordinate(height),
         class_="tree",
         role="img",
         aria_label="Lineage of the candidates",
@@ -113,8 +113,8 @@ def _position(node: Node) -> tuple[float, float]:
 def _edge(start: tuple[float, float], end: tuple[float, float], on_way: bool) -> Html:
     (x, y), (to_x, to_y) = start, end
     bend = (x + to_x) / 2
-    path = f"M{place_text(x)},{place_text(y)}C{place_text(bend)},{place_text(y)} {place_text(bend)},{place_text(to_y)} "
-    return tag("path", d=f"{path}{place_text(to_x)},{place_text(to_y)}", class_="edge way" if on_way else "edge")
+    path = f"M{coordinate(x)},{coordinate(y)}C{coordinate(bend)},{coordinate(y)} {coordinate(bend)},{coordinate(to_y)} "
+    return tag("path", d=f"{path}{coordinate(to_x)},{coordinate(to_y)}", class_="edge way" if on_way else "edge")
 
 
 def _dot(node: Node, x: float, y: float, on_way: bool, best: bool) -> Html:
@@ -128,14 +128,14 @@ def _dot(node: Node, x: float, y: float, on_way: bool, best: bool) -> Html:
         tag("title", f"{name}: {score} on validation{more}"),
         tag(
             "circle",
-            cx=place_text(x),
-            cy=place_text(y),
+            cx=coordinate(x),
+            cy=coordinate(y),
             r=RADIUS,
             class_=" ".join(["node", *(["way"] if on_way else []), *(["best"] if best else [])]),
         ),
-        tag("text", str(record.number), x=place_text(x), y=place_text(y), dy="0.35em", class_="inside middle"),
-        tag("text", score, x=place_text(x), y=place_text(y + RADIUS + 14), class_="score middle"),
-        tag("text", below, x=place_text(x), y=place_text(y + RADIUS + 27), class_="axis middle") if below else join(),
+        tag("text", str(record.number), x=coordinate(x), y=coordinate(y), dy="0.35em", class_="inside middle"),
+        tag("text", score, x=coordinate(x), y=coordinate(y + RADIUS + 14), class_="score middle"),
+        tag("text", below, x=coordinate(x), y=coordinate(y + RADIUS + 27), class_="axis middle") if below else join(),
     )
 
 
@@ -166,46 +166,28 @@ def scores_svg(records: Sequence[CandidateRecord], max_calls: int | None, width:
     scored = validated(records)
     if not scored:
         return join()
-    left, right, top, bottom = 46, 12, 12, 30
-    wide, tall = width - left - right, height - top - bottom
     values = [mean for _, mean in scored]
     shares = all(0 <= value <= 1 for value in values)
     y_axis = axis(min(0.0, *values) if shares else min(values), max(1.0, *values) if shares else max(values), 5)
     last = max(one.calls_after for one in records)
     x_axis = axis(0.0, float(max(last, max_calls or 0, 1)), 8, whole=True)
 
-    def position(calls: float, value: float) -> tuple[float, float]:
-        return left + x_axis.share(calls) * wide, top + (1 - y_axis.share(value)) * tall
-
-    parts = [*y_lines(y_axis, left, top, wide, tall), *_x_labels(x_axis, left, top, wide, tall)]
-    parts.append(tag("text", "calls", x=left + wide, y=height - 2, class_="axis end"))
+    plot = plot_of(x_axis, y_axis, width, height)
+    parts = grid(plot, "calls")
     steps = best_so_far(records)
     if steps:
-        parts.append(_staircase([position(*step) for step in steps], position(last, steps[-1][1])))
+        parts.append(_staircase([plot.position(step) for step in steps], plot.position((last, steps[-1][1]))))
     for one, mean in scored:
-        x, y = position(one.calls_after, mean)
+        x, y = plot.position((one.calls_after, mean))
         name = "seed" if one.verdict == "seed" else f"candidate {one.number} ({one.verdict})"
         title = tag("title", f"{name}: {mean:.3f} after {one.calls_after:,} calls")
         kind = "mark c1" if one.verdict == "rejected" else "dot c0"
-        parts.append(tag("circle", title, cx=place_text(x), cy=place_text(y), r=4.5, class_=kind))
-    return tag(
-        "svg",
-        *parts,
-        viewBox=f"0 0 {width} {height}",
-        class_="chart",
-        role="img",
-        aria_label="Means on validation over calls",
-    )
+        parts.append(tag("circle", title, cx=coordinate(x), cy=coordinate(y), r=4.5, class_=kind))
+    return drawing("Means on validation over calls", parts, width, height)
 
 
 def _staircase(points: Sequence[tuple[float, float]], end: tuple[float, float]) -> Html:
-    drawn = f"M{place_text(points[0][0])},{place_text(points[0][1])}"
+    drawn = f"M{coordinate(points[0][0])},{coordinate(points[0][1])}"
     for x, y in (*points[1:], end):
-        drawn += f"H{place_text(x)}V{place_text(y)}"
+        drawn += f"H{coordinate(x)}V{coordinate(y)}"
     return tag("path", d=drawn, class_="line c0")
-
-
-def _x_labels(x_axis: Axis, left: int, top: int, width: int, height: int) -> Iterator[Html]:
-    for tick in x_axis.ticks:
-        x = place_text(left + x_axis.share(tick) * width)
-        yield tag("text", f"{tick:g}", x=x, y=top + height + 15, class_="axis middle")

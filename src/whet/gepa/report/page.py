@@ -6,8 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from whet.display.document import SORT_SCRIPT, document
-from whet.display.html import Html, join, tag
+from whet.display.html import SORT_SCRIPT, Html, document, join, tag
 from whet.display.text import number
 from whet.gepa.records.stored import BEST_PROMPT
 from whet.gepa.records.summary_text import confirmation_words, headline, tested

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 from whet.display.chart import Chart
 from whet.display.conversation import expected_html, messages_html
-from whet.display.document import document
-from whet.display.html import Html, join, tag
+from whet.display.html import Html, document, join, tag
 from whet.display.svg import figure
 from whet.display.text import number
 from whet.rl.doctor.finding import DoctorFinding

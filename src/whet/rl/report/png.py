@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from whet.display.chart import Chart, Point, smoothed
+from whet.display.chart import Chart, Plot, smoothed
 from whet.errors import MissingExtraError
 from whet.system.terminal import safe_text
 
@@ -26,31 +26,28 @@ def write_png(chart: Chart, path: Path) -> None:
     image = Image.new("RGB", (WIDTH * scale, HEIGHT * scale), PAPER)
     draw = ImageDraw.Draw(image)
     title, label = ImageFont.load_default(26 * scale), ImageFont.load_default(19 * scale)
-    left, top, right, bottom = 80 * scale, 120 * scale, 30 * scale, 60 * scale
-    width, height = WIDTH * scale - left - right, HEIGHT * scale - top - bottom
+    left, top = 80 * scale, 120 * scale
+    width, height = WIDTH * scale - left - 30 * scale, HEIGHT * scale - top - 60 * scale
     x_axis, y_axis = chart.axes()
-
-    def place(point: Point) -> tuple[float, float]:
-        return left + x_axis.share(point[0]) * width, top + (1 - y_axis.share(point[1])) * height
-
+    position = Plot(x_axis, y_axis, left, top, width, height).position
     draw.text((left, 26 * scale), chart.title, INK, font=title)
     for tick in y_axis.ticks:
-        _, y = place((x_axis.low, tick))
+        _, y = position((x_axis.low, tick))
         draw.line([(left, y), (left + width, y)], GRID, width=scale)
         draw.text((left - 10 * scale, y), y_axis.label(tick), FAINT, font=label, anchor="rm")
     for tick in x_axis.ticks:
-        x, _ = place((tick, y_axis.low))
+        x, _ = position((tick, y_axis.low))
         draw.text((x, top + height + 10 * scale), f"{tick:g}", FAINT, font=label, anchor="ma")
     draw.text((left + width, HEIGHT * scale - 8 * scale), chart.x_label, FAINT, font=label, anchor="rs")
     for index, series in enumerate(chart.series):
         colour = PALETTE[index % len(PALETTE)]
         if len(series.points) >= 20:
             faint = tuple(round(0.3 * ink + 0.7 * paper) for ink, paper in zip(colour, PAPER, strict=True))
-            draw.line([place(point) for point in series.points], faint, width=2 * scale, joint="curve")
+            draw.line([position(point) for point in series.points], faint, width=2 * scale, joint="curve")
         if len(series.points) > 1:
-            draw.line([place(point) for point in smoothed(series.points)], colour, width=4 * scale, joint="curve")
+            draw.line([position(point) for point in smoothed(series.points)], colour, width=4 * scale, joint="curve")
         for mark in series.marks:
-            x, y = place(mark)
+            x, y = position(mark)
             reach = 7 * scale
             draw.ellipse((x - reach, y - reach, x + reach, y + reach), fill=PAPER, outline=colour, width=3 * scale)
     x, y = float(left), 80.0 * scale
