@@ -111,9 +111,9 @@ def print_comparison(comparison: Comparison, before: str, after: str, top: int, 
 def _reward(reward: MeanInterval | None) -> str:
     if reward is None:
         return "unknown: every rollout failed"
-    if reward.low is None or reward.high is None:
+    if reward.interval is None:
         return f"{reward.mean:.3f} (one task: no interval)"
-    return f"{reward.mean:.3f} (95 % interval {reward.low:.3f} to {reward.high:.3f}, over tasks)"
+    return f"{reward.mean:.3f} (95 % interval {reward.interval}, over tasks)"
 
 
 def _tasks(member: MemberSummary) -> str:
@@ -223,7 +223,7 @@ def _head_cells(head: StoredHead) -> dict[str, str]:
 def _reward_cell(reward: MeanInterval | None) -> str:
     if reward is None:
         return ""
-    return f"{reward.mean:.3f}" + ("" if reward.low is None else f" ({reward.low:.3f} to {reward.high:.3f})")
+    return f"{reward.mean:.3f}" + (f" ({reward.interval})" if reward.interval else "")
 
 
 def _judges(usage: Mapping[str, float]) -> str:

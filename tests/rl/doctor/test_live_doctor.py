@@ -106,13 +106,13 @@ def test_what_the_live_line_says_is_found_in_the_end(rows: list[dict[str, float]
     doctor = LiveDoctor(CONFIG)
     for row in rows:
         doctor.step(int(row["step"]), row)
-    findings = diagnose(RunRecord(RunData(Path(), CONFIG, "", rows, [])))
+    findings = diagnose(RunRecord(RunData(Path(), CONFIG, rows, [])))
     assert doctor.name is not None
     assert doctor.name in [finding.rule for finding in findings]
 
 
 def test_rewards_that_are_all_equal_do_not_swing() -> None:
-    findings = diagnose(RunRecord(RunData(Path(), CONFIG, "", ALL_ZERO, [])))
+    findings = diagnose(RunRecord(RunData(Path(), CONFIG, ALL_ZERO, [])))
     assert [finding.rule for finding in findings] == ["reward-flat-low"]
 
 

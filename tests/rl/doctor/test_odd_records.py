@@ -49,4 +49,4 @@ def test_a_record_with_holes_is_read(run_of: Run, patient: str) -> None:
 
 def test_lengths_of_fine_tuning_which_has_no_rewards_are_no_finding() -> None:
     rows = [{"step": step, "seq_len/trained_mean": 10.0 if step < 6 else 100.0} for step in range(1, 12)]
-    assert diagnose(RunRecord(RunData(Path(), {}, "", rows, []))) == []
+    assert diagnose(RunRecord(RunData(Path(), {}, rows, []))) == []

@@ -12,8 +12,9 @@ from PIL import Image
 
 from whet.errors import RunError
 from whet.rl.report import write_report
-from whet.rl.report.data import read_run
+from whet.rl.report.data import RunData
 from whet.rl.report.samples import pair_up, trained_samples
+from whet.rl.stored.stored_run import open_run
 
 BuildRun = Callable[..., Path]
 ReadPage = Callable[[Path], Any]
@@ -39,7 +40,7 @@ def test_every_environment_has_its_curve_and_its_numbers(build_run: BuildRun, re
     assert '"name":"reverse-text"' in charts["Reward"]
     assert '"name":"shout"' in charts["Reward"]
     assert {"KL, sampler to learner", "Entropy", "Gradient norm", "Seconds a step"} <= charts.keys()
-    before, after = (read_run(directory).evaluation(moment) for moment in ("before", "after"))
+    before, after = (RunData.of(open_run(directory)).evaluation(moment) for moment in ("before", "after"))
     assert before is not None
     assert after is not None
     for report in (before, after):

@@ -23,6 +23,11 @@ class MeanInterval:
     low: float | None
     high: float | None
 
+    @property
+    def interval(self) -> str | None:
+        """`0.250 to 0.750`."""
+        return None if self.low is None or self.high is None else f"{self.low:.3f} to {self.high:.3f}"
+
 
 def clustered_mean(values_by_example: Mapping[object, Sequence[float]]) -> MeanInterval | None:
     """The mean over all values, with an interval that treats the values of one example as one observation.

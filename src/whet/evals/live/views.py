@@ -124,9 +124,7 @@ def estimate_text(reward: MeanInterval | None) -> str:
     """A mean and its interval."""
     if reward is None:
         return "-"
-    if reward.low is None or reward.high is None:
-        return number(reward.mean)
-    return f"{number(reward.mean)} (95 % interval {number(reward.low)} to {number(reward.high)})"
+    return f"{reward.mean:.3f} (95 % interval {reward.interval})" if reward.interval else number(reward.mean)
 
 
 def _errors(one: EvalProgress) -> str:

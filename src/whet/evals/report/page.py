@@ -91,9 +91,9 @@ def _tiles(summary: EvalSummary) -> list[tuple[str, str]]:
 def _interval(reward: MeanInterval | None) -> str:
     if reward is None:
         return "reward: every rollout failed"
-    if reward.low is None or reward.high is None:
+    if reward.interval is None:
         return "mean reward (too few tasks for an interval)"
-    return f"mean reward, 95 % interval {number(reward.low)} to {number(reward.high)}"
+    return f"mean reward, 95 % interval {reward.interval}"
 
 
 def _readiness(readiness: Readiness) -> Html:
@@ -132,8 +132,8 @@ def _tables(summary: EvalSummary) -> Iterator[Html]:
 
 def _member_cells(member: MemberSummary) -> list[str]:
     reward = member.reward
-    interval = "-" if reward is None or reward.low is None else f"{number(reward.low)} to {number(reward.high)}"
-    return ["-" if reward is None else number(reward.mean), interval, f"{member.examples:,}", f"{member.errors:,}"]
+    mean, interval = (number(reward.mean), reward.interval or "-") if reward else ("-", "-")
+    return [mean, interval, f"{member.examples:,}", f"{member.errors:,}"]
 
 
 def _effort(summary: EvalSummary) -> Html:

@@ -18,9 +18,10 @@ from rich.text import Text
 from whet.display.picture import bar, boxed, labelled, one_line, rate_text, times_text
 from whet.display.text import number
 from whet.gepa.live.progress import PhaseProgress, Proposal, SearchProgress
+from whet.gepa.records.tables import SIGNS, diff_text
 from whet.gepa.text_diff import DiffLine, Piece, difference, whole
 from whet.gepa.types import Candidate, CandidateRecord, Confirmation
-from whet.system.terminal import duration, safe_lines, safe_text
+from whet.system.terminal import duration, safe_text
 
 Comparison = Literal["parent", "seed", "whole"]
 COMPARISONS: tuple[Comparison, ...] = ("parent", "seed", "whole")
@@ -318,13 +319,10 @@ def _diff_lines(line: DiffLine, width: int) -> list[Text]:
     """A line of a difference, folded; the words that differ stand out in it."""
     if line.kind == "hidden":
         return [one_line(f"  ... {line.text}", "dim")]
-    sign, style = {"same": ("  ", "dim"), "gone": ("- ", "red"), "new": ("+ ", "green")}[line.kind]
+    sign, style = SIGNS[line.kind]
     if line.kind == "same" and line.pieces and not line.text.strip():
         return [Text("")]
-    text = Text(style=style)
-    for piece, changed in _brief(line.pieces):
-        shown = " ".join(safe_lines(piece[:TEXT_LENGTH]))
-        text.append(shown, style="bold underline" if changed and len(line.pieces) > 1 else "")
+    text = diff_text(line, _brief(line.pieces))
     folded = list(text.wrap(_FOLDER, max(2, width - 2)))
     return [
         one_line(Text.assemble((sign if index == 0 else "  ", style), part))
@@ -335,11 +333,12 @@ def _diff_lines(line: DiffLine, width: int) -> list[Text]:
 def _brief(pieces: Sequence[Piece]) -> Iterator[Piece]:
     """Long stretches that did not change are cut in their middle, where something around them did."""
     half = LONGEST_SAME // 2
-    for index, (text, changed) in enumerate(pieces):
+    for index, (piece, changed) in enumerate(pieces):
+        text = piece[:TEXT_LENGTH]
         if changed or len(pieces) == 1 or len(text) <= LONGEST_SAME:
             yield text, changed
         else:
-            head, tail = text[:half] if index else "", text[-half:] if index < len(pieces) - 1 else ""
+            head, tail = text[:half] if index else "", piece[-half:] if index < len(pieces) - 1 else ""
             yield f"{head}…{tail}", changed
 
 

@@ -21,7 +21,8 @@ from whet.rl.doctor.finding import Advice as Advice
 from whet.rl.doctor.finding import DoctorFinding as DoctorFinding
 from whet.rl.doctor.record import KEPT_FIRST, KEPT_LAST, RunRecord
 from whet.rl.doctor.rules import EXPLAINED_BY, RULES
-from whet.rl.report.data import RunData, read_run
+from whet.rl.report.data import RunData
+from whet.rl.stored.stored_run import open_run
 from whet.rollouts.results import METADATA, RESULTS
 from whet.runs.lock import evaluation_state
 
@@ -144,10 +145,11 @@ class LiveDoctor:
     def of(cls, directory: Path, first_step: int = 1) -> LiveDoctor | None:
         """Of a run that begins; None where its files cannot be read, for then there is nothing to look at."""
         try:
-            run = read_run(directory)
+            run = open_run(directory)
+            before = [row for row in run.metrics() if row["step"] < first_step]
         except (OSError, WhetError):
             return None
-        return cls(run.config, (row for row in run.metrics if row["step"] < first_step))
+        return cls(run.config, before)
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
         """One step more; every few of them are looked at."""
@@ -159,7 +161,7 @@ class LiveDoctor:
         """At the steps so far."""
         if self._first:
             rows = [*self._first, *self._last]
-            data = RunData(Path(), self._config, "", rows, [])
+            data = RunData(Path(), self._config, rows, [])
             findings = [finding for finding in diagnose(RunRecord(data)) if finding.severity != "info"]
             self.line, self.name = (findings[0].line, findings[0].rule) if findings else (None, None)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from whet.rl.doctor.record import Life, Row, RunRecord
-from whet.rl.report.data import read_run
+from whet.rl.report.data import RunData
 from whet.rl.storage.checkpoints import checkpoints_in, fault_of
 from whet.rl.storage.rollout_log import step_path
 from whet.rl.storage.run_directory import RunDirectory
@@ -27,7 +27,7 @@ def read_record(path: Path, *, verify: bool = True) -> RunRecord:
     `verify` reads the newest checkpoint whole, to compare it with its hashes.
     """
     run = open_run(path)
-    data = read_run(run.directory)
+    data = RunData.of(run)
     directory = RunDirectory(run.directory)
     steps = [int(row["step"]) for row in data.metrics]
     return RunRecord(

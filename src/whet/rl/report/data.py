@@ -9,7 +9,7 @@ from typing import Any
 
 from whet.display.chart import Chart, Point, Series
 from whet.rl.monitors.protocol import EvalReport
-from whet.rl.stored.stored_run import open_run
+from whet.rl.stored.stored_run import StoredTraining
 from whet.runs.stored import environment_names
 
 KEY_METRICS: tuple[tuple[str, tuple[str, ...], bool], ...] = (
@@ -33,13 +33,17 @@ class RunData:
 
     directory: Path
     config: Mapping[str, Any]
-    config_text: str
     metrics: list[dict[str, Any]]  # one a step, in order
     evaluations: list[EvalReport]
 
     @property
     def name(self) -> str:
         return str(self.config.get("name", self.directory.name))
+
+    @classmethod
+    def of(cls, run: StoredTraining) -> RunData:
+        """Raises `RunError` where its metrics cannot be read."""
+        return cls(run.directory, run.config, run.metrics(), run.evaluations())
 
     @property
     def environments(self) -> list[str]:
@@ -112,10 +116,3 @@ class RunData:
 
 def _short(metric: str) -> str:
     return metric.rpartition("/")[2].removesuffix("_frac").replace("_", " ")
-
-
-def read_run(directory: Path) -> RunData:
-    """Raises `RunError` where `directory` is not a run or its files cannot be read."""
-    run = open_run(directory)
-    text = (run.directory / "config.toml").read_text(encoding="utf-8")
-    return RunData(run.directory, run.config, text, run.metrics(), run.evaluations())

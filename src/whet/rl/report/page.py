@@ -22,6 +22,7 @@ PAIRED = "± is half the width of the 95 % interval of the change, paired over t
 
 def page(run: RunData, findings: Sequence[DoctorFinding] = ()) -> str:
     """The whole document."""
+    config = (run.directory / "config.toml").read_text(encoding="utf-8")
     body = [
         _head(run),
         findings_html(findings),
@@ -30,7 +31,7 @@ def page(run: RunData, findings: Sequence[DoctorFinding] = ()) -> str:
         _pairs(before_and_after(run.directory / "rollouts")),
         _metrics(run.metric_charts()),
         _trained(trained_samples(run.directory / "rollouts", [int(row["step"]) for row in run.metrics])),
-        settings("Config", "config.toml, as it was resolved", run.config_text),
+        settings("Config", "config.toml, as it was resolved", config),
     ]
     return document(run.name, body)
 
