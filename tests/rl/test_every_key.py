@@ -29,7 +29,7 @@ from whet.rl.algorithms import LossTerms
 from whet.rl.config import INSTEAD, LATER, RunConfig, load_run_config
 from whet.rl.data.assembly import assemble
 from whet.rl.data.batch import PackedBatch
-from whet.rl.data.curriculum import MixedCurriculum, Task
+from whet.rl.data.curriculum import DrawnTask, MixedCurriculum
 from whet.rl.data.reward_shaping import RewardShaper
 from whet.rl.learner.forward.layout import micro_batches
 from whet.rl.learner.make import make_learner
@@ -248,8 +248,12 @@ def assembled(config: RunConfig) -> Any:
     shaper, found = RewardShaper(config.algorithm), []
     for scale in (1.0, 3.0):
         groups = [
-            Group(0, Task(0, 0, 0, 0), "e", [rollout(scale, [3, 4] * 6), rollout(0.25, [5], True), rollout(0.5, [7])]),
-            Group(1, Task(1, 0, 1, 0), "e", [rollout(2.0, [3]), rollout(scale, [5, 6, 5, 6, 8]), rollout(0.0, [9])]),
+            Group(
+                0, DrawnTask(0, 0, 0, 0), "e", [rollout(scale, [3, 4] * 6), rollout(0.25, [5], True), rollout(0.5, [7])]
+            ),
+            Group(
+                1, DrawnTask(1, 0, 1, 0), "e", [rollout(2.0, [3]), rollout(scale, [5, 6, 5, 6, 8]), rollout(0.0, [9])]
+            ),
         ]
         done = assemble(groups, config.algorithm, shaper, temperature=1.0)
         found.append((np.round(done.batch.advantages, 6).tolist(), done.batch.trained.tolist()))

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("torch")
 
 from whet.rl.config import load_run_config
-from whet.rl.data.curriculum import Task
+from whet.rl.data.curriculum import DrawnTask
 from whet.rl.loop.group import Group
 from whet.rl.loop.group_filter import GroupFilter
 from whet.rl.run import run_training
@@ -114,6 +114,6 @@ def test_every_rollout_is_one_branch_of_exact_tokens(tmp_path: Path, name: str, 
 def test_a_group_has_the_advantages_that_its_environment_set() -> None:
     given = ((1.0, 7.0), (0.0, -3.0))
     states = [State(reward=reward, advantage=advantage, error=None) for reward, advantage in given]
-    group = Group(0, Task(number=0, environment=0, index=0, epoch=0), "mirror", states, own_advantages=True)
+    group = Group(0, DrawnTask(number=0, environment=0, index=0, epoch=0), "mirror", states, own_advantages=True)
     assert np.array_equal(group.own_advantages_G, [7.0, -3.0])
     assert GroupFilter().decide(group) is group

@@ -14,7 +14,7 @@ from whet.rl.algorithm_config import AlgorithmConfig
 from whet.rl.algorithms import ScoredGroup, advantages_of, algorithms, check_imported
 from whet.rl.config import load_run_config
 from whet.rl.data.assembly import assemble
-from whet.rl.data.curriculum import Task
+from whet.rl.data.curriculum import DrawnTask
 from whet.rl.data.reward_shaping import RewardShaper
 from whet.rl.loop.group import Group
 from whet.rl.run import run_training
@@ -168,7 +168,7 @@ def test_tokens_carry_their_own_advantages_in_every_branch_and_steps_keep_theirs
     state = {"example_id": 0, "reward": 3.0, "is_truncated": False, "trajectory": turns, "advantage": 1.0}
     other = {**state, "reward": 1.0, "trajectory": [step([1], [2])]}
     config = AlgorithmConfig(advantage=by_import_path, advantage_args={"discount": 0.5})
-    group = Group(0, Task(0, 0, 0, 0), "e", [state, other])
+    group = Group(0, DrawnTask(0, 0, 0, 0), "e", [state, other])
     found = assemble([group], config, RewardShaper(config), temperature=1.0)
     weights = [2.0**-n for n in range(6, -1, -1)]  # of the seven tokens of the turns; the mean reward is 2
     first, second = [0, 0, *weights[:2], 0, *weights[3:5]], [0, 0, weights[2], 0, 9.0, 9.0]

@@ -9,7 +9,7 @@ from whet.errors import TrainingError
 from whet.rl.algorithm_config import AlgorithmConfig
 from whet.rl.algorithms import RewardNorm, algorithms, names_of
 from whet.rl.data.assembly import assemble, assembly_metrics, require_tokens
-from whet.rl.data.curriculum import Task
+from whet.rl.data.curriculum import DrawnTask
 from whet.rl.data.reward_shaping import RewardShaper
 from whet.rl.loop.group import Group
 from whet.rubrics.rubric import Rubric
@@ -29,7 +29,7 @@ def rollout(reward, completion, *, truncated=False, advantage=None):
 
 
 def group(*states, own_advantages=False):
-    return Group(0, Task(0, 0, 0, 0), "e", list(states), own_advantages)
+    return Group(0, DrawnTask(0, 0, 0, 0), "e", list(states), own_advantages)
 
 
 def assembled(*groups, **settings):

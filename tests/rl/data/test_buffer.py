@@ -7,7 +7,7 @@ import pytest
 from whet.errors import ConfigError
 from whet.rl.config import RunConfig
 from whet.rl.data.buffer import BufferConfig
-from whet.rl.data.curriculum import MixedCurriculum, Pool, Task
+from whet.rl.data.curriculum import DrawnTask, MixedCurriculum, Pool
 
 ENVS = [{"id": "a"}, {"id": "b"}]
 
@@ -18,14 +18,14 @@ class Backwards:
     def __init__(self, pools: list[Pool], *, seed: int) -> None:
         self.pools, self.seed, self.drawn = pools, seed, 0
 
-    def next_task(self) -> Task:
+    def next_task(self) -> DrawnTask:
         return self.next_of(0)
 
-    def next_of(self, environment: int) -> Task:
+    def next_of(self, environment: int) -> DrawnTask:
         self.drawn += 1
-        return Task(self.drawn - 1, environment, self.pools[environment].size - self.drawn, 0)
+        return DrawnTask(self.drawn - 1, environment, self.pools[environment].size - self.drawn, 0)
 
-    def observe(self, task: Task, mean_reward: float) -> None: ...
+    def observe(self, task: DrawnTask, mean_reward: float) -> None: ...
 
     def state_dict(self) -> dict[str, Any]:
         return {"drawn": self.drawn}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whet.rl.data.curriculum import MixedCurriculum, Pool, Task
+from whet.rl.data.curriculum import DrawnTask, MixedCurriculum, Pool
 from whet.rl.data.difficulty import DifficultyRule
 
 
@@ -14,7 +14,7 @@ def curriculum(size: int = 20, **rule: float) -> MixedCurriculum:
     return MixedCurriculum([Pool("a", size)], seed=0, rule=DifficultyRule(**rule))
 
 
-def attempt(chosen: MixedCurriculum, rewards: dict[int, float], draws: int) -> list[Task]:
+def attempt(chosen: MixedCurriculum, rewards: dict[int, float], draws: int) -> list[DrawnTask]:
     """Draw tasks one after the other, each scored with its mean reward before the next."""
     tasks = []
     for _ in range(draws):

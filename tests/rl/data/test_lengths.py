@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from whet.rl.data.curriculum import Task
+from whet.rl.data.curriculum import DrawnTask
 from whet.rl.data.lengths import Lengths, length_metrics, lengths_of
 from whet.rl.loop.group import Group
 
@@ -45,7 +45,7 @@ def test_of_rollouts_that_nobody_follows_nothing_is_kept() -> None:
 
 def group(*sizes: int) -> Group:
     states: list[Any] = [{"trajectory": [{"tokens": {"completion_ids": [7] * size}}] * 2} for size in sizes]
-    return Group(0, Task(0, 0, 0, 0), "e", states)
+    return Group(0, DrawnTask(0, 0, 0, 0), "e", states)
 
 
 def test_long_is_what_has_more_than_twice_the_tokens_of_the_median_rollout_that_was_drawn() -> None:

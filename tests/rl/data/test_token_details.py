@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 from whet.rl.algorithm_config import AlgorithmConfig
 from whet.rl.config import load_run_config
 from whet.rl.data.assembly import assemble
-from whet.rl.data.curriculum import Task
+from whet.rl.data.curriculum import DrawnTask
 from whet.rl.data.reward_shaping import RewardShaper
 from whet.rl.data.token_details import turn_details
 from whet.rl.learner.protocol import TokenValues
@@ -101,7 +101,8 @@ def test_values_find_their_turn_whatever_the_branches_and_groups() -> None:
         return {"trajectory": trajectory, "reward": reward, "example_id": 0, "is_truncated": False}
 
     groups = [
-        Group(number, Task(number, 0, 0, 0), "env", [state(branched, 0.0), state(plain, 1.0)]) for number in range(2)
+        Group(number, DrawnTask(number, 0, 0, 0), "env", [state(branched, 0.0), state(plain, 1.0)])
+        for number in range(2)
     ]
     algorithm = AlgorithmConfig()
     assembled = assemble(groups, algorithm, RewardShaper(algorithm), temperature=1.0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from whet.rl.data.curriculum import MixedCurriculum, Task
+from whet.rl.data.curriculum import DrawnTask, MixedCurriculum
 
 GROUPS = 4
 
@@ -10,7 +10,7 @@ GROUPS = 4
 class ByTurns(MixedCurriculum):
     drawn = 0
 
-    def next_task(self) -> Task:
+    def next_task(self) -> DrawnTask:
         environment = self.drawn // GROUPS % 2
         self.drawn += 1
         return self.next_of(environment)

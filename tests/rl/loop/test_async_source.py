@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from whet.errors import RewardError, TrainingError
-from whet.rl.data.curriculum import MixedCurriculum, Pool, Task
+from whet.rl.data.curriculum import DrawnTask, MixedCurriculum, Pool
 from whet.rl.loop.async_source import AsyncSource
 from whet.rl.loop.group import Group, Part
 from whet.rl.loop.group_filter import GroupFilter
@@ -23,10 +23,10 @@ class Runway:
 
     rollouts_per_example: int = 2
     places: int = 99
-    flying: dict[int, tuple[int, Task, asyncio.Future[Group]]] = field(default_factory=dict)
+    flying: dict[int, tuple[int, DrawnTask, asyncio.Future[Group]]] = field(default_factory=dict)
     cancelled: list[int] = field(default_factory=list)
 
-    async def run(self, slot: int, task: Task, on_begin: OnBegin | None = None) -> Group:
+    async def run(self, slot: int, task: DrawnTask, on_begin: OnBegin | None = None) -> Group:
         if len(self.flying) < self.places and on_begin is not None:
             on_begin()
         future: asyncio.Future[Group] = asyncio.get_running_loop().create_future()
@@ -39,7 +39,7 @@ class Runway:
         finally:
             del self.flying[task.number]
 
-    def lengths_so_far(self, task: Task) -> list[float]:
+    def lengths_so_far(self, task: DrawnTask) -> list[float]:
         return [100.0 + task.number] * self.rollouts_per_example
 
     async def land(self, number: int, *, version: int = 0, failed: bool = False) -> None:

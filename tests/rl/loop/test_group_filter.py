@@ -3,7 +3,7 @@
 import pytest
 
 from whet.errors import RewardError, TrainingError
-from whet.rl.data.curriculum import Task
+from whet.rl.data.curriculum import DrawnTask
 from whet.rl.loop.group import Group, describe_error, zero_variance_fraction
 from whet.rl.loop.group_filter import GroupFilter
 from whet.types import State
@@ -13,7 +13,7 @@ def group(slot: int, rewards: list[float], *, error: Exception | None = None, at
     states = [State(reward=reward, error=None) for reward in rewards]
     if error is not None:
         states[0]["error"] = error
-    return Group(slot, Task(10 * slot + attempt, 0, slot, 0), "env", states)
+    return Group(slot, DrawnTask(10 * slot + attempt, 0, slot, 0), "env", states)
 
 
 def test_a_group_with_an_errored_rollout_is_replaced_and_counted() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from whet.errors import RewardError, TrainingError
-from whet.rl.data.curriculum import MixedCurriculum, Pool, Task
+from whet.rl.data.curriculum import DrawnTask, MixedCurriculum, Pool
 from whet.rl.loop.group import Group
 from whet.rl.loop.group_filter import GroupFilter
 from whet.rl.loop.rollout_buffer import Lead, RolloutBuffer
@@ -17,7 +17,7 @@ from whet.types import State
 
 
 def group(
-    place: int, task: Task, *, version: int = 0, rewards: tuple[float, ...] = (0, 1), failed: bool = False
+    place: int, task: DrawnTask, *, version: int = 0, rewards: tuple[float, ...] = (0, 1), failed: bool = False
 ) -> Group:
     trajectory = [{"tokens": {"policy_version": [[version, 3], [version + 1, 2]]}}]
     states = [State(reward=reward, error=None, trajectory=trajectory) for reward in rewards]
@@ -59,14 +59,14 @@ def test_no_more_groups_are_in_flight_than_a_batch_or_oversampling_says(oversamp
         if version:  # the first batch has the engine to itself
             ahead = backlog.lead.places(version) - landed
             assert backlog.opened - landed == min(in_flight, ahead)
-        assert backlog.add(group(landed, Task(landed, 0, landed, 0)), version=version)
+        assert backlog.add(group(landed, DrawnTask(landed, 0, landed, 0)), version=version)
         version += backlog.take() is not None
     assert version == 5
 
 
 def test_a_batch_takes_the_finished_groups_that_were_drawn_first_and_waits_for_nobody_who_is_late() -> None:
     backlog = RolloutBuffer(Lead(2))
-    tasks = [Task(number, 0, number, 0) for number in range(4)]
+    tasks = [DrawnTask(number, 0, number, 0) for number in range(4)]
     places = [backlog.open(0) for _ in tasks]
     for late_last in (2, 1):
         assert backlog.add(group(places[late_last], tasks[late_last]), version=0)
@@ -85,7 +85,7 @@ def test_a_batch_takes_the_finished_groups_that_were_drawn_first_and_waits_for_n
 def test_a_batch_is_taken_in_parts_which_together_have_its_mix_and_the_last_brings_what_else_was_attempted() -> None:
     backlog = RolloutBuffer(Lead(4, parts=2))
     environments = [0, 0, 0, 1, 0, 0, 0, 1]
-    tasks = [Task(number, environment, number, 0) for number, environment in enumerate(environments)]
+    tasks = [DrawnTask(number, environment, number, 0) for number, environment in enumerate(environments)]
     places = [backlog.open(environment) for environment in environments]
     taken: list[list[int]] = []
     for number in (5, 0, 2, 6, 4, 1, 3, 7):
@@ -99,12 +99,12 @@ def test_a_batch_is_taken_in_parts_which_together_have_its_mix_and_the_last_brin
 def test_what_an_unfinished_batch_has_taken_is_not_done_with() -> None:
     backlog = RolloutBuffer(Lead(2, parts=2))
     places = [backlog.open(0) for _ in range(2)]
-    assert backlog.add(group(places[0], Task(0, 0, 0, 0)), version=0)
+    assert backlog.add(group(places[0], DrawnTask(0, 0, 0, 0)), version=0)
     part = backlog.take()
     assert part is not None
     assert part.tally is None
     assert [found.id for found in backlog.waiting()] == [0]
-    assert backlog.add(group(places[1], Task(1, 0, 1, 0)), version=0)
+    assert backlog.add(group(places[1], DrawnTask(1, 0, 1, 0)), version=0)
     assert backlog.take() is not None
     assert backlog.waiting() == []
 
@@ -114,7 +114,7 @@ def test_a_batch_waits_for_the_environments_of_its_share() -> None:
     for number, environment in enumerate([0, 1, 0, 1]):
         place = backlog.open(environment)
         if environment == 0:
-            backlog.add(group(place, Task(number, 0, number, 0)), version=0)
+            backlog.add(group(place, DrawnTask(number, 0, number, 0)), version=0)
     assert backlog.ready == 2
     assert backlog.missing == 1
     assert backlog.take() is None
@@ -172,8 +172,8 @@ def test_whatever_finishes_first_every_window_of_batches_has_the_mix(
 def test_a_group_older_than_allowed_is_turned_away_or_taken_out_again() -> None:
     backlog = RolloutBuffer(Lead(1, max_off_policy_steps=2))
     first, second = backlog.open(0), backlog.open(0)
-    assert not backlog.add(group(first, Task(0, 0, 0, 0), version=1), version=4)
-    assert backlog.add(group(second, Task(1, 0, 1, 0), version=1), version=3)
+    assert not backlog.add(group(first, DrawnTask(0, 0, 0, 0), version=1), version=4)
+    assert backlog.add(group(second, DrawnTask(1, 0, 1, 0), version=1), version=3)
     assert backlog.expire(version=3) == []
     (old,) = backlog.expire(version=4)
     assert (old.id, old.slot) == (1, second)
@@ -184,8 +184,8 @@ def test_a_group_older_than_allowed_is_turned_away_or_taken_out_again() -> None:
 def test_groups_whose_rewards_are_alike_are_replaced_and_the_best_fills_the_place_in_the_end() -> None:
     backlog = RolloutBuffer(Lead(1), GroupFilter(min_variance=0.1, max_attempts=2))
     place = backlog.open(0)
-    assert not backlog.add(group(place, Task(0, 0, 0, 0), rewards=(0.2, 0.4)), version=0)
-    assert backlog.add(group(place, Task(1, 0, 1, 0), rewards=(1, 1)), version=0)
+    assert not backlog.add(group(place, DrawnTask(0, 0, 0, 0), rewards=(0.2, 0.4)), version=0)
+    assert backlog.add(group(place, DrawnTask(1, 0, 1, 0), rewards=(1, 1)), version=0)
     taken = backlog.take()
     assert taken is not None
     assert taken.tally is not None
@@ -196,8 +196,8 @@ def test_groups_whose_rewards_are_alike_are_replaced_and_the_best_fills_the_plac
 def test_a_group_kept_aside_for_its_variance_never_fills_a_place_when_it_has_become_too_old() -> None:
     backlog = RolloutBuffer(Lead(1, max_off_policy_steps=2), GroupFilter(min_variance=0.1, max_attempts=2))
     place = backlog.open(0)
-    assert not backlog.add(group(place, Task(0, 0, 0, 0), rewards=(0.2, 0.4)), version=0)
-    assert backlog.add(group(place, Task(1, 0, 1, 0), rewards=(1, 1), version=3), version=3)
+    assert not backlog.add(group(place, DrawnTask(0, 0, 0, 0), rewards=(0.2, 0.4)), version=0)
+    assert backlog.add(group(place, DrawnTask(1, 0, 1, 0), rewards=(1, 1), version=3), version=3)
     taken = backlog.take()
     assert taken is not None
     assert [found.id for found in taken.groups] == [1], "the best that was tried is three versions old"
@@ -206,15 +206,15 @@ def test_a_group_kept_aside_for_its_variance_never_fills_a_place_when_it_has_bec
 def test_a_place_whose_group_aside_became_too_old_is_attempted_until_one_is_without_errors() -> None:
     backlog = RolloutBuffer(Lead(1, max_off_policy_steps=2), GroupFilter(min_variance=0.1, max_attempts=3))
     place = backlog.open(0)
-    assert not backlog.add(group(place, Task(0, 0, 0, 0), rewards=(0.2, 0.4)), version=0)
+    assert not backlog.add(group(place, DrawnTask(0, 0, 0, 0), rewards=(0.2, 0.4)), version=0)
     for number in (1, 2):  # as many attempts as there may be, but they were not all errors
-        assert not backlog.add(group(place, Task(number, 0, number, 0), version=3, failed=True), version=3)
-    assert backlog.add(group(place, Task(3, 0, 3, 0), rewards=(1, 1), version=3), version=3)
+        assert not backlog.add(group(place, DrawnTask(number, 0, number, 0), version=3, failed=True), version=3)
+    assert backlog.add(group(place, DrawnTask(3, 0, 3, 0), rewards=(1, 1), version=3), version=3)
     place = backlog.open(0)
     for number in (4, 5):
-        assert not backlog.add(group(place, Task(number, 0, number, 0), version=3, failed=True), version=3)
+        assert not backlog.add(group(place, DrawnTask(number, 0, number, 0), version=3, failed=True), version=3)
     with pytest.raises(TrainingError, match="env0: 3 groups in a row"):
-        backlog.add(group(place, Task(6, 0, 6, 0), version=3, failed=True), version=3)
+        backlog.add(group(place, DrawnTask(6, 0, 6, 0), version=3, failed=True), version=3)
 
 
 @settings(deadline=None)
@@ -229,7 +229,7 @@ def test_whatever_lands_when_no_group_of_a_batch_is_older_than_allowed(landings:
         sampled_by = max(0, version - age)
         rewards = (0.0, spread or 0.0)
         landed = group(
-            places[0], Task(number, 0, number, 0), version=sampled_by, rewards=rewards, failed=spread is None
+            places[0], DrawnTask(number, 0, number, 0), version=sampled_by, rewards=rewards, failed=spread is None
         )
         try:
             places += [backlog.open(0)] if backlog.add(landed, version) else [places[0]]
@@ -244,16 +244,16 @@ def test_whatever_lands_when_no_group_of_a_batch_is_older_than_allowed(landings:
 def test_nothing_but_errors_stops_the_run() -> None:
     backlog = RolloutBuffer(Lead(1), GroupFilter(max_attempts=2))
     place = backlog.open(0)
-    assert not backlog.add(group(place, Task(0, 0, 0, 0), failed=True), version=0)
+    assert not backlog.add(group(place, DrawnTask(0, 0, 0, 0), failed=True), version=0)
     with pytest.raises(TrainingError, match="env0: 2 groups in a row"):
-        backlog.add(group(place, Task(1, 0, 1, 0), failed=True), version=0)
+        backlog.add(group(place, DrawnTask(1, 0, 1, 0), failed=True), version=0)
 
 
 def test_what_was_turned_away_is_counted_with_the_next_batch_and_then_forgotten() -> None:
     backlog = RolloutBuffer(Lead(1))
     first, second = backlog.open(0), backlog.open(0)
-    backlog.add(group(first, Task(0, 0, 0, 0), failed=True), version=0)
-    backlog.add(group(first, Task(1, 0, 1, 0)), version=0)
-    backlog.add(group(second, Task(2, 0, 2, 0)), version=0)
+    backlog.add(group(first, DrawnTask(0, 0, 0, 0), failed=True), version=0)
+    backlog.add(group(first, DrawnTask(1, 0, 1, 0)), version=0)
+    backlog.add(group(second, DrawnTask(2, 0, 2, 0)), version=0)
     tallies = [part.tally for part in (backlog.take(), backlog.take()) if part is not None and part.tally is not None]
     assert [(tally.errored_rollouts, tally.replaced) for tally in tallies] == [(1, 1), (0, 0)]

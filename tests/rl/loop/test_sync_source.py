@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
-from whet.rl.data.curriculum import MixedCurriculum, Pool, Task
+from whet.rl.data.curriculum import DrawnTask, MixedCurriculum, Pool
 from whet.rl.loop.group import Group
 from whet.rl.loop.sync_source import SyncSource
 from whet.types import State
@@ -17,7 +17,7 @@ class Runner:
     def __init__(self, slots: int) -> None:
         self.attempts = [0] * slots
 
-    async def run(self, slot: int, task: Task) -> Group:
+    async def run(self, slot: int, task: DrawnTask) -> Group:
         self.attempts[slot] += 1
         for _ in range(10 * (len(self.attempts) - slot)):
             await asyncio.sleep(0)

@@ -19,7 +19,7 @@ from whet.rl.data.mix import Mix
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class DrawnTask:
     """A row of a dataset, and the number of the draw, which is unique within the run."""
 
     number: int  # 0 for the first task drawn in a run, 1 for the next, ...
@@ -40,15 +40,15 @@ class Pool:
 class Curriculum(Protocol):
     """Decides which task is attempted next. Made with the pools, in the order of `[[env]]`, and the seed."""
 
-    def next_task(self) -> Task:
+    def next_task(self) -> DrawnTask:
         """The next task of the mix. `number` grows by one with every draw, replacements included."""
         ...
 
-    def next_of(self, environment: int) -> Task:
+    def next_of(self, environment: int) -> DrawnTask:
         """The next task of one environment: a replacement that must not change the mix."""
         ...
 
-    def observe(self, task: Task, mean_reward: float) -> None:
+    def observe(self, task: DrawnTask, mean_reward: float) -> None:
         """A group of this task was scored, whether or not it is trained."""
         ...
 
@@ -74,10 +74,10 @@ class MixedCurriculum:
         self._resting = None if rule is None else [Resting(rule) for _ in pools]
         self._orders: dict[int, tuple[int, list[int]]] = {}
 
-    def next_task(self) -> Task:
+    def next_task(self) -> DrawnTask:
         return self.next_of(self._mix.next())
 
-    def next_of(self, environment: int) -> Task:
+    def next_of(self, environment: int) -> DrawnTask:
         index = self._resting_task(environment)
         if index is None:
             index = self._walk(environment)
@@ -85,9 +85,9 @@ class MixedCurriculum:
         self._drawn[environment] += 1
         # The walk is one place past this task's; a task that rested belongs to the epoch that the walk is in.
         epoch = max(0, self._walked[environment] - 1) // self._pools[environment].size
-        return Task(number, environment, index, epoch)
+        return DrawnTask(number, environment, index, epoch)
 
-    def observe(self, task: Task, mean_reward: float) -> None:
+    def observe(self, task: DrawnTask, mean_reward: float) -> None:
         if self._resting is not None:
             self._resting[task.environment].observe(task.index, mean_reward)
 

@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from whet.rl.data.curriculum import Curriculum, Task
+from whet.rl.data.curriculum import Curriculum, DrawnTask
 from whet.rl.loop.group import Group, Part
 from whet.rl.loop.group_runner import GroupRunner
 from whet.rl.loop.rollout_buffer import RolloutBuffer
@@ -29,7 +29,7 @@ class _Flight:
     """A group under way."""
 
     slot: int
-    task: Task
+    task: DrawnTask
     began: int | None = None  # policy version when its first rollout began
 
     def begin(self, stream: AsyncSource) -> None:
@@ -45,7 +45,7 @@ class AsyncSource:
     buffer: RolloutBuffer
     version: int = 0
     _flying: dict[Attempt, _Flight] = field(default_factory=dict)
-    _pending: list[Task] = field(default_factory=list)  # drawn before a resume, not attempted since
+    _pending: list[DrawnTask] = field(default_factory=list)  # drawn before a resume, not attempted since
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
     _failure: BaseException | None = None
     _idle_since: float | None = None
@@ -95,7 +95,7 @@ class AsyncSource:
 
     def load_state_dict(self, state: dict[str, Any], step: int) -> None:
         self.curriculum.load_state_dict(state["curriculum"])
-        self._pending = [Task(*numbers) for numbers in state["pending"]]
+        self._pending = [DrawnTask(*numbers) for numbers in state["pending"]]
         self.buffer.opened = step * self.buffer.lead.groups_per_batch
         self.version = step
 
@@ -110,7 +110,7 @@ class AsyncSource:
             task = self._pending.pop(0) if self._pending else self.curriculum.next_task()
             self._launch(self.buffer.open(task.environment), task)
 
-    def _launch(self, slot: int, task: Task) -> None:
+    def _launch(self, slot: int, task: DrawnTask) -> None:
         if self._closed:
             return
         self._settle_idle()

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from whet.rl.data.curriculum import Task
+from whet.rl.data.curriculum import DrawnTask
 from whet.types import State
 
 Rejection = Literal["errored", "too little variance", "too old"]
@@ -20,7 +20,7 @@ class Group:
     """All rollouts of one task, scored."""
 
     slot: int  # its place among the groups that are trained
-    task: Task
+    task: DrawnTask
     environment: str
     states: list[State]
     own_advantages: bool = False  # the environment has set them itself

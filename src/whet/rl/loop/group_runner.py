@@ -18,7 +18,7 @@ from whet.clients.client import Client
 from whet.envs.env_group import EnvGroup, member_of
 from whet.envs.environment import Environment
 from whet.errors import RolloutTimeoutError
-from whet.rl.data.curriculum import Task
+from whet.rl.data.curriculum import DrawnTask
 from whet.rl.data.lengths import Lengths
 from whet.rl.loop.group import Group
 from whet.rl.supervision.watchdog import GROUP, Wait
@@ -59,14 +59,14 @@ class GroupRunner:
     def __post_init__(self) -> None:
         self._limit = asyncio.Semaphore(self.max_concurrent)
 
-    def lengths_so_far(self, task: Task) -> list[float]:
+    def lengths_so_far(self, task: DrawnTask) -> list[float]:
         """Sampled tokens of the rollouts of a group under way, as far as they have begun."""
         return self.lengths.of(self._names(task))
 
-    def _names(self, task: Task) -> list[str]:
+    def _names(self, task: DrawnTask) -> list[str]:
         return [f"{task.number}-{place}" for place in range(self.rollouts_per_example)]
 
-    async def run(self, slot: int, task: Task, on_begin: OnBegin | None = None) -> Group:
+    async def run(self, slot: int, task: DrawnTask, on_begin: OnBegin | None = None) -> Group:
         """The group of `task`, scored, for the place `slot`; `on_begin` is told when its first rollout begins.
 
         Cancelling it cancels its rollouts.
