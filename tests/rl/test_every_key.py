@@ -613,9 +613,9 @@ def test_a_key_that_a_run_has_no_use_for_is_refused_with_the_reason(key: str) ->
 
 
 def test_a_run_takes_a_batch_in_parts_unless_its_advantages_are_made_of_all_of_it() -> None:
-    assert source(load(ASYNC)).backlog.lead.parts > 1
+    assert source(load(ASYNC)).buffer.lead.parts > 1
     for key, value in (("advantage", "reinforce_pp"), ("reward_norm", "batch"), ("reward_norm", "running")):
-        assert source(load((*ASYNC, f"--algorithm.{key}", value))).backlog.lead.parts == 1
+        assert source(load((*ASYNC, f"--algorithm.{key}", value))).buffer.lead.parts == 1
 
 
 def test_the_reference_has_a_thread_of_its_own_beside_a_learner_that_has_one_thread_and_computes_while_others_sample():
