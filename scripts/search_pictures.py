@@ -70,14 +70,7 @@ def main() -> None:
         outcome = run_search(load_config(str(ROOT / "tests" / "gepa" / "planted"), given), observer)
         assert observer.shown is not None, json.dumps(outcome.message)
         console = recorder()
-        console.print(
-            live_view(
-                observer.shown,
-                WIDTH,
-                HEIGHT,
-                footer=KEYS,
-            )
-        )
+        console.print(observer.shown)
         save(console.export_svg(title="whet gepa run planted -m policy -M reflection -B 800"), "gepa-live")
         report = page(read_report(open_search(outcome.directory)))
         save(top_of_report(report.replace(str(ROOT) + "/", ""), height=1080, until="<h2>Accepted"), "gepa-report")

@@ -104,9 +104,9 @@ class SummaryBuilder:
         self._varied = dict(varied or {})
         self._members = {name: _Member() for name in members}
         self._totals = Totals(rollouts_per_example, pass_threshold)
-        self._rewards: dict[Any, array[float]] = {}  # of every example seen; empty where all of it failed
+        self.rewards: dict[Any, array[float]] = {}  # of every example seen; empty where all of it failed
         self._parsed = Counter[bool]()  # whether the parser found no answer
-        self._numbers = {name: array("d") for name in ("input_tokens", "output_tokens", "seconds")}
+        self.numbers = {name: array("d") for name in ("input_tokens", "output_tokens", "seconds")}
         self._best: RolloutOutput | None = None
         self._worst: RolloutOutput | None = None
 
@@ -129,7 +129,7 @@ class SummaryBuilder:
         """Count a rollout that is finished: scored, or failed."""
         self._totals.add([row])
         self._count_effort(row)
-        rewards = self._rewards.setdefault(row["example_id"], array("d"))
+        rewards = self.rewards.setdefault(row["example_id"], array("d"))
         error = row.get("error")
         if self._members and (member := self._members.get(member_of(row))) is not None:
             member.add(row["example_id"], None if error is not None else float(row["reward"]))
@@ -147,10 +147,10 @@ class SummaryBuilder:
         usage = row.get("token_usage") or {}
         for name in ("input_tokens", "output_tokens"):
             if name in usage:
-                self._numbers[name].append(usage[name])
+                self.numbers[name].append(usage[name])
         seconds = ((row.get("timing") or {}).get("generation") or {}).get("duration")
         if seconds:
-            self._numbers["seconds"].append(seconds)
+            self.numbers["seconds"].append(seconds)
 
     @property
     def rollouts(self) -> int:
@@ -170,35 +170,35 @@ class SummaryBuilder:
     def summary(self, *, seconds: float, results: Path | None = None) -> EvalSummary:
         """What the rows so far say. `seconds` is how long the evaluation took, `results` where it is saved."""
         averages = self._totals.averages()
-        scored = sum(map(len, self._rewards.values()))
+        scored = sum(map(len, self.rewards.values()))
         parsed = self._parsed.total()
         parse_failed_frac = self._parsed[True] / parsed if parsed else None
         usage: Mapping[str, float] = averages["usage"] or {}
         samples = [self._best] if scored == 1 else [self._best, self._worst]
         return EvalSummary(
             **self._names,
-            examples=len(self._rewards),
+            examples=len(self.rewards),
             rollouts_per_example=self._rollouts_per_example,
             rollouts=self._totals.num_rollouts,
             errors=averages["num_errors"],
             error_kinds=self._totals.error_kinds,
             truncated_frac=self._totals.num_truncated / scored if scored else None,
             parse_failed_frac=parse_failed_frac,
-            reward=clustered_mean(self._rewards),
+            reward=clustered_mean(self.rewards),
             metrics=dict(sorted(averages["avg_metrics"].items())),
             pass_threshold=self._pass_threshold,
             pass_at_k=averages["pass_at_k"],
             pass_all_k=averages["pass_all_k"],
             input_tokens=usage.get("input_tokens"),
             output_tokens=usage.get("output_tokens"),
-            input_token_percentiles=percentiles(self._numbers["input_tokens"]),
-            output_token_percentiles=percentiles(self._numbers["output_tokens"]),
-            rollout_seconds=percentiles(self._numbers["seconds"]),
+            input_token_percentiles=percentiles(self.numbers["input_tokens"]),
+            output_token_percentiles=percentiles(self.numbers["output_tokens"]),
+            rollout_seconds=percentiles(self.numbers["seconds"]),
             cost=self._totals.cost,
             judge_usage=self._totals.judge_usage,
             seconds=seconds,
             readiness=readiness(
-                self._rewards,
+                self.rewards,
                 pass_threshold=self._pass_threshold,
                 errors=averages["num_errors"],
                 parse_failed_frac=parse_failed_frac,

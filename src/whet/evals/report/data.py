@@ -32,9 +32,8 @@ class TaskRewards:
 
     __slots__ = ("errors", "example_id", "question", "rewards")
 
-    def __init__(self, example_id: Any, question: str) -> None:
-        self.example_id, self.question = example_id, question
-        self.rewards = array("d")
+    def __init__(self, example_id: Any, question: str, rewards: array[float]) -> None:
+        self.example_id, self.question, self.rewards = example_id, question, rewards
         self.errors = 0
 
 
@@ -45,13 +44,17 @@ class ReportData:
     metadata: dict[str, Any]
     summary: EvalSummary
     tasks: list[TaskRewards]
-    rewards: array[float]
-    seconds: array[float]
+    seconds: array[float]  # of rollouts
     output_tokens: array[float]
     best: list[RolloutOutput]
     worst: list[RolloutOutput]
     at_random: list[RolloutOutput]
     failures: dict[str, RolloutOutput]  # by kind
+
+    @property
+    def rewards(self) -> list[float]:
+        """Of every rollout that did not fail."""
+        return [reward for task in self.tasks for reward in task.rewards]
 
     @property
     def planned(self) -> int:
@@ -68,32 +71,23 @@ def read_report(directory: Path) -> ReportData:
 
 def collect(metadata: dict[str, Any], rows: Iterable[RolloutOutput], directory: Path | None = None) -> ReportData:
     """The report's data of `rows`, in any order."""
-    summary = SummaryBuilder.of(metadata)
+    builder = SummaryBuilder.of(metadata)
     tasks: dict[Any, TaskRewards] = {}
     shown = _Shown()
-    rewards, seconds, tokens = array("d"), array("d"), array("d")
     for row in rows:
-        summary.add(row)
+        builder.add(row)
         shown.offer(row)
         task = tasks.get(row["example_id"])
         if task is None:
-            task = tasks[row["example_id"]] = TaskRewards(row["example_id"], question_of(row, QUESTION))
-        if row.get("error") is None:
-            task.rewards.append(row["reward"])
-            rewards.append(row["reward"])
-        else:
-            task.errors += 1
-        if (time := ((row.get("timing") or {}).get("generation") or {}).get("duration")) is not None:
-            seconds.append(time)
-        if (output := (row.get("token_usage") or {}).get("output_tokens")) is not None:
-            tokens.append(output)
+            example = row["example_id"]
+            task = tasks[example] = TaskRewards(example, question_of(row, QUESTION), builder.rewards[example])
+        task.errors += row.get("error") is not None
     return ReportData(
         metadata=metadata,
-        summary=summary.summary(seconds=float(metadata.get("time") or 0.0), results=directory),
+        summary=builder.summary(seconds=float(metadata.get("time") or 0.0), results=directory),
         tasks=list(tasks.values()),
-        rewards=rewards,
-        seconds=seconds,
-        output_tokens=tokens,
+        seconds=builder.numbers["seconds"],
+        output_tokens=builder.numbers["output_tokens"],
         best=shown.best,
         worst=shown.worst_that_are_not_best(),
         at_random=shown.at_random,
