@@ -31,9 +31,10 @@ from whet.rl.data.reward_shaping import RewardShaper
 from whet.rl.learner.protocol import LossOutput, OptimOutput
 from whet.rl.loop.async_source import AsyncSource
 from whet.rl.loop.group_runner import GroupRunner, TrainingEnv
-from whet.rl.loop.orchestrator import Orchestrator, inline
+from whet.rl.loop.orchestrator import Orchestrator
 from whet.rl.loop.rollout_buffer import PARTS, Lead, RolloutBuffer
 from whet.rl.loop.sync_source import SyncSource
+from whet.rl.loop.training_loop import inline
 from whet.rl.monitors import Monitor, MonitorGroup
 from whet.rl.storage.records import Records
 from whet.rl.storage.run_directory import RunDirectory
@@ -144,7 +145,7 @@ async def measure(schedule: dict[str, Any], options: argparse.Namespace, directo
     orchestrator = Orchestrator(
         config=config,
         source=source,
-        evaluate=None,  # type: ignore[arg-type]  # nothing is evaluated
+        last_step=config.max_steps,
         records=Records(run, keep_checkpoints=1),
         monitor=MonitorGroup([ends]),
         shaper=RewardShaper(config.algorithm),

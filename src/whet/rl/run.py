@@ -31,10 +31,11 @@ from whet.rl.loop.async_source import AsyncSource
 from whet.rl.loop.evaluation import Evaluation
 from whet.rl.loop.group_filter import GroupFilter
 from whet.rl.loop.group_runner import GroupRunner, TrainingEnv
-from whet.rl.loop.orchestrator import Orchestrator, inline
+from whet.rl.loop.orchestrator import Orchestrator
 from whet.rl.loop.rollout_buffer import PARTS, Lead, RolloutBuffer
 from whet.rl.loop.source import Source
 from whet.rl.loop.sync_source import SyncSource
+from whet.rl.loop.training_loop import inline
 from whet.rl.monitors.protocol import Outcome
 from whet.rl.preflight import check_models, load_environments
 from whet.rl.storage.records import Records
@@ -136,13 +137,15 @@ class _ReinforcementRun(TrainingRun):
         return self.config.cautions
 
     def _loop(self, records: Records) -> Orchestrator:
-        config = self.config
+        config, engine = self.config, self.client.engine
+        evaluation = Evaluation(config, self.held_out, self.client, self.monitor)
         return Orchestrator(
             config=config,
+            last_step=self.last_step,
             source=self.source,
-            engine=self.client.engine,
+            engine=engine,
             learner=self.learner,
-            evaluate=Evaluation(config, self.held_out, self.client, self.monitor),
+            evaluate=lambda moment, step: evaluation(moment, step, engine.version),
             records=records,
             monitor=self.monitor,
             shaper=self.shaper,

@@ -94,7 +94,7 @@ def run(
     orchestrator = Orchestrator(
         config=config,
         source=source,
-        evaluate=None,  # type: ignore[arg-type]  # nothing is evaluated
+        last_step=config.max_steps,
         records=Records(place, keep_checkpoints=1),
         monitor=MonitorGroup([]),
         shaper=RewardShaper(config.algorithm),

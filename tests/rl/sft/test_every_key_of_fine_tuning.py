@@ -195,7 +195,9 @@ def followed(config: SftConfig) -> Followed:
     parts: Any = {"learner": learner, "records": records, "monitor": silent}
     held = data(config)
     endless = replace(held.batches(config), epochs=None)
-    loop = SftLoop(config, held, endless, 5, evaluate=evaluate if config.eval else None, **parts)
+    loop = SftLoop(
+        config=config, data=held, batches=endless, last_step=5, evaluate=evaluate if config.eval else None, **parts
+    )
     asyncio.run(loop.run(1))
     return found
 

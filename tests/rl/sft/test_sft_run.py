@@ -208,7 +208,7 @@ def test_what_waits_for_ever_ends_the_run_with_a_checkpoint_and_a_name(run: Run,
     )
     assert (outcome.state, outcome.step) == ("failed", 3)
     assert "the run has waited" in outcome.message
-    assert "for an evaluation" in outcome.message
+    assert "for the evaluation of waits_for_ever" in outcome.message
     assert outcome.message.endswith("There is a checkpoint of step 3.")
     assert "--resume" in str(outcome.next_command)
     assert "stalled: " in (tmp_path / "runs" / "run" / "logs" / "run.log").read_text()

@@ -1,6 +1,7 @@
 """The training loop: generate, learn, publish, evaluate, save. Read this first.
 
-One step, in which everything but the source is the same whether rollouts run beside the learner or in turn with it:
+`training_loop.py` repeats steps, with evaluations and checkpoints in between. One step, in which everything but the
+source is the same whether rollouts run concurrently with the learner or in turn with it:
 
     source ─▶ assemble (rewards, advantages, packing) ─▶ learner.forward_backward    until exactly one batch is learned
         ─▶ learner.optim_step ─▶ learner.publish ─▶ engine.load_weights
@@ -18,10 +19,10 @@ from __future__ import annotations
 import asyncio
 import operator
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial, reduce
-from typing import Protocol, TypeVar
+from typing import Any, TypeVar
 
 from whet.errors import WhetError
 from whet.inference.protocol import Engine, WeightUpdate
@@ -32,75 +33,26 @@ from whet.rl.data.metrics import Timings, step_metrics
 from whet.rl.data.reward_shaping import RewardShaper
 from whet.rl.data.samples import TokenSequence
 from whet.rl.data.token_details import Turns, turn_details
-from whet.rl.learner.protocol import Learner, LossOutput, OptimOutput, OptimParams
+from whet.rl.learner.protocol import LossOutput, OptimOutput, OptimParams
 from whet.rl.loop.group import Group, Part, Tally
 from whet.rl.loop.source import Source
-from whet.rl.monitors.protocol import EvalReport, Monitor, StepReport
-from whet.rl.storage.records import Records
-from whet.rl.supervision.ending import Ending, unless_stopped
+from whet.rl.loop.training_loop import TrainingLoop
+from whet.rl.monitors.protocol import StepReport
 from whet.rl.supervision.ending import StopRequested as StopRequested
-from whet.rl.supervision.watchdog import EVALUATION
-from whet.rl.supervision.watchdog_thread import Watchdog
+from whet.rl.supervision.ending import unless_stopped
 
 T = TypeVar("T")
 
-Evaluate = Callable[[str, int, int], Awaitable[EvalReport]]
-"""(moment, step, policy version) -> scores on held-out tasks."""
 
-
-class Beside(Protocol):
-    """How blocking work of learner and records is done: `inline`, or in a thread while the event loop goes on."""
-
-    def __call__(self, work: Callable[[], T], /) -> Awaitable[T]: ...
-
-
-async def inline(work: Callable[[], T]) -> T:
-    """At once; the event loop waits. What a learner in this process needs to be repeatable."""
-    return work()
-
-
-@dataclass(slots=True)
-class Orchestrator:
-    """Drives one run from `first_step` to `config.max_steps`."""
+@dataclass(slots=True, kw_only=True)
+class Orchestrator(TrainingLoop):
+    """Drives one run of reinforcement learning."""
 
     config: RunConfig
     source: Source
     engine: Engine
-    learner: Learner
-    evaluate: Evaluate
-    records: Records
-    monitor: Monitor
     shaper: RewardShaper
-    beside: Beside = inline
-    watchdog: Watchdog = field(default_factory=Watchdog)
-    stop: asyncio.Event = field(default_factory=asyncio.Event)
-    ending: Ending | None = None  # what may set `stop` before the last step
     _recording: asyncio.Future[None] | None = None
-
-    async def run(self, first_step: int) -> int:
-        """Train until the last step and return it. When `stop` is set: save, and raise `StopRequested`."""
-        step = first_step - 1
-        try:
-            return await self._run(step)
-        finally:
-            await self._recorded()  # whatever ends the run, what was learned is on record
-
-    async def _run(self, step: int) -> int:
-        try:
-            while step < self.config.max_steps:
-                if self._evaluation_is_due(step):
-                    await self._evaluate("during" if step else "before", step)
-                await self._step(step + 1)
-                step += 1
-                if step % self.config.checkpointing.save_every_n_steps == 0:
-                    await self._save(step)
-        except StopRequested:
-            await self._save(step)
-            raise
-        await self._save(step)
-        if self.config.eval.after:
-            await self._evaluate("after", step)
-        return step
 
     async def _step(self, step: int) -> None:
         """One optimiser step. It happens whole, or (when `stop` is set before its batch is there) not at all."""
@@ -147,7 +99,7 @@ class Orchestrator:
         self.monitor.step(StepReport(step, metrics, sample))
 
     async def _recorded(self) -> None:
-        """The last step is on record. Beside the event loop that goes on while the learner is at the next one."""
+        """Wait until the last step is on record, which is written while the learner is at the next one."""
         if self._recording is not None:
             recording, self._recording = self._recording, None
             await recording
@@ -222,45 +174,8 @@ class Orchestrator:
                 if not timeout.expired():
                     raise
 
-    @property
-    def _blocks(self) -> bool:
-        """Whether learner and records keep the event loop; beside it they are not to blame where others keep it."""
-        return self.beside is inline
-
-    def _learner_hangs(self, message: str) -> None:
-        """A learner in a process of its own is ended, so that the call that awaits it fails."""
-        self.watchdog.stop(message)
-        self.learner.close()
-
-    def _evaluation_is_due(self, step: int) -> bool:
-        """Asked before the step after `step`; so a run that was stopped while it evaluated does it when it resumes."""
-        interval = self.config.eval.interval
-        wanted = interval > 0 and step % interval == 0 if step else self.config.eval.before
-        return wanted and not self.records.evaluated(step)
-
-    async def _evaluate(self, moment: str, step: int) -> None:
-        await self._recorded()
-        names = ", ".join(env.label for env in self.config.eval.env or self.config.env)
-        awaited = f"the evaluation of {names}"
-        with self.watchdog.waiting(EVALUATION, "the run", awaited, act=self.watchdog.stop):
-            report = await unless_stopped(self.stop, self.evaluate(moment, step, self.engine.version))
-        report = self.records.evaluation(report)
-        self.monitor.evaluation(report)
-        if self.ending is not None:
-            self.ending.after_evaluation(report)
-
-    async def _save(self, step: int) -> None:
-        """A checkpoint of `step`; nothing when there is one already or nothing was learned."""
-        await self._recorded()
-        state = {**self.source.state_dict(), **self.shaper.state_dict()}
-        state |= {} if self.ending is None else self.ending.state_dict()
-        if step <= 0:
-            return
-        awaited = "the learner, or the disk (a checkpoint)"
-        with self.watchdog.waiting("save", "the run", awaited, act=self._learner_hangs, blocks=self._blocks):
-            saved = await self.beside(lambda: self.records.save(step, self.learner, state))
-        if saved:
-            self.monitor.note(f"checkpoint of step {step} written")
+    def _state(self) -> dict[str, Any]:
+        return {**self.source.state_dict(), **self.shaper.state_dict()}
 
 
 @dataclass(slots=True)

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,14 +22,12 @@ from whet.rl.data.batch import pack
 from whet.rl.data.metrics import utilisation
 from whet.rl.data.samples import TokenSequence
 from whet.rl.learner.protocol import Learner, LossOutput, OptimOutput, OptimParams
-from whet.rl.monitors.protocol import EvalReport, Monitor, StepReport
+from whet.rl.loop.training_loop import TrainingLoop
+from whet.rl.monitors.protocol import StepReport
 from whet.rl.sft.batches import Batches, Pick
 from whet.rl.sft.config import VALIDATION_LOSS, SftConfig
 from whet.rl.sft.data import Example, SftData
-from whet.rl.storage.records import Records
-from whet.rl.supervision.ending import Ending, StopRequested, unless_stopped
-from whet.rl.supervision.watchdog import EVALUATION
-from whet.rl.supervision.watchdog_thread import Watchdog
+from whet.rl.supervision.ending import StopRequested
 
 if TYPE_CHECKING:
     from whet.rl.learner.torch_learner import TorchLearner
@@ -37,9 +35,6 @@ if TYPE_CHECKING:
 CROSS_ENTROPY = LossConfig(loss="cross_entropy")
 VALIDATED_AT_ONCE = 64
 """Sequences between two reports of progress."""
-
-Evaluate = Callable[[str, int], Awaitable[EvalReport]]
-"""(moment, step) -> rewards on held-out tasks under the weights of now."""
 
 
 def imitate(
@@ -52,44 +47,21 @@ def imitate(
     return loss, learner.optim_step(params)
 
 
-@dataclass(slots=True)
-class SftLoop:
-    """Drives one run from `first_step` to `last_step`."""
+@dataclass(slots=True, kw_only=True)
+class SftLoop(TrainingLoop):
+    """Drives one run of fine-tuning."""
 
     config: SftConfig
     data: SftData
     batches: Batches
-    last_step: int
     learner: TorchLearner
-    records: Records
-    monitor: Monitor
-    evaluate: Evaluate | None = None
-    watchdog: Watchdog = field(default_factory=Watchdog)
-    ending: Ending | None = None  # what may set `stop` before the last step
-    stop: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def run(self, first_step: int) -> int:
-        """Train until the last step and return it. When `stop` is set: save, and raise `StopRequested`."""
-        step = first_step - 1
-        try:
-            if step == 0 and self.data.validation:
-                before = self._validate()
-                self.records.measured(before)
-                self.monitor.step(StepReport(0, before))
-                self._after(0, before)
-            while step < self.last_step:
-                await self._evaluate_if_due(step)
-                await self._step(step + 1)
-                step += 1
-                if step % self.config.checkpointing.save_every_n_steps == 0:
-                    self._save(step)
-        except StopRequested:
-            self._save(step)
-            raise
-        self._save(step)
-        if self.evaluate is not None and self.config.eval is not None and self.config.eval.after:
-            await self._evaluate("after", step)
-        return step
+    async def _begin(self, step: int) -> None:
+        if step == 0 and self.data.validation:
+            before = self._validate()
+            self.records.measured(before)
+            self.monitor.step(StepReport(0, before))
+            self._after(0, before)
 
     async def _step(self, step: int) -> None:
         """One optimiser step and, where it is due, the validation of what it made. It happens whole or not at all."""
@@ -143,36 +115,11 @@ class SftLoop:
             tokens += batch.trained_tokens
         return {VALIDATION_LOSS: total / tokens, "time/validate": time.perf_counter() - started}
 
-    async def _evaluate_if_due(self, step: int) -> None:
-        config = self.config.eval
-        if self.evaluate is None or config is None or self.records.evaluated(step):
-            return
-        if config.interval > 0 and step % config.interval == 0 if step else config.before:
-            await self._evaluate("during" if step else "before", step)
-
-    async def _evaluate(self, moment: str, step: int) -> None:
-        assert self.evaluate is not None
-        with self.watchdog.waiting(EVALUATION, "the run", "an evaluation", act=self.watchdog.stop):
-            report = await unless_stopped(self.stop, self.evaluate(moment, step))
-        report = self.records.evaluation(report)
-        self.monitor.evaluation(report)
-        if self.ending is not None:
-            self.ending.after_evaluation(report)
-
-    def _save(self, step: int) -> None:
-        """A checkpoint of `step`; nothing when there is one already or nothing was learned."""
-        state = {"rows_taken": self.batches.taken, "data": self.data.fingerprint}
-        state |= {} if self.ending is None else self.ending.state_dict()
-        if step <= 0:
-            return
-        awaited = "the learner, or the disk (a checkpoint)"
-        with self.watchdog.waiting("save", "the run", awaited, act=self.watchdog.stop, blocks=True):
-            saved = self.records.save(step, self.learner, state)
-        if saved:
-            self.monitor.note(f"checkpoint of step {step} written")
+    def _state(self) -> dict[str, Any]:
+        return {"rows_taken": self.batches.taken, "data": self.data.fingerprint}
 
     async def _unless_asked_to_stop(self) -> None:
-        """Raise `StopRequested` where a signal came: the event loop hears of it within three turns."""
+        """Raise `StopRequested` where a signal came: the event loop handles it within three turns."""
         for _ in range(3):
             await asyncio.sleep(0)
         if self.stop.is_set():

@@ -19,12 +19,13 @@ from whet.inference.loading import load_policy, read_model
 from whet.rl.config import InferenceConfig
 from whet.rl.learner.make import make_learner
 from whet.rl.loop.evaluation import Evaluation
+from whet.rl.loop.training_loop import Evaluate
 from whet.rl.monitors.protocol import EvalReport, Outcome
 from whet.rl.preflight import load_held_out
 from whet.rl.sft.batches import Batches
 from whet.rl.sft.config import SftConfig
 from whet.rl.sft.data import SftData, load_data
-from whet.rl.sft.loop import Evaluate, SftLoop
+from whet.rl.sft.loop import SftLoop
 from whet.rl.sft.sources import check_path
 from whet.rl.storage.records import Records
 from whet.rl.storage.starting_point import check_starting_point, starting_model

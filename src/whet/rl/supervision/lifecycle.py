@@ -16,10 +16,11 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing import active_children
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from whet.errors import TrainingError, WhetError
 from whet.rl.config import TrainingConfig
+from whet.rl.loop.training_loop import TrainingLoop
 from whet.rl.monitors import Monitor, announce, console_and_others
 from whet.rl.monitors.log import run_log
 from whet.rl.monitors.protocol import Outcome, RunPlan
@@ -108,16 +109,6 @@ def learner_options(
     }
 
 
-class StepLoop(Protocol):
-    """The loop of a kind of training."""
-
-    stop: asyncio.Event
-
-    async def run(self, first_step: int) -> int:
-        """Train until the last step and return it. When `stop` is set: save, and raise `StopRequested`."""
-        ...
-
-
 @dataclass(slots=True)
 class TrainingRun(ABC):
     """The parts of one run, and what happens when it ends one way or another. A subclass has a kind of training."""
@@ -178,7 +169,7 @@ class TrainingRun(ABC):
         """Make the source of the data, in the `state` of the checkpoint of `step`; {} where training begins."""
 
     @abstractmethod
-    def _loop(self, records: Records) -> StepLoop: ...
+    def _loop(self, records: Records) -> TrainingLoop: ...
 
     async def _publish(self, step: int) -> None:
         """Give the engine the weights of `step`, to begin with, where it has other ones."""
