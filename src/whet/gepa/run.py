@@ -10,7 +10,6 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import Any
 
 from whet import __version__
@@ -19,7 +18,7 @@ from whet.clients.config import Price
 from whet.clients.usage import Spending, spending
 from whet.envs.environment import Environment
 from whet.envs.loading import load_environment
-from whet.errors import ConfigError, DatasetError, RunError
+from whet.errors import ConfigError, DatasetError
 from whet.evals.config import EvalConfig
 from whet.evals.model import Models, check_models, endpoint_of, find_models
 from whet.gepa.calls.budget import CallBudget, CostCap
@@ -44,21 +43,14 @@ from whet.gepa.types import BudgetSpent, Observer, SearchResult
 from whet.rollouts.pace import paced
 from whet.runs.directory import failure_message
 from whet.runs.lock import EndState
+from whet.runs.report import report_or_note
 from whet.system import cancellation
 from whet.system.env_files import load_env_files
 from whet.system.offline import check_loopback, go_offline
-from whet.system.signals import cancelled_by_signals
+from whet.system.signals import StoppedBySignal, cancelled_by_signals
 
 FEWEST_PAIRS = 2
 """Held-out examples without which there is nothing to compare."""
-
-
-class Interrupted(Exception):
-    """Ctrl-C or SIGTERM, by its number."""
-
-    def __init__(self, signal_number: int) -> None:
-        super().__init__(signal_number)
-        self.signal_number = signal_number
 
 
 def run_search(config: GepaConfig, observer: Observer, *, resume: bool = False, dry_run: bool = False) -> SearchOutcome:
@@ -159,8 +151,8 @@ class _Search:
         try:
             reason = cancellation.run(self._run())
             return self._ended("finished", reason)
-        except Interrupted as interrupted:
-            return self._ended("interrupted", "stopped; what has finished is kept", 128 + interrupted.signal_number)
+        except StoppedBySignal as stopped:
+            return self._ended("interrupted", "stopped; what has finished is kept", 128 + stopped.number)
         except BaseException as error:
             failure = failure_message(error, directory.path)
             if failure is not None:
@@ -169,19 +161,10 @@ class _Search:
             raise
 
     async def _run(self) -> str:
-        """Why the search ended. Raises `Interrupted` on Ctrl-C or SIGTERM."""
-        stopped: list[int] = []
-        with cancelled_by_signals(stopped, say=self.observer.note, restore=self.observer.close):
-            try:
-                return await self._with_models()
-            except asyncio.CancelledError:
-                if not stopped:
-                    raise
-                raise Interrupted(stopped[0]) from None
-
-    async def _with_models(self) -> str:
+        """Why the search ended. Raises `StoppedBySignal` on Ctrl-C or SIGTERM."""
         models = Models([self.policy, self.reflector])
         async with AsyncExitStack() as stack:
+            stack.enter_context(cancelled_by_signals(say=self.observer.note, restore=self.observer.close))
             stack.push_async_callback(_close, self.environments.values())
             stack.push_async_callback(models.close)
             spent = stack.enter_context(spending())
@@ -260,6 +243,8 @@ class _Search:
             observer.note(f"the final comparison is not finished: {error}; raise the budget and continue with --resume")
 
     def _ended(self, state: EndState, reason: str, exit_code: int = 0) -> SearchOutcome:
+        from whet.gepa.report import write_report
+
         progress, directory = self.progress, self.directory
         evaluate: list[str] = []
         if progress.best is not None:
@@ -280,7 +265,7 @@ class _Search:
             best=progress.best,
             confirmation=progress.confirmation,
             evaluate=evaluate,
-            report=self._report(),
+            report=report_or_note(write_report, directory.path, self.observer.note),
             resume=None if state == "finished" else resume_command(self.config),
             exit_code=exit_code,
         )
@@ -297,16 +282,6 @@ class _Search:
             "best": None if best is None else {"id": best.id, "number": best.number, "val_mean": best.val_mean},
             "confirmation": progress.confirmation,
         }
-
-    def _report(self) -> Path | None:
-        """Writes `report.html`. A failure is only noted: the results matter more than the page."""
-        from whet.gepa.report import write_report
-
-        try:
-            return write_report(self.directory.path)
-        except (OSError, RunError) as error:
-            self.observer.note(f"no report: {error}")
-            return None
 
 
 class _Cost:

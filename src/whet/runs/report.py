@@ -5,12 +5,13 @@ Each of them says which sections it has; what a head, a table, a sample and the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from whet.display.conversation import cut
 from whet.display.html import Html, join, tag
 from whet.display.text import number
+from whet.errors import WhetError
 from whet.system.files import write_whole
 
 REPORT = "report.html"
@@ -25,6 +26,15 @@ def write_page(directory: Path, page: str) -> Path:
     path = directory / REPORT
     write_whole(path, page, durable=False)
     return path
+
+
+def report_or_note(write: Callable[[Path], Path], directory: Path, note: Callable[[str], None]) -> Path | None:
+    """The report that a run ends with. One that cannot be written is noted; the results matter more than the page."""
+    try:
+        return write(directory)
+    except (OSError, WhetError) as error:
+        note(f"no report was written: {error}")
+        return None
 
 
 def head(title: str, facts: Iterable[str], tiles: Iterable[tuple[str, str]], *notes: Html) -> Html:

@@ -154,23 +154,36 @@ def on_stopping_signals(
             handler.listener.communicate()
 
 
-@contextmanager
-def cancelled_by_signals(
-    stopped: list[int], *, say: Callable[[str], None], restore: Callable[[], object]
-) -> Iterator[None]:
-    """The first Ctrl-C or SIGTERM cancels the calling task and is put into `stopped`; the second ends the process.
+class StoppedBySignal(Exception):
+    """Ctrl-C or SIGTERM, by its number, has cancelled the work."""
 
-    What was saved stays saved; `restore` gives the terminal back before such an end.
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+@contextmanager
+def cancelled_by_signals(*, say: Callable[[str], None], restore: Callable[[], object]) -> Iterator[None]:
+    """The first Ctrl-C or SIGTERM cancels the calling task; the second ends the process.
+
+    A task that was cancelled in this way raises `StoppedBySignal`. What was saved stays saved; `restore` gives the
+    terminal back before the process ends.
     """
     task = asyncio.current_task()
     assert task is not None
+    stopped: list[int] = []
 
     def stop(number: int) -> None:
         stopped.append(number)
         task.cancel()
 
     with on_stopping_signals(stop, say=say, end=restore):
-        yield
+        try:
+            yield
+        except asyncio.CancelledError:
+            if not stopped:
+                raise
+            raise StoppedBySignal(stopped[0]) from None
 
 
 def environment_code(frame: FrameType | None) -> FrameType | None:

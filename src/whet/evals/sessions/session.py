@@ -29,7 +29,7 @@ from whet.rollouts.driver import LocalRunner, Runner
 from whet.rollouts.jobs import Finished, RolloutJob
 from whet.rollouts.workers.pool import WorkerPool
 from whet.system import cancellation
-from whet.system.signals import cancelled_by_signals
+from whet.system.signals import StoppedBySignal, cancelled_by_signals
 
 ROLLOUTS_OF_A_WORKER = 256  # in flight, before another worker is started
 KEPT_AT_ONCE = 64  # earlier rows that are counted before other tasks of the event loop run
@@ -107,16 +107,14 @@ def loading_line(configs: Sequence[EvalConfig]) -> str:
 
 
 async def _run(session: _Session, parts: EvalParts, observer: EvalObserver) -> list[EvalSummary]:
-    stopped: list[int] = []
-    with cancelled_by_signals(stopped, say=observer.note, restore=observer.close):
-        try:
-            return await session.run()
-        except asyncio.CancelledError:
-            if not stopped:
-                raise
-            raise EvaluationsInterrupted(stopped[0], session.unfinished(), session.evaluations) from None
-        finally:
-            await parts.close()
+    try:
+        with cancelled_by_signals(say=observer.note, restore=observer.close):
+            try:
+                return await session.run()
+            finally:
+                await parts.close()
+    except StoppedBySignal as stopped:
+        raise EvaluationsInterrupted(stopped.number, session.unfinished(), session.evaluations) from None
 
 
 class _Session:

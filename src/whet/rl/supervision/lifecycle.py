@@ -18,7 +18,7 @@ from multiprocessing import active_children
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from whet.errors import TrainingError, WhetError
+from whet.errors import TrainingError
 from whet.rl.config import TrainingConfig
 from whet.rl.loop.training_loop import TrainingLoop
 from whet.rl.monitors import Monitor, announce, console_and_others
@@ -37,6 +37,7 @@ from whet.rl.supervision.watchdog_thread import Watchdog
 from whet.rollouts.garbage import what_is_loaded_stays
 from whet.runs.directory import failure_message
 from whet.runs.lock import EndState
+from whet.runs.report import report_or_note
 from whet.system import cancellation
 from whet.system.env_files import load_env_files
 from whet.system.files import replace_directory
@@ -157,10 +158,7 @@ class TrainingRun(ABC):
                 raise
             again = self._resume_command if any(self.directory.checkpoints.glob("step_*")) else None
             outcome = self._outcome("failed", self.learner.version, failure, next_command=again)
-        try:
-            outcome = replace(outcome, report=write_report(self.directory.path))
-        except (OSError, WhetError) as error:
-            self.monitor.note(f"no report was written: {error}")
+        outcome = replace(outcome, report=report_or_note(write_report, self.directory.path, self.monitor.note))
         self.monitor.ended(outcome)
         return outcome
 
