@@ -277,14 +277,14 @@ def test_time_without_anything_in_flight_is_counted_as_waiting_for_the_policy() 
     async def body(stream: AsyncSource, runway: Runway) -> None:
         taking = asyncio.create_task(batch(stream))
         await turns()
-        stream.waits()
-        assert stream.waits().for_policy == 0
+        stream.idle_s()
+        assert stream.idle_s() == 0
         for number in range(4):
             await runway.land(number)
         await taking
-        assert stream.waits().for_policy > 0
+        assert stream.idle_s() > 0
         stream.advance(1)
-        stream.waits()
-        assert stream.waits().for_policy == 0
+        stream.idle_s()
+        assert stream.idle_s() == 0
 
     flown(body)

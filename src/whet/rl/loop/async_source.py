@@ -18,7 +18,7 @@ from whet.rl.data.curriculum import Curriculum, DrawnTask
 from whet.rl.loop.group import Group, Part
 from whet.rl.loop.group_runner import GroupRunner
 from whet.rl.loop.rollout_buffer import RolloutBuffer
-from whet.rl.loop.source import OnProgress, Waits
+from whet.rl.loop.source import OnProgress
 from whet.system.cancellation import cancel
 
 Attempt = asyncio.Task[Group]
@@ -79,9 +79,9 @@ class AsyncSource:
                 self._launch(flight.slot, self.curriculum.next_of(flight.task.environment))
         self._open_places()
 
-    def waits(self) -> Waits:
+    def idle_s(self) -> float:
         self._settle_idle()
-        found, self._idle = Waits(for_policy=self._idle), 0.0
+        found, self._idle = self._idle, 0.0
         return found
 
     def state_dict(self) -> dict[str, Any]:

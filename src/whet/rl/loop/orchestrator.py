@@ -56,7 +56,7 @@ class Orchestrator(TrainingLoop):
 
     async def _step(self, step: int) -> None:
         """One optimiser step. It happens whole, or (when `stop` is set before its batch is there) not at all."""
-        self.source.waits()
+        self.source.idle_s()
         started = time.perf_counter()
         learned = await self._learn_batch(step)
         loss = learned.loss
@@ -69,7 +69,7 @@ class Orchestrator(TrainingLoop):
         timings = Timings(
             step=published - started,
             wait_batch=learned.wait_s,
-            wait_policy=self.source.waits().for_policy,
+            wait_policy=self.source.idle_s(),
             train=optimised - started - learned.wait_s,
             weight_sync=published - optimised,
             score=sum(state["timing"].scoring.duration for group in learned.groups for state in group.states),

@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from whet.rl.loop.group import Part
 
 OnProgress = Callable[[int, int], None]
 """(groups of the next batch that are there, groups of a batch)"""
-
-
-@dataclass(slots=True)
-class Waits:
-    """Idle time in seconds, since the last call."""
-
-    for_policy: float = (
-        0.0  # nothing was in flight: everything allowed had been sampled, and the source waited for the learner
-    )
 
 
 class Source(Protocol):
@@ -35,14 +25,16 @@ class Source(Protocol):
         """The engine samples with policy `version` from now on, and so many batches have been trained."""
         ...
 
-    def waits(self) -> Waits: ...
+    def idle_s(self) -> float:
+        """Seconds since the last call in which nothing was in flight: all that was allowed had been sampled."""
+        ...
 
     def state_dict(self) -> dict[str, Any]:
         """What decides about the batches to come, as JSON: nothing drawn is forgotten, nothing trained comes again."""
         ...
 
     def load_state_dict(self, state: dict[str, Any], step: int) -> None:
-        """Go on after `step`. Raises `RunError` for the state of another run."""
+        """Continue after `step`. Raises `RunError` for the state of another run."""
         ...
 
     async def close(self) -> None:

@@ -15,7 +15,7 @@ from whet.rl.data.curriculum import Curriculum
 from whet.rl.loop.group import Group, Part
 from whet.rl.loop.group_filter import GroupFilter
 from whet.rl.loop.group_runner import GroupRunner
-from whet.rl.loop.source import OnProgress, Waits
+from whet.rl.loop.source import OnProgress
 from whet.system.cancellation import cancel
 
 
@@ -70,10 +70,10 @@ class SyncSource:
     def advance(self, version: int) -> None:
         """Nothing is in flight between two batches, so new weights change nothing."""
 
-    def waits(self) -> Waits:
+    def idle_s(self) -> float:
         now = time.perf_counter()
         since, self._idle_since = self._idle_since or now, now
-        return Waits(for_policy=now - since)
+        return now - since
 
     def state_dict(self) -> dict[str, Any]:
         return self.curriculum.state_dict()
