@@ -20,7 +20,7 @@ Pure, but for reading the rows twice: once to know the columns, once to give the
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -35,31 +35,32 @@ MESSAGE_FIELDS = ("role", "content", "reasoning_content", "tool_call_id", "name"
 
 Content that is a list of parts is JSON text too.
 """
-FIRST: tuple[tuple[str, Kind], ...] = (
-    ("example_id", "integer"),
-    ("rollout", "integer"),
-    ("reward", "number"),
-    ("error", "text"),
-    ("error_message", "text"),
-    ("question", "text"),
-    ("response", "text"),
-    ("answer", "text"),
-    ("stop_condition", "text"),
-    ("is_completed", "yes or no"),
-    ("is_truncated", "yes or no"),
-    ("seconds", "number"),
-    ("input_tokens", "number"),
-    ("output_tokens", "number"),
-    ("cost", "number"),
-)
-LAST: tuple[tuple[str, Kind], ...] = (
-    ("prompt", "messages"),
-    ("completion", "messages"),
-    ("info", "json"),
-    ("tool_defs", "json"),
-    ("timing", "json"),
-    ("other", "json"),
-)
+Cell = Callable[[Mapping[str, Any]], Any]
+FIRST: dict[str, tuple[Kind, Cell]] = {
+    "example_id": ("integer", lambda row: row["example_id"]),
+    "rollout": ("integer", lambda row: row["rollout"] if _is_integer(row.get("rollout")) else None),
+    "reward": ("number", lambda row: None if row.get("error") else _number(row.get("reward"))),
+    "error": ("text", lambda row: _text(_part(row, "error").get("error"))),
+    "error_message": ("text", lambda row: _text(_part(row, "error").get("error_chain_repr"))),
+    "question": ("text", lambda row: _last_text(row.get("prompt"), "user")),
+    "response": ("text", lambda row: _last_text(row.get("completion"), "assistant")),
+    "answer": ("text", lambda row: _text(row.get("answer"))),
+    "stop_condition": ("text", lambda row: _text(row.get("stop_condition"))),
+    "is_completed": ("yes or no", lambda row: bool(row.get("is_completed"))),
+    "is_truncated": ("yes or no", lambda row: bool(row.get("is_truncated"))),
+    "seconds": ("number", lambda row: _number(_part(_part(row, "timing"), "generation").get("duration"))),
+    "input_tokens": ("number", lambda row: _number(_part(row, "token_usage").get("input_tokens"))),
+    "output_tokens": ("number", lambda row: _number(_part(row, "token_usage").get("output_tokens"))),
+    "cost": ("number", lambda row: _number(_part(row, "token_usage").get("cost"))),
+}
+LAST: dict[str, tuple[Kind, Cell]] = {
+    "prompt": ("messages", lambda row: _messages(row.get("prompt"))),
+    "completion": ("messages", lambda row: _messages(row.get("completion"))),
+    "info": ("json", lambda row: _filled_json(row.get("info"))),
+    "tool_defs": ("json", lambda row: _filled_json(row.get("tool_defs"))),
+    "timing": ("json", lambda row: _filled_json(row.get("timing"))),
+}
+OTHER = "other"
 TAKEN = {
     *("example_id", "rollout", "reward", "error", "error_chain", "long_error_chain", "answer", "stop_condition"),
     *("is_completed", "is_truncated", "token_usage", "prompt", "completion", "info", "tool_defs", "timing", "metrics"),
@@ -84,49 +85,34 @@ def find_columns(rows: Iterable[RolloutOutput], state_columns: Sequence[str] = (
     for row in rows:
         ids_are_integers = ids_are_integers and _is_integer(row["example_id"])
         metrics |= row["metrics"].keys()
-    state = tuple(name for name in dict.fromkeys(state_columns) if name not in TAKEN and name not in metrics)
-    kinds: dict[str, Kind] = dict(FIRST)
+    kinds: dict[str, Kind] = {name: kind for name, (kind, _) in FIRST.items()}
     if not ids_are_integers:
         kinds["example_id"] = "text"
     kinds |= {f"metric_{name}": "number" for name in sorted(metrics)}
-    # A state column may be called like a column of this table.
-    state = tuple(name for name in state if name not in kinds and name not in dict(LAST))
+    # A state column may be called like a field of a row, a metric, or a column of this table.
+    taken = {*TAKEN, *metrics, *kinds, *LAST, OTHER}
+    state = tuple(name for name in dict.fromkeys(state_columns) if name not in taken)
     kinds |= dict.fromkeys(state, "json")
-    kinds |= dict(LAST)
+    kinds |= {name: kind for name, (kind, _) in LAST.items()}
+    kinds[OTHER] = "json"
     return Columns(kinds, tuple(sorted(metrics)), state)
 
 
 def flat(row: RolloutOutput, columns: Columns) -> dict[str, Any]:
     """A row with exactly these columns; None where it has no such value. Half characters are replaced."""
-    error = row.get("error") or {}
-    usage = row.get("token_usage") or {}
     known = {*TAKEN, *columns.metrics, *columns.state}
-    other = {key: value for key, value in row.items() if key not in known}
-    cells: dict[str, Any] = {
-        "example_id": row["example_id"] if columns.kinds["example_id"] == "integer" else _text(row["example_id"]),
-        "rollout": row["rollout"] if _is_integer(row.get("rollout")) else None,
-        "reward": _number(row.get("reward")) if not error else None,
-        "error": _text(error.get("error")),
-        "error_message": _text(error.get("error_chain_repr")),
-        "question": _said(row.get("prompt"), "user"),
-        "response": _said(row.get("completion"), "assistant"),
-        "answer": _text(row.get("answer")),
-        "stop_condition": _text(row.get("stop_condition")),
-        "is_completed": bool(row.get("is_completed")),
-        "is_truncated": bool(row.get("is_truncated")),
-        "seconds": _number(((row.get("timing") or {}).get("generation") or {}).get("duration")),
-        "input_tokens": _number(usage.get("input_tokens")),
-        "output_tokens": _number(usage.get("output_tokens")),
-        "cost": _number(usage.get("cost")),
-        "prompt": _messages(row.get("prompt")),
-        "completion": _messages(row.get("completion")),
-        "other": _json(other) if other else None,
-    }
-    for name in ("info", "tool_defs", "timing", *columns.state):
-        cells[name] = _json(row[name]) if row.get(name) not in (None, [], {}) else None
-    for name in columns.metrics:
-        cells[f"metric_{name}"] = _number(row["metrics"].get(name))
+    cells = {name: value(row) for name, (_, value) in (FIRST | LAST).items()}
+    if columns.kinds["example_id"] == "text":
+        cells["example_id"] = _text(row["example_id"])
+    cells |= {f"metric_{name}": _number(row["metrics"].get(name)) for name in columns.metrics}
+    cells |= {name: _filled_json(row.get(name)) for name in columns.state}
+    cells[OTHER] = _filled_json({key: value for key, value in row.items() if key not in known})
     return {name: cells[name] for name in columns.kinds}
+
+
+def _part(row: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """The table of this name; an empty one where the row has none."""
+    return row.get(name) or {}
 
 
 def _is_integer(value: Any) -> bool:
@@ -147,7 +133,12 @@ def _json(value: Any) -> str:
     return json.dumps(whole_characters(value), ensure_ascii=False)
 
 
-def _said(messages: Any, role: str) -> str | None:
+def _filled_json(value: Any) -> str | None:
+    """As JSON text; None where there is nothing in it."""
+    return None if value in (None, [], {}) else _json(value)
+
+
+def _last_text(messages: Any, role: str) -> str | None:
     """The last message of a role, as text."""
     if isinstance(messages, str):
         return _text(messages)
