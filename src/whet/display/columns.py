@@ -43,9 +43,9 @@ def print_rows(rows: Sequence[Mapping[str, str]], console: Console, right: Colle
     ]
     cells = [columns, *([row.get(name, "") for name in columns] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for place, line in enumerate(cells):
+    for index, line in enumerate(cells):
         padded = [
             f"{cell:>{width}}" if name in right else f"{cell:<{width}}"
             for cell, width, name in zip(line, widths, columns, strict=True)
         ]
-        console.print(Text("  ".join(padded).rstrip(), "bold" if place == 0 else ""), soft_wrap=True)
+        console.print(Text("  ".join(padded).rstrip(), "bold" if index == 0 else ""), soft_wrap=True)

@@ -46,9 +46,9 @@ def _parts(message: Mapping[str, Any]) -> Iterator[Html]:
     if thought:
         yield tag("pre", cut(f"(thinking) {thought}").strip("\n"), class_="thought")
     calls = listed(message.get("tool_calls"))
-    said = content_text(message.get("content")).strip("\n")
-    if said or not calls:
-        yield tag("pre", cut(said))
+    text = content_text(message.get("content")).strip("\n")
+    if text or not calls:
+        yield tag("pre", cut(text))
     for call in calls:
         yield tag("pre", cut(call_text(call)), class_="call")
 

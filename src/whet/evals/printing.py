@@ -53,8 +53,8 @@ def summary_lines(summary: EvalSummary) -> list[tuple[str, str]]:
         ),
         ("reward", _reward(summary.reward)),
     ]
-    for place, (name, member) in enumerate(summary.members.items()):
-        label = "" if place else "members"
+    for index, (name, member) in enumerate(summary.members.items()):
+        label = "" if index else "members"
         lines.append((label, f"{safe_text(name, 60)}: {_reward(member.reward)}{_tasks(member)}"))
     if summary.varied:
         lines.insert(1, ("varied", varied_text(summary.varied)))

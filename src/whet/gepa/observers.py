@@ -7,10 +7,10 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from whet.gepa.types import CandidateRecord, Confirmation, Observer, Phase, Scored, SearchPlan
+from whet.gepa.types import CandidateRecord, Confirmation, Phase, Scored, SearchObserver, SearchPlan
 
 
-class Forwarder(Observer):
+class Forwarder(SearchObserver):
     """Passes every event on through one method, `send`."""
 
     def send(self, event: str, *args: Any) -> None:
@@ -45,7 +45,7 @@ class Forwarder(Observer):
 class Several(Forwarder):
     """Forwards to all of them in order. All are closed, also where closing one fails."""
 
-    def __init__(self, *observers: Observer) -> None:
+    def __init__(self, *observers: SearchObserver) -> None:
         self._observers = observers
 
     def send(self, event: str, *args: Any) -> None:
@@ -66,7 +66,7 @@ class Several(Forwarder):
 class FromThread(Forwarder):
     """Forwards each event to the event loop, in order; a record as it is at that moment."""
 
-    def __init__(self, observer: Observer, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, observer: SearchObserver, loop: asyncio.AbstractEventLoop) -> None:
         self._observer, self._loop = observer, loop
 
     def send(self, event: str, *args: Any) -> None:

@@ -39,7 +39,7 @@ from whet.gepa.reflection.log import ReflectionLog
 from whet.gepa.reflection.reflection import Reflection
 from whet.gepa.reflection.rollout_records import JUDGED
 from whet.gepa.splits import EnvRows, Splits, split_examples
-from whet.gepa.types import BudgetSpent, Observer, SearchResult
+from whet.gepa.types import BudgetSpent, SearchObserver, SearchResult
 from whet.rollouts.pace import paced
 from whet.runs.directory import failure_message
 from whet.runs.lock import EndState
@@ -53,7 +53,9 @@ FEWEST_PAIRS = 2
 """Held-out examples without which there is nothing to compare."""
 
 
-def run_search(config: GepaConfig, observer: Observer, *, resume: bool = False, dry_run: bool = False) -> SearchOutcome:
+def run_search(
+    config: GepaConfig, observer: SearchObserver, *, resume: bool = False, dry_run: bool = False
+) -> SearchOutcome:
     """Search, from the start or (resumed) with a log that answers. `observer` is closed in the end.
 
     With `dry_run` only the plan is returned. Raises `WhetError` for a mistake that was found before the search began.
@@ -105,7 +107,7 @@ def _prepare(config: GepaConfig) -> None:
 class _Search:
     """The parts of one search, and how each of its ends is recorded."""
 
-    def __init__(self, config: GepaConfig, observer: Observer, environments: Mapping[str, Environment]) -> None:
+    def __init__(self, config: GepaConfig, observer: SearchObserver, environments: Mapping[str, Environment]) -> None:
         """Find the examples and make the plan; nothing is written."""
         self.config, self.environments = config, environments
         self.policy, self.reflector = config.policy(), config.reflector()
@@ -227,7 +229,7 @@ class _Search:
         self._confirm(result, calls, observer)
         return result.ended
 
-    def _confirm(self, result: SearchResult, calls: Calls, observer: Observer) -> None:
+    def _confirm(self, result: SearchResult, calls: Calls, observer: SearchObserver) -> None:
         from whet.gepa.search.search import confirm
 
         best, held_out = result.best, self.splits.held_out

@@ -167,7 +167,7 @@ class SearchResult:
     ended: str  # why: "the budget is spent", "the seed prompt is perfect", ...
 
 
-class Observer(RunObserver):
+class SearchObserver(RunObserver):
     """Receives the events of a search as they happen, in the event loop's thread only."""
 
     def planned(self, plan: SearchPlan) -> None:

@@ -155,18 +155,18 @@ class RunView(RunObserver):
         if self._painter is not None:
             self._painter.close()
 
-    def picture(self, width: int, height: int, keys: bool, asked_to_stop: bool) -> RenderableType:
+    def picture(self, width: int, height: int, keys: bool, stop_requested: bool) -> RenderableType:
         """For the painter."""
         locked = self.lock.acquire(timeout=LOCK_SECONDS)
         try:
-            return self.draw(width, height, self.footer(keys, asked_to_stop))
+            return self.draw(width, height, self.footer(keys, stop_requested))
         finally:
             if locked:
                 self.lock.release()
 
-    def footer(self, keys: bool, asked_to_stop: bool) -> str:
+    def footer(self, keys: bool, stop_requested: bool) -> str:
         """What the keys do; nothing where no keys are read."""
-        return self.stop_question if asked_to_stop else self.keys if keys else ""
+        return self.stop_question if stop_requested else self.keys if keys else ""
 
     def press(self, key: str) -> None:
         """A key that is not the painter's own (q)."""

@@ -1,6 +1,6 @@
 """The skeleton of a report: `report.html` of a training run, an evaluation or a search, made from its files alone.
 
-Each of them says which sections it has; what a head, a table, a sample and the settings look like is said here.
+Each of them says which sections it has; here is what a head, a table, a sample and the settings look like.
 """
 
 from __future__ import annotations

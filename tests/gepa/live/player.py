@@ -21,10 +21,10 @@ from whet.gepa.live.view import open_view
 from whet.gepa.types import (
     CandidateRecord,
     Confirmation,
-    Observer,
     Phase,
     RolloutCall,
     Scored,
+    SearchObserver,
     SearchPlan,
     candidate_id,
 )
@@ -52,7 +52,7 @@ def plan(max_calls: int = 100, **more: Any) -> SearchPlan:
 class Told:
     """A search as a test tells it: what an observer hears, with everything filled in that a test leaves out."""
 
-    def __init__(self, observer: Observer) -> None:
+    def __init__(self, observer: SearchObserver) -> None:
         self.observer = observer
         self.texts = {0: {"system_prompt": SEED}}
         self.parents: dict[int, int] = {}

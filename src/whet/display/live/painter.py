@@ -43,8 +43,8 @@ ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 class Subject(Protocol):
     """What is drawn. The painter's thread calls it, so changes of its state from other threads need a lock."""
 
-    def picture(self, width: int, height: int, keys: bool, asked_to_stop: bool) -> RenderableType:
-        """At most `height` lines; `keys`: whether keys are read; `asked_to_stop`: whether another q stops."""
+    def picture(self, width: int, height: int, keys: bool, stop_requested: bool) -> RenderableType:
+        """At most `height` lines; `keys`: whether keys are read; `stop_requested`: whether another q stops."""
         ...
 
     def press(self, key: str) -> None:
@@ -78,7 +78,7 @@ class Painter:
         self._wake_read, self._wake_write = -1, -1
         self._ending = False
         self._changed = True
-        self._asked_to_stop = False
+        self._stop_requested = False
         self._next_draw = self._next_idle_draw = 0.0
         self._size = (0, 0)
         self._process = os.getpid()  # a forked child has no thread and does not own the terminal
@@ -174,7 +174,7 @@ class Painter:
         self._print_notes()
         keys = keys and self._keyboard is not None
         width, height = self._screen.console.size
-        self._screen.draw(self._subject.picture(width, max(2, height - 1), keys, keys and self._asked_to_stop))
+        self._screen.draw(self._subject.picture(width, max(2, height - 1), keys, keys and self._stop_requested))
         # CPU time of the thread: waiting for the terminal or the interpreter's lock is no load.
         pause = max(REFRESH_SECONDS, (time.thread_time() - began) / MOST_OF_A_CORE)
         self._next_draw = self._clock() + pause
@@ -204,9 +204,9 @@ class Painter:
             self._changed, self._next_draw = True, self._clock()
 
     def _press(self, key: str) -> None:
-        if key == "q" and self._asked_to_stop:
+        if key == "q" and self._stop_requested:
             os.kill(os.getpid(), signal.SIGINT)  # exactly what Ctrl-C does
-        self._asked_to_stop = key == "q" and not self._asked_to_stop
+        self._stop_requested = key == "q" and not self._stop_requested
         if key != "q":
             self._subject.press(key)
 

@@ -118,8 +118,8 @@ class _Shown:
         self._scored += 1
         if len(self.at_random) < RANDOM:  # reservoir sampling: every row has the same chance
             self.at_random.append(row)
-        elif (place := self._rng.randrange(self._scored)) < RANDOM:
-            self.at_random[place] = row
+        elif (index := self._rng.randrange(self._scored)) < RANDOM:
+            self.at_random[index] = row
 
     def worst_that_are_not_best(self) -> list[RolloutOutput]:
         return [row for row in self.worst if not any(row is other for other in self.best)]
@@ -130,7 +130,7 @@ def _keep_best(kept: list[RolloutOutput], row: RolloutOutput, key: Callable[[Rol
     value = key(row)
     if len(kept) == BEST and value >= key(kept[-1]):
         return
-    same = next((place for place, one in enumerate(kept) if one["example_id"] == row["example_id"]), None)
+    same = next((index for index, one in enumerate(kept) if one["example_id"] == row["example_id"]), None)
     if same is not None:
         if value >= key(kept[same]):
             return

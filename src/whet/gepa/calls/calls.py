@@ -20,7 +20,16 @@ from whet.errors import GepaError, WhetError
 from whet.gepa.calls.budget import CallBudget, CostCap, PromisedCalls
 from whet.gepa.calls.call_log import CallLog, cost_of_row
 from whet.gepa.calls.outage import Outage
-from whet.gepa.types import BudgetSpent, Candidate, Observer, Phase, RolloutCall, Scored, SearchExample, candidate_id
+from whet.gepa.types import (
+    BudgetSpent,
+    Candidate,
+    Phase,
+    RolloutCall,
+    Scored,
+    SearchExample,
+    SearchObserver,
+    candidate_id,
+)
 from whet.rollouts.limits import Limit
 from whet.system.cancellation import cancel
 
@@ -57,7 +66,7 @@ class Calls:
         budget: CallBudget,
         cap: CostCap,
         log: CallLog,
-        observer: Observer,
+        observer: SearchObserver,
         max_concurrent: int,
         outage: Outage,
         max_retries: int = 2,

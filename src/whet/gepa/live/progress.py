@@ -12,9 +12,9 @@ from whet.gepa.types import (
     Candidate,
     CandidateRecord,
     Confirmation,
-    Observer,
     Phase,
     Scored,
+    SearchObserver,
     SearchPlan,
     best_of,
     candidate_id,
@@ -69,7 +69,7 @@ class Proposal:
     tally: CallTally = CallTally()
 
 
-class SearchProgress(Observer):
+class SearchProgress(SearchObserver):
     """An observer that only collects. `clock` is in seconds and only ever compared with itself.
 
     A call costs a few microseconds, and memory does not grow with their number.

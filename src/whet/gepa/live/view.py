@@ -23,7 +23,7 @@ from whet.gepa.live.views import (
     progress_line,
 )
 from whet.gepa.observers import Forwarder
-from whet.gepa.types import CandidateRecord, Confirmation, Observer, Scored, SearchPlan
+from whet.gepa.types import CandidateRecord, Confirmation, Scored, SearchObserver, SearchPlan
 from whet.runs.live import Output, RunView
 from whet.system.terminal import safe_text
 
@@ -31,7 +31,7 @@ KEYS = "←/→ candidate   d compare with seed, whole   space scroll   q stop"
 SCROLL_LINES = 5
 
 
-def open_view(title: str, *, plain: bool = False) -> Observer:
+def open_view(title: str, *, plain: bool = False) -> SearchObserver:
     """The view of a search, on standard error. `title` says what is optimised: `reverse-text with whet/tiny`."""
     return SearchView(title, Output.find(plain=plain))
 

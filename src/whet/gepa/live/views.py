@@ -85,7 +85,7 @@ def live_view(
 
 
 def last_view(search: SearchProgress, width: int, height: int) -> RenderableType:
-    """What stays when the search is over, above what is said then: calls, what was accepted, and what that changed."""
+    """What stays when the search is over, above the outcome: calls, what was accepted, and what that changed."""
     parts: list[RenderableType] = list(_summary(search, width, ended=True)[:2])
     best, rejected = search.best, search.count("rejected")
     parts += [_candidate(search, one, one is best) for one in search.records if one.verdict != "rejected"][-LAST_LIST:]

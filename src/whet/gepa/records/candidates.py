@@ -21,7 +21,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from whet.errors import RunError
-from whet.gepa.types import CandidateRecord, Observer
+from whet.gepa.types import CandidateRecord, SearchObserver
 from whet.system.files import LineFile, json_line, read_lines, write_whole
 
 logger = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class Frontier:
     numbers: list[int]  # ... and their numbers
 
 
-class CandidateWriter(Observer):
+class CandidateWriter(SearchObserver):
     """An observer that writes both files into a run's directory.
 
     A file that cannot be read is rebuilt: a resumed search repeats all its decisions. A failed write does not end the

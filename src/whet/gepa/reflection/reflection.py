@@ -32,7 +32,7 @@ from whet.gepa.reflection.answer import Unusable, check, placeholders_of, text_o
 from whet.gepa.reflection.excerpts import excerpt
 from whet.gepa.reflection.log import ReflectionLog, ReflectionReply, ReflectionRequest
 from whet.gepa.reflection.prompt import write_correction, write_request
-from whet.gepa.types import Candidate, Observer, candidate_id
+from whet.gepa.types import Candidate, SearchObserver, candidate_id
 from whet.messages import content_text
 from whet.types import AssistantMessage, Messages, SamplingArgs, UserMessage
 
@@ -51,7 +51,7 @@ class Reflection:
         model: str,
         config: SearchConfig,
         log: ReflectionLog,
-        observer: Observer,
+        observer: SearchObserver,
         loop: asyncio.AbstractEventLoop,
         *,
         sampling: SamplingArgs,

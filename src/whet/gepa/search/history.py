@@ -10,13 +10,13 @@ import statistics
 from collections.abc import Sequence
 from typing import Literal
 
-from whet.gepa.types import Candidate, CandidateRecord, Observer, Scored, best_of, candidate_id
+from whet.gepa.types import Candidate, CandidateRecord, Scored, SearchObserver, best_of, candidate_id
 
 
 class History:
     """The candidates of one search. At most one of them is undecided: `open`."""
 
-    def __init__(self, observer: Observer) -> None:
+    def __init__(self, observer: SearchObserver) -> None:
         self.records: list[CandidateRecord] = []
         self.open: CandidateRecord | None = None
         self.iteration = 0

@@ -26,11 +26,11 @@ from whet.gepa.types import (
     BudgetSpent,
     Candidate,
     Confirmation,
-    Observer,
     Reflect,
     Rollouts,
     Scored,
     SearchExample,
+    SearchObserver,
     SearchResult,
     candidate_id,
 )
@@ -52,7 +52,7 @@ def search(
     val: Sequence[SearchExample],
     rollouts: Rollouts,
     reflect: Reflect,
-    observer: Observer,
+    observer: SearchObserver,
 ) -> SearchResult:
     """The best candidate by its mean over all of val, and how every other came about. Blocking.
 

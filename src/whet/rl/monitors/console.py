@@ -105,7 +105,7 @@ class ConsoleMonitor(RunView, Monitor):
     def draw(self, width: int, height: int, footer: str) -> RenderableType:
         return "" if self._progress is None else live_view(self._progress, width, height, footer)
 
-    def footer(self, keys: bool, asked_to_stop: bool) -> str:
+    def footer(self, keys: bool, stop_requested: bool) -> str:
         return "" if self.closed else KEYS
 
 

@@ -96,8 +96,8 @@ def _run_id(path: Path) -> str:
 
 
 def _sample_row(step: int, row: dict[str, Any]) -> list[Any]:
-    said = [_text(row.get(part)) for part in ("prompt", "completion")]
-    return [step, row.get("environment"), *said, row.get("reward"), row.get("advantage")]
+    texts = [_text(row.get(part)) for part in ("prompt", "completion")]
+    return [step, row.get("environment"), *texts, row.get("reward"), row.get("advantage")]
 
 
 def _text(messages: Any) -> str:

@@ -3,10 +3,12 @@ that it looks the same everywhere."""
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 from whet.display.chart import Chart, Plot, smoothed
 from whet.errors import MissingExtraError
+from whet.system.files import write_whole
 from whet.system.terminal import safe_text
 
 WIDTH, HEIGHT = 1200, 675
@@ -59,6 +61,6 @@ def write_png(chart: Chart, path: Path) -> None:
         draw.rectangle((x, y - 3 * scale, x + 22 * scale, y + 3 * scale), fill=PALETTE[index % len(PALETTE)])
         draw.text((x + 30 * scale, y), name, INK, font=label, anchor="lm")
         x += length
-    aside = path.with_name(f".{path.name}.tmp")
-    image.resize((WIDTH, HEIGHT), Image.Resampling.LANCZOS).save(aside, format="PNG", optimize=True)
-    aside.replace(path)
+    png = io.BytesIO()
+    image.resize((WIDTH, HEIGHT), Image.Resampling.LANCZOS).save(png, format="PNG", optimize=True)
+    write_whole(path, png.getvalue(), durable=False)

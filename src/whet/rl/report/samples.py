@@ -33,7 +33,7 @@ def before_and_after(directory: Path) -> list[Pair]:
 
 
 def pair_up(before: Iterable[Row], after: Iterable[Row]) -> list[Pair]:
-    """Rollouts of the same task, sampling and place in their group; sampled ones rather than greedy where both are."""
+    """Rollouts of the same task, sampling and position in their group; sampled rather than greedy where both are."""
     first, second = _keyed(before), _keyed(after)
     common = [key for key in first if key in second]
     pairs: list[Pair] = []
@@ -55,14 +55,14 @@ def pair_up(before: Iterable[Row], after: Iterable[Row]) -> list[Pair]:
 
 
 def _keyed(rows: Iterable[Row]) -> dict[tuple[str, str, str, int], Row]:
-    """By environment, sampling, task and place in the group; without rollouts that failed."""
+    """By environment, sampling, task and position in the group; without rollouts that failed."""
     found: dict[tuple[str, str, str, int], Row] = {}
-    places: dict[tuple[str, str, str], int] = {}
+    positions: dict[tuple[str, str, str], int] = {}
     for row in rows:
         task = (str(row.get("environment")), str(row.get("sampling")), str(row.get("example_id")))
-        places[task] = place = places.get(task, -1) + 1
+        positions[task] = position = positions.get(task, -1) + 1
         if row.get("error") is None and row.get("reward") is not None:
-            found[(*task, place)] = row
+            found[(*task, position)] = row
     return found
 
 
