@@ -24,7 +24,7 @@ SAMPLE_SECONDS = 5.0
 SAMPLES = ("latest", "best", "worst", "failed")
 
 
-class Pace(ABC):
+class Progress(ABC):
     """How far something has come, and how fast."""
 
     total: int  # rollouts
@@ -56,7 +56,7 @@ class Pace(ABC):
         return None if rate is None else max(0, self.total - self.done) / rate
 
 
-class EvalProgress(Pace):
+class EvalProgress(Progress):
     """One evaluation, as far as it has come."""
 
     def __init__(self, plan: PlannedEval, name: str, clock: Callable[[], float]) -> None:
@@ -120,7 +120,7 @@ class EvalProgress(Pace):
             self.samples["worst"] = row
 
 
-class SessionProgress(Pace):
+class SessionProgress(Progress):
     """All evaluations of a session. `clock` is in seconds and only ever compared with itself."""
 
     def __init__(self, plans: Sequence[PlannedEval], clock: Callable[[], float]) -> None:

@@ -11,7 +11,7 @@ from rich.text import Text
 from whet.display.picture import bar, labelled, one_line, rate_text, sample_panel, times_text
 from whet.display.text import number, pairs_text, usage_text
 from whet.evals.analysis.statistics import MeanInterval
-from whet.evals.live.progress import EvalProgress, Pace, SessionProgress
+from whet.evals.live.progress import EvalProgress, Progress, SessionProgress
 from whet.evals.observer import PlannedEval
 from whet.system.terminal import duration, safe_text
 
@@ -152,7 +152,7 @@ def sample_title(kind: str, row: Mapping[str, Any]) -> str:
     return title + (str(error.get("error_chain_repr")) if error else f"reward {number(row.get('reward'), 2)}")
 
 
-def _bar(one: Pace, width: int, head: str = "") -> Text:
+def _bar(one: Progress, width: int, head: str = "") -> Text:
     times = times_text(one.elapsed, one.remaining if one.done < one.total else None)
     label = f" {one.done}/{one.total}  {times}  {rate_text(one.rate, 'rollouts')}"
     return bar(one.done, one.total, width, label.rstrip(), head=head)
