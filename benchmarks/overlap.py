@@ -149,7 +149,7 @@ async def measure(schedule: dict[str, Any], options: argparse.Namespace, directo
         records=Records(run, keep_checkpoints=1),
         monitor=MonitorGroup([ends]),
         shaper=RewardShaper(config.algorithm),
-        beside=asyncio.to_thread if config.asynchronous else inline,
+        run_blocking=asyncio.to_thread if config.asynchronous else inline,
         **parts,
     )
     try:

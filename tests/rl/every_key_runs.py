@@ -18,7 +18,7 @@ from whet.inference.embedded import EmbeddedEngine
 from whet.inference.protocol import SampleRequest
 from whet.models.tiny import path as tiny
 from whet.rl.config import load_run_config
-from whet.rl.loop.evaluation import Evaluation
+from whet.rl.loop.evaluation import HeldOutEvaluation
 from whet.rl.run import run_training
 from whet.rl.storage.run_directory import RunDirectory
 from whet.system.files import read_lines
@@ -198,7 +198,7 @@ def _run(here: Path, text: str) -> Seen:
     config = load_run_config(path)
     seen = Seen(RunDirectory(config.directory).path)
     evaluating, asking = False, 0
-    sample, evaluate = EmbeddedEngine.sample, Evaluation.__call__
+    sample, evaluate = EmbeddedEngine.sample, HeldOutEvaluation.__call__
 
     async def seen_sample(engine: Any, request: SampleRequest, **options: Any) -> Any:
         nonlocal asking
@@ -223,7 +223,7 @@ def _run(here: Path, text: str) -> Seen:
     threads = torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(EmbeddedEngine, "sample", seen_sample)
-        patch.setattr(Evaluation, "__call__", seen_evaluate)
+        patch.setattr(HeldOutEvaluation, "__call__", seen_evaluate)
         patch.setattr(os, "environ", os.environ.copy())
         sys.modules.pop("every_key_environment", None)
         outcome = run_training(config, json_output=True)

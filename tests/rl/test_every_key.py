@@ -34,7 +34,7 @@ from whet.rl.data.reward_shaping import RewardShaper
 from whet.rl.learner.forward.layout import micro_batches
 from whet.rl.learner.make import make_learner
 from whet.rl.learner.protocol import OptimParams
-from whet.rl.loop.evaluation import Evaluation
+from whet.rl.loop.evaluation import HeldOutEvaluation
 from whet.rl.loop.group import Group
 from whet.rl.loop.group_runner import TrainingEnv
 from whet.rl.monitors.protocol import EvalReport, RunPlan, StepReport
@@ -379,7 +379,9 @@ def evaluated(config: RunConfig) -> Any:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("whet.rl.loop.evaluation.evaluate_environment", note)
-        asyncio.run(Evaluation(config, [("e", cast(Any, object()))], cast(Any, None), cast(Any, None))("before", 0, 0))
+        asyncio.run(
+            HeldOutEvaluation(config, [("e", cast(Any, object()))], cast(Any, None), cast(Any, None))("before", 0, 0)
+        )
     return asked
 
 

@@ -5,10 +5,10 @@ import asyncio
 import pytest
 
 from whet.rollouts import pace
-from whet.rollouts.pace import Pace, current_pace, paced
+from whet.rollouts.pace import LoopPace, current_pace, paced
 
 
-async def work(keeping: Pace, name: int, times: int, log: list[tuple[int, int]]) -> None:
+async def work(keeping: LoopPace, name: int, times: int, log: list[tuple[int, int]]) -> None:
     """Work that never waits for anything, but lets others go first where it should."""
     for turn in range(times):
         if keeping.spent():
@@ -31,7 +31,7 @@ def loop_turns(monkeypatch: pytest.MonkeyPatch, slice_s: float, workers: int) ->
 
         beating = asyncio.ensure_future(heartbeat())
         log: list[tuple[int, int]] = []
-        keeping = Pace()
+        keeping = LoopPace()
         await asyncio.gather(*(work(keeping, name, 4, log) for name in range(workers)))
         beating.cancel()
         return turns, log
@@ -61,7 +61,7 @@ def test_no_slice_is_spent_where_nothing_was_done(monkeypatch):
     monkeypatch.setattr(pace, "SLICE_S", 0.0)
 
     async def run() -> list[bool]:
-        keeping = Pace()
+        keeping = LoopPace()
         spent = []
         for _ in range(5):
             spent.append(keeping.spent())
@@ -76,7 +76,7 @@ def test_a_cancelled_one_in_line_does_not_hold_up_the_others(monkeypatch):
     monkeypatch.setattr(pace, "SLICE_S", 0.0)
 
     async def run() -> list[str]:
-        keeping = Pace()
+        keeping = LoopPace()
         log: list[str] = []
 
         async def wait(name: str) -> None:
@@ -103,7 +103,7 @@ def test_only_what_is_begun_within_keeps_the_pace():
                 assert inner is outer
         assert current_pace() is None
 
-    async def seen() -> Pace | None:
+    async def seen() -> LoopPace | None:
         return current_pace()
 
     asyncio.run(run())

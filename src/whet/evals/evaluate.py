@@ -18,7 +18,7 @@ from whet.envs.env_group import held_out_rows, member_names, member_of
 from whet.envs.environment import Environment
 from whet.evals.analysis.summary import sampling_name
 from whet.rollouts.driver import Driver
-from whet.rollouts.jobs import Recipe
+from whet.rollouts.jobs import RolloutRecipe
 from whet.rollouts.limits import rollout_limit
 from whet.rollouts.token_rows import rollout_row
 from whet.rollouts.totals import EvalScore, Mean, Totals
@@ -55,7 +55,7 @@ async def evaluate_environment(
     """
     rows = held_out_rows(env, num_examples)
     environment, sampling = label or (env.env_id, sampling_name(sampling_args))
-    recipe = Recipe(
+    recipe = RolloutRecipe(
         model,
         sampling_args,
         name=f"eval-{environment}-{sampling}",

@@ -50,7 +50,7 @@ from whet.gateway.metrics import GatewayMetrics, RequestOutcome
 from whet.gateway.sessions import Sessions
 from whet.gateway.streams import EventStream, unless_gone
 from whet.gateway.wire import AnswerId, Interface, RequestError, TurnRequest
-from whet.rollouts.pace import Pace
+from whet.rollouts.pace import LoopPace
 from whet.types import Response
 
 INTERFACES: dict[str, Interface] = {
@@ -82,7 +82,7 @@ class Gateway:
         self.metrics = GatewayMetrics()
         self.adapters: Adapters | None = None
         self._bodies = Bodies()
-        self._pace: Pace | None = None
+        self._pace: LoopPace | None = None
         self._api_key = api_key
         served = [
             Route("/health", self._health),
@@ -133,7 +133,7 @@ class Gateway:
     async def _turn_of_the_loop(self) -> None:
         """First come, first served: hundreds of requests at once would otherwise be answered in waves."""
         if self._pace is None or not self._pace.belongs_here():
-            self._pace = Pace()
+            self._pace = LoopPace()
         if self._pace.spent():
             await self._pace.turn()
 

@@ -28,7 +28,7 @@ from whet.rl.data.reward_shaping import RewardShaper
 from whet.rl.learner.make import make_learner
 from whet.rl.learner.process import ProcessLearner
 from whet.rl.loop.async_source import AsyncSource
-from whet.rl.loop.evaluation import Evaluation
+from whet.rl.loop.evaluation import HeldOutEvaluation
 from whet.rl.loop.group_filter import GroupFilter
 from whet.rl.loop.group_runner import GroupRunner, TrainingEnv
 from whet.rl.loop.orchestrator import Orchestrator
@@ -138,7 +138,7 @@ class _ReinforcementRun(TrainingRun):
 
     def _loop(self, records: Records) -> Orchestrator:
         config, engine = self.config, self.client.engine
-        evaluation = Evaluation(config, self.held_out, self.client, self.monitor)
+        evaluation = HeldOutEvaluation(config, self.held_out, self.client, self.monitor)
         return Orchestrator(
             config=config,
             last_step=self.last_step,
@@ -149,7 +149,7 @@ class _ReinforcementRun(TrainingRun):
             records=records,
             monitor=self.monitor,
             shaper=self.shaper,
-            beside=asyncio.to_thread if config.asynchronous else inline,
+            run_blocking=asyncio.to_thread if config.asynchronous else inline,
             watchdog=self.watchdog,
             ending=self.ending,
         )

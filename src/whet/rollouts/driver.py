@@ -13,8 +13,8 @@ from typing import Any, Protocol, Self
 
 from whet.rollouts.garbage import calm_collector
 from whet.rollouts.jobs import AnyClient, JobSource, Parts, RolloutJob, Sink, run_job
-from whet.rollouts.limits import Limit, Places
-from whet.rollouts.pace import Pace, paced
+from whet.rollouts.limits import Limit, Permits
+from whet.rollouts.pace import LoopPace, paced
 from whet.system.cancellation import cancel
 
 MANY = 1024  # rollouts in flight from which on the garbage collector delays all others
@@ -31,7 +31,7 @@ class Driver:
         together, and a clock must not decide that.
         """
         self._paces, self._calm = pace, calm
-        self._pace: Pace | None = None
+        self._pace: LoopPace | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._failure: BaseException | None = None
         self._begun = 0
@@ -114,9 +114,9 @@ class LocalRunner:
 
     def __init__(self, sources: Sequence[JobSource], parts: Parts, sink: Sink) -> None:
         self._sources, self._parts, self._sink = sources, parts, sink
-        places = Places()
+        permits = Permits()
         self._recipes = [source.recipe for source in sources]
-        self._limits = [places.up_to(source.max_concurrent) for source in sources]
+        self._limits = [permits.up_to(source.max_concurrent) for source in sources]
         most = max((source.max_concurrent for source in sources), default=0)
         self._driver = Driver(pace=not any(source.local for source in sources), calm=most >= MANY)
 

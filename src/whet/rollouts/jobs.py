@@ -1,7 +1,7 @@
 """Jobs: attempts at a task that are run together, how they are attempted, and the rows that they become.
 
 All of it is data that can be sent to a worker process. Evaluations, evaluation during training, training groups and
-searches attempt their tasks by a `Recipe`; `driver.py` and `workers/` run many jobs.
+searches attempt their tasks by a `RolloutRecipe`; `driver.py` and `workers/` run many jobs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def seed_of(*parts: object) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class RolloutRecipe:
     """How tasks are attempted, as long as nothing but the task changes."""
 
     model: str
@@ -136,7 +136,7 @@ class JobSource(Protocol):
     def tasks(self) -> Sequence[Mapping[str, Any]]: ...
 
     @property
-    def recipe(self) -> Recipe: ...
+    def recipe(self) -> RolloutRecipe: ...
 
     @property
     def max_concurrent(self) -> int:
@@ -179,7 +179,7 @@ async def run_job(
     job: RolloutJob,
     env: JobEnv,
     client: AnyClient,
-    recipe: Recipe,
+    recipe: RolloutRecipe,
     row: Mapping[str, Any],
     limit: Limit | None,
     on_rollout: OnRollout | None = None,

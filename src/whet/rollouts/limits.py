@@ -13,10 +13,10 @@ from whet.system.cancellation import cancel
 
 T = TypeVar("T")
 Limit: TypeAlias = AbstractAsyncContextManager[Any, bool | None]
-"""Entered while a rollout holds a permit: a semaphore, or `Places.up_to(n)`."""
+"""Entered while a rollout holds a permit: a semaphore, or `Permits.up_to(n)`."""
 
 
-class Places:
+class Permits:
     """Permits that several evaluations share, each up to its own limit, in order of arrival.
 
     A request waits until fewer permits are taken than its limit, and until all earlier requests are served. So a later
@@ -60,16 +60,16 @@ class Places:
 
 
 class _UpTo:
-    __slots__ = ("_number", "_places")
+    __slots__ = ("_number", "_permits")
 
-    def __init__(self, places: Places, number: int) -> None:
-        self._places, self._number = places, number
+    def __init__(self, permits: Permits, number: int) -> None:
+        self._permits, self._number = permits, number
 
     async def __aenter__(self) -> None:
-        await self._places.take(self._number)
+        await self._permits.take(self._number)
 
     async def __aexit__(self, *_: object) -> None:
-        self._places.give_back()
+        self._permits.give_back()
 
 
 def rollout_limit(max_concurrent: int | None) -> asyncio.Semaphore | None:

@@ -23,7 +23,7 @@ SLICE_S = 0.004  # of one turn of the event loop, for rollouts
 MOST_RELEASED = 32  # in one turn of the loop
 
 
-class Pace:
+class LoopPace:
     """Divides the time of one event loop. A rollout checks `spent()` regularly, and awaits `turn()` if it is true."""
 
     def __init__(self) -> None:
@@ -84,20 +84,20 @@ class Pace:
         self._begin_slice(now)
 
 
-_current: ContextVar[Pace | None] = ContextVar("whet_pace", default=None)
+_current: ContextVar[LoopPace | None] = ContextVar("whet_pace", default=None)
 
 
-def current_pace() -> Pace | None:
+def current_pace() -> LoopPace | None:
     """The pace that the rollouts of this task keep; None where they keep none."""
     return _current.get()
 
 
 @contextmanager
-def paced() -> Iterator[Pace]:
+def paced() -> Iterator[LoopPace]:
     """Every task that is begun within keeps one pace."""
     pace = _current.get()
     if pace is None or not pace.belongs_here():
-        pace = Pace()
+        pace = LoopPace()
     token = _current.set(pace)
     try:
         yield pace

@@ -13,7 +13,7 @@ import pytest
 import whet
 from whet.clients.scripted import ScriptedClient
 from whet.rl.config import RunConfig
-from whet.rl.loop.evaluation import Evaluation
+from whet.rl.loop.evaluation import HeldOutEvaluation
 from whet.rl.monitors.jsonl import read_evaluations
 from whet.rl.monitors.protocol import EvalReport, evaluation_metrics
 from whet.rollouts.totals import EvalScore
@@ -123,7 +123,7 @@ def evaluation_of(env: whet.Environment, *, client: Any = None, **settings: Any)
     )
     monitor = SimpleNamespace(phase=lambda *_: None)
     client = client or ScriptedClient(lambda prompt: "said")
-    return asyncio.run(Evaluation(config, [("e", env)], client, cast(Any, monitor))("before", 0, 0))
+    return asyncio.run(HeldOutEvaluation(config, [("e", env)], client, cast(Any, monitor))("before", 0, 0))
 
 
 @pytest.fixture

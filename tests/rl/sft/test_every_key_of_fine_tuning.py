@@ -30,7 +30,7 @@ from whet.inference.rendering.chat_renderer import ChatRenderer
 from whet.models.tokenizer import build_tokenizer
 from whet.rl import preflight
 from whet.rl.learner.protocol import LossOutput, OptimOutput
-from whet.rl.loop.evaluation import Evaluation
+from whet.rl.loop.evaluation import HeldOutEvaluation
 from whet.rl.monitors.protocol import EvalReport
 from whet.rl.sft.config import SftConfig, load_sft_config
 from whet.rl.sft.data import SftData, load_data
@@ -218,7 +218,7 @@ def evaluated(config: SftConfig) -> Any:
         labels = [(env.label, object()) for env in (config.eval.env if config.eval else ())]
         monitor: Any = None
         client: Any = None
-        asyncio.run(Evaluation(config, labels, client, monitor)("before", 0, 0))
+        asyncio.run(HeldOutEvaluation(config, labels, client, monitor)("before", 0, 0))
     return asked
 
 

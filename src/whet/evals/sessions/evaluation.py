@@ -36,7 +36,7 @@ from whet.evals.sessions.resume import (
     find_rows,
     results_directory,
 )
-from whet.rollouts.jobs import Finished, Recipe, RolloutJob
+from whet.rollouts.jobs import Finished, RolloutJob, RolloutRecipe
 from whet.rollouts.results import METADATA, RESULTS
 from whet.rollouts.row_log import RowLog, row_at
 from whet.runs.directory import write_metadata
@@ -110,9 +110,9 @@ class Evaluation:
         return len(self.tasks) * self.attempts
 
     @property
-    def recipe(self) -> Recipe:
+    def recipe(self) -> RolloutRecipe:
         seed = self.config.resolved_seed
-        return Recipe(
+        return RolloutRecipe(
             model=self.config.model,
             sampling_args=self.sampling,
             name=str(self.number),

@@ -1,4 +1,4 @@
-"""The asynchronous source of batches: groups are in flight all the time, beside the learner.
+"""The asynchronous source of batches: groups are in flight all the time, concurrently with the learner.
 
 How far ahead, which finished groups make a batch and what is too old, `rollout_buffer.py` decides; here its decisions
 become asyncio tasks. A group that was rejected or is too old is replaced by another task of its environment.

@@ -35,7 +35,7 @@ class Evaluated(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluation:
+class HeldOutEvaluation:
     """What `[eval]` asks for."""
 
     config: Evaluated

@@ -57,7 +57,7 @@ class Group:
 
 @dataclass(slots=True)
 class Tally:
-    """What became of the groups attempted for a batch, beside those that are in it."""
+    """What became of the groups attempted for a batch that are not in it."""
 
     rejected: Counter[Rejection] = field(default_factory=Counter)  # groups
     errors: Counter[tuple[str, str]] = field(default_factory=Counter)  # rollouts, by environment and what happened

@@ -23,7 +23,7 @@ from whet.rl.data.lengths import Lengths
 from whet.rl.loop.group import Group
 from whet.rl.supervision.watchdog import GROUP, Wait
 from whet.rl.supervision.watchdog_thread import Watchdog
-from whet.rollouts.jobs import Recipe
+from whet.rollouts.jobs import RolloutRecipe
 from whet.rollouts.states import failed_state
 from whet.system.cancellation import cancellable
 from whet.types import RolloutInput, SamplingArgs
@@ -67,7 +67,7 @@ class GroupRunner:
         return [f"{task.number}-{place}" for place in range(self.rollouts_per_example)]
 
     async def run(self, slot: int, task: DrawnTask, on_begin: OnBegin | None = None) -> Group:
-        """The group of `task`, scored, for the place `slot`; `on_begin` is told when its first rollout begins.
+        """The group of `task`, scored, for this `slot` of a batch; `on_begin` is called when its first rollout begins.
 
         Cancelling it cancels its rollouts.
         """
@@ -76,7 +76,7 @@ class GroupRunner:
         args = self.sampling_args
         if self.temperature is not None:
             args = {**args, "temperature": self.temperature()}
-        recipe = Recipe(self.model, args, seed=(self.seed,))
+        recipe = RolloutRecipe(self.model, args, seed=(self.seed,))
         indices = range(self.rollouts_per_example)
         names = self._names(task)
         self.lengths.follow(names)

@@ -91,7 +91,7 @@ class Orchestrator(TrainingLoop):
         with self.watchdog.waiting(
             "records", "the run", "the disk (records)", act=self.watchdog.stop, blocks=self._blocks
         ):
-            sample = await self.beside(
+            sample = await self.run_blocking(
                 lambda: self.records.step(
                     step, learned.groups, learned.tally, learned.advantages, metrics, self._token_details(learned)
                 )
@@ -124,7 +124,7 @@ class Orchestrator(TrainingLoop):
 
     async def _part(self, step: int) -> Part:
         """Groups of the batch of `step`. Where none can be made, the steps before it are saved."""
-        if self.stop.is_set():  # groups may be there before anybody could ask
+        if self.stop.is_set():  # groups may be there before the first wait
             raise StopRequested
         work = self.source.part(lambda done, total: self.monitor.phase("generate", done, total))
         try:
@@ -137,7 +137,7 @@ class Orchestrator(TrainingLoop):
         with self.watchdog.waiting(
             "learn", "the run", "the learner's step", act=self._learner_hangs, blocks=self._blocks
         ):
-            return await self.beside(work)
+            return await self.run_blocking(work)
 
     def _optimise(self, tokens: int) -> tuple[OptimOutput, WeightUpdate]:
         params = OptimParams(

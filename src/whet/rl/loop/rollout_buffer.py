@@ -54,7 +54,7 @@ class Lead:
     def first_places(self, version: int) -> int:
         """The same before the groups of a first batch are there: its own, and what is begun beyond a whole batch.
 
-        Nothing is learned until it is there, and whatever is sampled beside it makes it later.
+        Nothing is learned until it is there, and whatever else is sampled meanwhile makes it later.
         """
         return self._groups(version) + self.in_flight
 

@@ -25,7 +25,7 @@ Evaluate = Callable[[str, int], Awaitable[EvalReport]]
 """(moment, step) -> scores on held-out tasks under the weights of now."""
 
 
-class Beside(Protocol):
+class RunBlocking(Protocol):
     """How blocking work of learner and records is done: `inline`, or in a thread while the event loop continues."""
 
     def __call__(self, work: Callable[[], T], /) -> Awaitable[T]: ...
@@ -55,7 +55,7 @@ class TrainingLoop(ABC):
     records: Records
     monitor: Monitor
     evaluate: Evaluate | None = None
-    beside: Beside = inline
+    run_blocking: RunBlocking = inline
     watchdog: Watchdog = field(default_factory=Watchdog)
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     ending: Ending | None = None  # what may set `stop` before the last step
@@ -104,7 +104,7 @@ class TrainingLoop(ABC):
     @property
     def _blocks(self) -> bool:
         """Whether learner and records keep the event loop busy; in a thread they do not."""
-        return self.beside is inline
+        return self.run_blocking is inline
 
     def _learner_hangs(self, message: str) -> None:
         """A learner in a process of its own is ended, so that the call that awaits it fails."""
@@ -140,6 +140,6 @@ class TrainingLoop(ABC):
             return
         awaited = "the learner, or the disk (a checkpoint)"
         with self.watchdog.waiting("save", "the run", awaited, act=self._learner_hangs, blocks=self._blocks):
-            saved = await self.beside(lambda: self.records.save(step, self.learner, state))
+            saved = await self.run_blocking(lambda: self.records.save(step, self.learner, state))
         if saved:
             self.monitor.note(f"checkpoint of step {step} written")

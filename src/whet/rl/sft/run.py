@@ -18,7 +18,7 @@ from whet.errors import RunError
 from whet.inference.loading import load_policy, read_model
 from whet.rl.config import InferenceConfig
 from whet.rl.learner.make import make_learner
-from whet.rl.loop.evaluation import Evaluation
+from whet.rl.loop.evaluation import HeldOutEvaluation
 from whet.rl.loop.training_loop import Evaluate
 from whet.rl.monitors.protocol import EvalReport, Outcome
 from whet.rl.preflight import load_held_out
@@ -134,7 +134,7 @@ class _SftRun(TrainingRun):
         if self.client is None:
             return None
         engine = self.client.engine
-        evaluation = Evaluation(self.config, self.held_out, self.client, self.monitor)
+        evaluation = HeldOutEvaluation(self.config, self.held_out, self.client, self.monitor)
 
         async def evaluate(moment: str, step: int) -> EvalReport:
             if step or self.config.lora is not None:

@@ -32,7 +32,7 @@ def duration(value: Any) -> Any:
 
 
 class BudgetConfig(StrictModel):
-    """`[budget]`: when a run ends before its last step, with a checkpoint. A larger budget goes on with --resume."""
+    """`[budget]`: when a run ends before its last step, with a checkpoint. A larger one continues with --resume."""
 
     max_time: Annotated[float, BeforeValidator(duration)] | None = Field(
         None, gt=0, description='Time of the whole run: seconds, or a text such as "2h 30min".'

@@ -26,8 +26,8 @@ from typing import Any
 from whet.clients.client import Client
 from whet.clients.usage import charge
 from whet.errors import WhetError
-from whet.rollouts.jobs import JobEnv, Parts, Recipe, RolloutJob, run_job
-from whet.rollouts.limits import Places
+from whet.rollouts.jobs import JobEnv, Parts, RolloutJob, RolloutRecipe, run_job
+from whet.rollouts.limits import Permits
 from whet.rollouts.pace import paced
 from whet.rollouts.workers.channel import LENGTH_BYTES, Channel, error_from_words, error_to_words
 from whet.system import cancellation
@@ -42,7 +42,7 @@ class Orders:
     """The first frame: what this worker is for."""
 
     make_parts: Callable[[], Parts]  # pickled by its import path
-    recipes: Sequence[Recipe]
+    recipes: Sequence[RolloutRecipe]
     local: Sequence[bool]  # whether the model of each source runs in the session's process
     limits: Sequence[int]  # rollouts of each source that may be in flight here
     beat_s: float | None  # seconds between two signs of life; None: none are expected
@@ -115,8 +115,8 @@ class _Worker:
 
     def __init__(self, channel: Channel, orders: Orders, parts: Parts, environments: Sequence[JobEnv]) -> None:
         self._channel, self._orders, self._parts, self._environments = channel, orders, parts, environments
-        places = Places()
-        self._limits = [places.up_to(limit) for limit in orders.limits]
+        permits = Permits()
+        self._limits = [permits.up_to(limit) for limit in orders.limits]
         self._tasks: set[asyncio.Task[None]] = set()
         self._beating: asyncio.Task[None] | None = None
         self._sessions_model = SessionsModel(channel)

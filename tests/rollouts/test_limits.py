@@ -1,4 +1,4 @@
-"""Places that several evaluations share."""
+"""Permits that several evaluations share."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from whet.rollouts.limits import Places
+from whet.rollouts.limits import Permits
 
 
 def run(work: Coroutine[Any, Any, Any]) -> Any:
     return asyncio.run(asyncio.wait_for(work, 60))
 
 
-async def holding(places: Places, number: int, name: str, order: list[str], done: asyncio.Event) -> None:
-    async with places.up_to(number):
+async def holding(permits: Permits, number: int, name: str, order: list[str], done: asyncio.Event) -> None:
+    async with permits.up_to(number):
         order.append(name)
         await done.wait()
 
@@ -26,26 +26,26 @@ async def settle() -> None:
 
 def test_no_more_are_taken_than_allowed_and_who_came_first_goes_first() -> None:
     async def work() -> None:
-        places, order, done = Places(), list[str](), [asyncio.Event() for _ in range(4)]
-        tasks = [asyncio.create_task(holding(places, 2, name, order, done[at])) for at, name in enumerate("abcd")]
+        permits, order, done = Permits(), list[str](), [asyncio.Event() for _ in range(4)]
+        tasks = [asyncio.create_task(holding(permits, 2, name, order, done[at])) for at, name in enumerate("abcd")]
         await settle()
-        assert (order, places.taken) == (["a", "b"], 2)
+        assert (order, permits.taken) == (["a", "b"], 2)
         done[1].set()
         await settle()
         assert order == ["a", "b", "c"]
         for event in done:
             event.set()
         await asyncio.gather(*tasks)
-        assert (order, places.taken) == (["a", "b", "c", "d"], 0)
+        assert (order, permits.taken) == (["a", "b", "c", "d"], 0)
 
     run(work())
 
 
 def test_each_goes_by_its_own_number_and_nobody_is_overtaken() -> None:
     async def work() -> None:
-        places, order, done = Places(), list[str](), asyncio.Event()
+        permits, order, done = Permits(), list[str](), asyncio.Event()
         asked = [("a", 3), ("b", 1), ("c", 3)]  # b waits until nobody is there, and c waits behind it
-        tasks = [asyncio.create_task(holding(places, number, name, order, done)) for name, number in asked]
+        tasks = [asyncio.create_task(holding(permits, number, name, order, done)) for name, number in asked]
         await settle()
         assert order == ["a"]
         done.set()
@@ -57,9 +57,9 @@ def test_each_goes_by_its_own_number_and_nobody_is_overtaken() -> None:
 
 def test_who_is_cancelled_in_line_lets_the_others_on() -> None:
     async def work() -> None:
-        places, order, done = Places(), list[str](), asyncio.Event()
+        permits, order, done = Permits(), list[str](), asyncio.Event()
         asked = [("a", 2), ("b", 1), ("c", 2)]
-        tasks = [asyncio.create_task(holding(places, number, name, order, done)) for name, number in asked]
+        tasks = [asyncio.create_task(holding(permits, number, name, order, done)) for name, number in asked]
         await settle()
         assert order == ["a"]
         tasks[1].cancel()
@@ -67,20 +67,20 @@ def test_who_is_cancelled_in_line_lets_the_others_on() -> None:
         assert order == ["a", "c"]
         done.set()
         await asyncio.gather(*tasks, return_exceptions=True)
-        assert places.taken == 0
+        assert permits.taken == 0
 
     run(work())
 
 
 def test_who_is_cancelled_just_as_it_is_given_a_place_gives_it_back() -> None:
     async def work() -> None:
-        places, order, done = Places(), list[str](), asyncio.Event()
-        await places.take(1)
-        waiting = asyncio.create_task(holding(places, 1, "a", order, done))
+        permits, order, done = Permits(), list[str](), asyncio.Event()
+        await permits.take(1)
+        waiting = asyncio.create_task(holding(permits, 1, "a", order, done))
         await settle()
-        places.give_back()
+        permits.give_back()
         waiting.cancel()
         await settle()
-        assert (order, places.taken) == ([], 0)
+        assert (order, permits.taken) == ([], 0)
 
     run(work())
