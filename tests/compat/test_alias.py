@@ -190,10 +190,11 @@ def test_verifiers_module_does_not_make_others_lenient(load_with_keywords):
 def test_verifiers_caller_does_not_make_whet_packages_lenient(load_with_keywords, tmp_path):
     load_with_keywords("verifiers", "keywords_0_1")  # installs the alias
     (tmp_path / "strict_package.py").write_text(KEYWORDS.format(library="whet"))
-    caller = {"__name__": "caller_of_0_1", "path": str(tmp_path / "strict_package.py")}
+    caller = {"__name__": "caller_of_0_1", "path": str(tmp_path / "strict_package.py"), "rows": [{"question": "?"}]}
+    exec("import verifiers as vf\nown = vf.SingleTurnEnv(dataset=rows, name='asks')", caller)
+    assert caller["own"].name == "asks"
     with pytest.raises(whet.WhetError, match="no argument 'name'"):
-        exec("import verifiers as vf\nvf.load_environment(path)", caller)
-    assert "caller_of_0_1" in alias._importers
+        exec("vf.load_environment(path)", caller)
 
 
 def test_helper_module_of_a_verifiers_package_is_lenient(tmp_path, monkeypatch):

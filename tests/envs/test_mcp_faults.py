@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 import whet
-from whet.envs.mcp import connection, process
+from whet.envs.mcp import connection, links, process
+from whet.envs.mcp.connection import Connection
 from whet.envs.mcp.links import pause_seconds
 
 SERVERS = Path(__file__).parent / "mcp_servers"
@@ -191,21 +192,23 @@ def test_a_server_killed_during_a_call_fails_that_rollout_alone_and_is_started_a
 
 
 def test_a_rollout_whose_server_died_is_attempted_again_where_retries_are_allowed(monkeypatch):
-    monkeypatch.setattr("whet.rollouts.groups._back_off", lambda delay, attempt: asyncio.sleep(0))
+    monkeypatch.setattr("whet.rollouts.groups.LONGEST_PAUSE_S", 0.0)
     deaths = iter([call("die")])
     script = lambda state: "done" if state["trajectory"] else next(deaths, call("add", a=2, b=2))  # noqa: E731
     (output,) = run(env_with(PLAIN), script, max_retries=1)
     assert tool_texts(output) == ["4"]
 
 
-def test_a_server_killed_between_two_calls_is_started_again_unnoticed():
+def test_a_server_killed_between_two_calls_is_started_again_unnoticed(monkeypatch):
+    made = []
+    monkeypatch.setattr(links, "Connection", lambda *parts: made.append(Connection(*parts)) or made[-1])
+
     async def script(prompt, state):
         if len(state["trajectory"]) == 0:
             return call("pid")
         if len(state["trajectory"]) == 1:
-            server = env._links.here()._shared["plain"]
             os.kill(int(prompt[-1]["content"]), signal.SIGKILL)
-            while server._connection.is_open:
+            while made[-1].is_open:
                 await asyncio.sleep(0)
             return call("count")
         return "done"

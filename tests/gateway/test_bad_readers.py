@@ -109,8 +109,7 @@ def test_one_that_leaves_while_it_is_answered_gives_its_row_back(address, policy
         assert b"200 OK" in leaving.recv(1000)
         assert ask(address) == 8
     wait_until_over(address)
-    assert policy.engine._scheduler.running == []
-    assert not policy.engine._followers
+    assert policy.engine.requests_in_flight == 0
     assert policy.engine.stats.generated_tokens - before < CONTEXT - 100
     assert ended(address, 499) == 1
     assert ask(address) == 8
@@ -124,7 +123,7 @@ def test_one_that_does_not_read_is_given_up_and_others_are_served(address, polic
             assert stalled.recv(reads)
         assert [ask(address) for _ in range(3)] == [8] * 3
         wait_until_over(address)
-        assert policy.engine._scheduler.running == []
+        assert policy.engine.requests_in_flight == 0
         assert ended(address, 499) == 1
         assert ask(address) == 8
 
@@ -133,14 +132,14 @@ def test_no_more_waits_for_a_slow_reader_than_there_is_room_for(address, policy,
     monkeypatch.setattr("whet.gateway.streams.MOST_PENDING", 500)
     with asking(address) as slow:
         said = slow.recv(1000)
-        while policy.engine._followers:
+        while policy.engine.requests_in_flight:
             pass
         while part := slow.recv(65536):
             said += part
             if b"reads too slowly" in said:
                 break
     assert b'"error"' in said
-    assert policy.engine._scheduler.running == []
+    assert policy.engine.requests_in_flight == 0
 
 
 def test_a_turn_that_was_not_read_is_not_in_its_session(address, gateway, policy, recorded_session):

@@ -12,7 +12,10 @@ import pytest
 pytest.importorskip("uvicorn")
 pytest.importorskip("prometheus_client")
 
+import httpx
+
 import whet
+from whet.gateway.rollouts import RolloutGateway
 from whet.rollouts.groups import run_group
 
 _spec = importlib.util.spec_from_file_location("commands", Path(__file__).parent / "commands.py")
@@ -177,18 +180,23 @@ def test_the_key_of_a_session_is_in_nothing_that_is_kept() -> None:
     assert (state["program"]["stdout"], state["program"]["stderr"]) == ("[key]\n", "[key]\n")
 
 
-def test_a_session_ends_with_its_rollout() -> None:
-    from whet.gateway import rollouts
-
+def test_a_session_ends_with_its_rollout(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened, make = [], RolloutGateway.open
+    monkeypatch.setattr(RolloutGateway, "open", lambda self, session: opened.append(make(self, session)) or opened[-1])
     env = env_of(f"{ASK}\nsaid(prompt())")
 
     async def attempt():
         await run_group(env, [env.get_dataset()[0]], whet.ScriptedClient(["a"]), "m", {})
-        left = len(rollouts._running[asyncio.get_running_loop()].gateway.sessions)
+        (session,) = opened
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{session.port}{session.path}/v1") as client:
+            asked = {"model": "m", "messages": [{"role": "user", "content": "more"}]}
+            headers = {"Authorization": f"Bearer {session.key}"}
+            answer = await client.post("/chat/completions", json=asked, headers=headers)
         await env.close()
-        return left
+        return answer
 
-    assert asyncio.run(attempt()) == 0
+    answer = asyncio.run(attempt())
+    assert (answer.status_code, "there is no such session" in answer.text) == (401, True)
 
 
 def test_what_was_tried_outside_the_session_is_no_turn_of_the_rollout() -> None:

@@ -64,7 +64,7 @@ async def serving(engine: EmbeddedEngine, path: Path) -> AsyncIterator[RemoteEng
         listening.bind(str(path))
         listening.listen()
         server = uvicorn.Server(uvicorn.Config(EngineServer(engine, "secret"), log_level="warning", lifespan="off"))
-        running = asyncio.create_task(server._serve([listening]))
+        running = asyncio.create_task(server.serve(sockets=[listening]))
         remote = RemoteEngine(path, "secret")
         try:
             yield remote
@@ -170,10 +170,10 @@ def test_a_request_that_is_given_up_leaves_its_place_in_the_engine(served: Any, 
         request = replace(LONG, params=SamplingParams(max_tokens=500))
         listening: dict[str, Any] = {"on_tokens": lambda _: None} if listens else {}
         asked = asyncio.create_task(remote.sample(request, **listening))
-        while not engine._began:
+        while not engine.requests_in_flight:
             await asyncio.sleep(0)
         asked.cancel()
-        while engine._began:
+        while engine.requests_in_flight:
             await asyncio.sleep(0)
         assert engine.stats.generated_tokens < 500
         assert len((await remote.sample(LONG)).ids) == 400
@@ -210,9 +210,9 @@ def test_an_engine_that_is_gone_is_named_to_everybody_who_waits(checkpoint: Path
         path = private / "engine.sock"
         async with serving(engine, path) as remote:
             asked = asyncio.create_task(remote.sample(LONG))
-            while not engine._began:
+            while not engine.requests_in_flight:
                 await asyncio.sleep(0)
-            remote._pool.close()
+            await remote.close()
             with pytest.raises(EndpointDownError, match="connection"):
                 await asked
         path.unlink()

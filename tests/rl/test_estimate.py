@@ -86,8 +86,8 @@ def test_gradients_and_optimiser_are_as_large_as_the_learner_s(
     assert parts["learner: gradients"] == 4 * learner.trained_parameters
     assert parts["learner: weights"] == 4 * learner.parameters
     learner.forward_backward(batch(2, 20), AlgorithmConfig())
-    learner._optimizer.step(1e-3, 1.0)
-    held = sum(tensor.numel() * 4 for tensor in tensors(learner._optimizer.state_dict()) if tensor.dim() > 0)
+    learner.optimizer.step(1e-3, 1.0)
+    held = sum(tensor.numel() * 4 for tensor in tensors(learner.optimizer.state_dict()) if tensor.dim() > 0)
     assert parts["learner: optimiser"] == pytest.approx(held, rel=0.02)
 
 
@@ -109,7 +109,7 @@ def test_activations_are_what_autograd_keeps(
         publish_directory=tmp_path,
         computation=made.learner,
     )
-    weights = {p.untyped_storage().data_ptr() for p in learner._weights.model.parameters()}
+    weights = {p.untyped_storage().data_ptr() for p in learner.weights.model.parameters()}
     kept: dict[int, int] = {}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:

@@ -428,7 +428,9 @@ KEYS: dict[str, InRuns | InPart | Refused] = {
         "2",
         ("--sampling.temp_scheduler.start", "1", "--sampling.temp_scheduler.end", "0.5"),
     ),
-    "env.id": InPart(lambda config: whet.rl.preflight._training_env(config.env[0]).rows[0]["prompt"], "guess-number"),
+    "env.id": InPart(
+        lambda config: whet.rl.preflight.load_environments(config)[0][0].rows[0]["prompt"], "guess-number"
+    ),
     "env.weight": InRuns(lambda seen: [row["environment"] for row in seen.rollouts()].count("first")),
     "env.name": InRuns(lambda seen: {row["environment"] for row in seen.rollouts()}),
     "env.args": InRuns(lambda seen: max(row["example_id"] for row in seen.rollouts() + seen.rollouts(2)) < 5),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import resource
 import signal
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -54,6 +56,10 @@ def test_a_row_is_saved_once_it_is_fsynced_and_not_before(log: RowLog, monkeypat
     log.close()
 
 
+def opened_by(monkeypatch: pytest.MonkeyPatch, file: type[io.FileIO]) -> None:
+    monkeypatch.setattr("whet.rollouts.row_log.open", lambda path, mode, buffering: file(path, mode), raising=False)
+
+
 def test_many_rows_share_an_fsync(log: RowLog, monkeypatch: pytest.MonkeyPatch) -> None:
     fsync, calls = os.fsync, []
     monkeypatch.setattr("whet.rollouts.row_log.os.fsync", lambda descriptor: (calls.append(0), fsync(descriptor)))
@@ -67,8 +73,15 @@ def test_many_rows_share_an_fsync(log: RowLog, monkeypatch: pytest.MonkeyPatch) 
 def test_a_row_may_be_written_at_once_and_share_its_fsync_with_later_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write, fsync, written, fsyncs = RowLog._write, os.fsync, threading.Semaphore(0), []
-    monkeypatch.setattr(RowLog, "_write", lambda log, data: (write(log, data), written.release()))
+    fsync, written, fsyncs = os.fsync, threading.Semaphore(0), []
+
+    class Watched(io.FileIO):
+        def write(self, data: Any) -> int:
+            count = super().write(data)
+            written.release()
+            return count
+
+    opened_by(monkeypatch, Watched)
     monkeypatch.setattr("whet.rollouts.row_log.os.fsync", lambda descriptor: (fsyncs.append(0), fsync(descriptor)))
     log = RowLog(tmp_path, seconds=0.0, synced_s=3600.0)
     fsyncs.clear()  # of the directory
@@ -94,15 +107,20 @@ def test_rows_are_fsynced_without_a_flush(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_disk_that_is_full_keeps_what_was_written_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    log, write, written = RowLog(tmp_path, seconds=0.0, synced_s=3600.0), RowLog._write, threading.Event()
+    written = threading.Event()
 
-    def nearly_full(log: RowLog, data: bytes) -> None:
-        write(log, data[:12] if written.is_set() else data)
-        if written.is_set():
-            raise OSError(errno.ENOSPC, "No space left on device")
-        written.set()
+    class NearlyFull(io.FileIO):
+        def write(self, data: Any) -> int:
+            if not written.is_set():
+                count = super().write(data)
+                written.set()
+                return count
+            if self.tell() > len(line(0)):
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return super().write(data[:12])
 
-    monkeypatch.setattr(RowLog, "_write", nearly_full)
+    opened_by(monkeypatch, NearlyFull)
+    log = RowLog(tmp_path, seconds=0.0, synced_s=3600.0)
     log.append([line(0)])
     assert written.wait(timeout=60)
     log.append([line(1)])

@@ -269,9 +269,9 @@ def test_killed_indexer_is_reported_and_its_work_continued(tmp_path: Path) -> No
         first = store.poll().rollouts
         while store.poll().rollouts == first:
             pass
-        assert store._process is not None
-        os.kill(store._process.pid, signal.SIGKILL)
-        store._process.wait()
+        assert store.process is not None
+        os.kill(store.process.pid, signal.SIGKILL)
+        store.process.wait()
         progress = store.poll()
         assert progress.failure == "indexing stopped: its process ended with -9"
         assert first < progress.rollouts < 12_000

@@ -130,6 +130,11 @@ class EmbeddedEngine:
             raise
 
     @property
+    def requests_in_flight(self) -> int:
+        """Requests that are being answered or wait for a row."""
+        return len(self._scheduler.jobs)
+
+    @property
     def adapters(self) -> dict[str, int]:
         """The adapters that requests may name, and the version of each."""
         return {name: adapter.version for name, adapter in self._adapters.items()}

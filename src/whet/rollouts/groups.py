@@ -34,6 +34,7 @@ from whet.rubrics.rubric import Rubric, mark_unscored
 from whet.system.cancellation import cancellable
 from whet.types import RolloutInput, RolloutTiming, SamplingArgs, State
 
+LONGEST_PAUSE_S = 60.0  # before a retry
 RETRYABLE = (InfraError, InvalidModelResponseError, RewardError)
 _EXPECTED: dict[str, type | tuple[type, ...]] = {
     "input": Mapping,
@@ -240,4 +241,4 @@ async def _judged(state: State, score_one: Callable[[State], Awaitable[None]]) -
 
 
 async def _back_off(delay: float, attempt: int) -> None:
-    await asyncio.sleep(min(60.0, delay * 2**attempt) * random.uniform(0.5, 1.0))
+    await asyncio.sleep(min(LONGEST_PAUSE_S, delay * 2**attempt) * random.uniform(0.5, 1.0))

@@ -108,7 +108,8 @@ class Store:
         """What is known without reading rollouts: path, kind, environment, model, metadata."""
         self._files = RolloutFiles(source.rollouts)
         self._lock = threading.RLock()
-        self._process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | None = None
+        """The process that indexes, while it runs."""
         self._in_process = False
         self._failure: str | None = None
         size = sum(part.size for part in self._files.parts().values())
@@ -173,7 +174,7 @@ class Store:
         self._indexer.check()
         if self._indexer.left <= IN_MEMORY:
             return False
-        self._process = subprocess.Popen(
+        self.process = subprocess.Popen(
             [sys.executable, "-P", "-m", "whet.viewer.indexing", str(self._files.path), str(path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
@@ -184,10 +185,10 @@ class Store:
 
     def _process_runs(self) -> bool:
         """Whether the indexing process is running; one that failed leaves its message in `_failure`."""
-        process = self._process
+        process = self.process
         if process is None or process.poll() is None:
             return process is not None
-        self._process = None
+        self.process = None
         _, said = process.communicate()
         if process.returncode != 0:
             reason = said.decode("utf-8", "replace").strip().rpartition("\n")[2]
@@ -293,10 +294,10 @@ class Store:
     def close(self) -> None:
         """Stop indexing; the index is kept."""
         with self._lock:
-            if self._process is not None:
-                self._process.terminate()
-                self._process.communicate()
-                self._process = None
+            if self.process is not None:
+                self.process.terminate()
+                self.process.communicate()
+                self.process = None
             self._index.close()
 
     def __enter__(self) -> Self:

@@ -138,7 +138,7 @@ import os, sys, threading, time
 from whet.rollouts.workers import process
 process.GRACE_S = 0.0
 os.setsid()
-threading.Thread(target=process._end_with_session, args=(int(sys.argv[1]),), daemon=True).start()
+threading.Thread(target=process.end_with_session, args=(int(sys.argv[1]),), daemon=True).start()
 print("ready", flush=True)
 time.sleep(3600)
 """

@@ -65,12 +65,15 @@ def test_the_live_view_shows_it_on_one_line_and_stays_within_the_window(run_of: 
     assert not any("\x1b" in line for line in shown)
 
 
-def test_memory_stays_flat_and_the_beginning_is_kept(run_of: Run) -> None:
+def test_memory_stays_flat_and_the_beginning_is_kept(run_of: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = list(read_lines(run_of("healthy") / "metrics.jsonl"))
     doctor = LiveDoctor({}, before=rows[:2])
     for step in range(3, 400):
         doctor.step(step, {"reward/mean": 0.5})
-    kept = [row["step"] for row in (*doctor._first, *doctor._last)]
+    seen: list[RunRecord] = []
+    monkeypatch.setattr("whet.rl.doctor.diagnose", lambda run: seen.append(run) or [])
+    doctor.look()
+    kept = [row["step"] for row in seen[0].data.metrics]
     assert len(kept) == KEPT_FIRST + KEPT_LAST
     assert kept[:2] == [1, 2]
 

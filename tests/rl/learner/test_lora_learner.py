@@ -44,11 +44,11 @@ def test_a_new_adapter_changes_nothing(make, batch):
 @pytest.mark.parametrize("kind", ["adamw", "muon"])
 def test_only_the_adapter_learns(make, batch, kind):
     learner = make(OptimizerConfig(type=kind), LORA)
-    base = {n: p.detach().clone() for n, p in learner._weights.model.named_parameters() if not p.requires_grad}
+    base = {n: p.detach().clone() for n, p in learner.weights.model.named_parameters() if not p.requires_grad}
     outputs = trained(learner, batch, 8)
     assert outputs[-1][0] < 0.8 * outputs[0][0]
     assert learner.trained_parameters < learner.parameters / 2
-    assert all(torch.equal(p, base[n]) for n, p in learner._weights.model.named_parameters() if n in base)
+    assert all(torch.equal(p, base[n]) for n, p in learner.weights.model.named_parameters() if n in base)
 
 
 @pytest.mark.parametrize("how", ["export", "publish"])
@@ -99,7 +99,7 @@ def test_rank_alpha_dropout_and_targets_all_have_an_effect(make, batch):
 def gradients_after(learner, batch, loss):
     torch.manual_seed(3)  # the same dropout
     output = learner.forward_backward(batch, LossConfig(loss=loss))
-    return output, [p.grad.clone() for _, p in learner._weights.parameters()]
+    return output, [p.grad.clone() for _, p in learner.weights.parameters()]
 
 
 def test_with_dropout_what_is_compared_is_the_policy_that_samples_and_only_gradients_have_it(make, sequences):
@@ -110,17 +110,17 @@ def test_with_dropout_what_is_compared_is_the_policy_that_samples_and_only_gradi
     parts = zip(sequences, places[:-1], places[1:], strict=True)
     on_policy = pack([replace(sequence, logprobs=sampled[a:b]) for sequence, a, b in parts], range(len(sequences)))
     for loss in ("importance_sampling", "ppo", "masked_is", "gspo"):
-        learner._optimizer.clear_gradients()
+        learner.optimizer.clear_gradients()
         output, found = gradients_after(learner, on_policy, loss)
         assert output.sums["kl"] < 1e-6 * output.tokens
         assert output.sums["clipped"] == 0
         np.testing.assert_allclose(output.values.logprobs_T, sampled, atol=1e-5)
-        learner._optimizer.clear_gradients()
+        learner.optimizer.clear_gradients()
         _, expected = gradients_after(learner, on_policy, "cross_entropy")  # -A log p: the policy gradient where r = 1
         torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-3)
-    learner._drops = False  # as it was: the ratio of a policy that nothing samples from
-    output, _ = gradients_after(learner, on_policy, "ppo")
-    assert output.sums["clipped"] > 0
+    cross_entropy = LossConfig(loss="cross_entropy")  # is not compared with the sampler: its value has dropout
+    losses = [learner.forward_backward(on_policy, cross_entropy).loss for _ in range(2)]
+    assert losses[0] != pytest.approx(losses[1], rel=1e-3)
 
 
 def test_a_target_that_the_model_does_not_have_is_refused_by_name(make):

@@ -5,7 +5,6 @@ Estimators worked by hand: p = .5 .2, f = .25 .4, so log(p / f) = ln 2, -ln 2.
 
 import math
 import threading
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from whet.errors import ConfigError, ModelLoadError, TrainingError
 from whet.rl.algorithm_config import LossConfig
+from whet.rl.learner import torch_learner
 from whet.rl.learner.config import LoraConfig, OptimizerConfig
 from whet.rl.learner.protocol import OptimParams
 from whet.rl.learner.reference import kl_to_reference
@@ -32,7 +32,7 @@ def step(learner, batch, loss=LossConfig(loss="cross_entropy")):  # noqa: B008
 
 
 def gradients(learner):
-    return {name: p.grad.clone() for name, p in learner._weights.parameters()}
+    return {name: p.grad.clone() for name, p in learner.weights.parameters()}
 
 
 @pytest.mark.parametrize("lora", [None, LORA], ids=["all weights", "lora"])
@@ -42,7 +42,7 @@ def test_the_kl_is_zero_at_first_and_measured_from_the_first_weights_ever_after(
     kl = LossConfig(loss="cross_entropy", kl_coef=0.5, kl_estimator=estimator)
     first = learner.token_logprobs(batch)
     assert learner.forward_backward(batch, kl).sums["kl_reference"] == 0
-    learner._optimizer.clear_gradients()
+    learner.optimizer.clear_gradients()
     for _ in range(3):
         step(learner, batch)
     now, then = (torch.from_numpy(x[batch.trained]) for x in (learner.token_logprobs(batch), first))
@@ -71,24 +71,26 @@ def test_the_kl_pulls_back_to_the_reference(make, batch, lora):
     ids=["all weights", "lora", "lora and another model"],
 )
 def test_a_thread_for_the_reference_changes_nothing_and_is_not_used_for_weights_that_are_trained(
-    make, model_dir, batch, lora, other, apart
+    make, model_dir, batch, lora, other, apart, monkeypatch
 ):
     reference = str(model_dir) if other else "initial"
     inline, beside = (
         make(lora=lora, reference=reference, micro_batch_tokens=12, reference_thread=own) for own in (False, True)
     )
-    computed_in = []
-
-    def lend():
-        computed_in.append(threading.get_ident())
-        return held.lend()
-
-    held, beside._reference = beside._reference, replace(beside._reference, lend=lend)
     for learner in (inline, beside):
         step(learner, batch)
-    outputs = [learner.forward_backward(batch, KL) for learner in (inline, beside)]
-    assert len(computed_in) > 1
-    assert (threading.get_ident() in computed_in) != apart
+    outputs, computed_in = [], []
+
+    def hidden_states(*args, **options):
+        computed_in[-1].add(threading.get_ident())
+        return forward(*args, **options)
+
+    forward = torch_learner.hidden_states
+    monkeypatch.setattr(torch_learner, "hidden_states", hidden_states)
+    for learner in (inline, beside):
+        computed_in.append(set())
+        outputs.append(learner.forward_backward(batch, KL))
+    assert [len(threads) for threads in computed_in] == [1, 2 if apart else 1]
     assert outputs[0].sums == outputs[1].sums
     assert outputs[0].loss == outputs[1].loss
     for name, gradient in gradients(inline).items():
@@ -135,7 +137,7 @@ def test_the_entropy_bonus_is_taken_off_the_loss_and_its_gradient_raises_entropy
     squared = sum(d.square().sum().item() for d in direction.values())
     size = 1e-3 / squared**0.5
     with torch.no_grad():
-        for name, p in plain._weights.parameters():
+        for name, p in plain.weights.parameters():
             p -= size * direction[name]
     moved = plain.forward_backward(batch, LossConfig(loss="cross_entropy")).sums["entropy"] - before.sums["entropy"]
     assert moved == pytest.approx(size * squared / 0.3, rel=0.05)

@@ -31,11 +31,11 @@ every_architecture = pytest.mark.parametrize("model_dir", ["qwen3", "llama"], in
 
 
 def gradients(learner):
-    return {name: p.grad.clone() for name, p in learner._weights.parameters()}
+    return {name: p.grad.clone() for name, p in learner.weights.parameters()}
 
 
 def weights(learner):
-    return {name: p.detach().clone() for name, p in learner._weights.parameters()}
+    return {name: p.detach().clone() for name, p in learner.weights.parameters()}
 
 
 def equal(first, second):
@@ -205,7 +205,7 @@ def test_a_part_without_a_token_to_learn_from_adds_nothing(make, sequences):
     learner = make()
     output = learner.forward_backward(pack(silent), LossConfig())
     assert (output.loss, output.tokens) == (0.0, 0)
-    assert all(parameter.grad is None for parameter in learner._optimizer.parameters)
+    assert all(parameter.grad is None for parameter in learner.optimizer.parameters)
     assert (output.values.logprobs_T == 0).all()
     assert (output + learner.forward_backward(pack(sequences), LossConfig())).tokens == pack(sequences).trained_tokens
 
@@ -237,7 +237,7 @@ def test_a_step_divides_by_the_denominator_and_counts_versions(make, batch):
     assert (output.version, learner.version, output.learning_rate) == (1, 1, 0.5)
     for name, weight in weights(learner).items():
         torch.testing.assert_close(weight, expected[name], atol=1e-5, rtol=1e-5, msg=name)
-    assert all(p.grad is None for _, p in learner._weights.parameters())
+    assert all(p.grad is None for _, p in learner.weights.parameters())
 
 
 def test_the_schedule_is_applied_to_the_peak_learning_rate(make, batch):
@@ -373,7 +373,7 @@ def test_in_bfloat16_products_come_in_few_shapes_and_what_fills_them_up_changes_
         torch.testing.assert_close(
             gradients(learners[1])[name], gradient, atol=0.02 * float(gradient.abs().max()), rtol=0
         )
-    for part in learners[1]._weights.model.modules():
+    for part in learners[1].weights.model.modules():
         if isinstance(part, torch.nn.Linear):
             part.register_forward_hook(lambda _, inputs, __: shapes.add(len(inputs[0])))
     learners[1].token_logprobs(batch)
@@ -398,13 +398,13 @@ def test_a_loss_that_is_not_finite_names_its_rollouts_and_leaves_no_gradient(mak
     learner = make(micro_batch_tokens=20)
     with pytest.raises(TrainingError, match=rf"rollouts task 1 rollout 0: .*{cause}"):
         learner.forward_backward(poisoned(sequences, 3, **change(sequences[3])), LossConfig(loss="importance_sampling"))
-    assert all(p.grad is None for _, p in learner._weights.parameters())
+    assert all(p.grad is None for _, p in learner.weights.parameters())
 
 
 def test_weights_that_diverged_are_named_as_the_cause(make, batch):
     learner = make()
     with torch.no_grad():
-        learner._weights.model.lm_head.weight.fill_(math.nan)
+        learner.weights.model.lm_head.weight.fill_(math.nan)
     with pytest.raises(TrainingError, match="weights have diverged"):
         learner.forward_backward(batch, LossConfig())
 
@@ -413,7 +413,7 @@ def test_a_gradient_that_is_not_finite_stops_the_step_and_leaves_the_weights(mak
     learner = make()
     learner.forward_backward(batch, LossConfig())
     before = weights(learner)
-    next(p for _, p in learner._weights.parameters()).grad.view(-1)[0] = math.inf
+    next(p for _, p in learner.weights.parameters()).grad.view(-1)[0] = math.inf
     with pytest.raises(TrainingError, match="step 1: the gradient is not finite"):
         learner.optim_step(OptimParams(learning_rate=1.0, denominator=1))
     assert equal(weights(learner), before)

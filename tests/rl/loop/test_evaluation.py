@@ -129,7 +129,7 @@ def evaluation_of(env: whet.Environment, *, client: Any = None, **settings: Any)
 @pytest.fixture
 def no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retries follow at once."""
-    monkeypatch.setattr("whet.rollouts.groups._back_off", lambda delay, attempt: asyncio.sleep(0))
+    monkeypatch.setattr("whet.rollouts.groups.LONGEST_PAUSE_S", 0.0)
 
 
 def errors(scores: list[EvalScore]) -> list[int]:

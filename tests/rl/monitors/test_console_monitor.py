@@ -155,8 +155,8 @@ def test_the_curves_of_a_resumed_run_begin_with_its_first_step(tmp_path: Path) -
     plain = Plain()
     plain.monitor.start(plan(directory=tmp_path, first_step=3))
     plain.monitor.step(step_report(3))
-    assert plain.monitor._progress is not None
-    assert plain.monitor._progress.rewards["calculator"] == pytest.approx([0.1, 0.2, 0.3])
+    assert plain.monitor.progress is not None
+    assert plain.monitor.progress.rewards["calculator"] == pytest.approx([0.1, 0.2, 0.3])
 
 
 @pytest.mark.parametrize("width", [80, 160])

@@ -264,7 +264,7 @@ def test_what_is_wrong_is_found_before_a_directory_is_made(run: Run, tmp_path: P
 
 
 def gradients(learner: Any) -> dict[str, torch.Tensor]:
-    return {name: p.grad.clone() for name, p in learner._weights.parameters()}
+    return {name: p.grad.clone() for name, p in learner.weights.parameters()}
 
 
 def test_packed_rows_have_the_gradients_of_rows_one_at_a_time(
@@ -301,9 +301,9 @@ def test_a_step_takes_the_mean_over_the_trained_tokens_alone(
         threads=1,
     )
     logprobs = learner.token_logprobs(pack(sequences))
-    before = {name: p.detach().clone() for name, p in learner._weights.parameters()}
+    before = {name: p.detach().clone() for name, p in learner.weights.parameters()}
     loss, optim = imitate(learner, sequences, 0.5, None)
     assert loss.tokens == sum(int(sequence.trained.sum()) for sequence in sequences)
     assert loss.loss == pytest.approx(-float(logprobs.sum()), rel=1e-5)
-    moved = torch.cat([(before[name] - p.detach()).flatten() for name, p in learner._weights.parameters()])
+    moved = torch.cat([(before[name] - p.detach()).flatten() for name, p in learner.weights.parameters()])
     assert float(moved.norm()) == pytest.approx(0.5 * optim.grad_norm, rel=1e-4)

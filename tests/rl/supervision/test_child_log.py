@@ -119,7 +119,7 @@ def test_a_flood_that_nobody_reads_keeps_no_child_waiting_and_says_what_is_missi
     def flood(handler: Any) -> None:
         for number in range(sent):  # returns although nobody reads: the pipe holds a few hundred of them
             logger.warning("record %d %s", number, "x" * 100)
-        os.write(finished, str(handler._dropped).encode())
+        os.write(finished, str(handler.dropped).encode())
 
     read, finished = os.pipe()
     one = child(flood)
@@ -182,7 +182,7 @@ def test_a_child_that_was_stopped_in_the_middle_of_a_record_is_not_waited_for(
     monkeypatch.setattr(child_log, "FLUSH_S", 0.05)
 
     def half(handler: Any) -> None:
-        os.write(handler._end.fileno(), (100).to_bytes(4, "big") + b"{")  # of a record of 100 bytes
+        os.write(handler.end.fileno(), (100).to_bytes(4, "big") + b"{")  # of a record of 100 bytes
         signal.pause()
 
     one = child(half)

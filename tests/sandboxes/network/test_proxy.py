@@ -302,7 +302,7 @@ def test_connections_beyond_the_limit_wait_for_their_turn() -> None:
     async def script(there: Place) -> None:
         silent = [await there.connect() for _ in range(2)]
         waiting = asyncio.ensure_future(there.say(f"GET {there.url}/ HTTP/1.1\r\nHost: x\r\n\r\n"))
-        while len(there.proxy._connections) < 2:
+        while there.proxy.connections < 2:
             await asyncio.sleep(0)
         assert not waiting.done()
         silent[0][1].close()
@@ -358,17 +358,13 @@ def test_closing_the_proxy_ends_its_connections() -> None:
     run(script, b"pong")
 
 
-def test_early_disconnect_releases_the_connection() -> None:
+def test_connection_that_is_cancelled_before_its_first_step_is_closed() -> None:
     async def script(there: Place) -> None:
-        served = proxy._process_connections()
-        _, writer = await there.connect()
-        while not there.proxy._connections:
+        reader, writer = await there.connect()
+        while not there.proxy.connections:
             await asyncio.sleep(0)
-        for task in there.proxy._connections:
-            task.cancel()  # before its first step
-        while there.proxy._connections:
-            await asyncio.sleep(0)
-        assert (served.taken, there.proxy._fresh) == (0, set())
+        await there.proxy.close()  # cancels the connection before its first step
+        assert (await reader.read(), there.proxy.connections, proxy.process_connections().taken) == (b"", 0, 0)
         writer.close()
 
     run(script)

@@ -105,7 +105,7 @@ def descendants(root: int) -> set[int]:
 
 
 def own_groups() -> list[str]:
-    parents, _ = cgroups._parents(Path("/"))
+    parents, _ = cgroups.parents_of_groups(Path("/"))
     prefix = f"{cgroups.PREFIX}{os.getpid()}-"
     return sorted(str(path) for parent in set(parents.values()) for path in parent.glob(f"{prefix}*"))
 

@@ -271,7 +271,7 @@ async def main():
     sandbox = await BubblewrapBackend().create(SandboxSpec())
     job = sandbox.background("sleep 100")
     await asyncio.sleep(0)
-    print(sandbox._guest.bwrap.pid, flush=True)
+    print(sandbox.pid, flush=True)
     await job.wait()
 
 asyncio.run(main())

@@ -58,9 +58,11 @@ class TorchLearner:
         """`reference` is the policy that a loss with `kl_coef` holds to; with `reference_thread` its passes are made
         concurrently with the learner's, where its weights are its own."""
         self.version = 0
-        self._weights = weights
+        self.weights = weights
+        """The model that is trained, and its adapter."""
         self._config = optimizer
-        self._optimizer = Optimizer(optimizer, weights.parameters(), hidden=weights.hidden_parameters())
+        self.optimizer = Optimizer(optimizer, weights.parameters(), hidden=weights.hidden_parameters())
+        """The parameters that are trained, with their gradients and the optimiser's state."""
         self._max_steps = max_steps
         self._publish_directory = publish_directory
         self._computation = computation
@@ -78,11 +80,11 @@ class TorchLearner:
     @property
     def parameters(self) -> int:
         """Parameters of the model, an adapter's included."""
-        return sum(p.numel() for p in self._weights.model.parameters())
+        return sum(p.numel() for p in self.weights.model.parameters())
 
     @property
     def trained_parameters(self) -> int:
-        return sum(p.numel() for p in self._optimizer.parameters)
+        return sum(p.numel() for p in self.optimizer.parameters)
 
     def forward_backward(self, batch: PackedBatch, loss: LossConfig) -> LossOutput:
         """Add the gradients of the summed loss; says what it saw of each token, and how much was computed.
@@ -99,7 +101,7 @@ class TorchLearner:
         layouts = micro_batches(batch, self._computation.micro_batch_tokens)
         references = self._references(batch, layouts) if loss.kl_coef else [None] * len(layouts)
         wholes = self._wholes(batch, layouts) if self._drops and (sampled or loss.kl_coef) else [None] * len(layouts)
-        self._weights.model.train()
+        self.weights.model.train()
         # In this order: the reference's logprobs of a micro-batch are requested after the learner's own forward pass.
         for layout, (logprobs_N, entropies_N), reference_N, whole in zip(
             layouts, self._forward(batch, layouts), references, wholes, strict=True
@@ -117,7 +119,7 @@ class TorchLearner:
             total = terms.loss_N.sum()
             output.loss += total.item()
             if not math.isfinite(output.loss):
-                self._optimizer.clear_gradients()
+                self.optimizer.clear_gradients()
                 raise _not_finite(batch, layout, logprobs_N, terms)
             torch.autograd.backward(total)
             _add(output.sums, _diagnostics(inputs, terms, entropies_N, sampled=sampled))
@@ -132,7 +134,7 @@ class TorchLearner:
     @torch.no_grad()
     def token_logprobs(self, batch: PackedBatch) -> NDArray[np.float32]:
         """log p of every trained token under the present weights, as it was sampled; 0 for other tokens."""
-        self._weights.model.eval()
+        self.weights.model.eval()
         result_T = np.zeros(len(batch.ids), np.float32)
         layouts = micro_batches(batch, self._computation.micro_batch_tokens)
         for layout, (logprobs_N, _) in zip(layouts, self._forward(batch, layouts), strict=True):
@@ -144,29 +146,29 @@ class TorchLearner:
 
         Raises `TrainingError` where the gradients are not finite; the weights are left as they were.
         """
-        norm = self._optimizer.scale_gradients(params.denominator, params.max_grad_norm)
+        norm = self.optimizer.scale_gradients(params.denominator, params.max_grad_norm)
         if not math.isfinite(norm):
-            self._optimizer.clear_gradients()
+            self.optimizer.clear_gradients()
             raise TrainingError(
                 f"step {self.version + 1}: the gradient is not finite, the weights were left as they were. "
                 "A lower learning_rate or [optimizer] max_grad_norm usually helps; the last checkpoint is good."
             )
         factor = schedule_factor(self._config, self.version, self._max_steps)
-        self._optimizer.step(params.learning_rate, factor)
-        self._optimizer.clear_gradients()
+        self.optimizer.step(params.learning_rate, factor)
+        self.optimizer.clear_gradients()
         self.version += 1
         return OptimOutput(grad_norm=norm, learning_rate=params.learning_rate * factor, version=self.version)
 
     def publish(self) -> WeightUpdate:
-        return self._weights.publish(self._publish_directory, self.version)
+        return self.weights.publish(self._publish_directory, self.version)
 
     def save(self, directory: Path) -> None:
-        self._weights.save(directory)
+        self.weights.save(directory)
         rng = {"cpu": torch.get_rng_state()}
         if self._device.type == "cuda":
             rng["cuda"] = torch.cuda.get_rng_state(self._device)
         try:
-            torch.save({"optimizer": self._optimizer.state_dict(), "rng": rng}, directory / "optimizer.pt")
+            torch.save({"optimizer": self.optimizer.state_dict(), "rng": rng}, directory / "optimizer.pt")
         except RuntimeError as error:  # torch's writer reports a full disk so
             raise OSError(f"{directory / 'optimizer.pt'}: {error}") from None
         (directory / "learner.json").write_text(json.dumps({"version": self.version}) + "\n", encoding="utf-8")
@@ -179,9 +181,9 @@ class TorchLearner:
             version = int(json.loads((directory / "learner.json").read_text(encoding="utf-8"))["version"])
         except (OSError, ValueError, KeyError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
             raise RunError(f"{directory}: cannot read the saved learner: {error}") from None
-        self._weights.load(directory)
-        self._optimizer.load_state_dict(state["optimizer"])
-        self._optimizer.clear_gradients()
+        self.weights.load(directory)
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.optimizer.clear_gradients()
         torch.set_rng_state(state["rng"]["cpu"].cpu())
         if self._device.type == "cuda" and "cuda" in state["rng"]:
             torch.cuda.set_rng_state(state["rng"]["cuda"].cpu(), self._device)
@@ -189,24 +191,24 @@ class TorchLearner:
 
     def export(self, directory: Path, dtype: torch.dtype | None = None) -> None:
         """For plain `transformers` or `peft`, with its tokenizer; in `dtype`, or as trained."""
-        self._weights.export(directory, dtype)
+        self.weights.export(directory, dtype)
 
     def export_merged(self, directory: Path, dtype: torch.dtype | None = None) -> None:
         """The whole model: with an adapter, the adapter added in; otherwise what `export` writes."""
-        self._weights.export_merged(directory, dtype)
+        self.weights.export_merged(directory, dtype)
 
     def close(self) -> None:
-        self._optimizer.clear_gradients()
+        self.optimizer.clear_gradients()
         if self._thread is not None:
             self._thread.shutdown(cancel_futures=True)
 
     def _forward(self, batch: PackedBatch, layouts: Iterable[TokenLayout]) -> Iterator[tuple[Tensor, Tensor]]:
-        return (self._logprobs(self._weights.model, batch, layout) for layout in layouts)
+        return (self._logprobs(self.weights.model, batch, layout) for layout in layouts)
 
     @torch.no_grad()
     def _wholes(self, batch: PackedBatch, layouts: Sequence[TokenLayout]) -> list[tuple[Tensor, Tensor]]:
         """What each micro-batch is under the policy itself, without dropout: that is what was sampled with."""
-        self._weights.model.eval()
+        self.weights.model.eval()
         return list(self._forward(batch, layouts))
 
     def _logprobs(self, model: Any, batch: PackedBatch, layout: TokenLayout) -> tuple[Tensor, Tensor]:

@@ -24,76 +24,76 @@ class ConsoleMonitor(RunView, Monitor):
 
     def __init__(self, output: Output | None = None) -> None:
         super().__init__(output or Output.find(stderr=False, keys=False))
-        self._progress: RunProgress | None = None
+        self.progress: RunProgress | None = None
         self._doctor: LiveDoctor | None = None
 
     def start(self, plan: RunPlan) -> None:
-        self._progress = RunProgress(plan, self.clock)
+        self.progress = RunProgress(plan, self.clock)
         self._doctor = LiveDoctor.of(plan.directory, plan.first_step)
         if plan.first_step > 1:  # so that the end can be compared with the beginning
-            self._progress.evaluations += read_evaluations(plan.directory / EVALS)
-            self._progress.remember(_rows_before(plan))
+            self.progress.evaluations += read_evaluations(plan.directory / EVALS)
+            self.progress.remember(_rows_before(plan))
         self.line(plan_line(plan))
         self.begin()
 
     def phase(self, name: str, done: int, total: int) -> None:
-        if self._progress is None:
+        if self.progress is None:
             return
-        begins = name != self._progress.phase
-        self._progress.on_phase(name, done, total)
+        begins = name != self.progress.phase
+        self.progress.on_phase(name, done, total)
         self.changed()
         if begins and name == "evaluate":
             self.line(f"evaluating {total} rollouts of held-out tasks")
 
     def step(self, report: StepReport) -> None:
-        if self._progress is None:
+        if self.progress is None:
             return
         with self.lock:
-            self._progress.on_step(report)
+            self.progress.on_step(report)
         if self._doctor is not None:
             self._examine(lambda doctor: doctor.step(report.step, report.metrics))
         self.changed()
-        self.line(step_line(self._progress))
+        self.line(step_line(self.progress))
 
     def _examine(self, look: Callable[[LiveDoctor], None]) -> None:
         """Let the doctor look; as plain lines, a finding is printed when it is another than before."""
-        assert self._progress is not None
+        assert self.progress is not None
         assert self._doctor is not None
         before = self._doctor.name
         look(self._doctor)
-        self._progress.finding = self._doctor.line
+        self.progress.finding = self._doctor.line
         if self._doctor.line is not None and self._doctor.name != before:
             self.line(f"doctor: {safe_text(self._doctor.line, 400)}")
 
     def evaluation(self, report: EvalReport) -> None:
-        if self._progress is None:
+        if self.progress is None:
             return
         with self.lock:
-            self._progress.on_evaluation(report)
+            self.progress.on_evaluation(report)
         self.changed()
         self.line(evaluation_line(report))
 
     def ended(self, outcome: Outcome) -> None:
-        if self._doctor is not None and self._progress is not None:
+        if self._doctor is not None and self.progress is not None:
             self._examine(LiveDoctor.look)  # its last word is about the last steps too
         self.close()
         self._print_comparison()
         steps, took = _steps(outcome.step), ""
-        if self._progress is not None:
-            took = f" in {duration(self._progress.elapsed)}"
-            before = self._progress.plan.first_step - 1
+        if self.progress is not None:
+            took = f" in {duration(self.progress.elapsed)}"
+            before = self.progress.plan.first_step - 1
             if before:
                 took = f", {max(0, outcome.step - before)} of them since it was resumed,{took}"
         why = "" if outcome.state == "finished" else f": {safe_text(outcome.message, 2000)}"
         self.print(f"{outcome.state} after {steps}{took}{why}")
         for label, text in output_paths(outcome):
             self.print(f"{label:<9} {text}")
-        self._progress = None
+        self.progress = None
 
     def _print_comparison(self) -> None:
-        if self._progress is None:
+        if self.progress is None:
             return
-        before, after = self._progress.evaluation("before"), self._progress.evaluation("after")
+        before, after = self.progress.evaluation("before"), self.progress.evaluation("after")
         table = comparison_table(before, after)
         if table is None:
             return
@@ -103,7 +103,7 @@ class ConsoleMonitor(RunView, Monitor):
             self.print(f"{errors} errored rollouts are left out of these means.")
 
     def draw(self, width: int, height: int, footer: str) -> RenderableType:
-        return "" if self._progress is None else live_view(self._progress, width, height, footer)
+        return "" if self.progress is None else live_view(self.progress, width, height, footer)
 
     def footer(self, keys: bool, stop_requested: bool) -> str:
         return "" if self.closed else KEYS

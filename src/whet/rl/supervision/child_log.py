@@ -124,8 +124,8 @@ class ChildHandler(logging.handlers.QueueHandler):
         self._waiting: queue.Queue[dict[str, Any] | None] = queue.Queue(MOST_WAITING)
         super().__init__(self._waiting)
         self.setLevel(logging.WARNING)
-        self._end = end
-        self._dropped = 0
+        self.end = end
+        self.dropped = 0
         self._counting = threading.Lock()  # not the handler's own lock, which is held while it is closed
         self._thread = threading.Thread(target=self._send_all, name="whet log", daemon=True)
         self._thread.start()
@@ -145,7 +145,7 @@ class ChildHandler(logging.handlers.QueueHandler):
             self._waiting.put_nowait(record)
         except queue.Full:
             with self._counting:
-                self._dropped += 1
+                self.dropped += 1
 
     def close(self) -> None:
         """Called when the process ends by itself: what waits is sent."""
@@ -158,13 +158,13 @@ class ChildHandler(logging.handlers.QueueHandler):
         """The thread. It ends when the pipe is closed at the other end."""
         with suppress(OSError):
             while (fields := self._waiting.get()) is not None:
-                self._end.send_bytes(json.dumps(fields).encode())
+                self.end.send_bytes(json.dumps(fields).encode())
                 with self._counting:
-                    dropped, self._dropped = self._dropped, 0
+                    dropped, self.dropped = self.dropped, 0
                 if dropped:
                     lost = f"{dropped} further records came too fast and are not in this log"
                     record = logging.LogRecord(__name__, logging.WARNING, __file__, 0, lost, None, None)
-                    self._end.send_bytes(json.dumps(_fields(record)).encode())
+                    self.end.send_bytes(json.dumps(_fields(record)).encode())
 
 
 def log_warning(

@@ -54,7 +54,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the session, which sends `stop`
     end.set_inheritable(False)
     os.set_inheritable(lifeline, False)
-    threading.Thread(target=_end_with_session, args=(lifeline,), name="whet lifeline", daemon=True).start()
+    threading.Thread(target=end_with_session, args=(lifeline,), name="whet lifeline", daemon=True).start()
     orders = _read_orders(end)
     if orders is None:
         return
@@ -68,7 +68,7 @@ def main() -> None:
     cancellation.run(_work(end, orders, parts, loaded, problem))
 
 
-def _end_with_session(lifeline: int) -> None:
+def end_with_session(lifeline: int) -> None:
     os.read(lifeline, 1)  # nothing is ever written: this returns when the session has ended
     time.sleep(GRACE_S)
     os.killpg(0, signal.SIGKILL)

@@ -136,6 +136,11 @@ class BubblewrapSandbox(SandboxBase):
         self._gone: asyncio.Future[None] = self._loop.create_future()
 
     @property
+    def pid(self) -> int | None:
+        """Process id of bubblewrap on this machine; None until it has started."""
+        return None if self._guest is None else self._guest.bwrap.pid
+
+    @property
     def network(self) -> NetworkUse | None:
         """What went through the proxy and what was refused; None in a sandbox without a network."""
         return None if self._proxy is None else self._proxy.use

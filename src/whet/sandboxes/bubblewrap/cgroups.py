@@ -47,7 +47,7 @@ class Cgroup:
 
 def make(name: str, memory_bytes: int, processes: int, cpus: float, root: Path = Path("/")) -> Cgroup | None:
     """A control group with these limits, or None where none can be made. `root` is where the system's files begin."""
-    parents, version = _parents(root)
+    parents, version = parents_of_groups(root)
     directories: dict[str, Path] = {}
     for controller, parent in parents.items():
         directory = parent / f"{PREFIX}{name}"
@@ -89,7 +89,7 @@ def _settings(controller: str, version: int, memory_bytes: int, processes: int, 
 
 
 @functools.cache
-def _parents(root: Path) -> tuple[dict[str, Path], int]:
+def parents_of_groups(root: Path) -> tuple[dict[str, Path], int]:
     """Where a group may be made for each controller, and the version."""
     own: dict[str, str] = {}
     try:

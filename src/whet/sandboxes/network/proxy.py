@@ -72,6 +72,11 @@ class AllowListProxy:
         listener.setblocking(False)
         self._serving = asyncio.get_running_loop().create_task(self._serve())
 
+    @property
+    def connections(self) -> int:
+        """Connections of the sandbox that are being served."""
+        return len(self._connections)
+
     async def close(self) -> None:
         """End every connection and give the socket up."""
         tasks = [self._serving, *self._connections]
@@ -86,11 +91,11 @@ class AllowListProxy:
         while True:
             await self._slots.acquire()
             await _readable(self._listener)
-            permit = await _process_connections().take(self)
+            permit = await process_connections().take(self)
             try:
                 accepted, _ = self._listener.accept()
             except OSError as error:
-                _process_connections().give_back(permit)
+                process_connections().give_back(permit)
                 self._slots.release()
                 if not isinstance(error, (BlockingIOError, ConnectionError)):
                     _log.warning("sandbox %s: its proxy cannot accept a connection: %s", self._name, error)
@@ -108,7 +113,7 @@ class AllowListProxy:
         if accepted in self._fresh:
             self._fresh.discard(accepted)
             accepted.close()
-        _process_connections().give_back(permit)
+        process_connections().give_back(permit)
         self._slots.release()
 
     async def _connection(self, accepted: socket.socket) -> None:
@@ -285,7 +290,7 @@ async def _readable(listener: socket.socket) -> None:
 
 
 @functools.cache
-def _process_connections() -> Permits:
+def process_connections() -> Permits:
     """Connections of all sandboxes together: a quarter of the process's descriptors, two each, sandboxes in turn."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return Permits(max(16, min(files, 1 << 16) // 8))

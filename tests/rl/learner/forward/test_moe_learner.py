@@ -64,7 +64,7 @@ def make_moe(moe_dir, tmp_path):
 
 
 def gradients(learner):
-    return {name: p.grad.clone() for name, p in learner._weights.parameters()}
+    return {name: p.grad.clone() for name, p in learner.weights.parameters()}
 
 
 def step(learner, batch, learning_rate=0.02):
@@ -120,7 +120,7 @@ def test_what_leaves_has_a_matrix_per_expert_and_loads_in_plain_transformers(moe
     published = map_packed(learner.publish().path, like=packed).tensors()
     assert all(torch.equal(tensor, published[name]) for name, tensor in packed.tensors().items())
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype=torch.float32)
-    trained = dict(learner._weights.parameters())
+    trained = dict(learner.weights.parameters())
     assert all(torch.equal(p, trained[name]) for name, p in model.named_parameters())
 
 
