@@ -364,7 +364,11 @@ def test_connection_that_is_cancelled_before_its_first_step_is_closed() -> None:
         while not there.proxy.connections:
             await asyncio.sleep(0)
         await there.proxy.close()  # cancels the connection before its first step
-        assert (await reader.read(), there.proxy.connections, proxy.process_connections().taken) == (b"", 0, 0)
+        assert (
+            await asyncio.wait_for(reader.read(), 30),
+            there.proxy.connections,
+            proxy.process_connections().taken,
+        ) == (b"", 0, 0)
         writer.close()
 
     run(script)
