@@ -9,6 +9,7 @@
 4. What is added is what the format writes there: the same as in the conversation rendered whole.
 5. A call that cannot be read is not lost: what was sampled of it is in the message.
 6. The same holds with thinking switched on or off, where a format has such a switch; elsewhere the switch is refused.
+7. Tools reach the model in every format.
 """
 
 from __future__ import annotations
@@ -200,3 +201,11 @@ def test_6_a_switch_for_thinking_changes_nothing_of_this(name: str, thinking: bo
     else:
         with pytest.raises(ConfigError, match="no switch for thinking"):
             asyncio.run(rollout.play(enable_thinking=thinking))
+
+
+@pytest.mark.parametrize("name", COVERED)
+def test_7_tools_are_in_the_prompt(name: str) -> None:
+    renderer = renderer_of(name)
+    text = renderer.decode(renderer.render([UserMessage("u")], [TOOL]))
+    assert TOOL.name in text
+    assert TOOL.description in text

@@ -4,11 +4,13 @@ The work is done by the `renderers` package. `renderer_choice.py` chooses a rend
 promise: **a prompt that continues a conversation begins with exactly the ids of the earlier prompt and what was sampled
 after it.** Sampled text is never tokenised again, whatever the model wrote, also where a template would drop earlier
 thinking. An unknown template is continued where what it writes after an answer can be proved (`unknown_templates.py`).
+Tools that a template ignores are written by whet (`written_tools.py`).
 """
 
 from __future__ import annotations
 
 import json
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, lru_cache, partial
@@ -23,11 +25,13 @@ from whet.inference.rendering.reading import AnswerFormat
 from whet.inference.rendering.renderer_choice import choose_renderer, thinking_option, with_marker_cache
 from whet.inference.rendering.streaming import AnswerReader, Futures
 from whet.inference.rendering.unknown_templates import text_after_answer
+from whet.inference.rendering.written_tools import CALL_MARKERS, as_text, ignores_tools, takes_system, with_tools
 from whet.messages import whole_characters
 from whet.types import AssistantMessage, Messages, Tool
 
 _Ids = TypeVar("_Ids", list[int], list[int] | None)
 
+_log = logging.getLogger(__name__)
 _UNKNOWN = object()
 _REMEMBERED = 1024
 """Prompts and turns whose ids are kept."""
@@ -50,12 +54,23 @@ class ChatRenderer:
         self._config = choose_renderer(tokenizer)
         self._switched: dict[bool | None, _Switched] = {}
         self._remembered: OrderedDict[str, Any] = OrderedDict()
+        self._in_system: bool | None = None  # where tools that the template ignores are written; None: none were yet
         self.stop_token_ids: tuple[int, ...] = tuple(self._format(None).package.get_stop_token_ids())
 
     @property
     def name(self) -> str:
         """Which renderer was chosen."""
         return str(cast(Any, self._format(None).package).config.name)
+
+    @cached_property
+    def ignores_tools(self) -> bool:
+        """Whether the chat template has no place for tools, so that they are written as text."""
+        return ignores_tools(self._format(None).package)
+
+    @property
+    def calls_as_text(self) -> bool:
+        """Whether calls and results are written as text too; formats that `renderers` knows have their own."""
+        return self.ignores_tools and isinstance(self._config, DefaultRendererConfig)
 
     @cached_property
     def longest_token(self) -> int:
@@ -85,9 +100,12 @@ class ChatRenderer:
 
         def ids() -> list[int]:
             native = _named_tool_results([_native_message(message) for message in messages])
+            given = _native_tools(tools)
+            if self.ignores_tools:
+                native, given = self._with_written_tools(native, given), None
             renderer = self._format(enable_thinking).package
             try:
-                return list(renderer.render_ids(native, tools=_native_tools(tools), add_generation_prompt=open_turn))
+                return list(renderer.render_ids(native, tools=given, add_generation_prompt=open_turn))
             except (TemplateError, *_OF_ODD_VALUES) as error:
                 reason = " ".join(str(error).split())
                 raise RequestRefusedError(
@@ -118,6 +136,8 @@ class ChatRenderer:
         last = completion_ids[-1] if completion_ids and completion_ids[-1] in self.stop_token_ids else None
 
         turn = _NewTurn(last, calls, added, _native_tools(tools), enable_thinking)
+        if self.calls_as_text:
+            turn = turn._replace(calls=[], added=as_text(added), tools=None)
         find = self._after_unknown if isinstance(self._config, DefaultRendererConfig) else self._after_known
         following = self._once("turn", *turn, make=partial(find, turn))
         return None if following is None else earlier + following
@@ -154,6 +174,19 @@ class ChatRenderer:
         """The continuation of plain text: the sampled ids unchanged, without the stop that ends them."""
         ends = completion_ids[-1:] and completion_ids[-1] in self.stop_token_ids
         return self.decode(completion_ids[:-1] if ends else completion_ids)
+
+    def _with_written_tools(self, native: list[dict[str, Any]], tools: Any) -> list[dict[str, Any]]:
+        if tools and self._in_system is None:
+            self._in_system = takes_system(self._format(None).package, self.tokenizer)
+            _log.warning(
+                "the chat template of %s ignores tools: they are written into the %s message %s",
+                getattr(self.tokenizer, "name_or_path", "") or "this model",
+                "system" if self._in_system else "first user",
+                "in Hermes form (<tools>, <tool_call>, <tool_response>), and calls are read from the model's text"
+                if self.calls_as_text
+                else "as JSON (<tools>); calls and results have the model's own format",
+            )
+        return with_tools(native, tools, in_system=bool(self._in_system), calls_as_text=self.calls_as_text)
 
     def _after_known(self, turn: _NewTurn) -> list[int] | None:
         """What a renderer of the package writes after an answer whose last id is `last` (None: it was cut off).
@@ -255,7 +288,8 @@ class _Switched:
         """How answers are read."""
         owner = self._owner
         vocabulary = owner.tokenizer.get_vocab()
-        return AnswerFormat(self.package, owner.name, owner.decode, owner.stop_token_ids, vocabulary)
+        stops, in_text = owner.stop_token_ids, owner.calls_as_text and CALL_MARKERS[0] not in vocabulary
+        return AnswerFormat(self.package, owner.name, owner.decode, stops, vocabulary, calls_in_text=in_text)
 
     @cached_property
     def futures(self) -> Futures:

@@ -15,6 +15,7 @@ from typing import Any
 
 from renderers import Renderer, ToolCallParseStatus
 
+from whet.inference.rendering.written_tools import read_calls
 from whet.types import AssistantMessage, ToolCall
 
 _FORGETS = {"gemma4": "<|channel>", "inkling": "<|content_thinking|>", "llama-3": "<|end_header_id|>"}
@@ -31,12 +32,22 @@ class Reading:
 
 
 class AnswerFormat:
-    """One format's way to read answers. `decode` gives the text of ids, `stops` are the ids that end an answer."""
+    """One format's way to read answers. `decode` gives the text of ids, `stops` are the ids that end an answer.
+
+    With `calls_in_text` calls are read from the content (`written_tools.py`): the format itself has none.
+    """
 
     def __init__(
-        self, package: Renderer, name: str, decode: Callable[[list[int]], str], stops: Sequence[int], vocabulary: Any
+        self,
+        package: Renderer,
+        name: str,
+        decode: Callable[[list[int]], str],
+        stops: Sequence[int],
+        vocabulary: Any,
+        *,
+        calls_in_text: bool = False,
     ) -> None:
-        self.package, self.name, self.stops = package, name, frozenset(stops)
+        self.package, self.name, self.stops, self.calls_in_text = package, name, frozenset(stops), calls_in_text
         self._decode = decode
         self._forgets = vocabulary.get(_FORGETS.get(name))
 
@@ -64,20 +75,28 @@ class AnswerFormat:
         calls, content = [], parsed.content.strip()
         for number, call in enumerate(parsed.tool_calls):
             if call.status in _READABLE and isinstance(call.name, str):
-                arguments = call.arguments
-                text = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
-                calls.append(ToolCall(id=call.id or f"{call_ids}_{number}", name=call.name, arguments=text))
+                calls.append(_call(call.id or f"{call_ids}_{number}", call.name, call.arguments))
             elif call.token_span is not None:
                 content += self._decode(ids[slice(*call.token_span)])
             else:
                 content += call.raw
+        tried = len(parsed.tool_calls)
+        if self.calls_in_text:
+            content, found, begun = read_calls(content)
+            calls += [_call(f"{call_ids}_{tried + number}", *one) for number, one in enumerate(found)]
+            tried += begun
         reasoning = parsed.reasoning_content
         stripped = AssistantMessage(
             content.strip(),
             tool_calls=calls or None,
             reasoning_content=None if reasoning is None else reasoning.strip(),
         )
-        return Reading(stripped, len(parsed.tool_calls))
+        return Reading(stripped, tried)
+
+
+def _call(id: str, name: str, arguments: Any) -> ToolCall:
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
+    return ToolCall(id=id, name=name, arguments=text)
 
 
 def _goes_on(before: Reading, after: Reading) -> bool:

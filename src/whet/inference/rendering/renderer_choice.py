@@ -22,6 +22,7 @@ from renderers import (
 from renderers.base import MODEL_RENDERER_MAP, template_field_names
 
 from whet.errors import ConfigError, ModelLoadError
+from whet.inference.rendering.written_tools import PROBE_TOOL
 
 LONGEST_MARKER = 64
 """Characters of a text that counts as a marker."""
@@ -34,7 +35,6 @@ _QWEN3_MARKERS = (
     "<tool_response>",
     "</think>",
 )
-_PROBE_TOOL = {"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object"}}}
 _PROBE: list[dict[str, Any]] = [
     {"role": "system", "content": "s"},
     {"role": "user", "content": "u"},
@@ -64,7 +64,7 @@ def _writes_qwen3(tokenizer: Any) -> bool:
     if any(marker not in vocabulary for marker in _QWEN3_MARKERS):
         return False
     renderer = create_renderer(tokenizer, Qwen3RendererConfig())
-    for tools in (None, [_PROBE_TOOL]):
+    for tools in (None, [PROBE_TOOL]):
         expected = tokenizer.apply_chat_template(_PROBE, tools=tools, add_generation_prompt=True, return_dict=False)
         got = renderer.render_ids(_PROBE, tools=tools, add_generation_prompt=True)
         if list(expected) != list(got):

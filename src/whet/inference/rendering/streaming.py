@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from whet.clients.deltas import Delta
 from whet.inference.rendering.reading import AnswerFormat, Reading
+from whet.inference.rendering.written_tools import CALL_MARKERS
 from whet.inference.stops import cut_at_stop
 from whet.types import AssistantMessage
 
@@ -54,6 +55,7 @@ class Futures:
         self._marks = (named | held) & added.keys() - answers.stops
         self.marks = self._marks | {token for token, meant in added.items() if meant.special}
         texts = [*_TEXT_MARKERS, *_MORE_TEXT_MARKERS.get(answers.name, ())]
+        texts += CALL_MARKERS if answers.calls_in_text else ()
         if answers.name == "default":  # there special tokens are cut out of the text, also where it only spells them
             self.text_markers = tuple(dict.fromkeys((*texts, *tokenizer.all_special_tokens)))
         else:
