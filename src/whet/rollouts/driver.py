@@ -13,7 +13,7 @@ from typing import Any, Protocol, Self
 
 from whet.rollouts.garbage import calm_collector
 from whet.rollouts.jobs import AnyClient, JobSource, Parts, RolloutJob, Sink, run_job
-from whet.rollouts.limits import Limit, Permits
+from whet.rollouts.limits import Limit, SharedLimit
 from whet.rollouts.pace import LoopPace, paced
 from whet.system.cancellation import cancel
 
@@ -114,7 +114,7 @@ class LocalRunner:
 
     def __init__(self, sources: Sequence[JobSource], parts: Parts, sink: Sink) -> None:
         self._sources, self._parts, self._sink = sources, parts, sink
-        permits = Permits()
+        permits = SharedLimit()
         self._recipes = [source.recipe for source in sources]
         self._limits = [permits.up_to(source.max_concurrent) for source in sources]
         most = max((source.max_concurrent for source in sources), default=0)

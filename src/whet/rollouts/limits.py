@@ -13,11 +13,11 @@ from whet.system.cancellation import cancel
 
 T = TypeVar("T")
 Limit: TypeAlias = AbstractAsyncContextManager[Any, bool | None]
-"""Entered while a rollout holds a permit: a semaphore, or `Permits.up_to(n)`."""
+"""Entered while a rollout holds a permit: a semaphore, or `SharedLimit.up_to(n)`."""
 
 
-class Permits:
-    """Permits that several evaluations share, each up to its own limit, in order of arrival.
+class SharedLimit:
+    """A limit that several evaluations share, each up to its own limit, in order of arrival.
 
     A request waits until fewer permits are taken than its limit, and until all earlier requests are served. So a later
     evaluation uses the permits that an earlier one leaves free, and never overtakes it.
@@ -62,7 +62,7 @@ class Permits:
 class _UpTo:
     __slots__ = ("_number", "_permits")
 
-    def __init__(self, permits: Permits, number: int) -> None:
+    def __init__(self, permits: SharedLimit, number: int) -> None:
         self._permits, self._number = permits, number
 
     async def __aenter__(self) -> None:

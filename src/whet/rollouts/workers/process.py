@@ -27,7 +27,7 @@ from whet.clients.client import Client
 from whet.clients.usage import charge
 from whet.errors import WhetError
 from whet.rollouts.jobs import JobEnv, Parts, RolloutJob, RolloutRecipe, run_job
-from whet.rollouts.limits import Permits
+from whet.rollouts.limits import SharedLimit
 from whet.rollouts.pace import paced
 from whet.rollouts.workers.channel import LENGTH_BYTES, Channel, error_from_words, error_to_words
 from whet.system import cancellation
@@ -115,7 +115,7 @@ class _Worker:
 
     def __init__(self, channel: Channel, orders: Orders, parts: Parts, environments: Sequence[JobEnv]) -> None:
         self._channel, self._orders, self._parts, self._environments = channel, orders, parts, environments
-        permits = Permits()
+        permits = SharedLimit()
         self._limits = [permits.up_to(limit) for limit in orders.limits]
         self._tasks: set[asyncio.Task[None]] = set()
         self._beating: asyncio.Task[None] | None = None
