@@ -11,7 +11,7 @@ import pytest
 from whet.authoring.scaffold import KINDS
 from whet.system.files import read_lines
 
-FEWEST_STEPS = {"single": 30, "multi": 6, "tool": 5, "sandbox": 5, "taskset": 6}
+FEWEST_STEPS = {"single": 30, "multi": 6, "tool": 3, "sandbox": 3, "taskset": 3}
 """After so many steps a gain is certain, though not yet the whole of it."""
 
 

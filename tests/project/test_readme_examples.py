@@ -39,11 +39,16 @@ def test_the_environment_of_the_readme_loads_and_scores() -> None:
     assert not {str(r["prompt"]) for r in env.get_dataset()} & {str(r["prompt"]) for r in env.get_eval_dataset()}
 
 
-def test_readme_example_is_learnable_by_the_tiny_model(warm: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "shorter",
+    ["--max_steps 8 --eval.greedy false", pytest.param("", marks=pytest.mark.long)],
+    ids=["first steps", "as written"],
+)
+def test_readme_example_is_learnable_by_the_tiny_model(shorter: str, warm: Any, tmp_path: Path) -> None:
     for name, language in (("letters.py", "python"), ("letters.toml", "toml")):
         (tmp_path / name).write_text(blocks("README.md", language)[0])
     (evaluate,) = [command for command in commands() if command.startswith("eval run ./letters.py")]
-    for command in (evaluate, "train run letters.toml"):
+    for command in (evaluate, f"train run letters.toml {shorter}"):
         process = warm.start(*shlex.split(command), cwd=tmp_path)
         output = process.stdout.read()
         assert process.wait() == 0, output

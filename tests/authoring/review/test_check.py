@@ -124,9 +124,12 @@ def test_a_reward_function_that_cannot_take_an_empty_answer_is_found(review: Rev
     assert "IndexError" in finding.message
 
 
-def test_a_task_in_both_splits_is_found(review: Review) -> None:
+def test_a_task_in_both_splits_is_found_and_the_report_is_plain_data(review: Review) -> None:
     report = review(first_eval=15)
     assert "5 of 10 evaluation tasks are training tasks as well" in message(report, "splits-overlap")
+    data = json.loads(json.dumps(report.as_dict()))
+    assert data["findings"][0]["code"] == "splits-overlap"
+    assert os.path.isdir(data["path"])
 
 
 def test_an_environment_that_never_ends_is_found(review: Review) -> None:
@@ -277,7 +280,8 @@ def test_files_that_are_made_to_keep_their_reader_busy_do_not(review: Review) ->
 
 @pytest.mark.parametrize("value", ["[" * 100_000, "{a=" * 50_000, "9" * 5000])
 def test_a_pyproject_without_end_is_a_finding(review: Review, value: str) -> None:
-    report = review(project=f"[project]\nname = '{{name}}'\nx = {value.replace('{', '{{')}\n")
+    ends_early = "raise RuntimeError"  # the file is read before the module is loaded
+    report = review(source=ends_early, project=f"[project]\nname = '{{name}}'\nx = {value.replace('{', '{{')}\n")
     assert "it cannot be read: " in message(report, "pyproject")
 
 
@@ -338,12 +342,6 @@ def test_without_bubblewrap_nothing_runs_unless_it_is_asked_for(
     with pytest.raises(SandboxUnavailableError, match="--no-sandbox"):
         check_environment(str(folder))
     assert not marker.exists()
-
-
-def test_the_report_is_plain_data(review: Review) -> None:
-    data = json.loads(json.dumps(review(first_eval=15).as_dict()))
-    assert data["findings"][0]["code"] == "splits-overlap"
-    assert os.path.isdir(data["path"])
 
 
 def test_single_module_sees_only_sibling_modules(tmp_path: Path) -> None:
