@@ -1,6 +1,6 @@
 # whet: `make quickstart` and `make test` do all their set-up themselves. Nothing here needs a compiler or a GPU.
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart quickstart-real test test-parts soak parity check format benchmark docs clean
+.PHONY: help install quickstart quickstart-real test test-parts test-gpu soak parity check format benchmark docs clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -36,6 +36,9 @@ test: install  ## All checks, and all tests but the longest
 test-parts: install  ## The tests with heavy real parts, which it downloads: SmolLM2-135M (93 MB)
 	@$(BIN)/whet model get smollm2-135m
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs -m parts
+
+test-gpu: install  ## The tests that compute on a CUDA device
+	@$(BIN)/python -m pytest -rs -m gpu
 
 soak: install parity  ## The tests that take long: hundreds of kills, heavy input
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs $(PYTEST_ARGS) -m long

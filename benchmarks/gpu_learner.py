@@ -113,11 +113,11 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             seed=0,
             publish_directory=Path(scratch),
             computation=LearnerConfig(
+                device=options.device,
                 dtype="bfloat16" if on_gpu else "float32",
                 micro_batch_tokens=options.tokens,
                 activation_checkpointing=options.activation_checkpointing,
             ),
-            device=options.device,
         )
         for number in range(options.warmup + options.steps):
             _wait(on_gpu)

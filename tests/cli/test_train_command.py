@@ -107,10 +107,16 @@ def test_dry_run_prints_a_config_that_reads_back_and_starts_nothing(
         (("--model", "./no/such/model"), "no/such/model"),
         (("--env_file", '["missing.env"]'), "env_file missing.env"),
         (("--lora.path", "./no/adapter"), "[lora] path"),
+        (("--learner.device", "cuda:4096"), '[learner] device = "cuda:4096"'),
+        (("--inference.device", "cuda:4096"), '[inference] device = "cuda:4096"'),
+        (("--inference.device", "gpu"), "inference.device"),
+        (("--inference.engine", "vllm"), "samples with the embedded torch engine alone"),
+        (("--learner.base_dtype", "bfloat16"), "without [lora]"),
+        (("--learner.base_dtype", "bfloat16", "--lora.rank", "4"), "needs learner.dtype = bfloat16"),
     ],
 )
 def test_dry_run_refuses_what_a_run_would(
-    config: str, runs: Runs, capsys: pytest.CaptureFixture[str], override: tuple[str, str], said: str
+    config: str, runs: Runs, capsys: pytest.CaptureFixture[str], override: tuple[str, ...], said: str
 ) -> None:
     assert main(["train", "run", config, "--dry-run", *override]) == 2
     assert said in capsys.readouterr().err

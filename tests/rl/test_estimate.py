@@ -17,6 +17,7 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config, Qwen3MoeConfig
 
 from whet.cli.main import main
+from whet.inference import devices
 from whet.inference.architecture import read_architecture
 from whet.rl.algorithm_config import AlgorithmConfig
 from whet.rl.config import RunConfig
@@ -171,6 +172,27 @@ def test_a_step_takes_what_it_took_a_run_of_the_same_work(tmp_path: Path) -> Non
     assert estimate(config("whet/tiny", runs_directory=str(tmp_path), batch_size=16)).step_seconds is None
 
 
+def test_memory_lines_name_the_device_that_each_part_computes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "_missing", lambda device: None)
+    found = estimate(config("whet/tiny", inference={"device": "cuda:1"}, learner={"device": "cpu"}))
+    assert found.devices == {"learner": "cpu", "sampler": "cuda:1"}
+    shown = lines(found)
+    assert "the learner computes on cpu, the sampler computes on cuda:1" in shown
+    for part, device in found.devices.items():
+        named = [line for line in shown if line.startswith(f"{part}: ")]
+        assert named
+        assert all(line.endswith(device) for line in named)
+
+
+def test_a_base_in_bfloat16_is_counted_with_half_the_bytes() -> None:
+    exact, half = (
+        estimate(config("whet/tiny", lora={"rank": 4}, learner={"dtype": "bfloat16", "base_dtype": base}))
+        for base in ("float32", "bfloat16")
+    )
+    assert exact.parameters is not None
+    assert exact.memory["learner: weights"] - half.memory["learner: weights"] == 2 * exact.parameters
+
+
 def test_a_dry_run_prints_a_config_file_with_the_estimate_in_comments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -180,6 +202,7 @@ def test_a_dry_run_prints_a_config_file_with_the_estimate_in_comments(
     out = capsys.readouterr().out
     assert RunConfig.model_validate(tomllib.loads(out)).name == "r"
     assert "# learner: optimiser" in out
+    assert "# the learner computes on" in out
     assert "# unknown: time of a step" in out
     assert main(["train", "run", "r.toml", "--dry-run", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)["estimate"]

@@ -489,7 +489,13 @@ KEYS: dict[str, InRuns | InPart | Refused] = {
         lambda config: len(micro_batches(batch(), made(config, "make_learner")["computation"].micro_batch_tokens)), "16"
     ),
     "learner.activation_checkpointing": InPart(checkpointed_layers, "true"),
+    "learner.device": InPart(lambda config: made(config, "make_learner")["computation"].device, "cpu"),
     "learner.dtype": InPart(learned, "bfloat16", STEP),
+    "learner.base_dtype": InPart(
+        lambda config: made(config, "make_learner")["computation"].base_dtype,
+        "bfloat16",
+        ("--learner.dtype", "bfloat16", "--lora.rank", "4"),
+    ),
     "learner.keep_token_details": InRuns(lambda seen: sorted(seen.rollouts()[0]["turns"][0])),
     "learner.peak_tflops": InRuns(lambda seen: "perf/mfu" in seen.metrics[0]),
     "eval.interval": InRuns(lambda seen: "during" in moments(seen)),
@@ -539,7 +545,8 @@ KEYS: dict[str, InRuns | InPart | Refused] = {
     "trackio.project": InPart(tracked, "mine", ("--trackio.name", "n")),
     "trackio.name": InPart(tracked, "mine", ("--trackio.project", "p")),
     "trackio.group": InPart(tracked, "mine", ("--trackio.project", "p")),
-    "inference.engine": Refused("vllm", "'auto' or 'embedded'"),
+    "inference.engine": Refused("vllm", "embedded torch engine alone"),
+    "inference.device": InPart(lambda config: made(config, "load_policy")["device"], "cpu"),
     "inference.dtype": InRuns(lambda seen: seen.dtypes),
     "deployment.threads": InRuns(lambda seen: seen.threads),
     "deployment.engine_process": InPart(first_process, "false", ASYNC),

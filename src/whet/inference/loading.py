@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from whet.errors import MissingExtraError, ModelLoadError
 from whet.inference.architecture import Architecture, read_architecture
+from whet.inference.devices import choose_device
 from whet.inference.model_names import find_local, resolve_model
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def load_policy(
     model: str | ModelFiles,
     *,
     dtype: str = "float32",
-    device: str | None = None,
+    device: str = "auto",
     threads: int | None = None,
     max_context: int | None = None,
     max_rows: int = 256,
@@ -68,7 +69,7 @@ def load_policy(
         model: `whet/tiny` ships with the package; a directory wins over a Hugging Face id of the same name. A directory
             with a PEFT adapter is merged onto the base model that it names. Or what `read_model` made of one.
         dtype: `float32` (exact: agrees with the learner) or `bfloat16`.
-        device: `cpu`, `cuda` or `cuda:N`; default: CUDA where there is one.
+        device: `auto` (CUDA, then MPS where it can, else CPU), `cpu`, `cuda`, `cuda:N` or `mps`.
         threads: torch threads; default: leave as it is.
         max_context: tokens of prompt and answer together; default: the model's own limit.
         max_rows: rollouts decoded together.
@@ -94,8 +95,6 @@ def load_policy(
     dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16}
     if dtype not in dtypes:
         raise ModelLoadError(f"dtype must be one of {', '.join(dtypes)}, not {dtype!r}")
-    if device is None:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
     if threads is not None:
         torch.set_num_threads(threads)
     files = read_model(model) if isinstance(model, str) else model
@@ -104,7 +103,7 @@ def load_policy(
         files.arch,
         named if files.base is None else merge_adapter(named, files.path),
         dtype=dtypes[dtype],
-        device=device,
+        device=choose_device(device),
         limits=EngineLimits(max_rows=max_rows, kv_bytes=kv_bytes, max_context=max_context),
         decode_text=files.renderer.decode,
         seed=seed,

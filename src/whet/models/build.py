@@ -23,6 +23,7 @@ from whet.models.experts import EXPERTS
 from whet.models.recipe import ARCHITECTURE, RECIPE, Recipe
 from whet.models.tokenizer import build_tokenizer, save_tokenizer
 from whet.rl.data.samples import TokenSequence
+from whet.rl.learner.config import LearnerConfig
 from whet.rl.learner.make import make_learner
 from whet.rl.sft.loop import imitate
 
@@ -113,6 +114,7 @@ def train(begin: Path, out: Path, stages: Stages, recipe: Recipe, seed: int, pro
         max_steps=recipe.steps,
         seed=seed,
         publish_directory=begin,
+        computation=LearnerConfig(device="cpu"),  # the same bits on every machine
     )
     streams = [batches(sequences, recipe.batch_size, seed) for sequences in stages]
     for step in range(1, recipe.steps + 1):

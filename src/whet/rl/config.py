@@ -11,12 +11,13 @@ import os
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from whet.config import Paths, StrictModel, all_keys, apply_overrides, parse_overrides, read_toml, validate
 from whet.envs.config.env_table import EnvTable
 from whet.envs.config.sections import with_files
 from whet.errors import ConfigError
+from whet.inference.devices import DEVICE_HELP, DEVICE_PATTERN
 from whet.inference.model_names import MODEL_HELP
 from whet.inference.protocol import GREEDY_BELOW
 from whet.rl.algorithm_config import AlgorithmConfig
@@ -153,9 +154,20 @@ class InferenceConfig(StrictModel):
     """`[inference]`: the engine that samples."""
 
     engine: Literal["auto", "embedded"] = Field("auto", description="auto picks the embedded torch engine.")
+    device: str = Field("auto", pattern=DEVICE_PATTERN, description=f"Where the engine computes: {DEVICE_HELP}")
     dtype: Literal["float32", "bfloat16"] = Field(
         "float32", description="float32 agrees with the learner; bfloat16 is faster from about 4M parameters up."
     )
+
+    @field_validator("engine", mode="before")
+    @classmethod
+    def _one_engine(cls, engine: Any) -> Any:
+        if engine not in ("auto", "embedded"):
+            raise ValueError(
+                f"this version samples with the embedded torch engine alone, because training hands it new weights "
+                f"at every step; {engine!r} is not in it. Use 'embedded', or remove the key"
+            )
+        return engine
 
 
 class DeploymentConfig(StrictModel):
@@ -197,6 +209,21 @@ class TrainingConfig(StrictModel):
     wandb: WandbConfig | None = Field(None, description="Present: track the run with Weights & Biases.")
     trackio: TrackioConfig | None = Field(None, description="Present: track the run with trackio.")
     deployment: DeploymentConfig = Field(default_factory=DeploymentConfig, description="What of the machine to use.")
+
+    @model_validator(mode="after")
+    def _base_dtype_has_an_effect(self) -> Self:
+        if self.learner.base_dtype != "float32":
+            if self.lora is None:
+                raise ValueError(
+                    "learner.base_dtype has no effect without [lora]: all weights are trained, and kept in float32. "
+                    "Remove it, or add [lora]."
+                )
+            if self.learner.dtype != self.learner.base_dtype:
+                raise ValueError(
+                    "learner.base_dtype = bfloat16 needs learner.dtype = bfloat16: products of weights in bfloat16 "
+                    "are made in it"
+                )
+        return self
 
     @property
     def directory(self) -> Path:

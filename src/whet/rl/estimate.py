@@ -1,7 +1,8 @@
 """`--dry-run`: what a run will hold in memory, and how long a step takes where that is known. Pure, but for `estimate`.
 
     parameters    V H (twice where the head is not tied) + L (H (2 W + 2 K) + 3 H I + 2 H) + H      + biases, norms
-    weights       sampler: P x 4 bytes (2 in bfloat16); learner: P x 4; handed over in files: twice what is sampled with
+    weights       sampler: P x 4 bytes (2 in bfloat16); learner: P x 4 (2 with base_dtype bfloat16), and 4 for each of
+                  an adapter; handed over in files: twice what is sampled with
     gradients     4 x trained parameters
     optimiser     adamw 8, sgd 4 x trained parameters; muon 4 of matrices in layers, 8 of the rest
     KV cache      sampler: rollouts in flight x max_tokens x 2 L K x 4 bytes (2 in bfloat16); prompts come on top
@@ -11,8 +12,8 @@
 
 V tokens of the vocabulary, H hidden size, I intermediate size (of all experts for parameters, of those that a token
 goes to for activations), L layers, W and K the widths of all query and of all key heads. The scores of attention, heads
-x length, are held on a CPU only. Python, torch and data are not in it: some hundred MB a process. Fine-tuning is
-estimated in `sft/estimate.py`, by the same parts.
+x length, are held up to a length of 1024. Python, torch and data are not in it: some hundred MB a process. Fine-tuning
+is estimated in `sft/estimate.py`, by the same parts.
 """
 
 from __future__ import annotations
@@ -23,10 +24,12 @@ from dataclasses import dataclass, field
 
 from whet.errors import ModelLoadError
 from whet.inference.architecture import Architecture, read_architecture
+from whet.inference.devices import choose_device
 from whet.inference.loading import base_of_adapter
 from whet.inference.model_names import on_this_machine
 from whet.rl.config import InferenceConfig, RunConfig, TrainingConfig
-from whet.rl.learner.config import LOGITS_AT_ONCE, LoraConfig
+from whet.rl.learner.config import EAGER_KEYS, LOGITS_AT_ONCE, LoraConfig
+from whet.rl.sft.config import SftConfig
 from whet.rl.stored.stored_run import find_runs
 
 SAME_WORK = ("batch_size", "rollouts_per_example", "max_async_level", "sampling", "env", "lora", "learner", "inference")
@@ -47,6 +50,7 @@ class Estimate:
     step_seconds: float | None
     source: str | None  # where the seconds are from
     unknown: list[str]
+    devices: dict[str, str] = field(default_factory=dict)  # where each part computes
     data: dict[str, int] = field(default_factory=dict)  # of fine-tuning: rows, tokens, ... where it could be read
 
 
@@ -58,7 +62,7 @@ def estimate(config: RunConfig) -> Estimate:
 
 
 def made_up(
-    config: TrainingConfig,
+    config: RunConfig | SftConfig,
     arch: Architecture | None,
     why: str,
     memory: dict[str, int],
@@ -82,8 +86,17 @@ def made_up(
         step_seconds=seconds,
         source=source,
         unknown=unknown,
+        devices=devices(config),
         data=dict(data or {}),
     )
+
+
+def devices(config: RunConfig | SftConfig) -> dict[str, str]:
+    """Which device each part computes on; fine-tuning has a sampler where it evaluates."""
+    found = {"learner": choose_device(config.learner.device, "[learner] device")}
+    if isinstance(config, RunConfig) or config.eval is not None:
+        found["sampler"] = choose_device((config.inference or InferenceConfig()).device, "[inference] device")
+    return found
 
 
 def parameter_count(arch: Architecture) -> int:
@@ -143,8 +156,9 @@ def learner_parts(arch: Architecture, config: TrainingConfig, *, tokens: int, le
     """Of a learner whose micro-batches have so many tokens, in sequences of this length."""
     trained = trained_count(arch, config.lora)
     adapter = 0 if config.lora is None else trained
+    base = 2 if config.learner.base_dtype == "bfloat16" else 4
     return {
-        "learner: weights": (parameter_count(arch) + adapter) * 4,
+        "learner: weights": parameter_count(arch) * base + adapter * 4,
         "learner: gradients": trained * 4,
         "learner: optimiser": _optimiser_bytes(arch, config, trained),
         "learner: activations": tokens * _kept_per_token(arch, config, tokens, length) * 4,
@@ -163,7 +177,7 @@ def _kept_per_token(arch: Architecture, config: TrainingConfig, tokens: int, len
     """Numbers that one token leaves for the backward pass."""
     inner = arch.intermediate_size if arch.experts is None else arch.experts.intermediate_size * arch.experts.per_token
     widths = (4 * arch.num_heads + 3 * arch.num_kv_heads) * arch.head_dim
-    layer = 4 * arch.hidden_size + 4 * inner + widths + arch.num_heads * length
+    layer = 4 * arch.hidden_size + 4 * inner + widths + (arch.num_heads * length if length <= EAGER_KEYS else 0)
     ends = 2 * arch.hidden_size + (2 * arch.vocab_size if tokens * arch.vocab_size <= LOGITS_AT_ONCE else 0)
     if config.learner.activation_checkpointing:
         return arch.num_layers * arch.hidden_size + layer + ends
@@ -199,8 +213,11 @@ def lines(found: Estimate) -> list[str]:
         shown.append(", ".join(f"{name} {count:,}" for name, count in found.data.items()))
     if found.parameters is not None and found.trained_parameters is not None:
         shown.append(f"parameters {found.parameters:,}, trained {found.trained_parameters:,}")
+    shown.append(", ".join(f"the {part} computes on {device}" for part, device in found.devices.items()))
     width = max(map(len, found.memory), default=0)
-    shown += [f"{name:<{width}}  {_size(size):>9}" for name, size in found.memory.items()]
+    for name, size in found.memory.items():
+        device = found.devices.get(name.partition(":")[0])
+        shown.append(f"{name:<{width}}  {_size(size):>9}" + (f"  {device}" if device else ""))
     if found.total is not None:
         besides = "prompts, Python and torch" if CACHE in found.memory else "Python and torch"
         shown.append(f"{'together':<{width}}  {_size(found.total):>9}; {besides} come on top")

@@ -1,4 +1,7 @@
-"""What is checked before a run begins, by the run and by `--dry-run`. No weight is read and no torch imported."""
+"""What is checked before a run begins, by the run and by `--dry-run`.
+
+No weight is read, and torch is imported only where a driver of GPUs is.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from whet.calls import call_all
 from whet.envs.environment import Environment
 from whet.envs.loading import load_environment
 from whet.errors import DatasetError
+from whet.inference.devices import check_device
 from whet.rl.algorithms import check_imported
 from whet.rl.config import RunConfig, TrainingEnvConfig
 from whet.rl.loop.group_runner import TrainingEnv
@@ -21,8 +25,16 @@ from whet.types import RolloutInput
 HeldOut = list[tuple[str, Environment]]
 
 
+def check_devices(config: RunConfig | SftConfig) -> None:
+    """Raise `ConfigError` for a device that is not there."""
+    check_device(config.learner.device, "[learner] device")
+    if config.inference is not None:
+        check_device(config.inference.device, "[inference] device")
+
+
 def check_models(config: RunConfig) -> None:
-    """Check model, adapter and reference, as far as is known without a download, and algorithms by import path."""
+    """Check devices, model, adapter, reference (as far as is known without a download), and imported algorithms."""
+    check_devices(config)
     algorithm = config.algorithm
     check_starting_point(config.model, config.lora, algorithm.reference if algorithm.kl_coef else None)
     check_imported(algorithm)
@@ -48,6 +60,7 @@ def rehearse(config: RunConfig | SftConfig) -> None:
         trained, held_out = load_environments(config)
         environments = [*(one.env for one in trained), *(env for _, env in held_out)]
     else:
+        check_devices(config)
         check_starting_point(config.model, config.lora)
         environments = [env for _, env in load_held_out(() if config.eval is None else config.eval.env)]
     cancellation.run(_close(environments))

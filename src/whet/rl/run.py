@@ -75,6 +75,7 @@ def run_training(
         scratch = stack.enter_context(weights_directory())
         sampling: dict[str, Any] = {
             "dtype": config.inference.dtype,
+            "device": config.inference.device,
             "threads": engine_threads,
             "record_experts": config.algorithm.router_replay,
             "record_kept": config.algorithm.renormalise_cuts,

@@ -7,9 +7,13 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from whet.config import StrictModel
+from whet.inference.devices import DEVICE_HELP, DEVICE_PATTERN
 
 LOGITS_AT_ONCE = 1 << 22
 """Numbers of the output layer that a learner on a CPU computes together; they are kept where that is all there are."""
+
+EAGER_KEYS = 1024
+"""Up to so many keys, plain matrix products beat torch's fused attention in the backward pass on CPU."""
 
 USED_BY: dict[str, tuple[str, ...]] = {
     "betas": ("adamw", "muon"),
@@ -47,6 +51,7 @@ class OptimizerConfig(StrictModel):
 class LearnerConfig(StrictModel):
     """`[learner]`: how a batch is computed. None of it changes what is learned, only memory and time."""
 
+    device: str = Field("auto", pattern=DEVICE_PATTERN, description=f"Where the learner computes: {DEVICE_HELP}")
     micro_batch_tokens: int = Field(
         2048, ge=1, description="Tokens computed at once; gradients of a batch add up over its micro-batches."
     )
@@ -55,6 +60,9 @@ class LearnerConfig(StrictModel):
     )
     dtype: Literal["float32", "bfloat16"] = Field(
         "float32", description="Of matrix products while learning; weights and sums stay float32."
+    )
+    base_dtype: Literal["float32", "bfloat16"] = Field(
+        "float32", description="Of the matrices of a model that [lora] leaves as they are; bfloat16 halves them."
     )
     keep_token_details: bool = Field(
         True, description="Rollouts on disk say what the learner made of each token: logprob, ratio, clipped, masked."

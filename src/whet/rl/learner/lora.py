@@ -40,8 +40,13 @@ class LoraWeights(Weights):
 
     FILE = "adapter.safetensors"
 
-    def __init__(self, model: PreTrainedModel, source: Path, config: LoraConfig) -> None:
-        """Wraps `model` in place. Raises `ConfigError` for a target that the model does not have."""
+    def __init__(
+        self, model: PreTrainedModel, source: Path, config: LoraConfig, base_dtype: torch.dtype = torch.float32
+    ) -> None:
+        """Wraps `model` in place, its frozen matrices in `base_dtype`.
+
+        Raises `ConfigError` for a target that the model does not have.
+        """
         parts = [(name, part) for name, part in model.named_modules() if ".layers." in name]
         linear = {name.rpartition(".")[2] for name, part in parts if isinstance(part, nn.Linear)}
         if unknown := sorted(set(config.target_modules) - linear):
@@ -60,6 +65,9 @@ class LoraWeights(Weights):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # between peft and transformers, nothing a user could mend
             self._peft: Any = get_peft_model(model, layers)
+        for parameter in model.parameters():
+            if not parameter.requires_grad and parameter.ndim > 1:  # norms and biases are small, and stay exact
+                parameter.data = parameter.data.to(base_dtype)
         super().__init__(self._peft.get_base_model(), source)
         if config.path is not None:
             begin_with(self._peft, resolve_model(config.path), config)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from whet.errors import ModelLoadError
 from whet.inference.architecture import read_architecture
+from whet.inference.devices import choose_device
 from whet.inference.loading import base_of_adapter
 from whet.inference.model_names import resolve_model
 from whet.rl.algorithm_config import INITIAL
@@ -41,18 +42,17 @@ def make_learner(
     computation: LearnerConfig | None = None,
     publish_dtype: Dtype = "float32",
     threads: int | None = None,
-    device: str = "cpu",
     reference: str | None = None,
     reference_thread: bool = False,
 ) -> TorchLearner:
     """A learner over the `transformers` checkpoint in `model`.
 
-    `computation` is how batches are computed; its float32 agrees with an fp32 engine to rounding. `publish_dtype` is
-    what engines are given. `threads` sets torch's threads for the
-    whole process. `reference` is the policy that a loss with `kl_coef` holds to: "initial" (the weights as they are
-    now; with LoRA the base), or another model by path or name; None where no loss has one. With `reference_thread` it
-    is computed concurrently, in one more thread. Seeds torch's generator, which draws LoRA's first weights and
-    dropout. Raises `ModelLoadError`, and `ConfigError` for a reference of other tokens.
+    `computation` is how and where batches are computed; its float32 agrees with an fp32 engine to rounding.
+    `publish_dtype` is what engines are given. `threads` sets torch's threads for the whole process. `reference` is the
+    policy that a loss with `kl_coef` holds to: "initial" (the weights as they are now; with LoRA the base), or
+    another model by path or name; None where no loss has one. With `reference_thread` it is computed concurrently, in
+    one more thread. Seeds torch's generator, which draws LoRA's first weights and dropout. Raises `ModelLoadError`,
+    and `ConfigError` for a device that is not there or a reference of other tokens.
     """
     import torch
 
@@ -62,6 +62,8 @@ def make_learner(
 
     if threads is not None:
         torch.set_num_threads(threads)
+    computation = computation or LearnerConfig()
+    device = choose_device(computation.device, "[learner] device")
     if device == "cpu":
         _keep_memory()
     torch.manual_seed(seed)
@@ -77,13 +79,13 @@ def make_learner(
     else:
         from whet.rl.learner.lora import LoraWeights
 
-        weights = adapted = LoraWeights(loaded, model, lora)
+        weights = adapted = LoraWeights(loaded, model, lora, getattr(torch, computation.base_dtype))
         if reference == INITIAL:
             held = Reference(adapted.base, replays=True, shared=True)
     return TorchLearner(
         weights,
         optimizer,
-        computation or LearnerConfig(),
+        computation,
         max_steps=max_steps,
         publish_directory=publish_directory,
         reference=held,

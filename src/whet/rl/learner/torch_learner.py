@@ -1,4 +1,4 @@
-"""`TorchLearner`: the `Learner` protocol in one process, on CPU or one GPU.
+"""`TorchLearner`: the `Learner` protocol in one process, on one device.
 
 A batch is laid out in micro-batches, each runs forward, loss and backward, and gradients of the summed loss add up
 until `optim_step` divides them. What is trained (`weights`), how it is updated (`optim`) and what the model computes

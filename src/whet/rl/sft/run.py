@@ -21,7 +21,7 @@ from whet.rl.learner.make import make_learner
 from whet.rl.loop.evaluation import HeldOutEvaluation
 from whet.rl.loop.training_loop import Evaluate
 from whet.rl.monitors.protocol import EvalReport, Outcome
-from whet.rl.preflight import load_held_out
+from whet.rl.preflight import check_devices, load_held_out
 from whet.rl.sft.batches import Batches
 from whet.rl.sft.config import SftConfig
 from whet.rl.sft.data import SftData, load_data
@@ -50,6 +50,7 @@ def run_sft(config: SftConfig, *, resume: bool = False, step: int | None = None,
     paths = [section.path for section in (config.data, config.validation) if section and section.path is not None]
 
     def check() -> None:
+        check_devices(config)
         check_starting_point(config.model, config.lora)
         for path in paths:
             check_path(path)
@@ -66,13 +67,15 @@ def run_sft(config: SftConfig, *, resume: bool = False, step: int | None = None,
     with ExitStack() as stack:
         scratch = stack.enter_context(weights_directory())
         threads = config.deployment.torch_threads()
-        dtype = (config.inference or InferenceConfig()).dtype
+        inference = config.inference or InferenceConfig()
+        dtype = inference.dtype
         watchdog = Watchdog(config.watchdog)
         client = None
         if held_out:
             from whet.inference.policy_client import PolicyClient
 
-            engine = WatchedEngine(load_policy(model, dtype=dtype, threads=threads).engine, watchdog)
+            policy = load_policy(model, dtype=dtype, device=inference.device, threads=threads)
+            engine = WatchedEngine(policy.engine, watchdog)
             client = PolicyClient(engine, model.renderer, max_context=model.arch.max_context)
         options = learner_options(config, scratch, threads=threads, max_steps=last_step, publish_dtype=dtype)
         learner = make_learner(model.path, **options)

@@ -15,12 +15,11 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from whet.rl.learner.config import EAGER_KEYS
 from whet.rl.learner.forward.kernels import attend, gather, read
 from whet.rl.learner.forward.layout import Block, Index
 
 MASKED = -1e9
-EAGER_KEYS = 1024
-"""Up to so many keys, plain matrix products beat torch's fused attention in the backward pass on CPU."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -40,7 +40,7 @@ def hidden_states(
     """
     modules: Any = model
     padding, _ = _padding(layout, _multiple(ids_T.device))
-    x_TD = modules.embed_tokens(F.pad(ids_T, (0, padding)))
+    x_TD = modules.embed_tokens(F.pad(ids_T, (0, padding))).float()  # sums of layers are fp32
     if experts_TLK is not None:
         experts_TLK = F.pad(experts_TLK, (0, 0, 0, 0, 0, padding), value=-1)
     plan = _plan(modules, layout, x_TD, experts_TLK)

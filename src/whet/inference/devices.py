@@ -1,0 +1,116 @@
+"""Which device a part computes on: what a config may say, whether that device is there, and what `auto` chooses.
+
+Whether torch was built for a device, and whether its driver is there, is found without importing torch: a mistake is
+reported at once, and a machine with CPUs alone never waits for torch to answer.
+"""
+
+from __future__ import annotations
+
+import ast
+import ctypes
+import platform
+import re
+import sys
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+from whet.errors import ConfigError
+
+DEVICE_PATTERN = r"^(auto|cpu|mps|cuda(:[0-9]+)?)$"
+DEVICE_HELP = "auto (cuda, then mps where it can, else cpu), cpu, cuda, cuda:N or mps."
+
+
+def check_device(device: str, key: str) -> None:
+    """Raise `ConfigError` for a name that is none, and for a device that is not there.
+
+    `key` is where it was set, such as `[learner] device`.
+    """
+    if not re.fullmatch(DEVICE_PATTERN, device):
+        raise ConfigError(f'{key} = "{device}" is no device. It is one of {DEVICE_HELP}')
+    reason = _missing(device)
+    if reason is not None:
+        raise ConfigError(f'{key} = "{device}": {reason}. Set it to "auto" or "cpu", or remove the key.')
+
+
+def choose_device(device: str = "auto", key: str = "device") -> str:
+    """The device as torch names it; for `auto` the fastest that is there. Raises what `check_device` raises."""
+    if device == "auto":
+        return next(name for name in ("cuda", "mps", "cpu") if _missing(name) is None)
+    check_device(device, key)
+    return device
+
+
+def _missing(device: str) -> str | None:
+    """Why this device cannot be used here; None where it can."""
+    kind, _, number = device.partition(":")
+    if kind == "cuda":
+        return _cuda_missing(int(number or 0))
+    return _mps_missing() if kind == "mps" else None
+
+
+def _cuda_missing(number: int) -> str | None:
+    if not _built_for_cuda():
+        return "the torch that is installed was built without CUDA"
+    if not _has_cuda_driver():
+        return "this machine has no CUDA driver"
+    import torch
+
+    count = torch.cuda.device_count()
+    if not count:
+        return "torch finds no CUDA device here"
+    if number >= count:
+        return f"there {'is' if count == 1 else 'are'} {count} CUDA device{'s' * (count > 1)} here, counted from 0"
+    return None
+
+
+def _built_for_cuda() -> bool:
+    """By torch's own file of its build; ROCm builds of torch call their devices cuda, too."""
+    found = find_spec("torch")
+    if found is None or found.origin is None:
+        return False
+    try:
+        tree = ast.parse(Path(found.origin).with_name("version.py").read_text(encoding="utf-8"))
+    except (OSError, SyntaxError):
+        return True  # torch itself will say
+    built = (
+        node.value.value
+        for node in tree.body
+        if isinstance(node, ast.AnnAssign)
+        and isinstance(node.target, ast.Name)
+        and node.target.id in ("cuda", "hip")
+        and isinstance(node.value, ast.Constant)
+    )
+    return any(built)
+
+
+def _has_cuda_driver() -> bool:
+    names = ("nvcuda.dll",) if sys.platform == "win32" else ("libcuda.so.1", "libamdhip64.so")
+    return any(map(_loads, names))
+
+
+def _loads(library: str) -> bool:
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True
+
+
+@cache
+def _mps_missing() -> str | None:
+    if sys.platform != "darwin" or platform.machine() != "arm64":
+        return "mps is for Macs with Apple silicon"
+    import torch
+
+    if not torch.backends.mps.is_available():
+        return "torch finds no MPS device here"
+    try:  # operations of the learner that not every torch has on MPS
+        probe = torch.ones(2, 2, device="mps")
+        first = torch.zeros(1, dtype=torch.int64, device="mps")
+        torch.nn.functional.embedding_bag(first, probe, first, mode="sum")
+        torch.linalg.vecdot(probe, probe)
+        torch.searchsorted(first, first)
+    except (NotImplementedError, RuntimeError) as error:
+        return f"this torch does not compute all of it on MPS ({str(error).splitlines()[0]})"
+    return None
