@@ -165,7 +165,7 @@ class InferenceConfig(StrictModel):
         if engine not in ("auto", "embedded"):
             raise ValueError(
                 f"this version samples with the embedded torch engine alone, because training hands it new weights "
-                f"at every step; {engine!r} is not in it. Use 'embedded', or remove the key"
+                f"at every step; {engine!r} is not in it. Use 'embedded', or remove the key."
             )
         return engine
 
