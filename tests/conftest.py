@@ -67,6 +67,8 @@ hypothesis.settings.load_profile("whet")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if config.option.markexpr != "gpu":  # tests of bits are of a CPU's: what is `auto` in them must not find a GPU
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
     if hasattr(config.option, "loadscopereorder"):  # pytest-xdist would begin with files of many tests
         config.option.loadscopereorder = False
     if not hasattr(config, "workerinput"):  # pytest-xdist's workers report to the process that started them
