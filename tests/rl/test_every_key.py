@@ -218,8 +218,8 @@ def source(config: RunConfig) -> Any:
     environments = [TrainingEnv(name, None, [{"example_id": i} for i in range(4)]) for name in ("a", "b")]  # type: ignore[arg-type,typeddict-item]
     client: Any = SimpleNamespace(engine=SimpleNamespace(version=0))
     parts: Any = dict.fromkeys(("directory", "learner", "monitor", "watchdog", "ending", "lengths", "last_step"))
-    run = whet.rl.run._ReinforcementRun(config=config, environments=environments, held_out=[], client=client, **parts)
-    return run._source()
+    run = whet.rl.run.ReinforcementRun(config=config, environments=environments, held_out=[], client=client, **parts)
+    return run.make_source()
 
 
 def drawn(config: RunConfig) -> list[tuple[int, int]]:

@@ -110,11 +110,11 @@ def run_training(
         spent = stack.enter_context(spending())
         ending = Ending(Budget(config.budget), config.early_stop, lambda: engine.tokens, spent, monitor.note)
         parts = (config, directory, learner, monitor, watchdog, ending, config.max_steps)
-        return _ReinforcementRun(*parts, environments, evaluated, client, lengths).execute(step)
+        return ReinforcementRun(*parts, environments, evaluated, client, lengths).execute(step)
 
 
 @dataclass(slots=True)
-class _ReinforcementRun(TrainingRun):
+class ReinforcementRun(TrainingRun):
     """Groups of rollouts, sampled by the policy that learns from them."""
 
     command = "whet train run"
@@ -129,7 +129,7 @@ class _ReinforcementRun(TrainingRun):
     shaper: RewardShaper = field(init=False)
 
     def _restore(self, step: int, state: dict[str, Any]) -> None:
-        self.source, self.shaper = self._source(), RewardShaper(self.config.algorithm)
+        self.source, self.shaper = self.make_source(), RewardShaper(self.config.algorithm)
         if state:
             self.source.load_state_dict(state, step)
             self.shaper.load_state_dict(state)
@@ -185,7 +185,7 @@ class _ReinforcementRun(TrainingRun):
     def _next_command(self, weights: Path) -> str:
         return f"whet eval run {self.config.env[0].id} -m {weights}"
 
-    def _source(self) -> Source:
+    def make_source(self) -> Source:
         """Where batches come from: one after the other, or all the time."""
         config = self.config
         runner = GroupRunner(

@@ -29,13 +29,13 @@ class Endpoint:
     """Speaks OpenAI's chat completions. Each answer waits until the test lets one go: `answer(count)`."""
 
     def __init__(self) -> None:
-        self._waiting = threading.Semaphore(0)
+        self.waiting = threading.Semaphore(0)
         endpoint = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                endpoint._waiting.acquire()
+                endpoint.waiting.acquire()
                 said = request["messages"][-1]["content"].removeprefix("say ")
                 message = {"role": "assistant", "content": said if said != "3" else "\x1b[31mthree"}
                 body = {
@@ -65,7 +65,7 @@ class Endpoint:
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     def answer(self, count: int) -> None:
-        self._waiting.release(count)
+        self.waiting.release(count)
 
     def close(self) -> None:
         self.answer(1000)

@@ -155,7 +155,8 @@ def test_a_short_name_stands_for_the_model_in_the_command_too(interrupted, tmp_p
 
 def test_what_the_command_says_is_what_was_asked_for(interrupted, tmp_path, monkeypatch):
     asked = []
-    monkeypatch.setattr("whet.cli.eval._evaluate", lambda targets, given, quiet: asked.append((targets, given)) or [])
+    plan = "whet.evals.planning.plan.plan_evals"
+    monkeypatch.setattr(plan, lambda targets, given, note: asked.append((targets, given)) or [])
     assert main(shlex.split(list_stored(tmp_path)[0].resume)[1:]) == 0
     ((targets, given),) = asked
     before = EvalConfig.model_validate(json.loads((interrupted / "metadata.json").read_text())["config"])
