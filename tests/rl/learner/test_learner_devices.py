@@ -38,7 +38,7 @@ def test_steps_agree_with_those_of_a_cpu(part, device, make, batch, tmp_path):
     results = []
     for place in (device, "cpu"):
         learner = make(device=place, **options)
-        assert {p.device.type for p in learner._weights.model.parameters()} == {place}
+        assert {p.device.type for p in learner.weights.model.parameters()} == {place}
         outputs = [step(learner, batch, loss) for _ in range(2)]
         results.append((outputs, saved(learner, tmp_path / f"{len(results)}"), learner.token_logprobs(batch)))
     (ours, our_weights, our_logprobs), (theirs, their_weights, their_logprobs) = results
@@ -84,11 +84,11 @@ def test_a_base_in_bfloat16_takes_half_the_memory_and_trains_the_same_adapter(de
     results = {}
     for base in ("float32", "bfloat16"):
         learner = make(device=device, lora=LORA, dtype="bfloat16", base_dtype=base)
-        frozen = [p for p in learner._weights.model.parameters() if not p.requires_grad]
+        frozen = [p for p in learner.weights.model.parameters() if not p.requires_grad]
         matrices, rest = ([p for p in frozen if (p.ndim > 1) == kind] for kind in (True, False))
         assert {p.dtype for p in matrices} == {getattr(torch, base)}
         assert {p.dtype for p in rest} == {torch.float32}
-        assert {p.dtype for _, p in learner._weights.parameters()} == {torch.float32}
+        assert {p.dtype for _, p in learner.weights.parameters()} == {torch.float32}
         outputs = [step(learner, batch, LossConfig()) for _ in range(3)]
         learner.export_merged(tmp_path / base)
         results[base] = outputs, sum(p.nbytes for p in matrices)
