@@ -1,14 +1,24 @@
-"""Models that are missing: the error says what can be given instead."""
+"""Models of evaluations: what is said of one that is missing, and of answers that nothing limits."""
 
 from __future__ import annotations
 
+import io
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+from rich.console import Console
+from tests.inference.weights import gguf_files
 
 from whet.errors import ModelLoadError
 from whet.evals.config import EvalConfig
-from whet.evals.model import check_models
+from whet.evals.live.view import EvalView
+from whet.evals.model import answers_without_limit, check_models
+from whet.evals.observer import EvalObserver, PlannedEval
+from whet.evals.sessions.session import run_evals
+from whet.runs.live import Output
+from whet.types import RolloutOutput
 
 ENDPOINTS = """
 [[endpoint]]
@@ -59,3 +69,82 @@ def test_the_short_name_of_the_same_model_is_proposed() -> None:
 def test_a_directory_without_a_model_is_no_endpoint() -> None:
     Path("folder").mkdir()
     assert message_for("./folder") == "folder is not a model directory: it has no config.json"
+
+
+ENVIRONMENT = """
+from whet.envs.singleturn_env import SingleTurnEnv
+from whet.rubrics.rubric import Rubric
+
+
+def load_environment():
+    rows = [{"question": "a", "answer": ""}, {"question": "a" * 60, "answer": ""}]
+    return SingleTurnEnv(eval_dataset=rows, rubric=Rubric(funcs=[lambda completion: 0.0]))
+"""
+
+
+class Recorder(EvalObserver):
+    """What is planned, and what is sampled at the moment when a rollout ends."""
+
+    def __init__(self) -> None:
+        self.plans: list[PlannedEval] = []
+        self.rows: list[RolloutOutput] = []
+        self.texts: list[str] = []
+        self.sampling: Callable[[], str] = str
+
+    def watch(self, sampling: Callable[[], str]) -> None:
+        self.sampling = sampling
+
+    def start(self, evaluations: Sequence[PlannedEval]) -> None:
+        self.plans = list(evaluations)
+
+    def rollout(self, evaluation: int, row: RolloutOutput) -> None:
+        self.rows.append(row)
+        self.texts.append(self.sampling())
+
+
+def test_answers_that_never_end_are_announced_and_counted_while_they_are_sampled(folder: Path) -> None:
+    gguf_files.write(folder / "small.gguf")
+    (folder / "endless.py").write_text(ENVIRONMENT)
+    config = EvalConfig(
+        environment="./endless.py",
+        model=str(folder / "small.gguf"),
+        rollouts_per_example=1,
+        temperature=0.0,  # this model never says the token that ends an answer
+        max_concurrent=2,
+        save=False,
+    )
+    recorder = Recorder()
+    run_evals([config], recorder)
+    assert all(row["is_truncated"] for row in recorder.rows)
+    (plan,) = recorder.plans
+    assert plan.caution == (
+        "no max_tokens: an answer that does not end goes on until the context of 128 tokens is full, for 2 rollouts up "
+        "to 256 tokens; --max-tokens limits an answer"
+    )
+    first, last = recorder.texts
+    tokens = int(first.partition(" ")[0])
+    assert 128 - 100 < tokens < 128
+    assert first == f"{tokens} tokens so far in 1 unfinished answer, {tokens} in the longest"
+    assert last == ""
+
+
+def test_a_limit_and_an_endpoint_are_no_announcement_of_a_context() -> None:
+    here = EvalConfig(environment="reverse-text", model="whet/tiny")
+    there = EvalConfig(environment="reverse-text", model="m", base_url="http://localhost:1/v1")
+    limits: list[dict[str, Any]] = [{"max_tokens": 1}, {"max_completion_tokens": 1}, {"extra_body": {"max_tokens": 1}}]
+    for config in (here, there):
+        assert [answers_without_limit(config, sampling, 8, "--max-tokens") for sampling in limits] == ["", "", ""]
+    text = answers_without_limit(there, {}, 8, "--max-tokens")
+    assert text == "no max_tokens: the endpoint decides how long an answer may be; --max-tokens limits it"
+    assert "until the context of" in answers_without_limit(here, {"max_tokens": None}, 8, "--max-tokens")
+
+
+def test_the_view_prints_the_announcement_once_and_shows_tokens_so_far() -> None:
+    file = io.StringIO()
+    view = EvalView(Output(Console(file=file, width=100)))
+    plans = [PlannedEval(name, "m", "greedy", 1, 1, caution="no max_tokens: ...") for name in "ab"]
+    view.watch(lambda: "12 tokens so far in 3 unfinished answers, 5 in the longest")
+    view.start(plans)
+    assert file.getvalue().count("no max_tokens: ...") == 1
+    view.console.print(view.draw(100, 20, ""))
+    assert "sampling   12 tokens so far in 3 unfinished answers, 5 in the longest" in file.getvalue()

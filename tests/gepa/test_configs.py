@@ -38,3 +38,14 @@ def test_there_is_one_for_a_prompt_one_for_several_environments_and_one_for_tool
     assert [env.weight for env in several.env] == [2, 1]
     assert agent.components == ("system_prompt", "tools")
     assert len(list(CONFIGS.glob("*.toml"))) == 3
+
+
+def test_the_plan_says_how_long_answers_without_a_limit_may_become(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = ["gepa", "run", "reverse-text", "-m", "whet/tiny", "-B", "500", "--dry-run"]
+    assert main(command) == 0
+    assert "no max_tokens: an answer that does not end goes on until" in "".join(capsys.readouterr())
+    assert main([*command, "--max-tokens", "16"]) == 0
+    assert "no max_tokens" not in "".join(capsys.readouterr())

@@ -78,7 +78,9 @@ class EvalConfig(StrictModel):
     num_examples: Annotated[int, Option("-n")] = Field(5, ge=-1, description="Held-out tasks; -1 takes all.")
     rollouts_per_example: Annotated[int, Option("-r")] = Field(3, ge=1, description="Rollouts of each task.")
     max_concurrent: MaxConcurrent = 32
-    max_tokens: Annotated[int | None, Option("-t")] = Field(None, ge=1, description="Most new tokens in one turn.")
+    max_tokens: Annotated[int | None, Option("-t")] = Field(
+        None, ge=1, description="Most new tokens in one turn; without it, as many as the context holds."
+    )
     temperature: Annotated[float | None, Option("-T")] = Field(
         None, ge=0, description="Softmax temperature; 0 is greedy."
     )

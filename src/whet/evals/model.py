@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Hashable, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,7 +13,10 @@ from whet.clients.endpoints import read_endpoints
 from whet.clients.make import make_client
 from whet.errors import ModelLoadError
 from whet.evals.config import EvalConfig
+from whet.inference.protocol import sampling_text
 
+_LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+"""Sampling arguments that limit an answer; the last is what the Responses interface of endpoints calls it."""
 AnyClient = Client[Any, Any, Any, Any]
 EndpointT = TypeVar("EndpointT", bound=EndpointConfig)
 
@@ -60,6 +63,28 @@ def _shared(endpoint: ClientConfig, processes: int) -> ClientConfig:
         return one if most is None else one.model_copy(update={"max_concurrent": max(1, most // processes)})
 
     return part(endpoint).model_copy(update={"endpoint_configs": [part(one) for one in endpoint.endpoint_configs]})
+
+
+def answers_without_limit(config: EvalConfig, sampling: Mapping[str, Any], rollouts: int, option: str) -> str:
+    """A line about answers that nothing ends but the model itself; "" where `sampling` limits their tokens.
+
+    `option` is what sets the limit. The time is not known before the first rollouts are there.
+    """
+    extra = sampling.get("extra_body")
+    given = {**sampling, **(extra if isinstance(extra, Mapping) else {})}
+    if any(given.get(key) is not None for key in _LIMITS):
+        return ""
+    if not config.local:
+        return f"no max_tokens: the endpoint decides how long an answer may be; {option} limits it"
+    from whet.inference.loading import context_of
+
+    context = context_of(config.model)
+    if context is None:
+        return f"no max_tokens: an answer may go on until the model's context is full; {option} limits it"
+    return (
+        f"no max_tokens: an answer that does not end goes on until the context of {context:,} tokens is full, for "
+        f"{rollouts:,} rollouts up to {rollouts * context:,} tokens; {option} limits an answer"
+    )
 
 
 def check_models(configs: Sequence[EvalConfig]) -> None:
@@ -121,6 +146,11 @@ class Models:
             opening = open_model(config, max_rows=most, processes=self._processes)
             self._open[key] = stack, await stack.enter_async_context(opening)
         return self._open[key][1]
+
+    def sampling(self) -> str:
+        """What the models run here are sampling, in words; "" for nothing. May be called from another thread."""
+        texts = [sampling_text(getattr(client, "engine", None)) for _, client in list(self._open.values())]
+        return ", ".join(text for text in texts if text)
 
     async def release(self, evaluation: int) -> None:
         """An evaluation needs its model no more."""

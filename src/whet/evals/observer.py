@@ -30,6 +30,7 @@ class PlannedEval:
     pass_threshold: float = 0.5  # reward at or above which a rollout passes
     varied: Mapping[str, Any] = field(default_factory=dict)  # what a sweep set for this evaluation, by name
     members: Sequence[str] = ()  # of an EnvGroup
+    caution: str = ""  # a line about answers that may take long
 
     @property
     def rollouts(self) -> int:

@@ -20,7 +20,7 @@ from whet.envs.environment import Environment
 from whet.envs.loading import load_environment
 from whet.errors import ConfigError, DatasetError
 from whet.evals.config import EvalConfig
-from whet.evals.model import Models, check_models, endpoint_of, find_models
+from whet.evals.model import Models, answers_without_limit, check_models, endpoint_of, find_models
 from whet.gepa.calls.budget import CallBudget, CostCap
 from whet.gepa.calls.call_log import CallLog
 from whet.gepa.calls.calls import Calls
@@ -77,7 +77,7 @@ def run_search(
         directory.check(search.identity, config.max_calls, resume=resume)
         if not dry_run:
             find_models(models)
-        plan = describe(search.plan)
+        plan = [*describe(search.plan), *search.cautions()]
         if dry_run:
             return SearchOutcome("planned", "nothing was run; without --dry-run it begins", config.directory, plan=plan)
         for line in plan:
@@ -143,6 +143,12 @@ class _Search:
             exact=self.config.gepa.held_out is not None,
             seed=self.config.search_seed,
         )
+
+    def cautions(self) -> list[str]:
+        """Lines about answers that may take long."""
+        given = [self.policy.resolved_sampling(env.sampling_args) for env in self.environments.values()]
+        lines = (answers_without_limit(self.policy, one, self.config.max_calls, "--max-tokens") for one in given)
+        return [line for line in dict.fromkeys(lines) if line]
 
     def execute(self, directory: SearchDirectory) -> SearchOutcome:
         """Search until the end, an interruption or a failure; in each case records and report are left whole."""

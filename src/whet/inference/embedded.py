@@ -134,6 +134,11 @@ class EmbeddedEngine:
         """Requests that are being answered or wait for a row."""
         return len(self._scheduler.jobs)
 
+    def answer_lengths(self) -> list[int]:
+        """Tokens so far of each answer that is being sampled; may be called from another thread."""
+        steps = self.stats.decode_steps
+        return [max(0, steps - began) for began in self._began.copy().values()]
+
     @property
     def adapters(self) -> dict[str, int]:
         """The adapters that requests may name, and the version of each."""

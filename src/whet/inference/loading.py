@@ -159,6 +159,18 @@ def check_model(model: str) -> None:
             check_model(base)
 
 
+def context_of(model: str) -> int | None:
+    """Tokens that a prompt and its answer may have together; None for a model that is not on this machine.
+
+    Imports neither torch nor `transformers`. Raises `ModelLoadError` as `check_model` does.
+    """
+    path = find_local(model)
+    if path is None:
+        return None
+    base = _base_name(path)
+    return read_architecture(path).max_context if base is None else context_of(base)
+
+
 def base_of_adapter(directory: Path) -> Path | None:
     """The directory of a PEFT adapter's base model; None for a directory with a whole model."""
     base = _base_name(directory)

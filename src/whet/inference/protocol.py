@@ -153,3 +153,12 @@ class Engine(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+def sampling_text(engine: object) -> str:
+    """What an engine of this process is sampling, in words; "" for nothing, and for one that does not count it."""
+    lengths: list[int] = getattr(engine, "answer_lengths", list)()
+    if not lengths:
+        return ""
+    answers = f"{len(lengths)} unfinished answer" + ("" if len(lengths) == 1 else "s")
+    return f"{sum(lengths):,} tokens so far in {answers}, {max(lengths):,} in the longest"

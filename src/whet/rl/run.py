@@ -20,7 +20,7 @@ from whet.envs.env_group import member_names
 from whet.envs.environment import Environment
 from whet.errors import ConfigError
 from whet.inference.loading import load_policy, read_model
-from whet.inference.protocol import Engine
+from whet.inference.protocol import Engine, sampling_text
 from whet.rl.config import RunConfig
 from whet.rl.data.curriculum import Curriculum, Pool
 from whet.rl.data.lengths import Lengths
@@ -101,6 +101,8 @@ def run_training(
         children = [part.log for part in (process, learner) if isinstance(part, EngineProcess | ProcessLearner)]
         monitor = stack.enter_context(watchers.of_run(directory, config, resume=resume, children=children))
         evaluated = held_out or [(env.name, env.env) for env in environments]
+        if process is None:
+            monitor.watch(lambda: sampling_text(sampler))
         watchdog = Watchdog(config.watchdog)
         lengths = Lengths()
         engine = WatchedEngine(sampler, watchdog, lengths)

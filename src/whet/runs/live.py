@@ -37,6 +37,9 @@ class RunObserver:
     def note(self, text: str) -> None:
         """Lines for the user: a worker that was replaced, an endpoint that rests."""
 
+    def watch(self, sampling: Callable[[], str]) -> None:
+        """`sampling` says in words what a model run here is sampling, "" for nothing; other threads may call it."""
+
     def close(self) -> None:
         """The last event, also after a failure: the terminal is restored here."""
 
@@ -75,6 +78,7 @@ class RunView(RunObserver):
         self.console, self.clock = output.console, output.clock
         self.lock = threading.RLock()  # of everything that `draw` reads
         self.closed = False
+        self.sampling: Callable[[], str] = str
         self._painter = None
         self._tenths: dict[int, int] = {}
         self._printed = output.clock()  # when the last line was
@@ -149,6 +153,9 @@ class RunView(RunObserver):
             return
         for line in text.splitlines():
             self.print(safe_text(line, 1000))
+
+    def watch(self, sampling: Callable[[], str]) -> None:
+        self.sampling = sampling
 
     def close(self) -> None:
         self.closed = True

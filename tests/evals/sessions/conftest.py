@@ -12,7 +12,7 @@ import pytest
 from whet.clients.scripted import ScriptedClient
 from whet.evals.analysis.summary import EvalSummary
 from whet.evals.config import EvalConfig
-from whet.evals.observer import PlannedEval
+from whet.evals.observer import EvalObserver, PlannedEval
 from whet.evals.sessions.session import run_evals
 from whet.rollouts.results import load_metadata, load_outputs
 from whet.types import RolloutOutput
@@ -75,7 +75,7 @@ def load_environment(orders, tasks=3, together=False):
 
 
 @dataclass
-class Seen:
+class Seen(EvalObserver):
     """An observer that keeps what it is told."""
 
     planned: list[PlannedEval] = field(default_factory=list)

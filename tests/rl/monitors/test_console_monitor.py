@@ -16,6 +16,7 @@ import pytest
 from rich.console import Console
 
 from whet.evals.analysis.compare import paired_difference
+from whet.rl.monitors import MonitorGroup
 from whet.rl.monitors.console import ConsoleMonitor
 from whet.rl.monitors.jsonl import JsonlMonitor
 from whet.rl.monitors.progress import RunProgress, compare
@@ -341,3 +342,11 @@ def test_the_live_view_shows_the_members_of_a_group_below_it() -> None:
     assert any(text.split() == ["alpha", "0.250", "-"] for text in texts)
     assert any(text.split() == ["beta", "-", "0.750", "▇"] for text in texts)
     assert any(text.split()[:3] == ["mix", "0.500", "0.500"] for text in texts)
+
+
+def test_the_view_shows_tokens_of_unfinished_answers() -> None:
+    plain = Plain()
+    MonitorGroup([plain.monitor]).watch(lambda: "12 tokens so far in 3 unfinished answers, 5 in the longest")
+    plain.monitor.start(plan())
+    plain.monitor.console.print(plain.monitor.draw(100, 20, ""))
+    assert any(line.startswith("12 tokens so far in 3 unfinished answers, 5 in the longest") for line in plain.lines)

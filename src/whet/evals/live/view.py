@@ -47,6 +47,8 @@ class EvalView(RunView, EvalObserver):
         for number, plan in enumerate(evaluations):
             self.passed(10 * plan.kept // max(1, plan.rollouts), number)
             self.line(plan_line(plan))
+        for caution in dict.fromkeys(plan.caution for plan in evaluations if plan.caution):
+            self.print(caution)
         self.begin()
 
     def rollout(self, evaluation: int, row: RolloutOutput) -> None:
@@ -74,7 +76,7 @@ class EvalView(RunView, EvalObserver):
         return self._session.finished
 
     def draw(self, width: int, height: int, footer: str) -> RenderableType:
-        return live_view(self._session, self._shown, SAMPLES[self._sample], width, height, footer)
+        return live_view(self._session, self._shown, SAMPLES[self._sample], width, height, footer, self.sampling())
 
     @property
     def _shown(self) -> int:

@@ -23,7 +23,7 @@ NAME = 80
 
 
 def live_view(
-    session: SessionProgress, selected: int, sample: str, width: int, height: int, footer: str = ""
+    session: SessionProgress, selected: int, sample: str, width: int, height: int, footer: str = "", sampling: str = ""
 ) -> RenderableType:
     """The whole live view, in at most `height` lines.
 
@@ -33,13 +33,14 @@ def live_view(
         sample: which of its samples, one of `SAMPLES`.
         width, height: columns and lines there are.
         footer: a last line, left out where it is empty.
+        sampling: what a model run here is sampling, in words.
     """
     room = height - bool(footer)
     detail = session.evaluations[selected]
     several = len(session.evaluations) > 1
     parts: list[RenderableType] = list(_session(session, selected, width, room)) if several else []
     # What matters most comes first, so a small window cuts off the rest.
-    parts += _details(detail, width)[: max(1, room - len(parts))]
+    parts += _details(detail, width, sampling)[: max(1, room - len(parts))]
     room -= len(parts)
     row = detail.samples.get(sample) or detail.samples.get("latest")
     if row is not None and room >= LEAST_SAMPLE:
@@ -84,12 +85,13 @@ def _eval_line(one: EvalProgress, selected: bool, name_width: int, done_width: i
     return one_line(text)
 
 
-def _details(one: EvalProgress, width: int) -> list[Text]:
+def _details(one: EvalProgress, width: int, sampling: str) -> list[Text]:
     """One evaluation, most important first."""
     totals, averages = one.totals, one.totals.averages()
     lines = [
         one_line(plan_line(one.plan), "bold"),
         _bar(one, width),
+        *([labelled("sampling", sampling)] if sampling else []),
         labelled("reward", estimate_text(one.scores.reward())),
     ]
     if one.members:

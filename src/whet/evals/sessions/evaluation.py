@@ -13,6 +13,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +24,7 @@ from whet.errors import DatasetError, RunError
 from whet.evals.analysis.summary import EvalSummary, SummaryBuilder, sampling_name
 from whet.evals.config import EvalConfig
 from whet.evals.evaluate import EVAL_SEED
+from whet.evals.model import answers_without_limit
 from whet.evals.observer import PlannedEval
 from whet.evals.sessions.grouping import scored_together
 from whet.evals.sessions.identity import digest_of_tasks, identity_of
@@ -136,7 +138,13 @@ class Evaluation:
             pass_threshold=self.pass_threshold,
             varied=self.config.varied,
             members=self.members,
+            caution=self._caution,
         )
+
+    @cached_property
+    def _caution(self) -> str:
+        rollouts = len(self.tasks) * self.attempts - self.kept
+        return answers_without_limit(self.config, self.sampling, rollouts, "--max-tokens") if rollouts else ""
 
     def open(self) -> None:
         """Take the directory and find what it has; from here on it says that it is running.

@@ -134,6 +134,7 @@ class _Session:
             for evaluation in self._evaluations:
                 if evaluation.config.resume is not None:  # what it has already is a part of the plan
                     evaluation.open()
+            self._observer.watch(self._parts.sampling)
             self._observer.start([evaluation.planned for evaluation in self._evaluations])
             async with self._make_runner() as runner:
                 self._runner = runner

@@ -58,6 +58,9 @@ class MonitorGroup(Monitor):
     def evaluation(self, report: EvalReport) -> None:
         self._call_each(lambda monitor: monitor.evaluation(report))
 
+    def watch(self, sampling: Callable[[], str]) -> None:
+        self._call_each(lambda monitor: monitor.watch(sampling))
+
     def note(self, text: str) -> None:
         self._call_each(lambda monitor: monitor.note(text))
 

@@ -103,7 +103,7 @@ class ConsoleMonitor(RunView, Monitor):
             self.print(f"{errors} errored rollouts are left out of these means.")
 
     def draw(self, width: int, height: int, footer: str) -> RenderableType:
-        return "" if self.progress is None else live_view(self.progress, width, height, footer)
+        return "" if self.progress is None else live_view(self.progress, width, height, footer, self.sampling())
 
     def footer(self, keys: bool, stop_requested: bool) -> str:
         return "" if self.closed else KEYS

@@ -49,13 +49,18 @@ def _count(parameters: int) -> str:
     return str(parameters)
 
 
-def live_view(progress: RunProgress, width: int, height: int, footer: str = "") -> RenderableType:
-    """The whole live view, in at most `height` lines; `footer` is the last one, left out where it is empty."""
+def live_view(progress: RunProgress, width: int, height: int, footer: str = "", sampling: str = "") -> RenderableType:
+    """The whole live view, in at most `height` lines; `footer` is the last one, left out where it is empty.
+
+    `sampling` is what the policy is sampling, in words.
+    """
     head: list[RenderableType] = [
         one_line(plan_line(progress.plan), "bold"),
         _bar(progress, width),
         _phase(progress),
     ]
+    if sampling:
+        head.append(one_line(sampling, "cyan"))
     if progress.finding is not None:
         head.append(one_line(f"doctor: {safe_text(progress.finding, 400)}", "yellow"))
     room = height - len(head) - 4  # the table's head and foot, the line of keys, and a line to spare
