@@ -1,15 +1,22 @@
 """What a step holds in memory: never all logits at once, and with activation checkpointing far less of each layer."""
 
+import dataclasses
+
+import numpy as np
 import pytest
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from transformers import AutoModelForCausalLM, Qwen3Config
 
 from whet.rl.algorithm_config import LossConfig
 from whet.rl.data.batch import pack
-from whet.rl.learner.config import LoraConfig
-from whet.rl.learner.forward import logprobs
+from whet.rl.data.samples import TokenSequence
+from whet.rl.learner.config import LearnerConfig, LoraConfig, OptimizerConfig
+from whet.rl.learner.forward import attention, logprobs
+from whet.rl.learner.make import make_learner
+from whet.rl.learner.protocol import OptimParams
 
 CROSS_ENTROPY = LossConfig(loss="cross_entropy")
 
@@ -75,3 +82,81 @@ def test_activation_checkpointing_holds_less_between_forward_and_backward(make, 
             monkeypatch.setattr(torch.autograd, "backward", lambda total: held.append(allocations.alive))
             learner.forward_backward(batch, CROSS_ENTROPY)
     assert held[1] < held[0] / 3
+
+
+def long_sequences(lengths, prompt, vocabulary=61):
+    """Answers of these lengths to one prompt of `prompt` tokens."""
+    random = np.random.default_rng(3)
+    begins = random.integers(0, vocabulary, prompt)
+    found = []
+    for number, length in enumerate(lengths):
+        ids = np.concatenate([begins, random.integers(0, vocabulary, length)]).astype(np.int32)
+        trained = np.arange(len(ids)) >= prompt
+        found.append(
+            TokenSequence(
+                ids=ids,
+                trained=trained,
+                logprobs=np.where(trained, -2.0, 0).astype(np.float32),
+                versions=np.where(trained, 0, -1).astype(np.int32),
+                temperature=1.0,
+                rollout=f"answer {number}",
+            )
+        )
+    return pack(found, random.normal(size=len(found)))
+
+
+@pytest.mark.parametrize("prompt", [100, 16_000])
+def test_no_tensor_of_a_step_over_16k_tokens_is_as_large_as_a_mask_of_them(prompt, tmp_path):
+    torch.manual_seed(0)
+    shape = {"vocab_size": 61, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "head_dim": 8}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 1 << 15}
+    AutoModelForCausalLM.from_config(Qwen3Config(**shape, **heads)).save_pretrained(tmp_path)
+    options = {"optimizer": OptimizerConfig(), "lora": None, "max_steps": 1, "seed": 0, "publish_directory": tmp_path}
+    learner = make_learner(tmp_path, computation=LearnerConfig(device="cpu", micro_batch_tokens=1 << 15), **options)
+    tokens = 16_384
+    lengths = [tokens - prompt] * (1 if prompt == 100 else 4)
+    with Allocations() as allocations:
+        output = learner.forward_backward(long_sequences(lengths, prompt), LossConfig())
+        learner.optim_step(OptimParams(learning_rate=1e-4, denominator=output.tokens))
+    assert allocations.largest <= 4 * attention.DENSE_PLACES < 4 * tokens * tokens / 8
+
+
+@pytest.mark.parametrize(("lengths", "prompt"), [([1300], 50), ([90, 40, 85, 64], 1200), ([700, 690, 900], 700)])
+def test_attention_piece_by_piece_has_the_gradients_of_a_dense_mask(lengths, prompt, device, make, monkeypatch):
+    batch, found = long_sequences(lengths, prompt), {}
+    for way, places in (("dense", 1 << 40), ("pieces", 0)):
+        monkeypatch.setattr(attention, "DENSE_PLACES", places)
+        monkeypatch.setattr(attention, "SCORES_AT_ONCE", 1 << 16)
+        monkeypatch.setattr(attention, "CUDA_SCORES_AT_ONCE", 1 << 16)
+        learner = make(device=device, micro_batch_tokens=1 << 13)
+        output = learner.forward_backward(batch, LossConfig())
+        found[way] = output.loss, output.values.logprobs_T, gradients(learner)
+    (loss, logprobs_T, dense), (our_loss, our_logprobs_T, ours) = found["dense"], found["pieces"]
+    assert our_loss == pytest.approx(loss, rel=1e-5)
+    assert abs(our_logprobs_T - logprobs_T).max() <= 1e-4
+    for name, gradient in dense.items():
+        assert (ours[name] - gradient).norm() <= 1e-5 * gradient.norm(), name
+
+
+def test_in_bfloat16_attention_piece_by_piece_is_as_exact_as_a_dense_mask(device, make, monkeypatch):
+    batch, found = long_sequences([700, 690, 900], 700), {}
+    ways = {"exact": ("float32", 1 << 40), "dense": ("bfloat16", 1 << 40), "pieces": ("bfloat16", 0)}
+    for way, (dtype, places) in ways.items():
+        monkeypatch.setattr(attention, "DENSE_PLACES", places)
+        learner = make(device=device, dtype=dtype, micro_batch_tokens=1 << 13)
+        learner.forward_backward(batch, LossConfig())
+        found[way] = gradients(learner)
+    for name, gradient in found["exact"].items():
+        dense, pieces = ((found[way][name] - gradient).norm() for way in ("dense", "pieces"))
+        assert pieces <= 1.2 * dense, name
+
+
+def test_a_query_of_a_long_run_sees_no_token_after_it(make, monkeypatch):
+    monkeypatch.setattr(attention, "DENSE_PLACES", 0)
+    monkeypatch.setattr(attention, "SCORES_AT_ONCE", 1 << 16)
+    batch = long_sequences([1300], 50)
+    changed = dataclasses.replace(batch, ids=batch.ids.copy())
+    changed.ids[1200:] = (changed.ids[1200:] + 7) % 61
+    before, after = (make().token_logprobs(each) for each in (batch, changed))
+    assert (before[50:1200] == after[50:1200]).all()
+    assert (before[1200:] != after[1200:]).any()

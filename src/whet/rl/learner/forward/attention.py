@@ -16,10 +16,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from whet.rl.learner.config import EAGER_KEYS
-from whet.rl.learner.forward.kernels import attend, gather, read
+from whet.rl.learner.forward.kernels import attend, attend_long, gather, product_dtype, read
 from whet.rl.learner.forward.layout import Block, Index
 
 MASKED = -1e9
+DENSE_PLACES = 1 << 24
+"""On a CPU a mask of at most so many numbers is made: 64 MB. Where it would be larger, scores are computed piece by
+piece; so they are on other devices, where torch's own attention with a mask may hold all of them."""
+
+SCORES_AT_ONCE = 1 << 20
+"""Scores of a piece: 4 MB, small enough to stay in a CPU's last-level cache."""
+
+CUDA_SCORES_AT_ONCE = 1 << 26
+"""Scores of a piece on a GPU: 256 MB, enough rows to keep its matrix units busy."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,7 +43,9 @@ class AttentionBlock:
     keys: Tensor  # R x key-value heads x S, flat: which of all heads is read
     readers: Tensor  # places of `keys`, ordered by the head they read; those of padding are left out
     first_reader: Tensor  # for each of all heads, where its readers begin
-    bias: Tensor | None  # (R or 1) x L x S, added to scores; None: a query sees its own run up to itself
+    bias: Tensor | None  # (R or 1) x L x S, added to scores; None, without `reach`: a query sees its run up to itself
+    reach: Tensor | None  # R x L; instead of a bias that would be too large: how many keys a query sees
+    last: Index | None  # with `reach`: L; how many any row sees
 
     @classmethod
     def of(cls, block: Block, tokens: int, heads: int, kv_heads: int, device: torch.device) -> Self:
@@ -55,8 +66,13 @@ class AttentionBlock:
         readings = read_RKS.reshape(-1)[places]
         counts = np.bincount(readings, minlength=tokens * kv_heads)
         alone = not block.before.any()
-        # a mask of long runs would be larger than the model
-        bias = None if alone and keys > EAGER_KEYS else torch.from_numpy(_bias(block, alone)).to(device)
+        bias = reach = last = None
+        dense = DENSE_PLACES if device.type == "cpu" else 0
+        if keys > EAGER_KEYS and not (_causal_is_fused(device) if alone else rows * length * keys <= dense):
+            reach_RL = _reach(block) + 1
+            reach, last = torch.from_numpy(reach_RL).to(device), reach_RL.max(axis=0)
+        elif keys <= EAGER_KEYS or not alone:  # a mask of long runs would be larger than the model
+            bias = torch.from_numpy(_bias(block, alone)).to(device)
         return cls(
             shape=(rows, length, keys),
             tokens=len(block.where),
@@ -67,6 +83,8 @@ class AttentionBlock:
             readers=tensor(places[np.argsort(readings, kind="stable")]),
             first_reader=tensor(np.cumsum(counts) - counts),
             bias=bias,
+            reach=reach,
+            last=last,
         )
 
 
@@ -88,7 +106,11 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, block: AttentionBlock) -> Tensor:
     width = q.shape[-1]
     q = gather(q, block.queries, block.where)
     k, v = (read(x, block.keys, block.readers, block.first_reader) for x in (k, v))
-    if block.bias is None or keys > EAGER_KEYS:
+    if block.reach is not None and block.last is not None:
+        k, v = k.view(-1, keys, width), v.view(-1, keys, width)
+        at_once = CUDA_SCORES_AT_ONCE if q.is_cuda else SCORES_AT_ONCE
+        out = attend_long(q.view(len(k), -1, width), k, v, block.reach, block.last.tolist(), at_once)
+    elif block.bias is None or keys > EAGER_KEYS:
         q, k, v = q.view(rows, -1, length, width), k.view(rows, -1, keys, width), v.view(rows, -1, keys, width)
         mask = None if block.bias is None else block.bias[:, None].to(q.dtype)
         out = F.scaled_dot_product_attention(
@@ -98,6 +120,12 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, block: AttentionBlock) -> Tensor:
         k, v = k.view(-1, keys, width), v.view(-1, keys, width)
         out = attend(q.view(len(k), -1, width), k, v, block.bias)
     return gather(out.reshape(-1, width), block.where, block.queries, block.padding).view(block.tokens, -1)
+
+
+def _causal_is_fused(device: torch.device) -> bool:
+    """Whether torch's own attention holds no scores, where a run reads nothing before its own: CUDA's does so in half
+    precision, where query heads share a key-value head."""
+    return device.type == "cpu" or (device.type == "cuda" and product_dtype(device) != torch.float32)
 
 
 def _reach(block: Block) -> Index:

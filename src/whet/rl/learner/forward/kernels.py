@@ -6,6 +6,9 @@ hand and tested against autograd's.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -32,6 +35,18 @@ def rotate(x_THD: Tensor, cos_T1F: Tensor, sin_T1F: Tensor, dtype: torch.dtype =
 def attend(q_BQD: Tensor, k_BSD: Tensor, v_BSD: Tensor, bias_RLS: Tensor) -> Tensor:
     """softmax(q @ k.T + bias) @ v. There are as many queries, B x Q, as R rows x heads x L; one bias may serve all."""
     return _call(_Attend, q_BQD, k_BSD, v_BSD, bias_RLS)
+
+
+def attend_long(
+    q_BQD: Tensor, k_BSD: Tensor, v_BSD: Tensor, reach_RL: Tensor, last: Sequence[int], scores: int
+) -> Tensor:
+    """What `attend` computes, without a mask and without ever holding the scores of all queries: piece by piece, each
+    of so many `scores` at most, and again in the backward pass.
+
+    Query l of row r sees the first `reach_RL[r, l]` keys; `last[l]` is the largest of its column. After Rabe and Staats
+    2021 (arXiv:2112.05682).
+    """
+    return _call(_AttendLong, q_BQD, k_BSD, v_BSD, reach_RL, last, scores)
 
 
 def take(x_ND: Tensor, unique: Tensor) -> Tensor:
@@ -120,6 +135,72 @@ class _Attend(torch.autograd.Function):
         along = (grad * out).sum(-1, keepdim=True)
         grad_scores.sub_(along).mul_(weights)
         return torch.bmm(grad_scores, k), torch.bmm(grad_scores.transpose(1, 2), q), grad_v, None
+
+
+class _AttendLong(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, reach_RL: Tensor, last: Sequence[int], scores: int
+    ) -> Tensor:
+        ctx.last, ctx.scores = last, scores
+        out = torch.empty_like(q)
+        for piece in _pieces(q, reach_RL, last, scores):
+            weights = piece.weights(q, k, reach_RL).to(v.dtype)
+            piece.of(out).copy_(torch.bmm(weights, v[:, : piece.keys]).view(piece.shape))
+        ctx.save_for_backward(q, k, v, reach_RL, out)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None, None]:
+        q, k, v, reach_RL, out = ctx.saved_tensors
+        grad_q = torch.empty_like(q)
+        grad_k, grad_v = (torch.zeros_like(x, dtype=torch.float32) for x in (k, v))  # sums over pieces
+        grad = grad.contiguous()
+        for piece in _pieces(q, reach_RL, ctx.last, ctx.scores):
+            part = piece.flat(grad)
+            weights = piece.weights(q, k, reach_RL).to(v.dtype)
+            grad_v[:, : piece.keys] += torch.bmm(weights.transpose(1, 2), part)
+            grad_scores = torch.bmm(part, v[:, : piece.keys].transpose(1, 2))
+            along = (part * piece.flat(out)).sum(-1, keepdim=True)
+            grad_scores.sub_(along).mul_(weights)
+            piece.of(grad_q).copy_(torch.bmm(grad_scores, k[:, : piece.keys]).view(piece.shape))
+            grad_k[:, : piece.keys] += torch.bmm(grad_scores.transpose(1, 2), piece.flat(q))
+        return grad_q, grad_k.to(k.dtype), grad_v.to(v.dtype), None, None, None
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Queries `begin : end` of all rows and heads, and the `keys` that one of them sees."""
+
+    begin: int
+    end: int
+    keys: int
+    length: int  # queries of a row and head
+    shape: tuple[int, int, int, int]  # B x heads of a key-value head x queries of the piece x width
+
+    def of(self, x_BQD: Tensor) -> Tensor:
+        heads = self.shape[1]
+        return x_BQD.view(len(x_BQD), heads, self.length, -1)[:, :, self.begin : self.end]
+
+    def flat(self, x_BQD: Tensor) -> Tensor:
+        return self.of(x_BQD).flatten(1, 2)
+
+    def weights(self, q: Tensor, k: Tensor, reach_RL: Tensor) -> Tensor:
+        scores = torch.bmm(self.flat(q), k[:, : self.keys].transpose(1, 2)).float()
+        seen_RC1 = reach_RL[:, self.begin : self.end, None]
+        hidden_RCS = torch.arange(self.keys, device=q.device) >= seen_RC1
+        by_row = scores.view(len(reach_RL), -1, self.end - self.begin, self.keys)
+        by_row.masked_fill_(hidden_RCS[:, None], -math.inf)
+        return torch.softmax(scores, dim=-1)
+
+
+def _pieces(q: Tensor, reach_RL: Tensor, last: Sequence[int], scores: int) -> Iterator[_Piece]:
+    length = reach_RL.shape[1]
+    heads = q.shape[1] // length
+    size = max(1, scores // (len(q) * heads * max(last)))
+    for begin in range(0, length, size):
+        end = min(begin + size, length)
+        yield _Piece(begin, end, max(last[begin:end]), length, (len(q), heads, end - begin, q.shape[2]))
 
 
 class _Take(torch.autograd.Function):
