@@ -135,6 +135,12 @@ def read_page() -> Callable[[Path], Any]:
     return _pages.Page
 
 
+@pytest.fixture
+def stand_in_device() -> Any:
+    """Takes the place of a GPU inside a `with` block; see `stand_in.py`."""
+    return _beside("stand_in").StandInDevice
+
+
 @pytest.fixture(scope="session")
 def players() -> Any:
     """Programs that draw what a test tells them; see `players.py`."""

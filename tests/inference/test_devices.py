@@ -1,5 +1,6 @@
 """Devices that a config names: chosen where they are, refused in one line where they are not, without torch."""
 
+import asyncio
 import subprocess
 import sys
 
@@ -70,3 +71,34 @@ def test_without_a_driver_no_check_imports_torch():
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout == "False\n" or sys.platform == "darwin"
+
+
+@pytest.mark.parametrize("kind", ["qwen3", "qwen3-moe"])
+def test_every_tensor_of_the_engine_is_made_on_its_device(kind, checkpoints, stand_in_device):
+    pytest.importorskip("torch")
+    from whet.inference.embedded import EmbeddedEngine
+    from whet.inference.limits import EngineLimits
+    from whet.inference.protocol import SampleRequest, SamplingParams
+
+    ways = [
+        SamplingParams(max_tokens=3, temperature=0.7),
+        SamplingParams(max_tokens=3, temperature=0.0),
+        SamplingParams(max_tokens=3, temperature=1.0, top_p=0.9, top_k=5, min_p=0.01),
+    ]
+
+    async def turns(engine):
+        for prompt in ([5, 6, 7], [5, 6, 7, 0, 8, 9]):  # the second continues what was drawn: it reads the cache
+            requests = [
+                SampleRequest(prompt_ids=prompt, params=way, group_key="g", rollout_key=str(number))
+                for number, way in enumerate(ways)
+            ]
+            samples = await asyncio.gather(*map(engine.sample, requests))
+            assert all(sample.ids for sample in samples)
+        await engine.close()
+
+    directory, _ = checkpoints(kind)
+    with stand_in_device():
+        engine = EmbeddedEngine.from_directory(
+            directory, device="meta", record_experts=True, record_kept=True, limits=EngineLimits(kv_bytes=1 << 24)
+        )
+        asyncio.run(turns(engine))

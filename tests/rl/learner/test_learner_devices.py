@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._python_dispatch import _disable_current_modes
 from transformers import AutoModelForCausalLM, Qwen3MoeConfig
 
 from whet.errors import ConfigError
@@ -107,38 +106,12 @@ def test_a_base_in_bfloat16_takes_half_the_memory_and_trains_the_same_adapter(de
         assert updated.grad_norm == pytest.approx(expected_update.grad_norm, rel=0.05)
 
 
-class StandInDevice(TorchDispatchMode):
-    """Torch's meta device takes the place of a GPU: an operation on tensors of it and of the CPU is an error, as there.
-
-    Meta tensors have no values. What a step reads of them is made up, where it is read: zeros; the tokens of a mixture
-    of experts all go to the first.
-    """
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        tensors = [value for value in tree_leaves((args, kwargs)) if isinstance(value, torch.Tensor)]
-        devices = {tensor.device.type for tensor in tensors if tensor.ndim}  # a CPU's scalars may meet any device
-        aten = torch.ops.aten
-        if function is aten._local_scalar_dense.default and tensors[0].is_meta:
-            return torch.zeros((), dtype=tensors[0].dtype).item()
-        if function is aten.isfinite.default or function is aten.all.default:
-            return torch.ones_like(function(*args, **kwargs), device="cpu")
-        if function is aten.bincount.default and tensors[0].is_meta:
-            return torch.tensor([len(tensors[0]), *[0] * (kwargs.get("minlength", 0) - 1)])
-        if function in (aten._to_copy.default, aten.copy_.default):
-            if tensors[-1].is_meta and (kwargs.get("device") or tensors[0].device).type != "meta":
-                return torch.zeros_like(tensors[-1], device="cpu", dtype=kwargs.get("dtype"))
-            return function(*args, **kwargs)
-        assert len(devices) < 2, f"{function} mixes devices: {[(t.device.type, tuple(t.shape)) for t in tensors]}"
-        return function(*args, **kwargs)
-
-
 @pytest.fixture
-def stand_in(monkeypatch):
+def stand_in(monkeypatch, stand_in_device):
     monkeypatch.setattr("whet.rl.learner.make.choose_device", lambda *_: "meta")
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())  # there is none for meta
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda device: False)
-    with StandInDevice():
+    with stand_in_device():
         yield
 
 
@@ -166,7 +139,7 @@ def test_every_tensor_of_a_mixture_of_experts_is_made_on_the_device_of_the_model
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
     experts = {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
     options = {"optimizer": OptimizerConfig(type="sgd"), "lora": None, "max_steps": 1, "seed": 0}
-    with torch.utils._python_dispatch._disable_current_modes():
+    with _disable_current_modes():
         AutoModelForCausalLM.from_config(Qwen3MoeConfig(**sizes, **heads, **experts)).save_pretrained(tmp_path)
     learner = make_learner(tmp_path, computation=LearnerConfig(), publish_directory=tmp_path, **options)
     step(learner, pack(sequences, np.ones(len(sequences))), LossConfig())

@@ -1,0 +1,39 @@
+"""A device that every machine has, on which mixing of devices is found."""
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+
+class StandInDevice(TorchDispatchMode):
+    """Torch's meta device takes the place of a GPU: an operation on tensors of it and of the CPU is an error, as there.
+
+    Meta tensors have no values. What a step reads of them is made up, where it is read: zeros; the tokens of a mixture
+    of experts all go to the first.
+    """
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if function._can_decompose():  # under inference_mode operations come whole; what they are made of is looked at
+            with self:
+                return function.decompose(*args, **kwargs)
+        tensors = [value for value in tree_leaves((args, kwargs)) if isinstance(value, torch.Tensor)]
+        devices = {tensor.device.type for tensor in tensors if tensor.ndim}  # a CPU's scalars may meet any device
+        aten = torch.ops.aten
+        if (
+            function in (aten._local_scalar_dense.default, aten.item.default, aten.is_nonzero.default)
+            and tensors[0].is_meta
+        ):
+            return tensors[0].dtype == torch.bool or torch.zeros((), dtype=tensors[0].dtype).item()
+        if function is aten.nonzero.default and tensors[0].is_meta:
+            return torch.ones_like(tensors[0], device="cpu").nonzero()
+        if function is aten.isfinite.default or function is aten.all.default:
+            return torch.ones_like(function(*args, **kwargs), device="cpu")
+        if function is aten.bincount.default and tensors[0].is_meta:
+            return torch.tensor([len(tensors[0]), *[0] * (kwargs.get("minlength", 0) - 1)])
+        if function in (aten._to_copy.default, aten.copy_.default):
+            if tensors[-1].is_meta and (kwargs.get("device") or tensors[0].device).type != "meta":
+                return torch.zeros_like(tensors[-1], device="cpu", dtype=kwargs.get("dtype"))
+            return function(*args, **kwargs)
+        assert len(devices) < 2, f"{function} mixes devices: {[(t.device.type, tuple(t.shape)) for t in tensors]}"
+        return function(*args, **kwargs)
