@@ -31,6 +31,8 @@ FREE_ON_RESUME = (
     "budget",
     "early_stop",
     "watchdog",
+    "learner.device",
+    "inference.device",
 )
 """Keys that may differ on resume: they change neither what is sampled nor what is learned. So may `max_steps` grow."""
 
@@ -87,6 +89,6 @@ def config_differences(saved: Mapping[str, Any], config: TrainingConfig) -> list
             if config.optimizer.schedule == "constant":
                 continue
             why = ", and optimizer.schedule depends on it"
-        if path.partition(".")[0] not in FREE_ON_RESUME:
+        if not {path, path.partition(".")[0]} & {*FREE_ON_RESUME}:
             lines.append(f"{path}: was {before!r}, is {after!r}{why}")
     return lines
