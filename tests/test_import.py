@@ -16,8 +16,18 @@ def modules_after(code):
     return set(json.loads(subprocess.run([sys.executable, "-c", script], capture_output=True, check=True).stdout))
 
 
-@pytest.mark.parametrize("code", ["import whet", "import whet; whet.SingleTurnEnv; whet.Rubric; whet.load_environment"])
-def test_importing_the_environment_api_loads_nothing_heavy(code):
+GENERATE = """
+import whet
+rubric = whet.Rubric(funcs=[lambda completion: 1.0])
+env = whet.SingleTurnEnv(dataset=[{"question": "q", "answer": "a"}], rubric=rubric)
+env.generate_sync(env.get_dataset(), whet.ScriptedClient(["a"]), "m")
+"""
+
+
+@pytest.mark.parametrize(
+    "code", ["import whet", "import whet; whet.SingleTurnEnv; whet.Rubric; whet.load_environment", GENERATE]
+)
+def test_environments_load_nothing_heavy(code):
     assert modules_after(code).isdisjoint(HEAVY)
 
 

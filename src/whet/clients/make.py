@@ -47,6 +47,8 @@ def resolve_client(client: Any) -> Client[Any, Any, Any, Any]:
 
 def made_from_config(client: Any) -> bool:
     """Whether `resolve_client` makes new connections for this, which are the caller's to close."""
+    if isinstance(client, Client):  # without pydantic, which takes 50 ms to load
+        return False
     from whet.clients.config import EndpointConfig
 
     return isinstance(client, EndpointConfig)
