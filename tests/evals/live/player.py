@@ -12,6 +12,7 @@ Run as a program in a terminal; `signal.pause` would do as well as reading a pip
 from __future__ import annotations
 
 import logging
+import signal
 import sys
 from typing import Any
 
@@ -74,6 +75,9 @@ def main(pipe: str) -> None:
     logging.basicConfig(format="%(levelname)s %(message)s")
     view = open_view()
     rows: dict[int, list[RolloutOutput]] = {}
+    # Wakes the read below: a signal that arrives just before it has its handler run at the next one.
+    signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
     with open(pipe, encoding="utf-8") as commands:
         for line in commands:
             word, *rest = line.split()

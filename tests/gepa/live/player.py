@@ -14,6 +14,7 @@ Run as a program in a terminal. The texts of a candidate are one system prompt; 
 
 from __future__ import annotations
 
+import signal
 import sys
 from typing import Any, Literal, cast
 
@@ -122,6 +123,9 @@ def do(told: Told, word: str, rest: list[str]) -> None:
 def main(pipe: str) -> None:
     observer = open_view("reverse-text with whet/tiny")
     told = Told(observer)
+    # Wakes the read below: a signal that arrives just before it has its handler run at the next one.
+    signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
     with open(pipe, encoding="utf-8") as commands:
         for line in commands:
             word, *rest = line.split()
