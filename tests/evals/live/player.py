@@ -75,9 +75,6 @@ def main(pipe: str) -> None:
     logging.basicConfig(format="%(levelname)s %(message)s")
     view = open_view()
     rows: dict[int, list[RolloutOutput]] = {}
-    # Wakes the read below: a signal that arrives just before it has its handler run at the next one.
-    signal.signal(signal.SIGALRM, lambda *_: None)
-    signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
     with open(pipe, encoding="utf-8") as commands:
         for line in commands:
             word, *rest = line.split()
@@ -88,5 +85,15 @@ def main(pipe: str) -> None:
     print("the summary")
 
 
+def wake_reads() -> None:
+    """A signal that arrives just before a read begins has its handler run when the next one interrupts the read."""
+    signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
+
+
 if __name__ == "__main__":
-    main(sys.argv[1])
+    wake_reads()
+    try:
+        main(sys.argv[1])
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)

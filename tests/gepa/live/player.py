@@ -123,9 +123,6 @@ def do(told: Told, word: str, rest: list[str]) -> None:
 def main(pipe: str) -> None:
     observer = open_view("reverse-text with whet/tiny")
     told = Told(observer)
-    # Wakes the read below: a signal that arrives just before it has its handler run at the next one.
-    signal.signal(signal.SIGALRM, lambda *_: None)
-    signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
     with open(pipe, encoding="utf-8") as commands:
         for line in commands:
             word, *rest = line.split()
@@ -136,5 +133,15 @@ def main(pipe: str) -> None:
     print("the summary")
 
 
+def wake_reads() -> None:
+    """A signal that arrives just before a read begins has its handler run when the next one interrupts the read."""
+    signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
+
+
 if __name__ == "__main__":
-    main(sys.argv[1])
+    wake_reads()
+    try:
+        main(sys.argv[1])
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
