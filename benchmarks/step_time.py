@@ -115,6 +115,7 @@ def whet_worker(pacer: Pacer, job: dict[str, Any]) -> None:
     from whet.rl.config import RunConfig
     from whet.rl.monitors import MonitorGroup
     from whet.rl.monitors.protocol import Monitor, RunPlan, StepReport
+    from whet.rl.supervision import lifecycle
 
     class PacingMonitor(Monitor):
         def start(self, plan: RunPlan) -> None:
@@ -129,12 +130,12 @@ def whet_worker(pacer: Pacer, job: dict[str, Any]) -> None:
                 os._exit(0)
 
     asynchronous = job["settings"].get("max_async_level", 0) > 0
-    make = run.console_and_others
+    make = lifecycle.console_and_others
 
     def with_pacing(**options: Any) -> MonitorGroup:
         return MonitorGroup([*make(**options).monitors, PacingMonitor()])
 
-    run.console_and_others = with_pacing
+    lifecycle.console_and_others = with_pacing
     config = {
         "name": "step-time",
         "model": job["model"],
