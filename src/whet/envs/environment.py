@@ -25,11 +25,11 @@ from whet.envs.data.datasets import RowDataset, build_dataset
 from whet.envs.running import Running
 from whet.errors import ConfigError, DatasetError, Error, ModelError, WhetError
 from whet.messages import copy_value, normalize_messages
-from whet.parsers.parser import Parser
-from whet.rollouts.parsing import answer_missing
+from whet.parsers.parser import Parser, unchanged
+from whet.parsers.think_parser import MaybeThinkParser
 from whet.rollouts.states import new_state
 from whet.rubrics.rubric import Rubric
-from whet.rubrics.rubric_group import RubricGroup
+from whet.rubrics.rubric_group import RubricGroup, rubrics_of
 from whet.types import (
     Messages,
     Response,
@@ -243,8 +243,11 @@ class Environment(Worded, Running):
         return usage
 
     def parse_failed(self, rollout: Mapping[str, Any]) -> bool | None:
-        """Whether the parser found no answer in a state or result row; None where any text counts as an answer."""
-        return answer_missing(self.parser, self.rubric, rollout.get("completion"))
+        """Whether the parser found no answer in a state or result row; None where any text counts as an answer.
+
+        It separates an answer that could not be read from a wrong one: the reward of both is 0.
+        """
+        return _answer_missing(self.parser, self.rubric, rollout.get("completion"))
 
     # Settings
 
@@ -292,3 +295,24 @@ def _excerpt(dataset: RowDataset, n: int, seed: int | None) -> RowDataset:
     if seed is not None:
         dataset = dataset.shuffle(seed)
     return dataset[:n] if n > 0 else dataset
+
+
+def _answer_missing(parser: Parser, rubric: Rubric, completion: Any) -> bool | None:
+    """Whether no answer was found; None where any text is taken as it is, or there is no completion.
+
+    The environment's `parser` counts, then those that the reward functions of its `rubric` are given.
+    """
+    reads = next(filter(_reads, [parser, *(one.parser for one in rubrics_of(rubric))]), None)
+    if reads is None or completion is None:
+        return None
+    try:
+        answer = reads.parse_answer(completion)
+    except Exception:  # an author's own parser: one that breaks on a text has found nothing in it
+        return True
+    return answer is None or (isinstance(answer, str) and not answer.strip())
+
+
+def _reads(parser: Parser) -> bool:
+    """Whether a parser looks for something, and does not take any text as it is."""
+    takes_all = type(parser) in (Parser, MaybeThinkParser) and parser.extract_fn is unchanged
+    return not takes_all and hasattr(parser, "parse_answer")
