@@ -11,7 +11,7 @@ import secrets
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -72,15 +72,20 @@ class Host:
             "mounts": hashlib.sha256(Path("/proc/self/mounts").read_bytes()).hexdigest(),
             "settings": {name: _text(f"/proc/sys/kernel/{name}") for name in SETTINGS},
             "victim": self.victim.poll(),
-            "processes": sorted(descendants(os.getpid())),
+            "processes": descendants(os.getpid()),
             "environment": dict(os.environ),
             "limits": [resource.getrlimit(kind) for kind in range(16)],
             "out of memory first": _text("/proc/self/oom_score_adj"),
             "control groups": own_groups(),
             "sockets": listening(),
             "connections": [connected(self.server), connected(self.hidden)],
-            "open files": len(os.listdir("/proc/self/fd")),
+            "open files": set(opened()),
         }
+
+    def changes(self, before: dict[str, object]) -> dict[str, object]:
+        """What differs from a state of before. Of sets, what is new: what earlier tests left may end at any moment."""
+        after = self.state()
+        return {key: (before[key], after[key]) for key in before if _differ(before[key], after[key])}
 
     def close(self) -> None:
         self.victim.kill()
@@ -110,12 +115,16 @@ def own_groups() -> list[str]:
     return sorted(str(path) for parent in set(parents.values()) for path in parent.glob(f"{prefix}*"))
 
 
+def opened() -> Iterator[tuple[str, str]]:
+    """Descriptors of this process, and what each one is open on."""
+    for entry in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # the listing's own descriptor
+            yield entry, os.readlink(f"/proc/self/fd/{entry}")
+
+
 def listening() -> set[str]:
     """Inodes of this process's own sockets that listen; other processes of the machine come and go."""
-    own = set()
-    for entry in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(FileNotFoundError):
-            own.add(os.readlink(f"/proc/self/fd/{entry}"))
+    own = {name for _, name in opened()}
     lines = Path("/proc/self/net/tcp").read_text().splitlines()[1:]
     inodes = {f"socket:[{line.split()[9]}]" for line in lines if line.split()[3] == "0A"}
     return inodes & own
@@ -129,6 +138,12 @@ def connected(server: socket.socket) -> bool:
     return True
 
 
+def _differ(before: object, after: object) -> bool:
+    if isinstance(before, set) and isinstance(after, set):
+        return bool(after - before)
+    return before != after
+
+
 def _text(path: str) -> str | None:
     return Path(path).read_text() if os.path.exists(path) else None
 
@@ -136,7 +151,7 @@ def _text(path: str) -> str | None:
 def used(host: Host, use: Use, spec: SandboxSpec = SPEC) -> Any:
     """Use a sandbox, and see that it still answers, that it ends, and that nothing outside has changed."""
 
-    async def run() -> tuple[Any, dict[str, object], dict[str, object]]:
+    async def run() -> tuple[Any, dict[str, object]]:
         backend = BubblewrapBackend()
         if not _warm:  # what a process opens once is open from now on
             async with await backend.create(SPEC):
@@ -146,11 +161,10 @@ def used(host: Host, use: Use, spec: SandboxSpec = SPEC) -> Any:
             value = await use(sandbox)
             alive = await sandbox.exec("echo alive")
         assert alive.stdout == "alive\n", "the sandbox did not survive what ran in it"
-        return value, before, host.state()
+        return value, host.changes(before)
 
-    value, before, after = asyncio.run(run())
-    changed = {key: (before[key], after[key]) for key in before if after[key] != before[key]}
-    assert not changed, changed
+    value, changes = asyncio.run(run())
+    assert not changes, changes
     return value
 
 
