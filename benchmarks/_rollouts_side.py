@@ -80,7 +80,7 @@ class Pauses:
 
 
 def make_client(library: Any, types: Any, scenario: Scenario) -> Any:
-    class Scripted(library.Client):
+    class Scripted(library.Client):  # type: ignore[misc]
         """A model that says the same at every turn."""
 
         def __init__(self) -> None:
@@ -130,7 +130,7 @@ def make_environment(library: Any, scenario: Scenario) -> Any:
     if scenario.turns == 1:
         return library.SingleTurnEnv(dataset=rows, parser=parser, rubric=rubric)
 
-    class Repeating(library.MultiTurnEnv):
+    class Repeating(library.MultiTurnEnv):  # type: ignore[misc]
         async def env_response(self, messages: Any, state: Any, **kwargs: Any) -> Any:
             return [{"role": "user", "content": REPLY}]
 

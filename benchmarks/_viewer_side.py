@@ -8,6 +8,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,10 @@ def build(path: Path) -> dict[str, float]:
     }
 
 
+def _first_heads(store: Any, filter: Any, sort: Any) -> Any:
+    return store.heads(filter, sort)[:FIRST]
+
+
 def warm(path: Path) -> dict[str, float]:
     """With the index: opening, lists of all rollouts the first time and again, a row, a group, searches."""
     start = time.perf_counter()
@@ -74,8 +79,8 @@ def warm(path: Path) -> dict[str, float]:
             "filter_reward_sort_tokens": (Filter(reward_from=0.5), Sort("output_tokens", descending=True)),
         }
         for name, (filter, sort) in lists.items():
-            figures[f"{name}_first_s"] = _seconds(lambda filter=filter, sort=sort: store.heads(filter, sort)[:FIRST])
-            figures[f"{name}_s"] = _seconds(lambda filter=filter, sort=sort: store.heads(filter, sort)[:FIRST])
+            figures[f"{name}_first_s"] = _seconds(partial(_first_heads, store, filter, sort))
+            figures[f"{name}_s"] = _seconds(partial(_first_heads, store, filter, sort))
         middle = len(store.heads()) // 2
         figures["totals_s"] = _seconds(store.totals)
         figures["group_s"] = _seconds(lambda: store.group(middle))

@@ -107,11 +107,11 @@ def hold(directory: Path, side: str) -> None:
         answer(engine, requests_to([*NAMES], HELD, 4))
         print(resident_bytes() - before)
     else:
-        names: list[str | None] = [None] if side == "base" else [*NAMES]
-        engines = [EmbeddedEngine.from_directory(directory / "model") for _ in names]
-        for name, engine in zip(names, engines, strict=True):
-            if name is not None:
-                load(engine, directory / name, None)
+        adapters: list[str | None] = [None] if side == "base" else [*NAMES]
+        engines = [EmbeddedEngine.from_directory(directory / "model") for _ in adapters]
+        for adapter, engine in zip(adapters, engines, strict=True):
+            if adapter is not None:
+                load(engine, directory / adapter, None)
             answer(engine, requests_to([None], 1, 4))
         print(resident_bytes() - before)
 

@@ -76,7 +76,7 @@ def make_batch(tokens: int, length: int, vocabulary: int) -> PackedBatch:
         )
         for number in range(tokens // length)
     ]
-    return pack(sequences, rng.normal(size=len(sequences)))
+    return pack(sequences, rng.normal(size=len(sequences)).tolist())
 
 
 def step_flops(shape: dict[str, Any], batch: PackedBatch) -> float:

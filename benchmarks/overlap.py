@@ -126,7 +126,7 @@ async def measure(schedule: dict[str, Any], options: argparse.Namespace, directo
         **schedule,
     )
     engine = SimulatedEngine(options.capacity, options.mean, options.sigma)
-    rows = [{"prompt": [{"role": "user", "content": str(n)}], "example_id": n} for n in range(1000)]
+    rows: list[Any] = [{"prompt": [{"role": "user", "content": str(n)}], "example_id": n} for n in range(1000)]
     rubric = whet.Rubric([lambda completion: float(completion[-1]["content"])])
     env = whet.SingleTurnEnv(dataset=[{"question": str(n), "answer": ""} for n in range(1000)], rubric=rubric)
     client = whet.ScriptedClient(lambda sampling_args: engine.answer(sampling_args))
@@ -159,7 +159,10 @@ async def measure(schedule: dict[str, Any], options: argparse.Namespace, directo
         run.close()
     step_s = (ends.at[-1] - ends.at[WARM_UP - 1]) / (options.steps - WARM_UP)
     lines = [json.loads(line) for line in run.metrics.read_text().splitlines()][WARM_UP:]
-    mean = lambda name: sum(line[name] for line in lines) / len(lines)  # noqa: E731
+
+    def mean(name: str) -> float:
+        return float(sum(line[name] for line in lines) / len(lines))
+
     return {
         "step_s": step_s,
         "ratio": generate_s / step_s,

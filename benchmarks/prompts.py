@@ -27,10 +27,11 @@ import random
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from gepa import EvaluationBatch
 from gepa.api import optimize
+from gepa.core.adapter import EvaluationBatch
 
 from _prompt_tasks import SEED, Calls, Proposals, Settings, Task
 from whet.gepa.calls.budget import pairs_for
@@ -38,12 +39,12 @@ from whet.gepa.config import GepaConfig
 from whet.gepa.reflection.rollout_records import make_records
 from whet.gepa.search.acceptance import Criterion, differences_of, gate, gate_chance
 from whet.gepa.search.search import LikelyBest, compare, confirm, search
-from whet.gepa.types import CandidateRecord, RolloutCall, Scored
+from whet.gepa.types import CandidateRecord, RolloutCall, Scored, SearchObserver
 
 Result = dict[str, Any]
 Reward = Callable[[random.Random, float], float]
 SCENARIOS = ("acceptance", "equals", "reach", "confirmation")
-CONFIG = GepaConfig(name="benchmark", env=({"id": "task"},))  # type: ignore[arg-type]
+CONFIG = GepaConfig(name="benchmark", env=({"id": "task"},))
 MOST_FALSE, MOST_RATIO = 0.05, 0.8
 FIGURE, PLAIN_FIGURE = "binary, 0.5 and equal", "binary, 0.5, perfect ones too"
 KINDS = {
@@ -87,6 +88,10 @@ class Judged:
         }
 
 
+def _between(differences: Sequence[float], begin: int, end: int) -> Sequence[float]:
+    return differences[begin:end]
+
+
 def judge(
     reward: Reward, parent: float, candidate: float, pairs: int, seed: int, perfect: float | None = CONFIG.perfect_score
 ) -> Judged:
@@ -105,7 +110,7 @@ def judge(
             known, new = ([reward(draw, p) for _ in range(total)] for p in (parent, candidate))
             differences = differences_of(known, new)
             chance = gate_chance(before, after, perfect)
-            result = criterion.judge(total, chance, lambda begin, end, of=differences: of[begin:end])
+            result = criterion.judge(total, chance, partial(_between, differences))
             accepted, calls = result.accepted, calls + len(result.differences)
         judged.ours.append(accepted)
         judged.calls.append(calls)
@@ -123,7 +128,7 @@ def measure_acceptance(pairs: int, seed: int) -> Result:
     return {"pairs": pairs, "rows": rows}
 
 
-class Progress:
+class Progress(SearchObserver):
     """An observer that notes when the best candidate is first the planted optimum."""
 
     def __init__(self, task: Task) -> None:
@@ -137,9 +142,6 @@ class Progress:
         self.best = record
         if self.reached is None and self._task.optimal(record.texts):
             self.reached = record.calls_after
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *_: None
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ from typing import IO, Any
 
 PROMPTS, SAMPLES = 16, 8
 LEARNING_RATE = 1e-5
-ENVIRONMENT = {"id": "reverse-text", "args": {"min_length": 16, "max_length": 24, "num_train": 512}}
+ENVIRONMENT: dict[str, Any] = {"id": "reverse-text", "args": {"min_length": 16, "max_length": 24, "num_train": 512}}
 SHAPE: dict[str, Any] = {
     "vocab_size": 512,
     "hidden_size": 128,
@@ -130,12 +130,12 @@ def whet_worker(pacer: Pacer, job: dict[str, Any]) -> None:
                 os._exit(0)
 
     asynchronous = job["settings"].get("max_async_level", 0) > 0
-    make = lifecycle.console_and_others
+    make = lifecycle.console_and_others  # type: ignore[attr-defined]
 
     def with_pacing(**options: Any) -> MonitorGroup:
         return MonitorGroup([*make(**options).monitors, PacingMonitor()])
 
-    lifecycle.console_and_others = with_pacing
+    lifecycle.console_and_others = with_pacing  # type: ignore[attr-defined]
     config = {
         "name": "step-time",
         "model": job["model"],
@@ -162,7 +162,7 @@ def trl_worker(pacer: Pacer, job: dict[str, Any]) -> None:
 
     torch.set_num_threads(job["threads"])
 
-    class PacingCallback(TrainerCallback):
+    class PacingCallback(TrainerCallback):  # type: ignore[misc]
         def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             if not pacer.wait():
                 os._exit(0)

@@ -159,7 +159,7 @@ def run_engine(*given: Any) -> None:
         noted.note(int(os.pread(scheduling, 100, 0).split()[1]) / 1e9)
         return step(engine)
 
-    EmbeddedEngine._step = timed  # type: ignore[method-assign]
+    EmbeddedEngine._step = timed  # type: ignore[method-assign, assignment]
     _run_engine(*given)
 
 
@@ -172,7 +172,7 @@ def work_beside(pid: int) -> float:
 
 @contextlib.contextmanager
 def parts(directory: Path, options: argparse.Namespace) -> Iterator[tuple[Steps, EngineProcess, TorchLearner]]:
-    engine_process._run = run_engine
+    engine_process._run = run_engine  # type: ignore[assignment]
     with weights_directory() as scratch, contextlib.ExitStack() as stack:
         steps = Steps(scratch, "w+")
         process = EngineProcess(directory, scratch, dtype=options.dtype, threads=options.threads, seed=0)

@@ -141,6 +141,13 @@ def stand_in_device() -> Any:
     return _beside("stand_in").StandInDevice
 
 
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Other machines: `machine(count=2)` seems to have two GPUs; see `stand_in.py`."""
+    pytest.importorskip("torch")
+    return _beside("stand_in").Machine(monkeypatch, tmp_path_factory.mktemp("torch"))
+
+
 @pytest.fixture(scope="session")
 def players() -> Any:
     """Programs that draw what a test tells them; see `players.py`."""

@@ -1,4 +1,9 @@
-"""A device that every machine has, on which mixing of devices is found."""
+"""A device that every machine has, on which mixing of devices is found; and machines that seem to have another one."""
+
+import ctypes
+import platform
+import sys
+from importlib.machinery import ModuleSpec
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -37,3 +42,37 @@ class StandInDevice(TorchDispatchMode):
             return function(*args, **kwargs)
         assert len(devices) < 2, f"{function} mixes devices: {[(t.device.type, tuple(t.shape)) for t in tensors]}"
         return function(*args, **kwargs)
+
+
+class Machine:
+    """Makes this machine look like another one: how its torch was built, whether a driver loads, what torch finds.
+
+    Nothing can compute on the devices that it seems to have.
+    """
+
+    DRIVERS = ("libcuda.so.1", "libamdhip64.so", "nvcuda.dll")
+
+    def __init__(self, monkeypatch, folder):
+        self._patch, self._folder, self._load = monkeypatch.setattr, folder, ctypes.CDLL
+        self._made = {name: getattr(torch, name) for name in ("ones", "zeros")}
+
+    def __call__(self, *, built="12.8", driver=True, count=1, apple=False):
+        version = f"from typing import Optional\ncuda: Optional[str] = {built!r}\nhip: Optional[str] = None\n"
+        (self._folder / "version.py").write_text(version)
+        self._patch(torch, "__spec__", ModuleSpec("torch", None, origin=str(self._folder / "__init__.py")))
+        self._patch(torch.cuda, "device_count", lambda: count)
+        self._patch(sys, "platform", "darwin" if apple else "linux")
+        self._patch(platform, "machine", lambda: "arm64" if apple else "x86_64")
+        self._patch(torch.backends.mps, "is_available", lambda: apple)
+        if apple:
+            for name, real in self._made.items():
+                self._patch(torch, name, lambda *size, device=None, real=real, **more: real(*size, **more))
+
+        def loaded(name, *args, **options):
+            if name not in self.DRIVERS:
+                return self._load(name, *args, **options)
+            if not driver:
+                raise OSError(f"{name}: cannot open shared object file")
+            return self._load(None)
+
+        self._patch(ctypes, "CDLL", loaded)

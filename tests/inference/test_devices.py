@@ -7,55 +7,72 @@ import sys
 import pytest
 
 from whet.errors import ConfigError
-from whet.inference import devices
 from whet.inference.devices import check_device, choose_device
 
 
-def test_without_a_gpu_auto_is_the_cpu(monkeypatch):
-    monkeypatch.setattr(devices, "_missing", lambda device: None if device == "cpu" else "not here")
-    assert choose_device("auto") == "cpu"
-
-
 @pytest.mark.parametrize(
-    ("here", "chosen"), [(("cuda", "mps", "cpu"), "cuda"), (("mps", "cpu"), "mps"), (("cpu",), "cpu")]
-)
-def test_auto_is_the_fastest_device_that_is_there(monkeypatch, here, chosen):
-    monkeypatch.setattr(devices, "_missing", lambda device: None if device in here else "not here")
-    assert choose_device() == chosen
-
-
-@pytest.mark.parametrize(
-    ("built", "driver", "count", "says"),
+    ("here", "chosen"),
     [
-        (False, True, 1, "built without CUDA"),
-        (True, False, 1, "no CUDA driver"),
-        (True, True, 0, "no CUDA device"),
-        (True, True, 1, "there is 1 CUDA device here, counted from 0"),
+        ({}, "cuda"),
+        ({"apple": True}, "cuda"),
+        ({"driver": False, "apple": True}, "mps"),
+        ({"driver": False}, "cpu"),
+        ({"built": None}, "cpu"),
+        ({"count": 0}, "cpu"),
     ],
 )
-def test_a_device_that_is_missing_is_refused_with_the_reason_and_what_to_do(monkeypatch, built, driver, count, says):
-    torch = pytest.importorskip("torch")
-    monkeypatch.setattr(devices, "_built_for_cuda", lambda: built)
-    monkeypatch.setattr(devices, "_has_cuda_driver", lambda: driver)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+def test_auto_is_the_fastest_device_that_is_there(machine, here, chosen):
+    machine(**here)
+    assert choose_device() == choose_device("auto") == chosen
+
+
+@pytest.mark.parametrize(
+    ("here", "says"),
+    [
+        ({"built": None}, "built without CUDA"),
+        ({"driver": False}, "no CUDA driver"),
+        ({"count": 0}, "no CUDA device"),
+        ({"count": 1}, "there is 1 CUDA device here, counted from 0"),
+    ],
+)
+def test_a_device_that_is_missing_is_refused_with_the_reason_and_what_to_do(machine, here, says):
+    machine(**here)
     with pytest.raises(ConfigError, match=rf'^\[learner\] device = "cuda:1": .*{says}.*"auto" or "cpu"') as caught:
         check_device("cuda:1", "[learner] device")
     assert "\n" not in str(caught.value)
 
 
-def test_the_last_cuda_device_of_two_is_there(monkeypatch):
-    torch = pytest.importorskip("torch")
-    monkeypatch.setattr(devices, "_built_for_cuda", lambda: True)
-    monkeypatch.setattr(devices, "_has_cuda_driver", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+def test_the_last_cuda_device_of_two_is_there(machine):
+    machine(count=2)
     assert choose_device("cuda:1") == "cuda:1"
     with pytest.raises(ConfigError, match="there are 2 CUDA devices"):
         choose_device("cuda:2")
 
 
-def test_how_torch_was_built_is_read_as_torch_says_it():
-    torch = pytest.importorskip("torch")
-    assert devices._built_for_cuda() == bool(torch.version.cuda or torch.version.hip)
+def test_mps_is_refused_on_other_machines_and_by_a_torch_that_lacks_operations_of_it(machine, monkeypatch):
+    machine(driver=False)
+    with pytest.raises(ConfigError, match="mps is for Macs"):
+        choose_device("mps")
+    machine(driver=False, apple=True)
+    assert choose_device("mps") == "mps"
+
+    def missing(*_):
+        raise NotImplementedError("the operator 'aten::searchsorted' is not implemented for MPS\nmore lines")
+
+    import torch
+
+    monkeypatch.setattr(torch, "searchsorted", missing)
+    with pytest.raises(ConfigError, match=r"does not compute all of it on MPS \(the operator .* for MPS\)\. Set it"):
+        choose_device("mps")
+
+
+def test_how_torch_was_built_is_read_as_torch_says_it(machine, monkeypatch):
+    import torch
+
+    spec = torch.__spec__
+    machine()
+    monkeypatch.setattr(torch, "__spec__", spec)
+    assert choose_device("auto") == ("cuda" if torch.version.cuda or torch.version.hip else "cpu")
 
 
 @pytest.mark.parametrize("name", ["gpu", "cuda:", "cuda:x", "cuda:0:1", "", "cpu\n"])
@@ -66,11 +83,17 @@ def test_a_name_that_is_no_device_is_refused(name):
 
 def test_without_a_driver_no_check_imports_torch():
     code = (
-        "import sys; from whet.inference import devices; devices._has_cuda_driver = lambda: False\n"
-        "devices.choose_device(); devices._cuda_missing(0); print('torch' in sys.modules)"
+        "import ctypes, sys\n"
+        "def none(*_): raise OSError('no library')\n"
+        "ctypes.CDLL = none\n"
+        "from whet.inference.devices import check_device, choose_device\n"
+        "choose_device()\n"
+        "try: check_device('cuda:0', '[learner] device')\n"
+        "except Exception as error: print(type(error).__name__)\n"
+        "print('torch' in sys.modules)"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout == "False\n" or sys.platform == "darwin"
+    assert found.stdout == "ConfigError\nFalse\n" or sys.platform == "darwin"
 
 
 @pytest.mark.parametrize("kind", ["qwen3", "qwen3-moe"])

@@ -17,7 +17,6 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config, Qwen3MoeConfig
 
 from whet.cli.main import main
-from whet.inference import devices
 from whet.inference.architecture import read_architecture
 from whet.rl.algorithm_config import AlgorithmConfig
 from whet.rl.config import RunConfig
@@ -172,8 +171,8 @@ def test_a_step_takes_what_it_took_a_run_of_the_same_work(tmp_path: Path) -> Non
     assert estimate(config("whet/tiny", runs_directory=str(tmp_path), batch_size=16)).step_seconds is None
 
 
-def test_memory_lines_name_the_device_that_each_part_computes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "_missing", lambda device: None)
+def test_memory_lines_name_the_device_that_each_part_computes_on(machine: Any) -> None:
+    machine(count=2)
     found = estimate(config("whet/tiny", inference={"device": "cuda:1"}, learner={"device": "cpu"}))
     assert found.devices == {"learner": "cpu", "sampler": "cuda:1"}
     shown = lines(found)

@@ -11,7 +11,6 @@ import ctypes
 import platform
 import re
 import sys
-from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -97,7 +96,6 @@ def _loads(library: str) -> bool:
     return True
 
 
-@cache
 def _mps_missing() -> str | None:
     if sys.platform != "darwin" or platform.machine() != "arm64":
         return "mps is for Macs with Apple silicon"

@@ -10,6 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
 from whet.config import read_toml
 from whet.errors import RunError
 from whet.rl.config import TrainingConfig
@@ -83,7 +86,8 @@ def config_differences(saved: Mapping[str, Any], config: TrainingConfig) -> list
     """What would make a resumed run another run, a line each; empty when there is nothing."""
     lines = []
     now = config.model_dump(mode="json", exclude_none=True)
-    for path, (before, after) in differences(redacted(saved), redacted(now)).items():
+    before_keys_existed = redacted(completed(saved, config))
+    for path, (before, after) in differences(before_keys_existed, redacted(now)).items():
         why = ""
         if path in LENGTH:
             if config.optimizer.schedule == "constant":
@@ -92,3 +96,24 @@ def config_differences(saved: Mapping[str, Any], config: TrainingConfig) -> list
         if not {path, path.partition(".")[0]} & {*FREE_ON_RESUME}:
             lines.append(f"{path}: was {before!r}, is {after!r}{why}")
     return lines
+
+
+def completed(saved: Mapping[str, Any], config: BaseModel) -> dict[str, Any]:
+    """`saved`, in which a key that it lacks has its default: a run that began before a key existed did what the default
+    does. Optional sections and rows of tables that it lacks stay absent."""
+    found = dict(saved)
+    for name, field in type(config).model_fields.items():
+        now, default = getattr(config, name), field.get_default(call_default_factory=True)
+        if name not in found:
+            if default is not PydanticUndefined:
+                constructed = type(config).model_construct(**{name: default})
+                found |= constructed.model_dump(mode="json", include={name}, exclude_none=True)
+        elif isinstance(now, BaseModel) and isinstance(found[name], Mapping):
+            found[name] = completed(found[name], now)
+        elif isinstance(now, tuple) and isinstance(found[name], list):
+            known = [
+                completed(row, model) if isinstance(model, BaseModel) and isinstance(row, Mapping) else row
+                for row, model in zip(found[name], now, strict=False)
+            ]
+            found[name] = known + found[name][len(known) :]
+    return found
