@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,10 +12,10 @@ import pytest
 from rich.console import Console
 from tests.inference.weights import gguf_files
 
-from whet.errors import ModelLoadError
+from whet.errors import ConfigError, ModelLoadError
 from whet.evals.config import EvalConfig
 from whet.evals.live.view import EvalView
-from whet.evals.model import answers_without_limit, check_models
+from whet.evals.model import Models, answers_without_limit, check_models
 from whet.evals.observer import EvalObserver, PlannedEval
 from whet.evals.sessions.session import run_evals
 from whet.runs.live import Output
@@ -64,6 +65,39 @@ def test_the_short_names_of_the_endpoints_file_are_listed() -> None:
 def test_the_short_name_of_the_same_model_is_proposed() -> None:
     write_endpoints()
     assert message_for("gpt-4.1-mini").endswith("or a short name from configs/endpoints.toml: -m mini.")
+
+
+def config(**given: Any) -> EvalConfig:
+    return EvalConfig(environment="reverse-text", **given)
+
+
+def test_a_device_that_is_not_here_is_refused_before_a_model_is_loaded(machine: Any) -> None:
+    machine(count=1)
+    check_models([config(device="cuda"), config(device="auto")])
+    with pytest.raises(ConfigError, match=r'^device = "cuda:1": there is 1 CUDA device here.*"auto" or "cpu"'):
+        check_models([config(device="cuda"), config(device="cuda:1")])
+
+
+def test_a_device_for_models_behind_endpoints_is_refused_unless_one_is_run_here() -> None:
+    remote = config(model="m", base_url="http://localhost:1", device="cpu")
+    with pytest.raises(ConfigError, match=r'device = "cpu" would have no effect: m is behind an endpoint, http://loc'):
+        check_models([remote])
+    check_models([remote, config(device="cpu")])
+
+
+def test_a_model_is_run_on_the_device_of_its_evaluation(machine: Any) -> None:
+    configs = [config(device="cpu", threads=1), config(device="cpu", threads=1), config(device="cpu", dtype="bfloat16")]
+    machine()
+
+    async def devices() -> list[Any]:
+        models = Models(configs)
+        clients = [await models.client(number) for number in range(len(configs))]
+        await models.close()
+        return [client.engine for client in clients]  # type: ignore[attr-defined]
+
+    first, second, third = asyncio.run(devices())
+    assert first is second is not third
+    assert {engine.device.type for engine in (first, third)} == {"cpu"}
 
 
 def test_a_directory_without_a_model_is_no_endpoint() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from whet.errors import ConfigError
 from whet.gateway.app import Gateway
-from whet.gateway.serve import UNREAD_MS, ServeConfig, listen, required_key
+from whet.gateway.serve import UNREAD_MS, ServeConfig, listen, required_key, serve
 from whet.gateway.wire import TurnRequest
 from whet.inference.loading import load_policy
 from whet.system.offline import is_loopback
@@ -39,6 +39,25 @@ def test_an_address_that_others_reach_needs_a_key(monkeypatch):
     monkeypatch.setenv("WHET_TEST_KEY", "sesame")
     assert required_key(ServeConfig(host="0.0.0.0", api_key_var="WHET_TEST_KEY")) == "sesame"
     assert required_key(ServeConfig()) is None
+
+
+class Served(Exception):
+    """Ends a server that is ready."""
+
+
+def test_the_model_is_served_on_the_device_that_is_given(machine):
+    machine()
+    loading = []
+
+    def ready(address, name):
+        raise Served(name)
+
+    with pytest.raises(ConfigError, match=r'^device = "cuda:3": there is 1 CUDA device here'):
+        serve(ServeConfig(device="cuda:3", port=0), ready, loading.append)
+    assert loading == []
+    with pytest.raises(Served, match="whet/tiny"):
+        serve(ServeConfig(device="cpu", port=0, threads=1), ready, loading.append)
+    assert loading == ["whet/tiny"]
 
 
 def test_a_session_with_the_tiny_model_goes_on_from_the_tokens_it_sampled(recorded_session):

@@ -70,8 +70,9 @@ def test_both_models_are_opened_as_evaluations_open_theirs(write: Write) -> None
         'env_id = "wordle"\nmodel = "mini"\nendpoints = "endpoints.toml"\n[sampling]\nmax_tokens = 9\n'
         "[reflection_sampling]\ntemperature = 0\n"
     )
-    config = load_config(path, {})
+    config = load_config(path, {"device": "cpu"})
     policy, reflector = config.policy(), config.reflector()
+    assert (policy.device, reflector.device) == ("cpu", "cpu")
     assert (policy.model, policy.base_url, policy.max_tokens) == ("m-1", "http://here/v1", 9)
     assert (reflector.model, reflector.base_url, reflector.max_tokens, reflector.temperature) == (
         "m-1",

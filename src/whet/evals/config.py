@@ -15,6 +15,7 @@ from pydantic import Field, field_validator
 from whet.clients.config import ClientConfig
 from whet.clients.endpoints import DEFAULT_FILE, find_endpoint
 from whet.config import Option, StrictModel, options_of
+from whet.inference.devices import DEVICE_HELP, DEVICE_PATTERN
 from whet.inference.model_names import MODEL_HELP
 
 ModelName = Annotated[
@@ -47,6 +48,7 @@ MaxConcurrent = Annotated[int, Option("-c"), Field(ge=1, description="Rollouts i
 Timeout = Annotated[float | None, Option(metavar="SECONDS"), Field(gt=0, description="Seconds a rollout may take.")]
 Offline = Annotated[bool, Field(description="Reach nothing outside this machine.")]
 Dtype = Annotated[Literal["float32", "bfloat16"], Field(description="Precision of a model run here.")]
+Device = Annotated[str, Field(pattern=DEVICE_PATTERN, description=f"Of a model run here: {DEVICE_HELP}")]
 Threads = Annotated[
     int | None, Field(ge=1, description="CPU threads of a model run here; torch's own choice if absent.")
 ]
@@ -113,6 +115,7 @@ class EvalConfig(StrictModel):
         None, ge=0, description="Seed of the sampling; absent, 0 for models run here, and none is sent to endpoints."
     )
     dtype: Dtype = "float32"
+    device: Device = "auto"
     threads: Threads = None
     save: Annotated[bool, Option("-s", aliases=("save_results",))] = Field(
         True, description="Keep every rollout, and the averages, in a directory of their own."

@@ -11,8 +11,9 @@ from whet.clients.client import Client
 from whet.clients.config import ClientConfig, EndpointConfig
 from whet.clients.endpoints import read_endpoints
 from whet.clients.make import make_client
-from whet.errors import ModelLoadError
+from whet.errors import ConfigError, ModelLoadError
 from whet.evals.config import EvalConfig
+from whet.inference.devices import check_device
 from whet.inference.protocol import sampling_text
 
 _LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
@@ -36,7 +37,8 @@ async def open_model(
         from whet.inference.loading import load_policy
 
         rows = config.max_concurrent if max_rows is None else max_rows
-        policy = load_policy(config.model, dtype=config.dtype, threads=config.threads, max_rows=rows)
+        chosen = {"dtype": config.dtype, "device": config.device, "threads": config.threads}
+        policy = load_policy(config.model, **chosen, max_rows=rows)
         try:
             yield policy.client
         finally:
@@ -88,9 +90,19 @@ def answers_without_limit(config: EvalConfig, sampling: Mapping[str, Any], rollo
 
 
 def check_models(configs: Sequence[EvalConfig]) -> None:
-    """Raise `ModelLoadError` for a model that is missing here, as far as this is known without a download."""
+    """Raise `ModelLoadError` for a model that is missing here, as far as this is known without a download, and
+    `ConfigError` for a device that is not here, or that no model is run on."""
     from whet.inference.loading import check_model
 
+    named = [config for config in configs if config.device != "auto"]
+    for config in named:
+        if config.local:
+            check_device(config.device, "device")
+    if named and not any(config.local for config in named):
+        raise ConfigError(
+            f'device = "{named[0].device}" would have no effect: {named[0].model} is behind an endpoint, '
+            f"{named[0].base_url}, which computes where its server does. Remove device."
+        )
     _each_local(configs, check_model)
 
 
@@ -170,5 +182,5 @@ class Models:
 def _key(config: EvalConfig) -> Hashable:
     """Evaluations with equal keys share a model."""
     if config.local:
-        return "here", config.model, config.dtype, config.threads
+        return "here", config.model, config.dtype, config.device, config.threads
     return "endpoint", endpoint_of(config).model_dump_json()

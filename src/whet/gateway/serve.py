@@ -15,6 +15,7 @@ from pydantic import Field
 from whet.clients.keys import find_key
 from whet.config import Option, StrictModel
 from whet.errors import ConfigError
+from whet.inference.devices import DEVICE_HELP, DEVICE_PATTERN, check_device
 from whet.inference.model_names import MODEL_HELP
 from whet.system.offline import is_loopback
 
@@ -48,6 +49,7 @@ class ServeConfig(StrictModel):
         64, ge=1, description="Answers in the making at once; more wait in line."
     )
     dtype: str = Field("float32", pattern="^(float32|bfloat16)$", description="float32 or bfloat16.")
+    device: str = Field("auto", pattern=DEVICE_PATTERN, description=f"Where the model computes: {DEVICE_HELP}")
     threads: int | None = Field(None, ge=1, description="CPU threads; torch's own choice if absent.")
 
 
@@ -66,6 +68,7 @@ def serve(
 
     key = required_key(config)
     check_model(config.model)
+    check_device(config.device, "device")
     listening = listen(config.host, config.port)
     on_loading(config.model)
     with listening, asyncio.Runner(loop_factory=event_loop_factory()) as runner:
@@ -127,6 +130,7 @@ async def _serve(
     policy = load_policy(
         config.model,
         dtype=config.dtype,
+        device=config.device,
         threads=config.threads,
         max_rows=config.max_concurrent,
         repeatable=False,

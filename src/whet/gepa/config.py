@@ -13,6 +13,7 @@ from whet.envs.config.env_table import EnvTable
 from whet.evals.config import (
     ApiKeyVar,
     BaseUrl,
+    Device,
     Dtype,
     EndpointsFile,
     EnvFiles,
@@ -28,7 +29,7 @@ from whet.system.redaction import redacted
 
 Kind = Literal["system_prompt", "tools", "judge"]
 """Kinds of texts that can be optimised."""
-OF_BOTH_MODELS = ("endpoints", "env_file", "max_concurrent", "timeout", "seed", "offline", "dtype", "threads")
+OF_BOTH_MODELS = ("endpoints", "env_file", "max_concurrent", "timeout", "seed", "offline", "dtype", "device", "threads")
 """Fields with which both models are opened as evaluations open theirs."""
 
 
@@ -134,6 +135,7 @@ class GepaConfig(StrictModel):
     )
     offline: Offline = False
     dtype: Dtype = "float32"
+    device: Device = "auto"
     threads: Threads = None
     sampling: Annotated[dict[str, Any], Option("-S", long="--sampling-args", aliases=("sampling_args",))] = Field(
         default_factory=dict, description="Sampling arguments of the model."
