@@ -37,8 +37,9 @@ async def open_model(
         from whet.inference.loading import load_policy
 
         rows = config.max_concurrent if max_rows is None else max_rows
-        chosen = {"dtype": config.dtype, "device": config.device, "threads": config.threads}
-        policy = load_policy(config.model, **chosen, max_rows=rows)
+        policy = load_policy(
+            config.model, dtype=config.dtype, device=config.device, threads=config.threads, max_rows=rows
+        )
         try:
             yield policy.client
         finally:

@@ -6,9 +6,6 @@ reported at once, and a machine with CPUs alone never waits for torch to answer.
 
 from __future__ import annotations
 
-import ast
-import ctypes
-import platform
 import re
 import sys
 from importlib.util import find_spec
@@ -65,6 +62,8 @@ def _cuda_missing(number: int) -> str | None:
 
 def _built_for_cuda() -> bool:
     """By torch's own file of its build; ROCm builds of torch call their devices cuda, too."""
+    import ast
+
     found = find_spec("torch")
     if found is None or found.origin is None:
         return False
@@ -89,6 +88,8 @@ def _has_cuda_driver() -> bool:
 
 
 def _loads(library: str) -> bool:
+    import ctypes  # ten milliseconds that a command without a model need not wait for
+
     try:
         ctypes.CDLL(library)
     except OSError:
@@ -97,6 +98,8 @@ def _loads(library: str) -> bool:
 
 
 def _mps_missing() -> str | None:
+    import platform
+
     if sys.platform != "darwin" or platform.machine() != "arm64":
         return "mps is for Macs with Apple silicon"
     import torch
