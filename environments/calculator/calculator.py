@@ -8,6 +8,7 @@ sizes.
 from __future__ import annotations
 
 import ast
+import json
 import math
 import operator
 import random
@@ -23,6 +24,7 @@ OPERATIONS: dict[str, Callable[[int, int], int]] = {
     "minus": operator.sub,
     "times": operator.mul,
 }
+SIGNS = {"plus": "+", "minus": "-", "times": "*"}
 
 BINARY: dict[type[ast.operator], Callable[[float, float], float]] = {
     ast.Add: operator.add,
@@ -32,6 +34,7 @@ BINARY: dict[type[ast.operator], Callable[[float, float], float]] = {
 }
 UNARY: dict[type[ast.unaryop], Callable[[float], float]] = {ast.UAdd: operator.pos, ast.USub: operator.neg}
 MAX_EXPRESSION_LENGTH = 200
+MAX_EXAMPLES = 16
 
 
 def value_of(node: ast.expr) -> float:
@@ -69,7 +72,7 @@ def split_of(sum_in_words: str) -> Literal["train", "eval"]:
 
 
 def make_tasks(
-    split: Literal["train", "eval"], size: int, seed: int, numbers: range, operations: list[str]
+    split: Literal["train", "eval"], size: int, seed: int | str, numbers: range, operations: list[str]
 ) -> list[dict[str, Any]]:
     """`size` different tasks of one split, or all there are if they are fewer."""
     sums = {
@@ -81,6 +84,24 @@ def make_tasks(
     mine = sorted(words for words in sums if split_of(words) == split)
     random.Random(f"{split} {seed}").shuffle(mine)
     return [{"question": f"{INSTRUCTION}{words}?", "answer": sums[words]} for words in mine[:size]]
+
+
+def worked_examples(count: int, seed: int, numbers: range, operations: list[str]) -> list[dict[str, Any]]:
+    """`count` sums of training, operations in turn, as finished conversations: question, call, result, answer."""
+    pools = [make_tasks("train", count, f"examples {seed}", numbers, [name]) for name in operations]
+    messages: list[dict[str, Any]] = []
+    for number in range(count):
+        task = pools[number % len(pools)][number // len(pools)]
+        left, name, right = task["question"].removeprefix(INSTRUCTION).rstrip("?").split()
+        arguments = json.dumps({"expression": f"{left}{SIGNS[name]}{right}"})
+        call = {"id": f"example-{number}", "name": "calculate", "arguments": arguments}
+        messages += [
+            {"role": "user", "content": task["question"]},
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": call["id"], "content": task["answer"]},
+            {"role": "assistant", "content": task["answer"]},
+        ]
+    return messages
 
 
 def final_answer(completion: whet.Messages) -> str:
@@ -110,6 +131,7 @@ def load_environment(
     max_number: int = 99,
     operations: tuple[str, ...] = ("plus", "minus", "times"),
     max_turns: int = 3,
+    examples: int = 0,
 ) -> whet.Environment:
     """
     Args:
@@ -119,6 +141,7 @@ def load_environment(
         max_number: Largest number in a sum; more digits are harder to copy.
         operations: Which of plus, minus and times come up.
         max_turns: Turns after which an attempt ends, tool calls included.
+        examples: Worked examples before each question, for a pretrained model that does not call tools by itself.
     """
     if max_number < 20 or max_number > 999:
         raise ValueError(f"max_number must be between 20 and 999, got {max_number}")
@@ -126,6 +149,8 @@ def load_environment(
     if unknown or not operations:
         raise ValueError(f"operations must be some of {', '.join(OPERATIONS)}, got {', '.join(operations) or 'none'}")
     numbers = range(2, max_number + 1)
+    if not 0 <= examples <= MAX_EXAMPLES:
+        raise ValueError(f"examples must be between 0 and {MAX_EXAMPLES}, got {examples}")
     rubric = whet.Rubric(funcs=[correct_by_tool])
     rubric.add_metric(exact_match)
     rubric.add_metric(tool_found_it)
@@ -134,5 +159,6 @@ def load_environment(
         max_turns=max_turns,
         dataset=lambda: make_tasks("train", num_train, seed, numbers, list(operations)),
         eval_dataset=lambda: make_tasks("eval", num_eval, seed, numbers, list(operations)),
+        few_shot=worked_examples(examples, seed, numbers, list(operations)),
         rubric=rubric,
     )

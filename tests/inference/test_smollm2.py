@@ -18,6 +18,7 @@ from whet.inference.model_names import packaged_file, resolve_model
 from whet.inference.protocol import Sample, SampleRequest, SamplingParams
 from whet.rl.config import RunConfig
 from whet.rl.run import run_training
+from whet.rollouts.token_rows import read_rollouts
 
 pytestmark = pytest.mark.parts
 NAME = "smollm2-135m"
@@ -76,22 +77,41 @@ def test_a_conversation_continues_token_by_token(directory: Path) -> None:
     assert extended == renderer.render([*conversation, *more])
 
 
-def test_training_and_sampling_are_one_policy(tmp_path: Path) -> None:
+TURNS = {"id": "alphabet-sort", "args": {"min_turns": 3, "max_turns": 3}}
+TOOL = {"id": "calculator", "args": {"examples": 3}}
+
+
+@pytest.mark.parametrize(
+    ("env", "turns"),
+    [({"id": "alphabet-sort", "args": {"min_turns": 1, "max_turns": 1}}, 1), (TURNS, 3), (TOOL, 2)],
+    ids=["one turn", "turns", "tool"],
+)
+def test_training_and_sampling_are_one_policy(env: dict[str, Any], turns: int, tmp_path: Path) -> None:
+    """Before an update and after it, whatever a rollout's turns are made of."""
     config = RunConfig.model_validate(
         {
             "name": "r",
             "model": NAME,
-            "max_steps": 1,
+            "max_steps": 2,
             "batch_size": 8,
             "rollouts_per_example": 4,
+            "learning_rate": 2e-5,
             "runs_directory": tmp_path,
-            "sampling": {"max_tokens": 16},
-            "env": [{"id": "alphabet-sort"}],
+            "sampling": {"max_tokens": 40, "temperature": 0.8},
+            "env": [env],
             "eval": {"before": False, "after": False},
             "deployment": {"threads": 1},
         }
     )
     assert run_training(config, json_output=True).state == "finished"
-    [metrics] = [json.loads(line) for line in (tmp_path / "r" / "metrics.jsonl").read_text().splitlines()]
-    assert abs(metrics["policy/kl"]) < 1e-6
+    metrics = [json.loads(line) for line in (tmp_path / "r" / "metrics.jsonl").read_text().splitlines()]
+    assert all(abs(line["policy/kl"]) < 1e-6 for line in metrics)
+    assert metrics[0]["optim/grad_norm"] > 0
+    for step in (1, 2):
+        rows = list(read_rollouts(tmp_path / "r" / "rollouts" / f"step_{step:06}.jsonl"))
+        assert max(len(row["turns"]) for row in rows) >= turns
+        assert env is not TOOL or any(message["role"] == "tool" for row in rows for message in row["completion"])
+        for turn in (turn for row in rows for turn in row["turns"]):
+            sampled, learned = (torch.tensor(turn[f"{which}_logprobs"]) for which in ("completion", "learner"))
+            assert (sampled - learned).abs().max() <= 1e-4
     AutoModelForCausalLM.from_pretrained(tmp_path / "r" / "model")

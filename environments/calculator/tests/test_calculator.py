@@ -1,3 +1,5 @@
+import json
+
 import pytest
 
 import whet
@@ -115,7 +117,26 @@ def test_an_attempt_ends_after_max_turns() -> None:
     assert output["stop_condition"] == "max_turns_reached"
 
 
-@pytest.mark.parametrize("args", [{"max_number": 5}, {"operations": ("power",)}, {"operations": ()}])
+def test_worked_examples_come_before_the_question_and_count_for_nothing() -> None:
+    env = load_environment(num_train=1, num_eval=1, examples=4)
+    row = env.get_eval_dataset()[0]
+    assert [message["role"] for message in row["prompt"]] == ["user", "assistant", "tool", "assistant"] * 4 + ["user"]
+    operations = []
+    for question, with_call, result, answer in zip(*(row["prompt"][n:-1:4] for n in range(4)), strict=True):
+        left, word, right = question["content"].split("What is ")[1].rstrip("?").split()
+        operations.append(word)
+        [called] = with_call["tool_calls"]
+        assert json.loads(called["arguments"]) == {"expression": left + SIGNS[word] + right}
+        assert calculate(left + SIGNS[word] + right) == result["content"] == answer["content"]
+    assert operations == ["plus", "minus", "times", "plus"]
+    output = env.evaluate_sync(whet.ScriptedClient([row["answer"]]), "scripted")["outputs"][0]
+    assert output["reward"] == 0.0
+    assert output["metrics"]["total_tool_calls"] == 0
+
+
+@pytest.mark.parametrize(
+    "args", [{"max_number": 5}, {"examples": -1}, {"examples": 17}, {"operations": ("power",)}, {"operations": ()}]
+)
 def test_arguments_that_make_no_sense_are_refused(args: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="must"):
         load_environment(**args)
