@@ -31,10 +31,11 @@ def write(
     template: str | None = TEMPLATE,
     tied: bool = False,
     seed: int = 0,
+    dim: int = HIDDEN // HEADS,
+    value_dim: int | None = None,
 ) -> dict[str, np.ndarray[Any, Any]]:
-    """Write a model; returns its tensors as they were before they were quantised."""
+    """Write a model with heads of width `dim`; returns its tensors as they were before they were quantised."""
     rng = np.random.default_rng(seed)
-    dim = 128 if architecture == "qwen3" else HIDDEN // HEADS  # transformers reads no other width of a Qwen3's heads
     tokens = [*SPECIAL, *byte_alphabet(), "ab"]
     tensors = {
         "token_embd.weight": rng.normal(size=(len(tokens), HIDDEN)),
@@ -72,7 +73,7 @@ def write(
     writer.add_head_count(HEADS)
     writer.add_head_count_kv(KV_HEADS)
     writer.add_key_length(dim)
-    writer.add_value_length(dim)
+    writer.add_value_length(value_dim or dim)
     writer.add_rope_freq_base(10_000.0)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_vocab_size(len(tokens))

@@ -13,6 +13,7 @@ from tests.inference.weights import gguf_files
 from transformers import AutoModelForCausalLM
 
 from whet.errors import ModelLoadError
+from whet.inference.architecture import read_architecture
 from whet.inference.loading import load_policy
 from whet.inference.model_names import find_local, resolve_model
 from whet.inference.weights import gguf_cache
@@ -43,7 +44,8 @@ def test_logits_equal_those_of_transformers_own_reading(
     tmp_path: Path, architecture: str, kind: gguf.GGMLQuantizationType, tied: bool
 ) -> None:
     file = tmp_path / "model.gguf"
-    gguf_files.write(file, architecture, kind, tied=tied)
+    # of a Qwen3's heads transformers reads no other width
+    gguf_files.write(file, architecture, kind, tied=tied, dim=128 if architecture == "qwen3" else 16)
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file=file.name, dtype=torch.float32)
     ours = AutoModelForCausalLM.from_pretrained(resolve_model(str(file)), dtype=torch.float32)
     ids = torch.randint(0, 200, (2, 40), generator=torch.Generator().manual_seed(0))
@@ -65,6 +67,28 @@ def test_values_are_those_of_the_file_dequantised(tmp_path: Path) -> None:
         ("model.norm.weight", "output_norm.weight"),
     ]:
         assert torch.equal(named[ours], torch.from_numpy(stored[theirs]).reshape(named[ours].shape))
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize("dim", [32, 128])
+def test_heads_have_the_width_that_the_file_says(tmp_path: Path, architecture: str, dim: int) -> None:
+    file = tmp_path / "model.gguf"
+    gguf_files.write(file, architecture, KINDS.F32, dim=dim)
+    directory = resolve_model(str(file))
+    assert read_architecture(directory).head_dim == dim != gguf_files.HIDDEN // gguf_files.HEADS
+    stored = {one.name: torch.from_numpy(one.data.copy()) for one in gguf.GGUFReader(file).tensors}
+    named = read_checkpoint(directory)
+    assert torch.equal(named["model.layers.1.self_attn.v_proj.weight"], stored["blk.1.attn_v.weight"])
+    assert torch.equal(named["model.layers.1.self_attn.o_proj.weight"], stored["blk.1.attn_output.weight"])
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+    assert model.model.layers[0].self_attn.head_dim == dim
+
+
+def test_heads_of_two_widths_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "model.gguf"
+    gguf_files.write(file, "qwen3", dim=32, value_dim=16)
+    with pytest.raises(ModelLoadError, match="keys of width 32 and values of width 16; only equal widths are read"):
+        resolve_model(str(file))
 
 
 def test_tokenizer_and_template_come_from_the_file(tmp_path: Path) -> None:

@@ -105,33 +105,68 @@ def _alone(directory: Path) -> Iterator[None]:
         yield
 
 
+def _head_width(file: Path, model_type: str) -> int | None:
+    """Width of an attention head as the file has it; None where `transformers` reads it, or the file has none.
+
+    `transformers` (5.23) ignores `attention.key_length` for these: it takes 128 for Qwen3, and the hidden size over the
+    number of heads (Llama, Mistral: or the rotated width) for the others.
+    """
+    from gguf import GGUFReader
+
+    if model_type not in ("llama", "mistral", "qwen2", "qwen3"):
+        return None
+    fields = GGUFReader(file).fields
+    architecture = fields["general.architecture"].contents()
+
+    def number(name: str) -> int | None:
+        field = fields.get(f"{architecture}.{name}")
+        return None if field is None else int(field.contents())
+
+    keys, values = number("attention.key_length"), number("attention.value_length")
+    if keys is not None and values is not None and keys != values:
+        raise ModelLoadError(
+            f"{file}: attention keys of width {keys} and values of width {values}; only equal widths are read."
+        )
+    if (rotated := number("rope.dimension_count")) is not None and keys is not None and rotated != keys:
+        raise ModelLoadError(
+            f"{file}: {rotated} of {keys} dimensions of a head are rotated; only heads rotated as a whole are read."
+        )
+    return keys
+
+
 def _write(file: Path, digest: str, target: Path) -> None:
     try:
         import gguf  # noqa: F401  # transformers uses it
         import torch
-        from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
         from transformers.utils import logging as transformers_logging
     except ModuleNotFoundError as error:
         raise MissingExtraError("reading a GGUF file", "train") from error
-    bars = transformers_logging.is_progress_bar_enabled()
+    bars, verbosity = transformers_logging.is_progress_bar_enabled(), transformers_logging.get_verbosity()
     transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()  # what is wrong is raised, as one line
+    given: dict[str, Any] = {"gguf_file": file.name, "local_files_only": True}
     try:  # one of its bars has no switch
         with contextlib.redirect_stderr(io.StringIO()):
-            tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, local_files_only=True)
-            model: Any = AutoModelForCausalLM.from_pretrained(
-                file.parent, gguf_file=file.name, dtype=torch.float32, local_files_only=True
-            )
+            tokenizer = AutoTokenizer.from_pretrained(file.parent, **given)
+            config = AutoConfig.from_pretrained(file.parent, **given)
+            if (width := _head_width(file, config.model_type)) is not None:
+                config.head_dim = width
+            model: Any = AutoModelForCausalLM.from_pretrained(file.parent, config=config, dtype=torch.float32, **given)
             model.hf_quantizer = None  # the values are plain from here on
             if hasattr(model.config, "quantization_config"):
                 del model.config.quantization_config
             model.save_pretrained(target)
             tokenizer.save_pretrained(target)
+    except ModelLoadError:
+        raise
     except OSError as error:
         raise ModelLoadError(f"{file}: its float32 copy cannot be written to {target.parent}: {error}") from None
     except Exception as error:  # torn metadata raises whatever the parser stumbles over
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise ModelLoadError(f"{file}: transformers cannot read this GGUF file ({reason})") from None
     finally:
+        transformers_logging.set_verbosity(verbosity)
         if bars:
             transformers_logging.enable_progress_bar()
     if not tokenizer.chat_template:
