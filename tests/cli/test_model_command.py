@@ -9,10 +9,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import gguf
 import pytest
+import torch
+from peft import LoraConfig, get_peft_model
 from tests.inference.weights import gguf_files
+from transformers import AutoModelForCausalLM
 
 from whet.cli.main import main
+from whet.models.tiny import path as tiny
 
 
 @pytest.fixture
@@ -83,6 +88,65 @@ def test_convert_and_list_a_gguf_file(
     models = [row["model"] for row in json.loads(capsys.readouterr().out)["models"]]
     assert models[:2] == ["whet/tiny", "smollm2-135m"]
     assert {str(file), str(back)} <= set(models)
+
+
+BAD_MODELS = {
+    "missing.gguf": "cannot be read: No such file",
+    "empty.gguf": "is not a GGUF file",
+    "text.gguf": "is not a GGUF file",
+    "head.gguf": "is cut off or damaged",
+    "torn.gguf": "is cut off or damaged",
+    "adapter.gguf": "holds no model but a GGUF file of type 'adapter'",
+    "empty": "empty is not a model directory: it has no config.json",
+    "config-only": "there are no weights",
+    "smollm3-1b": "Give whet/tiny, smollm2-135m, a directory",
+    "": "the name of a model is empty",
+}
+
+
+@pytest.mark.parametrize("command", ["show", "get"])
+@pytest.mark.parametrize("model", BAD_MODELS)
+def test_a_bad_model_is_one_line(
+    command: str, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    gguf_files.write(tmp_path / "whole.gguf")
+    content = (tmp_path / "whole.gguf").read_bytes()
+    files = {"empty": b"", "text": b"hello", "head": content[:400], "torn": content[:-5000]}
+    for name, kept in files.items():
+        (tmp_path / f"{name}.gguf").write_bytes(kept)
+    writer = gguf.GGUFWriter(tmp_path / "adapter.gguf", "llama")
+    writer.add_type(gguf.GGUFType.ADAPTER)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "config-only").mkdir()
+    (tmp_path / "config-only" / "config.json").write_text('{"model_type": "llama"}')
+    assert main(["model", command, model]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert BAD_MODELS[model] in captured.err
+    assert captured.err.count("\n") == 1
+
+
+def test_an_adapter_is_described_and_converted_to_gguf(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = AutoModelForCausalLM.from_pretrained(tiny(), dtype=torch.float32)
+    get_peft_model(base, LoraConfig(r=2, target_modules=["q_proj"])).save_pretrained(tmp_path / "adapter")
+    monkeypatch.chdir(tmp_path)
+    assert main(["model", "show", "adapter", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["adapter_of"], shown["rank"]) == (str(tiny()), 2)
+    assert main(["model", "convert", "adapter", "adapter.gguf"]) == 0
+    assert gguf.GGUFReader(tmp_path / "adapter.gguf").fields["adapter.type"].contents() == "lora"
+    assert main(["model", "convert", "adapter", "whole"]) == 2
+    assert "whet train export RUN --format merged" in capsys.readouterr().err
+    assert main(["model", "convert", "whet/tiny", "adapter.gguf/below"]) == 2
+    assert "adapter.gguf/below cannot be written: Not a directory" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -73,10 +73,11 @@ def get(
 
 @app.command("convert")
 def convert(
-    model: Annotated[str, typer.Argument(help="A .gguf file, a model's directory, or any other name of a model.")],
+    model: Annotated[str, typer.Argument(help="A .gguf file, a directory, an adapter, or another name of a model.")],
     to: Annotated[Path, typer.Argument(help="Directory for safetensors, or a file that ends in .gguf.")],
     dtype: Annotated[
-        str | None, typer.Option(help="float32 (default), bfloat16 or float16; GGUF is written in float16.")
+        str | None,
+        typer.Option(help="float32 (default), bfloat16 or float16; a GGUF file has float16, of an adapter float32."),
     ] = None,
     metadata_from: Annotated[
         Path | None, typer.Option(help="GGUF file with the model's tokenizer; default: the one it was read from.")

@@ -236,10 +236,14 @@ def export(
     ] = None,
     format: Annotated[
         str | None,
-        typer.Option("--format", help="peft, model, or merged; by default what was trained.", metavar="FORMAT"),
+        typer.Option("--format", help="peft, model, merged, or gguf; by default what was trained.", metavar="FORMAT"),
     ] = None,
     to: Annotated[
-        Path | None, typer.Option("--to", help="Directory to write; exports/step_N-FORMAT of the run if absent.")
+        Path | None,
+        typer.Option("--to", help="Directory to write, or a .gguf file; in exports/ of the run if absent."),
+    ] = None,
+    metadata_from: Annotated[
+        Path | None, typer.Option(help="GGUF file with the model's tokenizer; default: the one it was read from.")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there already.")] = False,
     json_output: JsonOption = False,
@@ -247,12 +251,14 @@ def export(
     """Write the weights of a checkpoint for other programs.
 
     peft is the adapter of a run with [lora], for peft and vLLM; merged is its whole model with the adapter added in;
-    model is the whole model of a run that trained all weights, for transformers.
+    model is the whole model of a run that trained all weights, for transformers; gguf is either for llama.cpp: the
+    adapter in float32, or the whole model in float16.
 
     \b
     Examples:
       whet train export quickstart
       whet train export my-lora --step 50 --format merged --to exports/my-model
+      whet train export my-lora --format gguf
     """
     from whet.rl.stored.stored_run import open_run
 
@@ -260,7 +266,7 @@ def export(
     with extra("train", "exporting weights"):
         from whet.rl.stored.export import export_run
 
-        exported = export_run(stored, step=step, format=format, to=to, overwrite=overwrite)
+        exported = export_run(stored, step=step, format=format, to=to, overwrite=overwrite, metadata_from=metadata_from)
     said = {"saved": str(exported.saved), "step": exported.step, "format": exported.format}
     print_result(said | ({"next": exported.next_command} if exported.next_command else {}), json_output)
 

@@ -43,6 +43,10 @@ PACKAGED = {
     )
 }
 """By their short names."""
+_NAMES = (
+    f"{TINY}, {', '.join(PACKAGED)}, a directory with a config.json, a .gguf file, or a Hugging Face id such as "
+    "Qwen/Qwen3-0.6B"
+)
 
 
 def find_local(model: str) -> Path | None:
@@ -57,15 +61,14 @@ def find_local(model: str) -> Path | None:
     if model in PACKAGED:
         return gguf_cache.converted(packaged_file(model))
     path = Path(model).expanduser()
-    if path.is_dir():
+    if model and path.is_dir():
         return path
     if path.suffix == ".gguf":
         return gguf_cache.converted(path)
+    if not model.strip():
+        raise ModelLoadError(f"the name of a model is empty. Give {_NAMES}.")
     if path.is_absolute() or model.startswith((".", "~")) or model.count("/") != 1:
-        raise ModelLoadError(
-            f"there is no model directory {model!r}. Give {TINY}, {', '.join(PACKAGED)}, a directory with a "
-            "config.json, a .gguf file, or a Hugging Face id such as Qwen/Qwen3-0.6B."
-        )
+        raise ModelLoadError(f"there is no model directory {model!r}. Give {_NAMES}.")
     return None
 
 
@@ -73,11 +76,16 @@ def resolve_model(model: str) -> Path:
     """The directory with a model's files; converts a .gguf file and downloads a Hugging Face id on first use."""
     if (found := find_local(model)) is not None:
         return found
+    file = gguf_file(model)
+    return _download(model) if file is None else gguf_cache.convert(file)
+
+
+def gguf_file(model: str) -> Path | None:
+    """The GGUF file that a name means; None for a name of another kind."""
     if model in PACKAGED:
-        return gguf_cache.convert(packaged_file(model))
-    if model.endswith(".gguf"):
-        return gguf_cache.convert(Path(model).expanduser())
-    return _download(model)
+        return packaged_file(model)
+    path = Path(model).expanduser()
+    return path if path.suffix == ".gguf" and not path.is_dir() else None
 
 
 def on_this_machine(model: str) -> Path | None:

@@ -117,26 +117,32 @@ def write_card(model: Path, card: Card) -> None:
 
 
 def describe(model: str | Path) -> dict[str, Any]:
-    """What `whet model show` prints of `whet/tiny`, a directory or a Hugging Face id. Raises `ModelLoadError`."""
+    """What `whet model show` prints of any name of a model, or of a PEFT adapter. Raises `ModelLoadError`."""
+    from whet.inference.architecture import read_json
+    from whet.inference.loading import base_of_adapter
     from whet.inference.model_names import resolve_model
 
     directory = resolve_model(str(model))
-    try:
-        config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
-        tokenizer = json.loads((directory / "tokenizer.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelLoadError(f"{directory}: cannot read the model's config and tokenizer: {error}") from None
     weights = sorted(directory.glob("*.safetensors"))
+    tensors = [tensor for file in weights for tensor in _tensors(file)]
+    files: dict[str, Any] = {
+        "parameters": sum(size for size, _ in tensors),
+        "dtype": ", ".join(sorted({dtype for _, dtype in tensors})),
+        "size_mb": round(sum(file.stat().st_size for file in directory.iterdir() if file.is_file()) / 1e6, 2),
+    }
+    if (base := base_of_adapter(directory)) is not None:
+        adapter = read_json(directory / "adapter_config.json", "an adapter")
+        named = {"model": str(model), "path": str(directory), "adapter_of": str(base), "rank": adapter.get("r")}
+        return named | files
+    config = read_json(directory / "config.json", "a model")
     if not weights:
         raise ModelLoadError(f"{directory}: there are no weights (no *.safetensors).")
-    tensors = [tensor for file in weights for tensor in _tensors(file)]
+    tokenizer = read_json(directory / "tokenizer.json", "a model")
     description: dict[str, Any] = {
         "model": str(model),
         "path": str(directory),
         "architecture": ", ".join(config.get("architectures") or [config.get("model_type", "unknown")]),
-        "parameters": sum(size for size, _ in tensors),
-        "dtype": ", ".join(sorted({dtype for _, dtype in tensors})),
-        "size_mb": round(sum(file.stat().st_size for file in directory.iterdir() if file.is_file()) / 1e6, 2),
+        **files,
         "hidden_size": config.get("hidden_size"),
         "layers": config.get("num_hidden_layers"),
         "heads": f"{config.get('num_attention_heads')} query, {config.get('num_key_value_heads')} key/value",

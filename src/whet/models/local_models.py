@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from whet.errors import ConfigError, ModelLoadError
-from whet.inference.model_names import PACKAGED, TINY, find_local, get_packaged, packaged_file, resolve_model
+from whet.inference.loading import base_of_adapter
+from whet.inference.model_names import PACKAGED, TINY, find_local, get_packaged, gguf_file, packaged_file, resolve_model
 from whet.inference.weights import gguf_cache
 from whet.system.files import replace_directory
 
@@ -63,24 +64,39 @@ def get_model(model: str) -> Path:
 def convert_model(model: str, to: Path, *, dtype: str | None, metadata_from: Path | None) -> Path:
     """Write a model as safetensors into the directory `to`, or as GGUF in float16 where `to` ends in .gguf.
 
+    An adapter is written as GGUF only, in float32.
+
     Raises `ConfigError` where `to` exists or the formats do not fit, `ModelLoadError` where the model cannot be read.
     """
-    from whet.inference.weights.gguf_export import write_gguf
+    from whet.inference.weights.gguf_export import write_gguf, write_gguf_adapter
 
     if to.exists():
         raise ConfigError(f"{to} exists already. Name another file or directory.")
-    directory = resolve_model(model)
-    if to.suffix == ".gguf":
-        if dtype not in (None, "float16"):
-            raise ConfigError(f"--dtype {dtype}: GGUF files are written in float16.")
-        write_gguf(directory, to, metadata_from)
-        return to
-    if metadata_from is not None:
+    is_file = to.suffix == ".gguf"
+    if is_file and dtype not in (None, "float16"):
+        raise ConfigError(f"--dtype {dtype}: GGUF files are written in float16.")
+    if not is_file and metadata_from is not None:
         raise ConfigError(f"--metadata-from is for GGUF files; {to} is a directory.")
-    return _write_safetensors(directory, to, dtype or "float32")
+    directory = resolve_model(model)
+    base = base_of_adapter(directory)
+    if base is not None and (not is_file or metadata_from is not None):
+        raise ConfigError(
+            f"{model} is an adapter: it is converted to a .gguf file, without --metadata-from. The whole model of a "
+            "training run is written by `whet train export RUN --format merged`."
+        )
+    try:
+        if base is not None:
+            write_gguf_adapter(directory, base, to)
+        elif is_file:
+            write_gguf(directory, to, metadata_from or gguf_file(model))
+        else:
+            _write_safetensors(directory, to, dtype or "float32")
+    except OSError as error:
+        raise ConfigError(f"{to} cannot be written: {error.strerror or error}") from None
+    return to
 
 
-def _write_safetensors(directory: Path, to: Path, dtype: str) -> Path:
+def _write_safetensors(directory: Path, to: Path, dtype: str) -> None:
     import torch
     from transformers import AutoTokenizer
 
@@ -95,4 +111,4 @@ def _write_safetensors(directory: Path, to: Path, dtype: str) -> Path:
         model.save_pretrained(target)
         tokenizer.save_pretrained(target)
 
-    return replace_directory(to, write)
+    replace_directory(to, write)

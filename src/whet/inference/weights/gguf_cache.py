@@ -43,8 +43,9 @@ def convert(file: Path) -> Path:
     directory = _directory(digest)
     with _alone(directory):
         if not (directory / SOURCE).is_file():
+            head_width = _head_width(file, _fields(file))
             _log.warning("%s: dequantising it once, into %s", file, directory)
-            replace_directory(directory, lambda target: _write(file, digest, target))
+            replace_directory(directory, lambda target: _write(file, digest, head_width, target))
     return directory
 
 
@@ -105,38 +106,54 @@ def _alone(directory: Path) -> Iterator[None]:
         yield
 
 
-def _head_width(file: Path, model_type: str) -> int | None:
+def _fields(file: Path) -> dict[str, Any]:
+    """The metadata of a file that is whole and holds a model."""
+    try:
+        from gguf import GGUFReader
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("reading a GGUF file", "train") from error
+    try:
+        fields = {name: field.contents() for name, field in GGUFReader(file).fields.items() if len(field.data) == 1}
+    except Exception as error:  # a torn file raises whatever the parser stumbles over
+        raise ModelLoadError(f"{file} is cut off or damaged ({_reason(error)}); download it again") from None
+    if fields.get("general.type", "model") != "model":
+        raise ModelLoadError(
+            f"{file} holds no model but a GGUF file of type {fields['general.type']!r}; give the file of the whole "
+            "model (an adapter is read from its PEFT directory)"
+        )
+    return fields
+
+
+def _head_width(file: Path, fields: dict[str, Any]) -> int | None:
     """Width of an attention head as the file has it; None where `transformers` reads it, or the file has none.
 
     `transformers` (5.23) ignores `attention.key_length` for these: it takes 128 for Qwen3, and the hidden size over the
     number of heads (Llama, Mistral: or the rotated width) for the others.
     """
-    from gguf import GGUFReader
-
-    if model_type not in ("llama", "mistral", "qwen2", "qwen3"):
+    architecture = fields.get("general.architecture")
+    if architecture not in ("llama", "mistral", "qwen2", "qwen3"):
         return None
-    fields = GGUFReader(file).fields
-    architecture = fields["general.architecture"].contents()
-
-    def number(name: str) -> int | None:
-        field = fields.get(f"{architecture}.{name}")
-        return None if field is None else int(field.contents())
-
-    keys, values = number("attention.key_length"), number("attention.value_length")
-    if keys is not None and values is not None and keys != values:
+    names = ("attention.key_length", "attention.value_length", "rope.dimension_count")
+    keys, values, rotated = (fields.get(f"{architecture}.{name}") for name in names)
+    if keys is None:
+        return None
+    if values not in (None, keys):
         raise ModelLoadError(
-            f"{file}: attention keys of width {keys} and values of width {values}; only equal widths are read."
+            f"{file}: attention keys of width {keys} and values of width {values}; only equal widths are read"
         )
-    if (rotated := number("rope.dimension_count")) is not None and keys is not None and rotated != keys:
+    if rotated not in (None, keys):
         raise ModelLoadError(
-            f"{file}: {rotated} of {keys} dimensions of a head are rotated; only heads rotated as a whole are read."
+            f"{file}: {rotated} of {keys} dimensions of a head are rotated; only heads rotated as a whole are read"
         )
-    return keys
+    return int(keys)
 
 
-def _write(file: Path, digest: str, target: Path) -> None:
+def _reason(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
+def _write(file: Path, digest: str, head_width: int | None, target: Path) -> None:
     try:
-        import gguf  # noqa: F401  # transformers uses it
         import torch
         from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
         from transformers.utils import logging as transformers_logging
@@ -150,21 +167,18 @@ def _write(file: Path, digest: str, target: Path) -> None:
         with contextlib.redirect_stderr(io.StringIO()):
             tokenizer = AutoTokenizer.from_pretrained(file.parent, **given)
             config = AutoConfig.from_pretrained(file.parent, **given)
-            if (width := _head_width(file, config.model_type)) is not None:
-                config.head_dim = width
+            if head_width is not None:
+                config.head_dim = head_width
             model: Any = AutoModelForCausalLM.from_pretrained(file.parent, config=config, dtype=torch.float32, **given)
             model.hf_quantizer = None  # the values are plain from here on
             if hasattr(model.config, "quantization_config"):
                 del model.config.quantization_config
             model.save_pretrained(target)
             tokenizer.save_pretrained(target)
-    except ModelLoadError:
-        raise
     except OSError as error:
         raise ModelLoadError(f"{file}: its float32 copy cannot be written to {target.parent}: {error}") from None
-    except Exception as error:  # torn metadata raises whatever the parser stumbles over
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise ModelLoadError(f"{file}: transformers cannot read this GGUF file ({reason})") from None
+    except Exception as error:  # metadata of a kind that it does not know raises anything
+        raise ModelLoadError(f"{file}: transformers cannot read this GGUF file ({_reason(error)})") from None
     finally:
         transformers_logging.set_verbosity(verbosity)
         if bars:

@@ -28,6 +28,29 @@ ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3"
 """The name in a GGUF file of each `model_type` that is written."""
 
 
+def check_writable(model: Path) -> None:
+    """Raise `ConfigError` for a family that is not written as GGUF, `MissingExtraError` without the library."""
+    _architecture(read_architecture(model))
+    _library()
+
+
+def find_metadata(model: Path, given: Path | None) -> Path:
+    """The GGUF file with a model's tokenizer and settings: the one that is given, or that the model was read from.
+
+    Raises `ConfigError` where there is neither.
+    """
+    original = given or source_of(model)
+    if original is None:
+        raise ConfigError(
+            f"{model} was not read from a GGUF file, so the tokenizer of the new file has no source. Give a GGUF file "
+            "of the same model (--metadata-from), or convert the directory with llama.cpp's convert_hf_to_gguf.py."
+        )
+    if not original.is_file():
+        from_where = "--metadata-from" if given else f"{model} was read from it; --metadata-from takes another one"
+        raise ConfigError(f"there is no GGUF file {original} ({from_where}).")
+    return original
+
+
 def write_gguf(model: Path, file: Path, metadata_from: Path | None = None) -> None:
     """Write the model in directory `model` in float16, with tokenizer and settings of the file `metadata_from`.
 
@@ -36,12 +59,7 @@ def write_gguf(model: Path, file: Path, metadata_from: Path | None = None) -> No
     """
     arch = read_architecture(model)
     name = _architecture(arch)
-    original = metadata_from or source_of(model)
-    if original is None:
-        raise ConfigError(
-            f"{model} was not read from a GGUF file, so the tokenizer of {file.name} has no source. Give a GGUF file "
-            "of the same model (--metadata-from), or convert the directory with llama.cpp's convert_hf_to_gguf.py."
-        )
+    original = find_metadata(model, metadata_from)
     gguf = _library()
     try:
         source = gguf.GGUFReader(original)
@@ -55,7 +73,7 @@ def write_gguf(model: Path, file: Path, metadata_from: Path | None = None) -> No
     if {key: tuple(tensor.shape) for key, (_, tensor) in tensors.items()} != {
         key: shape for key, shape in shapes.items() if key != rotary
     }:
-        raise ConfigError(f"{original} is of another model than {model}: its tensors have other names or shapes.")
+        raise ConfigError(f"{original} is of another model: its tensors have other names or shapes.")
 
     stored = {key: _stored(_permuted(arch, ours, tensor), ours) for key, (ours, tensor) in tensors.items()}
 
