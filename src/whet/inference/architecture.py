@@ -1,34 +1,43 @@
-"""What the embedded engine needs to know of a checkpoint: a small frozen description, read from its `config.json`.
+"""What the embedded engine and the learner need to know of a checkpoint: a small frozen description of its decoder.
 
-Supported are decoders of the Llama family (`llama`, `qwen2`, `qwen3`, its mixture of experts `qwen3_moe`, and `mistral`
-without a sliding window). Anything this engine would compute wrongly (sliding windows, quantised weights, other rotary
-scalings, other mixtures of experts) is refused by name here, before a weight is read. Nothing here imports torch or
-transformers.
+It is read from `config.json`, by the row of its family in `families.py`. What whet's own forward would compute wrongly
+(quantised weights, soft-capping, other families) is refused by name here, before a weight is read. Nothing here imports
+torch or transformers.
 """
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from whet.errors import ModelLoadError
+from whet.inference.families import BEFORE, FAMILIES, Family, Norms
 
-SUPPORTED = ("llama", "mistral", "qwen2", "qwen3", "qwen3_moe")
-_ROPE_TYPES = ("default", "linear", "llama3")
+ACTIVATIONS = ("silu", "gelu", "gelu_pytorch_tanh")
+_ROPE_KINDS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
+_FULL, _SLIDING = "full_attention", "sliding_attention"
 
 
 @dataclass(frozen=True, slots=True)
-class RopeScaling:
-    """How rotary frequencies are stretched: `linear` divides all of them, `llama3` only the slow ones, smoothly."""
+class Rope:
+    """Rotary positions: the frequencies that `decoding/rotary.py` makes of it, and what stretches them."""
 
-    kind: str
-    factor: float
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
+    theta: float
+    dim: int  # so many dimensions of a head are rotated, the first
+    kind: str = "default"
+    factor: float = 1.0
+    attention_factor: float = 1.0  # cosines and sines are multiplied with it
     original_max_position: int = 8192
+    low_freq_factor: float = 1.0  # of llama3
+    high_freq_factor: float = 4.0
+    beta_fast: float = 32.0  # of yarn
+    beta_slow: float = 1.0
+    truncate: bool = True
+    short_factors: tuple[float, ...] = ()  # of longrope
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,47 +64,28 @@ class Architecture:
     num_kv_heads: int
     head_dim: int
     norm_eps: float
-    rope_theta: float
-    rope_scaling: RopeScaling | None
+    ropes: tuple[Rope | None, ...]  # of each layer; None: without positions
+    windows: tuple[int | None, ...]  # of each layer: tokens that attention sees, its own among them; None: all
     max_context: int
-    qk_norm: bool
+    attention_scale: float
+    qk_norm: Literal["head", "width"] | None  # over each head, or over all heads together
     qkv_bias: bool
     output_bias: bool
     mlp_bias: bool
     tied_embeddings: bool
+    norms: Norms = BEFORE
+    gain_offset: float = 0.0  # norms multiply with this + their weight
+    embedding_scale: float = 1.0
+    activation: str = "silu"
+    interleaved: bool = False  # a rotated pair are neighbours in a head, not half of the rotated part apart
+    fused_qkv: bool = False  # checkpoints hold one matrix of queries, keys and values
+    fused_gate_up: bool = False
     experts: Experts | None = None
 
     @property
     def kv_values_per_token(self) -> int:
         """Numbers one token occupies in the KV cache, over all layers."""
         return 2 * self.num_layers * self.num_kv_heads * self.head_dim
-
-    def inverse_frequencies(self) -> list[float]:
-        """Rotary frequencies, `head_dim / 2` of them, fastest first.
-
-        Source of the `llama3` smoothing: the Llama 3.1 release, as `transformers` computes it.
-        """
-        plain = [self.rope_theta ** (-2 * i / self.head_dim) for i in range(self.head_dim // 2)]
-        scaling = self.rope_scaling
-        if scaling is None:
-            return plain
-        if scaling.kind == "linear":
-            return [frequency / scaling.factor for frequency in plain]
-        longest_kept = scaling.original_max_position / scaling.high_freq_factor
-        shortest_stretched = scaling.original_max_position / scaling.low_freq_factor
-        stretched = []
-        for frequency in plain:
-            wavelength = 2 * math.pi / frequency
-            if wavelength < longest_kept:
-                stretched.append(frequency)
-            elif wavelength > shortest_stretched:
-                stretched.append(frequency / scaling.factor)
-            else:
-                smooth = (scaling.original_max_position / wavelength - scaling.low_freq_factor) / (
-                    scaling.high_freq_factor - scaling.low_freq_factor
-                )
-                stretched.append((1 - smooth) * frequency / scaling.factor + smooth * frequency)
-        return stretched
 
 
 def read_architecture(directory: Path) -> Architecture:
@@ -119,36 +109,84 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
 
 def parse_architecture(config: dict[str, Any], *, where: str) -> Architecture:
     """The same from a config already parsed; `where` names its source in error messages."""
-    _refuse_unsupported(config, where)
-    model_type = config["model_type"]
-    theta, scaling = _rope(config, where)
-    try:
-        num_heads = int(config["num_attention_heads"])
-        hidden_size = int(config["hidden_size"])
-        return Architecture(
-            model_type=model_type,
-            vocab_size=int(config["vocab_size"]),
-            hidden_size=hidden_size,
-            intermediate_size=int(config["intermediate_size"]),
-            num_layers=int(config["num_hidden_layers"]),
-            num_heads=num_heads,
-            num_kv_heads=int(config.get("num_key_value_heads") or num_heads),
-            head_dim=int(config.get("head_dim") or hidden_size // num_heads),
-            norm_eps=float(config.get("rms_norm_eps", 1e-6)),
-            rope_theta=theta,
-            rope_scaling=scaling,
-            max_context=int(config["max_position_embeddings"]),
-            qk_norm=model_type in ("qwen3", "qwen3_moe"),
-            qkv_bias=model_type == "qwen2" or bool(config.get("attention_bias", False)),
-            output_bias=model_type != "qwen2" and bool(config.get("attention_bias", False)),
-            mlp_bias=bool(config.get("mlp_bias", False)),
-            tied_embeddings=bool(config.get("tie_word_embeddings", False)),
-            experts=_experts(config) if model_type == "qwen3_moe" else None,
+    family = FAMILIES.get(str(config.get("model_type")))
+    if family is None:
+        raise ModelLoadError(
+            f"{where}: the embedded engine does not run models of type {config.get('model_type')!r}. It runs "
+            f"{', '.join(FAMILIES)} checkpoints; for others use a vLLM server."
         )
+    config = {**family.defaults, **config}
+    try:
+        found = _parse(config, family)
+        reasons = _unsupported(config, family, found)
     except KeyError as missing:
         raise ModelLoadError(f"{where} lacks the key {missing}; fetch or export the model again") from None
-    except (TypeError, ValueError) as error:
-        raise ModelLoadError(f"{where} has a value that is not a number where one is needed ({error})") from None
+    except (TypeError, ValueError, IndexError, AttributeError) as error:
+        raise ModelLoadError(f"{where} has a value that cannot be used ({error})") from None
+    if reasons:
+        raise ModelLoadError(
+            f"{where}: this {config['model_type']} model has {' and '.join(reasons)}, which the embedded engine does "
+            "not run; use a vLLM server for it."
+        )
+    return found
+
+
+def _parse(config: dict[str, Any], family: Family) -> Architecture:
+    num_heads, hidden_size = int(config["num_attention_heads"]), int(config["hidden_size"])
+    num_layers, max_context = int(config["num_hidden_layers"]), int(config["max_position_embeddings"])
+    head_dim = int(config.get("head_dim") or hidden_size // num_heads)
+    biased = bool(config.get("attention_bias", False))
+    kinds = _kinds(config, family)
+    ropes = {kind: _rope(config, family, kind, head_dim) for kind in dict.fromkeys(kinds)}
+    for rope in ropes.values():
+        if rope.kind == "longrope":  # beyond it all positions turn by other frequencies, those of earlier tokens too
+            max_context = min(max_context, rope.original_max_position)
+    window = int(config["sliding_window"]) if _SLIDING in kinds else max_context
+    return Architecture(
+        model_type=config["model_type"],
+        vocab_size=int(config["vocab_size"]),
+        hidden_size=hidden_size,
+        intermediate_size=int(config["intermediate_size"]),
+        num_layers=num_layers,
+        num_heads=num_heads,
+        num_kv_heads=int(config.get("num_key_value_heads") or num_heads),
+        head_dim=head_dim,
+        norm_eps=float(config.get("rms_norm_eps", 1e-6)),
+        ropes=tuple(
+            None if family.unrotated is not None and family.unrotated(config, layer) else ropes[kind]
+            for layer, kind in enumerate(kinds)
+        ),
+        windows=tuple(window if kind == _SLIDING and window < max_context else None for kind in kinds),
+        max_context=max_context,
+        attention_scale=float(config["query_pre_attn_scalar"] if family.query_scalar else head_dim) ** -0.5,
+        qk_norm=family.qk_norm,
+        qkv_bias=biased if family.qkv_bias is None else family.qkv_bias,
+        output_bias=biased if family.output_bias is None else family.output_bias,
+        mlp_bias=family.mlp_bias and bool(config.get("mlp_bias", False)),
+        tied_embeddings=bool(config.get("tie_word_embeddings", False)),
+        norms=family.norms,
+        gain_offset=family.gain_offset,
+        embedding_scale=hidden_size**0.5 if family.scaled_embedding else 1.0,
+        activation=str(config.get(family.activation_key, "silu")),
+        interleaved=family.interleaved,
+        fused_qkv=family.fused_qkv,
+        fused_gate_up=family.fused_gate_up,
+        experts=_experts(config) if family.experts else None,
+    )
+
+
+def _kinds(config: dict[str, Any], family: Family) -> list[str]:
+    """Of the attention of each layer, as `layer_types` names them."""
+    layers = range(int(config["num_hidden_layers"]))
+    windowed = config.get("sliding_window") is not None and (
+        not family.window_switch or bool(config.get("use_sliding_window", False))
+    )
+    if family.windows != "by layer":
+        return [_SLIDING if windowed and family.windows == "every layer" else _FULL for _ in layers]
+    if config.get("layer_types"):
+        return [config["layer_types"][layer] for layer in layers]
+    slides = family.slides
+    return [_SLIDING if windowed and slides is not None and slides(config, layer) else _FULL for layer in layers]
 
 
 def _experts(config: dict[str, Any]) -> Experts | None:
@@ -167,47 +205,79 @@ def _experts(config: dict[str, Any]) -> Experts | None:
     )
 
 
-def _refuse_unsupported(config: dict[str, Any], where: str) -> None:
-    model_type = config.get("model_type")
-    if model_type not in SUPPORTED:
-        raise ModelLoadError(
-            f"{where}: the embedded engine does not run models of type {model_type!r}. It runs "
-            f"{', '.join(SUPPORTED)} checkpoints; for others use a vLLM server."
-        )
+def _unsupported(config: dict[str, Any], family: Family, arch: Architecture) -> list[str]:
     reasons = []
     if config.get("quantization_config"):
         reasons.append("quantised weights")
-    windowed = config.get("use_sliding_window", model_type == "mistral") and config.get("sliding_window")
-    if windowed or any(kind != "full_attention" for kind in config.get("layer_types") or []):
-        reasons.append("sliding-window attention")
-    if config.get("hidden_act", "silu") != "silu":
-        reasons.append(f"the activation {config['hidden_act']!r}")
-    if reasons:
-        raise ModelLoadError(
-            f"{where}: this {model_type} model has {' and '.join(reasons)}, which the embedded engine does not run. "
-            "It runs unquantised models with full attention and SiLU; for others use a vLLM server."
-        )
+    kinds = {kind for kind in config.get("layer_types") or [] if kind != _FULL}
+    if kinds and (family.windows == "none" or kinds != {_SLIDING}):
+        reasons.append(f"layers with {' and '.join(sorted(kinds))}")
+    if arch.activation not in ACTIVATIONS or (arch.experts is not None and arch.activation != "silu"):
+        reasons.append(f"the activation {arch.activation!r}")
+    for key in ("attn_logit_softcapping", "final_logit_softcapping", "use_bidirectional_attention"):
+        if config.get(key):
+            reasons.append(key)
+    for rope in dict.fromkeys(rope for rope in arch.ropes if rope is not None):
+        if rope.kind not in _ROPE_KINDS:
+            reasons.append(f"the rotary scaling {rope.kind!r}")
+        elif rope.kind == "longrope" and 2 * len(rope.short_factors) != rope.dim:
+            reasons.append(f"{len(rope.short_factors)} short factors for {rope.dim // 2} pairs of dimensions")
+        elif rope.dim % 2 or arch.head_dim % 2 or (rope.dim != arch.head_dim and not family.partial_rotary):
+            reasons.append(f"rotary positions of {rope.dim} of {arch.head_dim} dimensions")
+    return reasons
 
 
-def _rope(config: dict[str, Any], where: str) -> tuple[float, RopeScaling | None]:
-    """Rotary settings, from `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (before)."""
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    theta = float(rope.get("rope_theta", config.get("rope_theta", 10000.0)))
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind not in _ROPE_TYPES or float(rope.get("partial_rotary_factor", 1.0)) != 1.0:
-        what = f"the rotary scaling {kind!r}" if kind not in _ROPE_TYPES else "partial rotary embeddings"
-        raise ModelLoadError(
-            f"{where}: the embedded engine does not run {what}. It runs {', '.join(_ROPE_TYPES)}; "
-            "for others use a vLLM server."
-        )
-    if kind == "default":
-        return theta, None
-    return theta, RopeScaling(
-        kind=kind,
-        factor=float(rope.get("factor", 1.0)),
+def _rope(config: dict[str, Any], family: Family, kind: str, head_dim: int) -> Rope:
+    """Rotary settings of layers of one kind.
+
+    From `rope_parameters` (transformers 5, which may hold those of each kind), or `rope_theta` and `rope_scaling`.
+    """
+    whole = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    own = whole.get(kind) if family.rope_by_kind and (_FULL in whole or _SLIDING in whole) else whole
+    if family.rope_by_kind and own is whole and kind == _SLIDING:
+        own = {}
+    rope = own or {}
+    default_theta = config.get("rope_local_base_freq" if family.rope_by_kind and kind == _SLIDING else "rope_theta")
+    theta = float(rope.get("rope_theta") or default_theta or 10000.0)
+    name = str(rope.get("rope_type", rope.get("type", "default")))
+    name = family.rope_aliases.get(name, name)
+    part = rope.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0))
+    dim = int(head_dim * float(part))
+    if name == "default":
+        return Rope(theta, dim)
+    longest = int(config["max_position_embeddings"])
+    original = int(
+        config.get("original_max_position_embeddings") or rope.get("original_max_position_embeddings") or longest
+    )
+    factor = float(rope.get("factor") or longest / original)
+    return Rope(
+        theta=theta,
+        dim=dim,
+        kind=name,
+        factor=factor,
+        attention_factor=_attention_factor(rope, name, factor, original),
+        original_max_position=original,
         low_freq_factor=float(rope.get("low_freq_factor", 1.0)),
         high_freq_factor=float(rope.get("high_freq_factor", 4.0)),
-        original_max_position=int(
-            rope.get("original_max_position_embeddings", config.get("max_position_embeddings", 8192))
-        ),
+        beta_fast=float(rope.get("beta_fast") or 32.0),
+        beta_slow=float(rope.get("beta_slow") or 1.0),
+        truncate=bool(whole.get("truncate", True)),
+        short_factors=tuple(float(each) for each in rope["short_factor"]) if name == "longrope" else (),
     )
+
+
+def _attention_factor(rope: Mapping[str, Any], name: str, factor: float, original: int) -> float:
+    if name not in ("yarn", "longrope"):
+        return 1.0
+    if (given := rope.get("attention_factor")) is not None:
+        return float(given)
+    if factor <= 1:
+        return 1.0
+    if name == "longrope":
+        return math.sqrt(1 + math.log(factor) / math.log(original))
+
+    def grown(scale: float) -> float:
+        return 0.1 * scale * math.log(factor) + 1.0
+
+    scale, of_all = rope.get("mscale"), rope.get("mscale_all_dim")
+    return grown(float(scale)) / grown(float(of_all)) if scale and of_all else grown(1.0)

@@ -89,7 +89,7 @@ class EmbeddedEngine:
         self._cache = KVCache(arch, dtype=dtype, device=self.device, record_experts=record_experts)
         self._rows = BatchRows(self.device, arch.vocab_size)
         self._weight_loader = WeightLoader(arch, named, dtype=dtype, device=self.device)
-        self._decoder = Decoder(arch, self._weight_loader.pack(named), self._cache, max_context=self.max_context)
+        self._decoder = Decoder(arch, self._weight_loader.pack(named), self._cache)
         self._prefill = Prefill(self._scheduler, self._rows, self._decoder, self.stats, token_budget=self._token_budget)
         self._followers = Followers()
         self._row_adapters: AdapterRows | None = None  # of the rows that run, as long as any has one

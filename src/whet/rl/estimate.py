@@ -1,6 +1,6 @@
 """`--dry-run`: what a run will hold in memory, and how long a step takes where that is known. Pure, but for `estimate`.
 
-    parameters    V H (twice where the head is not tied) + L (H (2 W + 2 K) + 3 H I + 2 H) + H      + biases, norms
+    parameters    V H (twice where the head is not tied) + L (H (2 W + 2 K) + 3 H I + norms) + H    + biases
     weights       sampler: P x 4 bytes (2 in bfloat16); learner: P x 4 (2 with base_dtype bfloat16), and 4 for each of
                   an adapter; handed over in files: twice what is sampled with
     gradients     4 x trained parameters
@@ -102,14 +102,16 @@ def devices(config: RunConfig | SftConfig) -> dict[str, str]:
 def parameter_count(arch: Architecture) -> int:
     """Of the whole model."""
     hidden, query, keys = _widths(arch)
-    attention = hidden * (2 * query + 2 * keys) + (2 * arch.head_dim if arch.qk_norm else 0)
+    attention = hidden * (2 * query + 2 * keys)
+    attention += {None: 0, "head": 2 * arch.head_dim, "width": query + keys}[arch.qk_norm]
     attention += (query + 2 * keys if arch.qkv_bias else 0) + (hidden if arch.output_bias else 0)
     dense = 3 * hidden * arch.intermediate_size + (2 * arch.intermediate_size + hidden if arch.mlp_bias else 0)
     mixed = sparse = 0
     if arch.experts is not None:
         mixed = len(arch.experts.layers)
         sparse = arch.experts.count * (3 * hidden * arch.experts.intermediate_size + hidden)
-    layers = arch.num_layers * (attention + 2 * hidden) + (arch.num_layers - mixed) * dense + mixed * sparse
+    norms = hidden * sum(name is not None for name in arch.norms)
+    layers = arch.num_layers * (attention + norms) + (arch.num_layers - mixed) * dense + mixed * sparse
     return layers + hidden + arch.vocab_size * hidden * (1 if arch.tied_embeddings else 2)
 
 
@@ -118,9 +120,13 @@ def trained_count(arch: Architecture, lora: LoraConfig | None) -> int:
     if lora is None:
         return parameter_count(arch)
     hidden, query, keys = _widths(arch)
-    others = {"q_proj": query, "k_proj": keys, "v_proj": keys, "o_proj": query}
-    others |= dict.fromkeys(("gate_proj", "up_proj", "down_proj"), arch.intermediate_size)
-    return lora.rank * arch.num_layers * sum(hidden + others[name] for name in lora.target_modules if name in others)
+    others = {"q_proj": query, "k_proj": keys, "v_proj": keys, "qkv_proj": query + 2 * keys, "o_proj": query}
+    feed_forward = dict.fromkeys(("gate_proj", "up_proj", "down_proj"), arch.intermediate_size)
+    feed_forward["gate_up_proj"] = 2 * arch.intermediate_size
+    dense = arch.num_layers - (0 if arch.experts is None else len(arch.experts.layers))
+    widths = {name: arch.num_layers * (hidden + width) for name, width in others.items()}
+    widths |= {name: dense * (hidden + width) for name, width in feed_forward.items()}
+    return lora.rank * sum(widths[name] for name in lora.target_modules if name in widths)
 
 
 def _widths(arch: Architecture) -> tuple[int, int, int]:

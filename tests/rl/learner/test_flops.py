@@ -12,7 +12,8 @@ from whet.rl.algorithm_config import AlgorithmConfig
 from whet.rl.data.batch import pack
 from whet.rl.data.samples import TokenSequence
 from whet.rl.learner.config import LoraConfig
-from whet.rl.learner.flops import known_peak, layer_parameters
+from whet.rl.learner.flops import batch_flops, known_peak, layer_parameters
+from whet.rl.learner.forward.layout import micro_batches
 
 QWEN3_06B = {
     "model_type": "qwen3",
@@ -83,6 +84,16 @@ def test_a_shared_prompt_counts_once(make) -> None:
     products = 4 * 2 * (before + behind) - 3 * behind + 32 * 61
     pairs = 0.5 + 1.5 + 2.5 + 3.5
     assert first - second == 6 * products + 12 * 2 * 32 * pairs
+
+
+def test_a_token_pays_for_no_more_than_its_window() -> None:
+    layouts = micro_batches(pack(sequences([20, 9]), [1.0, 1.0]), 1000)
+    windowed = {**QWEN3_06B, "use_sliding_window": True, "sliding_window": 5, "max_window_layers": 20}
+    whole, cut = (
+        batch_flops(parse_architecture(config, where="here"), layouts, frozen=False) for config in (QWEN3_06B, windowed)
+    )
+    beyond = sum(max(0, position - 4) for length in (19, 8) for position in range(length))  # of 8 layers
+    assert whole - cut == 12 * 8 * 16 * 128 * beyond
 
 
 def test_with_an_adapter_no_gradient_of_the_frozen_weights_counts(make) -> None:

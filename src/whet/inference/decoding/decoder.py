@@ -14,28 +14,34 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from whet.inference.architecture import Architecture
+from whet.inference.architecture import Architecture, Rope
 from whet.inference.decoding.adapter_rows import AdapterRows
 from whet.inference.decoding.cache import KVCache
+from whet.inference.decoding.functions import ACTIVATIONS, turns
 from whet.inference.decoding.moe import mix_experts, route
-from whet.inference.weights.adapters import DOWN, GATE_UP, OUTPUT, QKV
-from whet.inference.weights.model_weights import LayerWeights, PackedWeights
+from whet.inference.weights.fusions import DOWN, GATE_UP, OUTPUT, QKV
+from whet.inference.weights.model_weights import PackedWeights
 
 _SCORES_PER_CHUNK = 1 << 24
 """Largest number of attention scores a prefill holds at a time (64 MiB in float32)."""
+
+_LEAST_POSITIONS = 1024
+"""Of a rotary table; beyond that it has as many as a power of two that the cache's columns fit in."""
 
 
 class Decoder:
     """Packed weights, a KV cache and the rotary tables, with the two passes over them."""
 
-    def __init__(self, arch: Architecture, weights: PackedWeights, cache: KVCache, *, max_context: int) -> None:
+    def __init__(self, arch: Architecture, weights: PackedWeights, cache: KVCache) -> None:
         self.arch, self.weights, self.cache = arch, weights, cache
         device = weights.embedding.device
-        frequencies = torch.tensor(arch.inverse_frequencies(), dtype=torch.float32)
-        angles = torch.outer(torch.arange(max_context, dtype=torch.float32), frequencies)
-        # Rotating by halves is x * cos + roll(x, D/2) * sin with the sign of the first half's sine turned.
-        self._cos = torch.cat((angles.cos(), angles.cos()), dim=-1).to(device)
-        self._sin = torch.cat((-angles.sin(), angles.sin()), dim=-1).to(device)
+        ropes = list(dict.fromkeys(rope for rope in arch.ropes if rope is not None))
+        self._ropes, self._positions = ropes, 0  # how many positions the tables hold
+        self._tables: list[tuple[Tensor, Tensor]] = []
+        self._table_of_layer = [None if rope is None else ropes.index(rope) for rope in arch.ropes]
+        self._windows = list(dict.fromkeys(arch.windows))
+        self._window_of_layer = [self._windows.index(window) for window in arch.windows]
+        self._act = ACTIVATIONS[arch.activation]
         self._kv_heads = torch.arange(arch.num_kv_heads, device=device)
 
     def decode(self, ids_B: Tensor, positions_B: Tensor, width: int, adapters: AdapterRows | None = None) -> Tensor:
@@ -47,27 +53,25 @@ class Decoder:
         arch, cache = self.arch, self.cache
         rows = ids_B.shape[0]
         heads, kv_heads, dim = arch.num_heads, arch.num_kv_heads, arch.head_dim
-        cos = self._cos.index_select(0, positions_B).unsqueeze(1)
-        sin = self._sin.index_select(0, positions_B).unsqueeze(1)
-        visible = cache.index[:width] <= positions_B.unsqueeze(1)
-        bias = torch.where(visible, 0.0, float("-inf")).to(cache.keys.dtype).unsqueeze(1)
+        turned = self._turns(positions_B)
+        biases = [bias.unsqueeze(1) for bias in self._biases(positions_B.unsqueeze(1), width)]
         slots = cache.index[:rows]
         places_BH = (slots.unsqueeze(1) * kv_heads + self._kv_heads) * cache.columns + positions_B.unsqueeze(1)
         places = places_BH.view(-1)  # of the new keys and values among all of a layer
-        x = self.weights.embedding.index_select(0, ids_B)
+        x = self._embed(ids_B)
         for i, layer in enumerate(self.weights.layers):
-            normal = _normalise(x, arch.norm_eps)
+            normal = x if arch.norms.attention_in is None else _normalise(x, arch.norm_eps)
             qkv = _project(normal, layer.qkv, layer.qkv_bias, adapters, (i, QKV)).view(rows, heads + 2 * kv_heads, dim)
-            qk = self._rotate(qkv[:, : heads + kv_heads], layer, cos, sin)
+            qk = self._rotate(qkv[:, : heads + kv_heads], i, turned)
             keys, values = cache.keys[i], cache.values[i]
             keys.view(-1, dim).index_copy_(0, places, qk[:, heads:].reshape(-1, dim))
             values.view(-1, dim).index_copy_(0, places, qkv[:, heads + kv_heads :].reshape(-1, dim))
             q = qk[:, :heads].reshape(rows * kv_heads, heads // kv_heads, dim)
             scores = torch.bmm(q, keys[:rows].view(rows * kv_heads, -1, dim)[:, :width].mT)
-            scores.view(rows, heads, width).add_(bias)
+            scores.view(rows, heads, width).add_(biases[self._window_of_layer[i]])
             attended = torch.bmm(scores.softmax(-1), values[:rows].view(rows * kv_heads, -1, dim)[:, :width])
             attended = attended.view(rows, heads * dim)
-            x = _project(attended, layer.output, layer.output_bias, adapters, (i, OUTPUT), residual=x)
+            x = self._added(x, attended, layer.output, layer.output_bias, layer.output_gain, adapters, (i, OUTPUT))
             x = self._feed_forward(x, i, adapters, slots, positions_B)
         return self._logits(x)
 
@@ -100,17 +104,15 @@ class Decoder:
         # Padding may reach past the last column; clamped, it lands where only the last prompt token can be.
         positions = (starts_P.unsqueeze(1) + cache.index[:length]).clamp_max_(cache.columns - 1)
         flat = positions.reshape(-1)
-        cos = self._cos.index_select(0, flat).unsqueeze(1)
-        sin = self._sin.index_select(0, flat).unsqueeze(1)
-        visible = cache.index[:width] <= positions.unsqueeze(-1)
-        bias = torch.where(visible, 0.0, float("-inf")).to(cache.keys.dtype).view(rows, 1, 1, length, width)
+        turned = self._turns(flat)
+        biases = [bias.view(rows, 1, 1, length, width) for bias in self._biases(positions.unsqueeze(-1), width)]
         slot_PT = slots_P.repeat_interleave(length)
-        x = self.weights.embedding.index_select(0, ids_PT.reshape(-1))
+        x = self._embed(ids_PT.reshape(-1))
         last = len(self.weights.layers) - 1
         for i, layer in enumerate(self.weights.layers):
-            normal = _normalise(x, arch.norm_eps)
+            normal = x if arch.norms.attention_in is None else _normalise(x, arch.norm_eps)
             qkv = _project(normal, layer.qkv, layer.qkv_bias, adapters, (i, QKV)).view(-1, heads + 2 * kv_heads, dim)
-            qk = self._rotate(qkv[:, : heads + kv_heads], layer, cos, sin)
+            qk = self._rotate(qkv[:, : heads + kv_heads], i, turned)
             cache.keys[i][slot_PT, :, flat] = qk[:, heads:]
             cache.values[i][slot_PT, :, flat] = qkv[:, heads + kv_heads :]
             if i == last:
@@ -120,37 +122,101 @@ class Decoder:
             values = cache.values[i][:, :, :width].index_select(0, slots_P)
             q = qk[:, :heads].view(rows, length, kv_heads, heads // kv_heads, dim).permute(0, 2, 3, 1, 4)
             scores = torch.matmul(q.reshape(rows, kv_heads, -1, dim), keys.mT).view(rows, kv_heads, -1, length, width)
-            weights = scores.add_(bias).softmax(-1).view(rows, kv_heads, -1, width)
+            weights = scores.add_(biases[self._window_of_layer[i]]).softmax(-1).view(rows, kv_heads, -1, width)
             attended = torch.matmul(weights, values).view(rows, heads, length, dim).transpose(1, 2)
             attended = attended.reshape(-1, heads * dim)
-            x = _project(attended, layer.output, layer.output_bias, adapters, (i, OUTPUT), residual=x)
+            x = self._added(x, attended, layer.output, layer.output_bias, layer.output_gain, adapters, (i, OUTPUT))
             x = self._feed_forward(x, i, adapters, slot_PT, flat)
 
-    def _rotate(self, qk: Tensor, layer: LayerWeights, cos: Tensor, sin: Tensor) -> Tensor:
+    def _embed(self, ids: Tensor) -> Tensor:
+        x = self.weights.embedding.index_select(0, ids)
+        return x if self.arch.embedding_scale == 1 else x.mul_(self.arch.embedding_scale)
+
+    def _turns(self, positions: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Of each rotary table, cosines and sines at these positions."""
+        if self.cache.columns > self._positions:
+            self._positions = max(_LEAST_POSITIONS, 1 << (self.cache.columns - 1).bit_length())
+            within = torch.arange(self._positions, device=positions.device)
+            self._tables = [_table(rope, within, self.arch.head_dim) for rope in self._ropes]
+        return [
+            (cos.index_select(0, positions).unsqueeze(1), sin.index_select(0, positions).unsqueeze(1))
+            for cos, sin in self._tables
+        ]
+
+    def _biases(self, positions: Tensor, width: int) -> list[Tensor]:
+        """Of each window, what is added to scores: 0 at columns that a token sees, up to and including its own."""
+        columns = self.cache.index[:width]
+        visible, found = columns <= positions, []
+        for window in self._windows:
+            seen = visible if window is None else visible & (columns > positions - window)
+            found.append(torch.where(seen, 0.0, float("-inf")).to(self.cache.keys.dtype))
+        return found
+
+    def _rotate(self, qk: Tensor, i: int, turned: list[tuple[Tensor, Tensor]]) -> Tensor:
         """Query-key norm and rotary embedding of `[N, heads + kv_heads, D]`, in float32."""
-        qk = qk.float()
-        if layer.qk_gain is not None:
-            qk = (qk * _inverse_length(qk, self.arch.norm_eps)).mul_(layer.qk_gain)
-        return qk.roll(self.arch.head_dim // 2, -1).mul_(sin).addcmul_(qk, cos).to(self.cache.keys.dtype)
+        qk, gain = qk.float(), self.weights.layers[i].qk_gain
+        if gain is not None:
+            qk = (qk * self._inverse_lengths(qk)).mul_(gain)
+        if (table := self._table_of_layer[i]) is not None:
+            cos, sin = turned[table]
+            qk = qk.roll(self.arch.head_dim // 2, -1).mul_(sin).addcmul_(qk, cos)
+        return qk.to(self.cache.keys.dtype)
+
+    def _inverse_lengths(self, qk: Tensor) -> Tensor:
+        """Of each head, or of all queries and of all keys together."""
+        if self.arch.qk_norm == "head":
+            return _inverse_length(qk, self.arch.norm_eps)
+        sizes = (self.arch.num_heads, self.arch.num_kv_heads)
+        lengths = [_inverse_length(part.flatten(1), self.arch.norm_eps) for part in qk.split(sizes, 1)]
+        return torch.cat([length.expand(-1, size) for length, size in zip(lengths, sizes, strict=True)], 1).unsqueeze(
+            -1
+        )
+
+    def _added(
+        self,
+        x: Tensor,
+        inner: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        gain: Tensor | None,
+        adapters: AdapterRows | None,
+        place: tuple[int, int],
+    ) -> Tensor:
+        """x with inner @ weight added in place, normalised where the family has a norm there."""
+        if gain is None:
+            return _project(inner, weight, bias, adapters, place, residual=x)
+        return x.add_(self._gained(_project(inner, weight, bias, adapters, place), gain))
+
+    def _gained(self, y: Tensor, gain: Tensor) -> Tensor:
+        return (y * _inverse_length(y, self.arch.norm_eps)).mul_(gain).to(y.dtype)
 
     def _feed_forward(
         self, x: Tensor, i: int, adapters: AdapterRows | None, slots: Tensor, positions: Tensor
     ) -> Tensor:
         """`slots` and `positions` say which tokens these are, for the record of their experts."""
-        layer, normal = self.weights.layers[i], _normalise(x, self.arch.norm_eps)
+        arch, layer = self.arch, self.weights.layers[i]
+        normal = x if arch.norms.feed_in is None else _normalise(x, arch.norm_eps)
         if layer.router is not None:
-            experts = self.arch.experts
+            experts = arch.experts
             assert experts is not None
             chosen, weights = route(torch.mm(normal, layer.router), experts.per_token, normalise=experts.normalised)
             self.cache.record(i, slots, positions, chosen)
             return x.add_(mix_experts(normal, chosen, weights, layer.gate_up, layer.down))
         gate, up = _project(normal, layer.gate_up, layer.gate_up_bias, adapters, (i, GATE_UP)).chunk(2, dim=-1)
-        inner = F.silu(gate).mul_(up)
-        return _project(inner, layer.down, layer.down_bias, adapters, (i, DOWN), residual=x)
+        inner = self._act(gate).mul_(up)
+        return self._added(x, inner, layer.down, layer.down_bias, layer.down_gain, adapters, (i, DOWN))
 
     def _logits(self, x: Tensor) -> Tensor:
-        gained = (x * _inverse_length(x, self.arch.norm_eps)).mul_(self.weights.final_gain)
-        return torch.mm(gained.to(x.dtype), self.weights.unembedding).float()
+        return torch.mm(self._gained(x, self.weights.final_gain), self.weights.unembedding).float()
+
+
+def _table(rope: Rope, positions: Tensor, head_dim: int) -> tuple[Tensor, Tensor]:
+    """For heads in the order of `fusions.head_order`: rotating is x * cos + roll(x, D/2) * sin with the sign of the
+    first half's sine turned. Pairs that are not rotated have cosine 1 and sine 0."""
+    cos, sin = turns(rope, positions)
+    rest = head_dim // 2 - cos.shape[-1]
+    cos, sin = F.pad(cos, (0, rest), value=1.0), F.pad(sin, (0, rest))
+    return torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
 
 
 def _inverse_length(x: Tensor, eps: float) -> Tensor:

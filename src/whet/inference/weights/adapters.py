@@ -18,7 +18,8 @@ from torch import Tensor
 
 from whet.errors import ModelLoadError
 from whet.inference.architecture import Architecture, read_json
-from whet.inference.weights.model_weights import NamedWeights, read_safetensors
+from whet.inference.weights.fusions import Fusion, Part, fusions
+from whet.inference.weights.model_weights import NamedWeights, gain, read_safetensors
 
 CONFIG_NAME, WEIGHTS_NAME = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX = "base_model.model."
@@ -119,10 +120,6 @@ def merge_adapter(named: Mapping[str, Tensor], directory: Path) -> NamedWeights:
     return merged
 
 
-QKV, OUTPUT, GATE_UP, DOWN = range(4)
-"""The four matrices of a decoder layer, as `model_weights.py` fuses them."""
-
-
 class Factors(NamedTuple):
     """An adapter at one fused matrix, both parts input-major; R adds up the ranks of the layers fused there."""
 
@@ -132,23 +129,9 @@ class Factors(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PackedAdapter:
-    """What `adapter_rows.py` computes with: for each decoder layer the factors at QKV, OUTPUT, GATE_UP and DOWN."""
+    """What `adapter_rows.py` computes with: for each decoder layer the factors at each matrix of `fusions.py`."""
 
     layers: list[tuple[Factors | None, ...]]
-
-
-class _Part(NamedTuple):
-    """A linear layer in a fused matrix: its name within the decoder layer, its outputs, and what they are scaled by."""
-
-    name: str
-    size: int
-    scale: float = 1.0
-
-
-class _Fusion(NamedTuple):
-    source: int  # inputs
-    norm: str | None  # whose gain is folded in
-    parts: tuple[_Part, ...]
 
 
 def pack_adapter(
@@ -162,15 +145,15 @@ def pack_adapter(
     layers = []
     for i in range(arch.num_layers):
         at, places = f"model.layers.{i}.", list[Factors | None]()
-        for fusion in _fusions(arch, i):
+        for fusion in fusions(arch, i):
             found = [(part, adapter.pop(at + part.name, None)) for part in fusion.parts]
             for part, low in found:
                 if low is not None:
                     _check_shape(directory, at + part.name, low, (part.size, fusion.source))
-            gain = None
+            weight = None
             if fusion.norm is not None:
-                gain = named[f"{at}{fusion.norm}.weight"].to("cpu", torch.float32) * fusion.source**0.5
-            places.append(_fused(found, gain, dtype, device))
+                weight = gain(named[f"{at}{fusion.norm}.weight"].to("cpu", torch.float32), arch)
+            places.append(_fused(fusion, found, weight, dtype, device))
         layers.append(tuple(places))
     if adapter:
         raise ModelLoadError(
@@ -180,45 +163,29 @@ def pack_adapter(
     return PackedAdapter(layers)
 
 
-def _fusions(arch: Architecture, layer: int) -> tuple[_Fusion, ...]:
-    """What `weights.pack` makes one matrix of, in the order of QKV, OUTPUT, GATE_UP and DOWN; nothing of experts."""
-    hidden, inner = arch.hidden_size, arch.intermediate_size
-    queries, keys = arch.num_heads * arch.head_dim, arch.num_kv_heads * arch.head_dim
-    scale = 1.0 if arch.qk_norm else arch.head_dim**-0.5
-    attention = (
-        _Part("self_attn.q_proj", queries, scale),
-        _Part("self_attn.k_proj", keys),
-        _Part("self_attn.v_proj", keys),
-    )
-    of_experts = arch.experts is not None and layer in arch.experts.layers
-    gate_up = () if of_experts else (_Part("mlp.gate_proj", inner), _Part("mlp.up_proj", inner))
-    return (
-        _Fusion(hidden, "input_layernorm", attention),
-        _Fusion(queries, None, (_Part("self_attn.o_proj", hidden),)),
-        _Fusion(hidden, "post_attention_layernorm", gate_up),
-        _Fusion(inner, None, () if of_experts else (_Part("mlp.down_proj", hidden),)),
-    )
-
-
 def _fused(
-    found: list[tuple[_Part, LowRank | None]], gain: Tensor | None, dtype: torch.dtype, device: torch.device
+    fusion: Fusion,
+    found: list[tuple[Part, LowRank | None]],
+    gain: Tensor | None,
+    dtype: torch.dtype,
+    device: torch.device,
 ) -> Factors | None:
     """Layers that are fused in the base, side by side; each has its own columns of `down` and rows of `up`."""
     held = [low.down for _, low in found if low is not None]
     if not held:
         return None
     down = torch.cat(held)
-    up = torch.zeros(down.shape[0], sum(part.size for part, _ in found))
+    up = torch.zeros(sum(part.size for part, _ in found), down.shape[0])
     row = column = 0
     for part, low in found:
         if low is not None:
             rank = low.down.shape[0]
-            up[row : row + rank, column : column + part.size] = low.up.t() * (low.scaling * part.scale)
+            up[column : column + part.size, row : row + rank] = low.up * low.scaling
             row += rank
         column += part.size
     if gain is not None:
         down = down * gain
-    return Factors(down.t().contiguous().to(device, dtype), up.to(device, dtype))
+    return Factors(down.t().contiguous().to(device, dtype), fusion.arranged(up).t().contiguous().to(device, dtype))
 
 
 def _check_shape(directory: Path, module: str, low: LowRank, shape: tuple[int, ...]) -> None:

@@ -2,10 +2,10 @@
 
 Two forms exist. *Named* weights are tensors under the names a `transformers` checkpoint uses; they are what updates
 carry and what LoRA adapters are merged onto (`adapters.py`). *Packed* weights are what `decoder.py` computes with:
-query, key and value in one matrix, gate and up in another, every matrix stored input-major. What is constant is folded
-in: each RMS norm's gain and the square root of its size (so that `decoder.py` divides by the root of a sum, not of a
-mean) go into the matrix that reads it, and the attention scale goes into the queries. Nothing here knows of requests or
-caches.
+query, key and value in one matrix, gate and up in another (`fusions.py`), every matrix stored input-major. What is
+constant is folded in: the gain of an RMS norm and the square root of its size (so that `decoder.py` divides by the root
+of a sum, not of a mean) go into the matrix that reads it, and the attention scale goes into the queries. Nothing here
+knows of requests or caches.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from torch import Tensor
 
 from whet.errors import ModelLoadError
 from whet.inference.architecture import Architecture
+from whet.inference.weights.fusions import Fusion, Part, attention, down, gate_up, head_order, output_projection
 
 NamedWeights: TypeAlias = dict[str, Tensor]
 _DTYPES = {
@@ -45,16 +46,18 @@ _DTYPES = {
 class LayerWeights:
     """One decoder layer; H hidden, I intermediate, Q = query heads x D, K = key heads x D."""
 
-    qkv: Tensor  # [H, Q + 2K], input norm folded in, and the attention scale unless qk_gain has it
+    qkv: Tensor  # [H, Q + 2K], the norm before it folded in, and the attention scale unless qk_gain has it
     qkv_bias: Tensor | None
     qk_gain: Tensor | None  # [heads + kv_heads, D], float32; None without qk-norm
     output: Tensor  # [Q, H]
     output_bias: Tensor | None
-    gate_up: Tensor  # [H, 2I], post-attention norm folded in; [E, H, 2I] of E experts
+    gate_up: Tensor  # [H, 2I], the norm before it folded in; [E, H, 2I] of E experts
     gate_up_bias: Tensor | None
     down: Tensor  # [I, H]; [E, I, H] of E experts
     down_bias: Tensor | None
-    router: Tensor | None = None  # [H, E], post-attention norm folded in; None in a dense layer
+    router: Tensor | None = None  # [H, E], the norm before it folded in; None in a dense layer
+    output_gain: Tensor | None = None  # [H], float32, times sqrt(H), of a norm behind attention
+    down_gain: Tensor | None = None  # [H], float32, times sqrt(H), of a norm behind the feed-forward part
 
 
 @dataclass(slots=True)
@@ -151,68 +154,96 @@ def packed_tensors(
     The names are those of the fields of `PackedWeights`, with `layers.<number>.` before those of a layer. What a model
     does not have is left out, and so is the unembedding of a tied one.
     """
+    packing = _Packing(named, arch, dtype, device)
+    hidden = arch.hidden_size
+    for i in range(arch.num_layers):
+        layer = packing.attention(f"model.layers.{i}.") | packing.feed_forward(f"model.layers.{i}.", i)
+        yield from ((f"layers.{i}.{name}", tensor) for name, tensor in layer.items() if tensor is not None)
+    yield "embedding", packing.take("model.embed_tokens.weight", arch.vocab_size, hidden).to(dtype).contiguous()
+    yield "final_gain", packing.gain("model.norm", hidden)
+    if not arch.tied_embeddings and "lm_head.weight" in named:
+        yield "unembedding", packing.matrix(packing.take("lm_head.weight", arch.vocab_size, hidden))
 
-    def take(name: str, *shape: int) -> Tensor:
-        tensor = named.get(name)
+
+@dataclass(frozen=True, slots=True)
+class _Packing:
+    """Named weights on their way into packed ones."""
+
+    named: Mapping[str, Tensor]
+    arch: Architecture
+    dtype: torch.dtype
+    device: torch.device
+
+    def take(self, name: str, *shape: int) -> Tensor:
+        tensor = self.named.get(name)
         if tensor is None:
-            raise ModelLoadError(f"the weights lack {name!r}, which a {arch.model_type} model needs")
+            raise ModelLoadError(f"the weights lack {name!r}, which a {self.arch.model_type} model needs")
         if tuple(tensor.shape) != shape:
             raise ModelLoadError(f"{name!r} has shape {tuple(tensor.shape)}; the model's config.json asks for {shape}")
-        return tensor.to(device=device, dtype=torch.float32)
+        return tensor.to(device=self.device, dtype=torch.float32)
 
-    def matrix(weight: Tensor) -> Tensor:
-        return weight.t().contiguous().to(dtype)
+    def matrix(self, weight: Tensor) -> Tensor:
+        return weight.t().contiguous().to(self.dtype)
 
-    def gated(at: str, size: int, gain: Tensor) -> tuple[Tensor, Tensor]:
-        gate_up = torch.cat([take(f"{at}{half}.weight", size, hidden) for half in ("gate_proj", "up_proj")])
-        return matrix(gate_up * gain), matrix(take(f"{at}down_proj.weight", hidden, size))
+    def gain(self, norm: str, size: int) -> Tensor:
+        """What a norm multiplies with, and the root of its size."""
+        return gain(self.take(f"{norm}.weight", size), self.arch)
 
-    hidden, inner, dim = arch.hidden_size, arch.intermediate_size, arch.head_dim
-    queries, keys = arch.num_heads * dim, arch.num_kv_heads * dim
-    scale = dim**-0.5
-    query_scale = torch.ones(queries + 2 * keys, device=device)
-    query_scale[:queries] = 1.0 if arch.qk_norm else scale
-    for i in range(arch.num_layers):
-        at, mlp = f"model.layers.{i}.self_attn.", f"model.layers.{i}.mlp."
-        input_gain = take(f"model.layers.{i}.input_layernorm.weight", hidden) * hidden**0.5
-        post_gain = take(f"model.layers.{i}.post_attention_layernorm.weight", hidden) * hidden**0.5
-        parts = (("q_proj", queries), ("k_proj", keys), ("v_proj", keys))
-        qkv = torch.cat([take(f"{at}{part}.weight", size, hidden) for part, size in parts])
-        qkv_bias = torch.cat([take(f"{at}{part}.bias", size) for part, size in parts]) if arch.qkv_bias else None
-        qk_gain = None
-        if arch.qk_norm:
-            gains = [
-                (take(f"{at}q_norm.weight", dim), arch.num_heads),
-                (take(f"{at}k_norm.weight", dim), arch.num_kv_heads),
-            ]
-            qk_gain = torch.cat([gain.expand(heads, dim) for gain, heads in gains]) * dim**0.5
-            qk_gain[: arch.num_heads] *= scale
-        router: Tensor | None = None
-        if (experts := arch.experts) is not None and i in experts.layers:
-            router = matrix(take(f"{mlp}gate.weight", experts.count, hidden) * post_gain)
-            each = [
-                gated(f"{mlp}experts.{expert}.", experts.intermediate_size, post_gain)
-                for expert in range(experts.count)
-            ]
-            gate_up, down = (torch.stack(matrices) for matrices in zip(*each, strict=True))
-        else:
-            gate_up, down = gated(mlp, inner, post_gain)
-        biases = ("gate_proj.bias", "up_proj.bias")
-        gate_up_bias = torch.cat([take(f"{mlp}{bias}", inner) for bias in biases]) if arch.mlp_bias else None
-        layer = {
-            "qkv": matrix(qkv * input_gain * query_scale.unsqueeze(1)),
-            "qkv_bias": None if qkv_bias is None else (qkv_bias * query_scale).to(dtype),
-            "qk_gain": qk_gain,
-            "output": matrix(take(f"{at}o_proj.weight", hidden, queries)),
-            "output_bias": take(f"{at}o_proj.bias", hidden).to(dtype) if arch.output_bias else None,
-            "gate_up": gate_up,
-            "gate_up_bias": None if gate_up_bias is None else gate_up_bias.to(dtype),
-            "down": down,
-            "down_bias": take(f"{mlp}down_proj.bias", hidden).to(dtype) if arch.mlp_bias else None,
-            "router": router,
+    def fused(self, at: str, fusion: Fusion) -> Tensor:
+        weight = torch.cat([self.take(f"{at}{part.name}.weight", part.size, fusion.source) for part in fusion.parts])
+        if fusion.norm is not None:
+            weight = weight * self.gain(f"{at}{fusion.norm}", fusion.source)
+        return self.matrix(fusion.arranged(weight))
+
+    def bias(self, at: str, fusion: Fusion) -> Tensor:
+        biases = [self.take(f"{at}{part.name}.bias", part.size) for part in fusion.parts]
+        return fusion.arranged(torch.cat(biases)).to(self.dtype)
+
+    def attention(self, at: str) -> dict[str, Tensor | None]:
+        arch, fusion = self.arch, attention(self.arch)
+        output, after = output_projection(arch), arch.norms.attention_out
+        return {
+            "qkv": self.fused(at, fusion),
+            "qkv_bias": self.bias(at, fusion) if arch.qkv_bias else None,
+            "qk_gain": None if arch.qk_norm is None else self._qk_gain(f"{at}self_attn."),
+            "output": self.fused(at, output),
+            "output_bias": self.bias(at, output) if arch.output_bias else None,
+            "output_gain": None if after is None else self.gain(f"{at}{after}", arch.hidden_size),
         }
-        yield from ((f"layers.{i}.{name}", tensor) for name, tensor in layer.items() if tensor is not None)
-    yield "embedding", take("model.embed_tokens.weight", arch.vocab_size, hidden).to(dtype).contiguous()
-    yield "final_gain", take("model.norm.weight", hidden) * hidden**0.5
-    if not arch.tied_embeddings and "lm_head.weight" in named:
-        yield "unembedding", matrix(take("lm_head.weight", arch.vocab_size, hidden))
+
+    def _qk_gain(self, at: str) -> Tensor:
+        arch, gains = self.arch, []
+        for name, heads in (("q_norm", arch.num_heads), ("k_norm", arch.num_kv_heads)):
+            size = arch.head_dim if arch.qk_norm == "head" else heads * arch.head_dim
+            gains.append(self.gain(f"{at}{name}", size).view(-1, arch.head_dim).expand(heads, -1))
+        gains[0] = gains[0] * arch.attention_scale
+        joined, order = torch.cat(gains), head_order(arch)
+        return joined if order is None else joined[:, order.to(joined.device)]
+
+    def feed_forward(self, at: str, layer: int) -> dict[str, Tensor | None]:
+        arch, after = self.arch, self.arch.norms.feed_out
+        down_gain = None if after is None else self.gain(f"{at}{after}", arch.hidden_size)
+        if (experts := arch.experts) is not None and layer in experts.layers:
+            each = [f"mlp.experts.{expert}." for expert in range(experts.count)]
+            size = experts.intermediate_size
+            router = Fusion(arch.hidden_size, arch.norms.feed_in, (Part("mlp.gate", experts.count),))
+            return {
+                "router": self.fused(at, router),
+                "gate_up": torch.stack([self.fused(at, gate_up(arch, expert, size)) for expert in each]),
+                "down": torch.stack([self.fused(at, down(arch, expert, size)) for expert in each]),
+                "down_gain": down_gain,
+            }
+        inner = arch.intermediate_size
+        return {
+            "gate_up": self.fused(at, gate_up(arch, "mlp.", inner)),
+            "gate_up_bias": self.bias(at, gate_up(arch, "mlp.", inner)) if arch.mlp_bias else None,
+            "down": self.fused(at, down(arch, "mlp.", inner)),
+            "down_bias": self.bias(at, down(arch, "mlp.", inner)) if arch.mlp_bias else None,
+            "down_gain": down_gain,
+        }
+
+
+def gain(weight: Tensor, arch: Architecture) -> Tensor:
+    """What a norm of this weight multiplies with, and the root of its size."""
+    found: Tensor = (weight + arch.gain_offset) * len(weight) ** 0.5
+    return found

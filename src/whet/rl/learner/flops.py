@@ -1,13 +1,14 @@
 """How much a learner computes, and how much its device could: what `perf/mfu` is made of. Pure.
 
-    flops = w (P_layers T - P_last (T - N) + P_head N) + 12 L W A
+    flops = w (P_layers T - P_last (T - N) + P_head N) + 12 W A
 
 P are the parameters that a token is multiplied with (embeddings are looked up; of a mixture of experts those of the
-experts that a token goes to), T tokens that are computed, N of them that predict a trained one, L layers, W the width
-of all query heads, A pairs of a token and one that it attends to. w is 6: 2 forward, 2 for the gradient of what goes in
-and 2 for that of the weights; 4 where the weights are frozen under an adapter, whose own products are left out (they
-are few). P_last is what the last layer has behind its attention, which is computed only for the N tokens that predict.
-What is computed again, for activation checkpointing, does not count, nor does what sequences share more than once.
+experts that a token goes to), T tokens that are computed, N of them that predict a trained one, W the width of all
+query heads, A pairs of a token and one that it attends to, of all layers, each within its window. w is 6: 2 forward, 2
+for the gradient of what goes in and 2 for that of the weights; 4 where the weights are frozen under an adapter, whose
+own products are left out (they are few). P_last is what the last layer has behind its attention, which is computed only
+for the N tokens that predict. What is computed again, for activation checkpointing, does not count, nor does what
+sequences share more than once.
 """
 
 from __future__ import annotations
@@ -49,10 +50,13 @@ def batch_flops(arch: Architecture, layouts: Sequence[TokenLayout], *, frozen: b
     distributions = sum(len(layout.predictor_of_distribution) for layout in layouts)
     products = layer_parameters(arch) * tokens + arch.hidden_size * arch.vocab_size * distributions
     products -= _behind_attention(arch, arch.num_layers - 1) * (tokens - predictors)
-    pairs = sum(_pairs(layout) for layout in layouts)
-    return float((4 if frozen else 6) * products + 12 * arch.num_layers * arch.num_heads * arch.head_dim * pairs)
+    pairs = sum(
+        arch.windows.count(window) * _pairs(layout, window) for layout in layouts for window in set(arch.windows)
+    )
+    return float((4 if frozen else 6) * products + 12 * arch.num_heads * arch.head_dim * pairs)
 
 
-def _pairs(layout: TokenLayout) -> float:
-    """Pairs of a token and one that it reads: all of those before it, and half of itself."""
-    return float(layout.positions.sum() + len(layout.positions) / 2)
+def _pairs(layout: TokenLayout, window: int | None) -> float:
+    """Pairs of a token and one that it reads: all of those before it, or in its window, and half of itself."""
+    before = layout.positions if window is None else layout.positions.clip(max=window - 1)
+    return float(before.sum() + len(before) / 2)

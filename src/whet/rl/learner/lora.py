@@ -33,6 +33,7 @@ from whet.rl.learner.config import LoraConfig
 from whet.rl.learner.weights import Weights, copy_tokenizer, forget_older, write_aside, write_model, write_tensors
 
 ADAPTER = "default"
+OF_EXPERTS = ("gate_proj", "up_proj", "down_proj", "gate_up_proj")
 
 
 class LoraWeights(Weights):
@@ -53,6 +54,13 @@ class LoraWeights(Weights):
             raise ConfigError(
                 f"[lora] target_modules: this model has no layer named {', '.join(unknown)}. "
                 f"It has {', '.join(sorted(linear))}."
+            )
+        if (beyond := [*filter(OF_EXPERTS.__contains__, config.target_modules)]) and any(
+            name.endswith(".experts") for name, _ in parts
+        ):  # PEFT would wrap the experts' stacked matrices as well
+            raise ConfigError(
+                f"[lora] target_modules: this model's {', '.join(beyond)} are those of experts too, which get no "
+                f"adapter here. It takes {', '.join(sorted(linear.difference(OF_EXPERTS)))}."
             )
         layers = PeftLoraConfig(
             task_type="CAUSAL_LM",

@@ -46,10 +46,19 @@ class AttentionBlock:
     bias: Tensor | None  # (R or 1) x L x S, added to scores; None, without `reach`: a query sees its run up to itself
     reach: Tensor | None  # R x L; instead of a bias that would be too large: how many keys a query sees
     last: Index | None  # with `reach`: L; how many any row sees
+    window: int | None  # with `reach`: how many of those a query sees at most, the last
 
     @classmethod
-    def of(cls, block: Block, tokens: int, heads: int, kv_heads: int, device: torch.device) -> Self:
-        """A block of a micro-batch of so many `tokens`."""
+    def of(
+        cls,
+        block: Block,
+        tokens: int,
+        heads: int,
+        kv_heads: int,
+        device: torch.device,
+        window: int | None = None,
+    ) -> Self:
+        """A block of a micro-batch of so many `tokens`; with a `window` a query sees that many keys at most."""
         (rows, length), keys = block.queries.shape, block.keys.shape[1]
         head_H, head_K = np.arange(heads), np.arange(kv_heads)[:, None]
         places_RL = heads * length * np.arange(rows)[:, None] + np.arange(length)
@@ -66,13 +75,14 @@ class AttentionBlock:
         readings = read_RKS.reshape(-1)[places]
         counts = np.bincount(readings, minlength=tokens * kv_heads)
         alone = not block.before.any()
+        causal = alone and window is None
         bias = reach = last = None
         dense = DENSE_PLACES if device.type == "cpu" else 0
-        if keys > EAGER_KEYS and not (_causal_is_fused(device) if alone else rows * length * keys <= dense):
+        if keys > EAGER_KEYS and not (_causal_is_fused(device) if causal else rows * length * keys <= dense):
             reach_RL = _reach(block) + 1
             reach, last = torch.from_numpy(reach_RL).to(device), reach_RL.max(axis=0)
-        elif keys <= EAGER_KEYS or not alone:  # a mask of long runs would be larger than the model
-            bias = torch.from_numpy(_bias(block, alone)).to(device)
+        elif keys <= EAGER_KEYS or not causal:  # a mask of long runs would be larger than the model
+            bias = torch.from_numpy(_bias(block, alone, window)).to(device)
         return cls(
             shape=(rows, length, keys),
             tokens=len(block.where),
@@ -85,6 +95,7 @@ class AttentionBlock:
             bias=bias,
             reach=reach,
             last=last,
+            window=window,
         )
 
 
@@ -109,7 +120,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, block: AttentionBlock) -> Tensor:
     if block.reach is not None and block.last is not None:
         k, v = k.view(-1, keys, width), v.view(-1, keys, width)
         at_once = CUDA_SCORES_AT_ONCE if q.is_cuda else SCORES_AT_ONCE
-        out = attend_long(q.view(len(k), -1, width), k, v, block.reach, block.last.tolist(), at_once)
+        out = attend_long(q.view(len(k), -1, width), k, v, block.reach, block.last.tolist(), at_once, block.window)
     elif block.bias is None or keys > EAGER_KEYS:
         q, k, v = q.view(rows, -1, length, width), k.view(rows, -1, keys, width), v.view(rows, -1, keys, width)
         mask = None if block.bias is None else block.bias[:, None].to(q.dtype)
@@ -135,9 +146,12 @@ def _reach(block: Block) -> Index:
     return reach_RL
 
 
-def _bias(block: Block, alone: bool) -> NDArray[np.float32]:
+def _bias(block: Block, alone: bool, window: int | None) -> NDArray[np.float32]:
     """Where no run reads anything before its own, one mask is that of all."""
     reach_RL = np.arange(block.queries.shape[1])[None] if alone else _reach(block)
-    hidden_RLS = np.arange(block.keys.shape[1]) > reach_RL[:, :, None]
+    keys_S = np.arange(block.keys.shape[1])
+    hidden_RLS = keys_S > reach_RL[:, :, None]
+    if window is not None:
+        hidden_RLS |= keys_S <= reach_RL[:, :, None] - window
     bias_RLS: NDArray[np.float32] = np.where(hidden_RLS, np.float32(MASKED), np.float32(0))
     return bias_RLS

@@ -2,25 +2,29 @@
 
 Every parameter stays where `transformers` put it and every projection is called as a module, so PEFT's layers, names
 and checkpoints work unchanged. What is ours is the order of work: tokens stay flat, what several sequences begin with
-is computed once (`layout.py`, `attention.py`), and the last layer runs only where a token is trained. Written for
-Qwen3- and Llama-style decoders, with or without experts; attention dropout is not applied.
+is computed once (`layout.py`, `attention.py`), and the last layer runs only where a token is trained. What families
+differ in is read from the model's config, as the engine reads it; attention and residual dropout are not applied.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from whet.inference.architecture import Architecture, Rope, parse_architecture
+from whet.inference.decoding.functions import ACTIVATIONS, turns
 from whet.rl.learner.forward import moe
 from whet.rl.learner.forward.attention import AttentionBlock, attention
 from whet.rl.learner.forward.kernels import product_dtype, rms_norm, rotate, take
-from whet.rl.learner.forward.layout import TokenLayout
+from whet.rl.learner.forward.layout import Block, TokenLayout
 
 PLACES = 64
 """Where a CPU computes in bfloat16, tokens and predictors are padded to a multiple of this. Its library compiles code
@@ -43,25 +47,35 @@ def hidden_states(
     x_TD = modules.embed_tokens(F.pad(ids_T, (0, padding))).float()  # sums of layers are fp32
     if experts_TLK is not None:
         experts_TLK = F.pad(experts_TLK, (0, 0, 0, 0, 0, padding), value=-1)
-    plan = _plan(modules, layout, x_TD, experts_TLK)
+    plan = _plan(architecture(modules), layout, x_TD, experts_TLK)
     last = len(modules.layers) - 1
     for number, layer in enumerate(modules.layers):
         run = partial(_layer, layer, plan=plan, number=number, is_last=number == last)
         x_TD = checkpoint(run, x_TD, use_reentrant=False) if recompute and torch.is_grad_enabled() else run(x_TD)
-    return _rms_norm(modules.norm, x_TD)
+    return _rms_norm(modules.norm, x_TD, plan.arch)
+
+
+def architecture(model: Any) -> Architecture:
+    """That of a `transformers` decoder; read once from its config."""
+    if (known := _ARCHITECTURES.get(model)) is None:
+        known = _ARCHITECTURES[model] = parse_architecture(model.config.to_dict(), where="the model's config")
+    return known
+
+
+_ARCHITECTURES: WeakKeyDictionary[nn.Module, Architecture] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
     """A layout as tensors; made once per micro-batch."""
 
-    silent: tuple[AttentionBlock, ...]
-    speaking: tuple[AttentionBlock, ...]
+    arch: Architecture
+    silent: dict[int | None, tuple[AttentionBlock, ...]]  # by the window of a layer
+    speaking: dict[int | None, tuple[AttentionBlock, ...]]
     silent_tokens: int
     multiple: int  # what rows of matrix products are a multiple of
     predictors: Tensor
-    cos: Tensor
-    sin: Tensor
+    turns: dict[Rope, tuple[Tensor, Tensor]]  # cosines and sines of each token, T x 1 x pairs
     experts_TLK: Tensor | None
     dtype: torch.dtype  # of what goes into matrix products
 
@@ -76,26 +90,33 @@ def _padding(layout: TokenLayout, multiple: int) -> tuple[int, int]:
     return (padding if padding >= predictors else padding + multiple), predictors
 
 
-def _plan(modules: Any, layout: TokenLayout, like: Tensor, experts_TLK: Tensor | None) -> _Plan:
-    device, config = like.device, modules.config
-    real, tokens, multiple = len(layout.tokens), len(like), _multiple(like.device)
+def _plan(arch: Architecture, layout: TokenLayout, like: Tensor, experts_TLK: Tensor | None) -> _Plan:
+    device = like.device
+    real, tokens, multiple = len(layout.tokens), len(like), _multiple(device)
     _, padded_predictors = _padding(layout, multiple)
-    heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
-    silent, speaking = (
-        tuple(AttentionBlock.of(block, tokens, heads, kv_heads, device) for block in blocks)
-        for blocks in (layout.silent, layout.speaking)
-    )
+
+    @cache
+    def within(block: Block, window: int | None) -> AttentionBlock:
+        return AttentionBlock.of(block, tokens, arch.num_heads, arch.num_kv_heads, device, window)
+
+    def by_window(blocks: Sequence[Block]) -> dict[int | None, tuple[AttentionBlock, ...]]:
+        """A block that is no longer than a window is as one without."""
+        return {
+            window: tuple(within(b, None if window is None or window >= b.keys.shape[1] else window) for b in blocks)
+            for window in dict.fromkeys(arch.windows)
+        }
+
     positions_T = F.pad(torch.from_numpy(layout.positions).to(device), (0, tokens - real))
     predictors_U = torch.from_numpy(layout.predictors).to(device)
-    cos, sin = modules.rotary_emb(like[None, :1].float(), positions_T[None])
+    turned = {rope: turns(rope, positions_T) for rope in dict.fromkeys(arch.ropes) if rope is not None}
     return _Plan(
-        silent=silent,
-        speaking=speaking,
-        silent_tokens=sum(block.tokens for block in silent),
+        arch=arch,
+        silent=by_window(layout.silent),
+        speaking=by_window(layout.speaking),
+        silent_tokens=sum(len(block.where) for block in layout.silent),
         multiple=multiple,
         predictors=torch.cat([predictors_U, torch.arange(real, real + padded_predictors, device=device)]),
-        cos=cos[0].chunk(2, dim=-1)[0].unsqueeze(1),
-        sin=sin[0].chunk(2, dim=-1)[0].unsqueeze(1),
+        turns={rope: (cos.unsqueeze(1), sin.unsqueeze(1)) for rope, (cos, sin) in turned.items()},
         experts_TLK=experts_TLK,
         dtype=product_dtype(device),
     )
@@ -104,32 +125,74 @@ def _plan(modules: Any, layout: TokenLayout, like: Tensor, experts_TLK: Tensor |
 def _layer(layer: Any, x_TD: Tensor, *, plan: _Plan, number: int, is_last: bool) -> Tensor:
     # What the last layer would make of tokens that predict nothing is not needed: there they only supply keys and
     # values.
-    mixed_TD = _attention(layer.self_attn, _rms_norm(layer.input_layernorm, x_TD, plan.dtype), plan, is_last)
+    arch, norms = plan.arch, plan.arch.norms
+    mixed_TD = _attention(layer.self_attn, _normed(layer, norms.attention_in, x_TD, plan), plan, number, is_last)
     replayed_TK = None if plan.experts_TLK is None else plan.experts_TLK[:, number]
     if is_last:
         mixed_TD = take(mixed_TD, plan.predictors - plan.silent_tokens)
         x_TD = take(x_TD, plan.predictors)
         replayed_TK = None if replayed_TK is None else replayed_TK.index_select(0, plan.predictors)
-    x_TD = x_TD + layer.self_attn.o_proj(mixed_TD)
-    mlp = layer.mlp
-    normed_TD = _rms_norm(layer.post_attention_layernorm, x_TD, plan.dtype)
-    if hasattr(mlp, "experts"):
-        return x_TD + moe.feed_forward(mlp, normed_TD, replayed_TK)
-    out_TD: Tensor = x_TD + mlp.down_proj(mlp.act_fn(mlp.gate_proj(normed_TD)) * mlp.up_proj(normed_TD))
+    mixed_TD = layer.self_attn.o_proj(mixed_TD)
+    x_TD = x_TD + _after(layer, norms.attention_out, mixed_TD, arch)
+    fed_TD = _feed_forward(layer.mlp, _normed(layer, norms.feed_in, x_TD, plan), arch, replayed_TK)
+    out_TD: Tensor = x_TD + _after(layer, norms.feed_out, fed_TD, arch)
     return out_TD
 
 
-def _attention(part: Any, x_TD: Tensor, plan: _Plan, is_last: bool) -> Tensor:
+def _feed_forward(mlp: Any, x_TD: Tensor, arch: Architecture, replayed_TK: Tensor | None) -> Tensor:
+    if hasattr(mlp, "experts"):
+        return moe.feed_forward(mlp, x_TD, replayed_TK)
+    if arch.fused_gate_up:
+        gate_TI, up_TI = mlp.gate_up_proj(x_TD).chunk(2, dim=-1)
+    else:
+        gate_TI, up_TI = mlp.gate_proj(x_TD), mlp.up_proj(x_TD)
+    fed_TD: Tensor = mlp.down_proj(ACTIVATIONS[arch.activation](gate_TI) * up_TI)
+    return fed_TD
+
+
+def _attention(part: Any, x_TD: Tensor, plan: _Plan, number: int, is_last: bool) -> Tensor:
     """Attention's output before `o_proj`; in the last layer without that of silent blocks."""
-    first, blocks = (plan.silent_tokens, plan.speaking) if is_last else (0, plan.silent + plan.speaking)
+    arch, window = plan.arch, plan.arch.windows[number]
+    first, blocks = (plan.silent_tokens, plan.speaking[window]) if is_last else (0, _all_blocks(plan, window))
+    q, k, v = _queries_keys_values(part, x_TD, plan, first)
+    if arch.qk_norm == "width":
+        q, k = (_rms_norm(norm, x, arch) for norm, x in ((part.q_norm, q), (part.k_norm, k)))
+    q, k, v = (x.unflatten(-1, (-1, arch.head_dim)) for x in (q, k, v))
+    if arch.qk_norm == "head":
+        q, k = _rms_norm(part.q_norm, q, arch), _rms_norm(part.k_norm, k, arch)
+    if (rope := arch.ropes[number]) is None:
+        return attention(q * arch.attention_scale, k, v, blocks)
+    cos, sin = plan.turns[rope]
+    scaled = cos[first:] * arch.attention_scale, sin[first:] * arch.attention_scale
+    q = rotate(q, *scaled, v.dtype, rest=arch.attention_scale, interleaved=arch.interleaved)
+    return attention(q, rotate(k, cos, sin, v.dtype, interleaved=arch.interleaved), v, blocks)
+
+
+def _all_blocks(plan: _Plan, window: int | None) -> tuple[AttentionBlock, ...]:
+    return plan.silent[window] + plan.speaking[window]
+
+
+def _queries_keys_values(part: Any, x_TD: Tensor, plan: _Plan, first: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries from token `first` on, keys and values of all."""
+    arch = plan.arch
+    if arch.fused_qkv:
+        keys = arch.num_kv_heads * arch.head_dim
+        q, k, v = part.qkv_proj(x_TD).split([arch.num_heads * arch.head_dim, keys, keys], dim=-1)
+        return q[first:], k, v
     excess = first % plan.multiple
-    q_TD = part.q_proj(x_TD[first - excess :])[excess:]
-    q, k, v = (x.unflatten(-1, (-1, part.head_dim)) for x in (q_TD, part.k_proj(x_TD), part.v_proj(x_TD)))
-    if hasattr(part, "q_norm"):
-        q, k = _rms_norm(part.q_norm, q), _rms_norm(part.k_norm, k)
-    q = rotate(q, plan.cos[first:] * part.scaling, plan.sin[first:] * part.scaling, v.dtype)
-    return attention(q, rotate(k, plan.cos, plan.sin, v.dtype), v, blocks)
+    return part.q_proj(x_TD[first - excess :])[excess:], part.k_proj(x_TD), part.v_proj(x_TD)
 
 
-def _rms_norm(norm: Any, x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    return rms_norm(x, norm.weight, norm.variance_epsilon, dtype)
+def _normed(layer: Any, name: str | None, x: Tensor, plan: _Plan) -> Tensor:
+    """By a norm of the layer, in the dtype of products; where the family has none there, x in that dtype."""
+    return x.to(plan.dtype) if name is None else _rms_norm(getattr(layer, name), x, plan.arch, plan.dtype)
+
+
+def _after(layer: Any, name: str | None, x: Tensor, arch: Architecture) -> Tensor:
+    """What is added to the sum of layers: x by a norm of the layer, or x itself."""
+    return x if name is None else _rms_norm(getattr(layer, name), x, arch)
+
+
+def _rms_norm(norm: Any, x: Tensor, arch: Architecture, dtype: torch.dtype = torch.float32) -> Tensor:
+    weight = norm.weight + arch.gain_offset if arch.gain_offset else norm.weight
+    return rms_norm(x, weight, arch.norm_eps, dtype)

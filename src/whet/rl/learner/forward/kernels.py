@@ -27,9 +27,20 @@ def rms_norm(x: Tensor, weight_D: Tensor, eps: float, dtype: torch.dtype = torch
     return _call(_RmsNorm, x, weight_D, eps, dtype)
 
 
-def rotate(x_THD: Tensor, cos_T1F: Tensor, sin_T1F: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Rotary position embedding, half-split convention of `transformers`; cos and sin hold F = D / 2 frequencies."""
-    return _call(_Rotate, x_THD, cos_T1F, sin_T1F, dtype)
+def rotate(
+    x_THD: Tensor,
+    cos_T1F: Tensor,
+    sin_T1F: Tensor,
+    dtype: torch.dtype = torch.float32,
+    *,
+    rest: float = 1.0,
+    interleaved: bool = False,
+) -> Tensor:
+    """Rotary position embedding of the first 2 F of D dimensions; the others are multiplied with `rest`.
+
+    A pair that turns are dimensions F apart, or neighbours where it is `interleaved`, as `transformers` has both.
+    """
+    return _call(_Rotate, x_THD, cos_T1F, sin_T1F, dtype, rest, interleaved)
 
 
 def attend(q_BQD: Tensor, k_BSD: Tensor, v_BSD: Tensor, bias_RLS: Tensor) -> Tensor:
@@ -38,15 +49,21 @@ def attend(q_BQD: Tensor, k_BSD: Tensor, v_BSD: Tensor, bias_RLS: Tensor) -> Ten
 
 
 def attend_long(
-    q_BQD: Tensor, k_BSD: Tensor, v_BSD: Tensor, reach_RL: Tensor, last: Sequence[int], scores: int
+    q_BQD: Tensor,
+    k_BSD: Tensor,
+    v_BSD: Tensor,
+    reach_RL: Tensor,
+    last: Sequence[int],
+    scores: int,
+    window: int | None = None,
 ) -> Tensor:
     """What `attend` computes, without a mask and without ever holding the scores of all queries: piece by piece, each
     of so many `scores` at most, and again in the backward pass.
 
-    Query l of row r sees the first `reach_RL[r, l]` keys; `last[l]` is the largest of its column. After Rabe and Staats
-    2021 (arXiv:2112.05682).
+    Query l of row r sees the first `reach_RL[r, l]` keys; `last[l]` is the largest of its column. With a `window` it
+    sees so many of them at most, the last. After Rabe and Staats 2021 (arXiv:2112.05682).
     """
-    return _call(_AttendLong, q_BQD, k_BSD, v_BSD, reach_RL, last, scores)
+    return _call(_AttendLong, q_BQD, k_BSD, v_BSD, reach_RL, last, scores, window)
 
 
 def take(x_ND: Tensor, unique: Tensor) -> Tensor:
@@ -96,22 +113,29 @@ class _RmsNorm(torch.autograd.Function):
 
 class _Rotate(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor, dtype: torch.dtype) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, cos: Tensor, sin: Tensor, dtype: torch.dtype, rest: float, interleaved: bool
+    ) -> Tensor:
         ctx.save_for_backward(cos, sin)
-        return _turn(x, cos, sin, 1).to(dtype)
+        ctx.rest, ctx.interleaved = rest, interleaved
+        return _turn(x, cos, sin, 1, rest, interleaved).to(dtype)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None, None]:
         cos, sin = ctx.saved_tensors
-        return _turn(grad.float(), cos, sin, -1), None, None, None
+        return _turn(grad.float(), cos, sin, -1, ctx.rest, ctx.interleaved), None, None, None, None, None
 
 
-def _turn(x: Tensor, cos: Tensor, sin: Tensor, direction: int) -> Tensor:
-    half = x.shape[-1] // 2
-    first, second = x[..., :half], x[..., half:]
+def _turn(x: Tensor, cos: Tensor, sin: Tensor, direction: int, rest: float, interleaved: bool) -> Tensor:
+    pairs = cos.shape[-1]
+    halves = slice(pairs), slice(pairs, 2 * pairs)
+    one, other = (slice(0, 2 * pairs, 2), slice(1, 2 * pairs, 2)) if interleaved else halves
+    first, second = x[..., one], x[..., other]
     out = torch.empty(x.shape, dtype=cos.dtype, device=x.device)
-    torch.mul(first, cos, out=out[..., :half]).addcmul_(second, sin, value=-direction)
-    torch.mul(second, cos, out=out[..., half:]).addcmul_(first, sin, value=direction)
+    torch.mul(first, cos, out=out[..., one]).addcmul_(second, sin, value=-direction)
+    torch.mul(second, cos, out=out[..., other]).addcmul_(first, sin, value=direction)
+    if x.shape[-1] > 2 * pairs:
+        torch.mul(x[..., 2 * pairs :], rest, out=out[..., 2 * pairs :])
     return out
 
 
@@ -140,32 +164,39 @@ class _Attend(torch.autograd.Function):
 class _AttendLong(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, reach_RL: Tensor, last: Sequence[int], scores: int
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        reach_RL: Tensor,
+        last: Sequence[int],
+        scores: int,
+        window: int | None,
     ) -> Tensor:
-        ctx.last, ctx.scores = last, scores
+        ctx.cut = last, scores, window
         out = torch.empty_like(q)
-        for piece in _pieces(q, reach_RL, last, scores):
+        for piece in _pieces(q, reach_RL, *ctx.cut):
             weights = piece.weights(q, k, reach_RL).to(v.dtype)
-            piece.of(out).copy_(torch.bmm(weights, v[:, : piece.keys]).view(piece.shape))
+            piece.of(out).copy_(torch.bmm(weights, v[:, piece.keys]).view(piece.shape))
         ctx.save_for_backward(q, k, v, reach_RL, out)
         return out
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None, None, None]:
         q, k, v, reach_RL, out = ctx.saved_tensors
         grad_q = torch.empty_like(q)
         grad_k, grad_v = (torch.zeros_like(x, dtype=torch.float32) for x in (k, v))  # sums over pieces
         grad = grad.contiguous()
-        for piece in _pieces(q, reach_RL, ctx.last, ctx.scores):
+        for piece in _pieces(q, reach_RL, *ctx.cut):
             part = piece.flat(grad)
             weights = piece.weights(q, k, reach_RL).to(v.dtype)
-            grad_v[:, : piece.keys] += torch.bmm(weights.transpose(1, 2), part)
-            grad_scores = torch.bmm(part, v[:, : piece.keys].transpose(1, 2))
+            grad_v[:, piece.keys] += torch.bmm(weights.transpose(1, 2), part)
+            grad_scores = torch.bmm(part, v[:, piece.keys].transpose(1, 2))
             along = (part * piece.flat(out)).sum(-1, keepdim=True)
             grad_scores.sub_(along).mul_(weights)
-            piece.of(grad_q).copy_(torch.bmm(grad_scores, k[:, : piece.keys]).view(piece.shape))
-            grad_k[:, : piece.keys] += torch.bmm(grad_scores.transpose(1, 2), piece.flat(q))
-        return grad_q, grad_k.to(k.dtype), grad_v.to(v.dtype), None, None, None
+            piece.of(grad_q).copy_(torch.bmm(grad_scores, k[:, piece.keys]).view(piece.shape))
+            grad_k[:, piece.keys] += torch.bmm(grad_scores.transpose(1, 2), piece.flat(q))
+        return grad_q, grad_k.to(k.dtype), grad_v.to(v.dtype), None, None, None, None
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +205,8 @@ class _Piece:
 
     begin: int
     end: int
-    keys: int
+    keys: slice
+    window: int | None
     length: int  # queries of a row and head
     shape: tuple[int, int, int, int]  # B x heads of a key-value head x queries of the piece x width
 
@@ -186,21 +218,26 @@ class _Piece:
         return self.of(x_BQD).flatten(1, 2)
 
     def weights(self, q: Tensor, k: Tensor, reach_RL: Tensor) -> Tensor:
-        scores = torch.bmm(self.flat(q), k[:, : self.keys].transpose(1, 2)).float()
+        scores = torch.bmm(self.flat(q), k[:, self.keys].transpose(1, 2)).float()
         seen_RC1 = reach_RL[:, self.begin : self.end, None]
-        hidden_RCS = torch.arange(self.keys, device=q.device) >= seen_RC1
-        by_row = scores.view(len(reach_RL), -1, self.end - self.begin, self.keys)
+        keys_S = torch.arange(self.keys.start, self.keys.stop, device=q.device)
+        hidden_RCS = keys_S >= seen_RC1
+        if self.window is not None:
+            hidden_RCS |= keys_S < seen_RC1 - self.window
+        by_row = scores.view(len(reach_RL), -1, *hidden_RCS.shape[1:])
         by_row.masked_fill_(hidden_RCS[:, None], -math.inf)
         return torch.softmax(scores, dim=-1)
 
 
-def _pieces(q: Tensor, reach_RL: Tensor, last: Sequence[int], scores: int) -> Iterator[_Piece]:
+def _pieces(q: Tensor, reach_RL: Tensor, last: Sequence[int], scores: int, window: int | None) -> Iterator[_Piece]:
     length = reach_RL.shape[1]
     heads = q.shape[1] // length
     size = max(1, scores // (len(q) * heads * max(last)))
+    first = [0] * length if window is None else (reach_RL.amin(0) - window).clamp_min(0).tolist()
     for begin in range(0, length, size):
         end = min(begin + size, length)
-        yield _Piece(begin, end, max(last[begin:end]), length, (len(q), heads, end - begin, q.shape[2]))
+        keys = slice(min(first[begin:end]), max(last[begin:end]))
+        yield _Piece(begin, end, keys, window, length, (len(q), heads, end - begin, q.shape[2]))
 
 
 class _Take(torch.autograd.Function):

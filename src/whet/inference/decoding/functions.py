@@ -1,0 +1,77 @@
+"""What depends on the family and is no weight: rotary tables and activations. Engine and learner share this code.
+
+Frequencies are computed in float32 by the steps that `transformers` takes, so that positions turn by the same angles:
+at position 8,192 the last bit of a frequency is a difference of 1e-3. `dynamic` stretches nothing within the context
+that a config names, and `longrope` has one set of factors up to the context of its pre-training; whet's contexts end
+there. Sources: YaRN, Peng et al. 2023 (arXiv:2309.00071); LongRoPE, Ding et al. 2024 (arXiv:2402.13753); `llama3`, the
+Llama 3.1 release.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from whet.inference.architecture import Rope
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh"),
+}
+
+
+def frequencies(rope: Rope) -> Tensor:
+    """How far each pair of rotated dimensions turns from one position to the next, fastest first: `[dim / 2]`."""
+    exponents = torch.arange(0, rope.dim, 2, dtype=torch.float32) / rope.dim
+    periods = rope.theta**exponents
+    if rope.kind == "linear":
+        return 1.0 / periods / rope.factor
+    if rope.kind == "llama3":
+        return _llama3(rope, 1.0 / periods)
+    if rope.kind == "yarn":
+        return _yarn(rope, periods)
+    if rope.kind == "longrope":
+        return 1.0 / (torch.tensor(rope.short_factors, dtype=torch.float32) * periods)
+    return 1.0 / periods
+
+
+def turns(rope: Rope, positions_T: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of the rotated pairs at these positions, both `[T, dim / 2]` in float32."""
+    angles = positions_T[:, None].float() * frequencies(rope).to(positions_T.device)
+    return angles.cos() * rope.attention_factor, angles.sin() * rope.attention_factor
+
+
+def _llama3(rope: Rope, plain: Tensor) -> Tensor:
+    """Only slow frequencies are divided, with a smooth passage to those that stay."""
+    wavelengths = 2 * math.pi / plain
+    shortest_stretched = rope.original_max_position / rope.low_freq_factor
+    longest_kept = rope.original_max_position / rope.high_freq_factor
+    smooth = (rope.original_max_position / wavelengths - rope.low_freq_factor) / (
+        rope.high_freq_factor - rope.low_freq_factor
+    )
+    between = (1 - smooth) * plain / rope.factor + smooth * plain
+    stretched = torch.where(wavelengths > shortest_stretched, plain / rope.factor, plain)
+    return torch.where((wavelengths >= longest_kept) & (wavelengths <= shortest_stretched), between, stretched)
+
+
+def _yarn(rope: Rope, periods: Tensor) -> Tensor:
+    """Frequencies that turn often within the original context stay, those that turn seldom are divided."""
+
+    def pair_that_turns(times: float) -> float:
+        return (rope.dim * math.log(rope.original_max_position / (times * 2 * math.pi))) / (2 * math.log(rope.theta))
+
+    low, high = pair_that_turns(rope.beta_fast), pair_that_turns(rope.beta_slow)
+    if rope.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, rope.dim - 1)
+    if low == high:
+        high += 0.001
+    ramp = ((torch.arange(rope.dim // 2, dtype=torch.float32) - low) / (high - low)).clamp(0, 1)
+    kept = 1 - ramp
+    return 1.0 / (rope.factor * periods) * (1 - kept) + 1.0 / periods * kept
