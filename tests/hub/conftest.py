@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,3 +28,27 @@ _packages = beside("packages")
 def packages() -> Any:
     """Wheels and source archives; see `packages.py`."""
     return _packages
+
+
+_running = beside("running")
+
+
+@pytest.fixture
+def database_url(tmp_path: Path) -> str | None:
+    """The database of a test's hub; SQLite in its folder unless a marked run says otherwise."""
+    return None
+
+
+@pytest.fixture
+def open_hub(tmp_path: Path, database_url: str | None) -> Any:
+    """Opens the test's hub: `with open_hub() as running`; again after that, it is the same one."""
+    return lambda **more: _running.running(tmp_path / "hub", database_url, **more)
+
+
+@pytest.fixture
+def hub(open_hub: Any) -> Iterator[Any]:
+    """A running hub with the users ann, bob and eve; see `running.py`."""
+    with open_hub() as found:
+        for name in ("ann", "bob", "eve"):
+            found.user(name)
+        yield found

@@ -49,7 +49,7 @@ class WheelFacts:
 
 def check_wheel(file: BinaryIO, filename: str, name: str, version: str) -> WheelFacts:
     """The facts of a wheel for the environment `name` at `version`. Raises `ArchiveRefusedError`."""
-    _check_filename(filename, name, version)
+    check_filename(filename, name, version)
     archive = StrictZip(file, filename)
     problems = list(entry_problems([entry.name for entry in archive.entries]))
     _raise(problems)
@@ -77,7 +77,7 @@ def _raise(problems: list[Problem]) -> None:
         raise ArchiveRefusedError(problems[:SHOWN])
 
 
-def _check_filename(filename: str, name: str, version: str) -> None:
+def check_filename(filename: str, name: str, version: str) -> None:
     """Raises `ArchiveRefusedError` unless it is the file name of a pure wheel of this environment for Python 3."""
     try:
         found, parsed, build, tags = parse_wheel_filename(filename)

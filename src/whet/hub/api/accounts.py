@@ -1,0 +1,214 @@
+"""Routes of users, organisations, tokens, logins with a code, and the audit log."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Response
+from pydantic import Field
+from sqlalchemy import select
+
+from whet import __version__
+from whet.hub import policy
+from whet.hub.api.call import Body, CallParameter, Cursor, Identity, Limit, Owner, Words, action, page
+from whet.hub.domain import accounts, audit, devices
+from whet.hub.domain.access import organisation_for, permit
+from whet.hub.errors import HubError
+from whet.hub.policy import Role, Scope
+from whet.hub.storage.tables import Account, AuditEntry
+
+router = APIRouter(prefix="/api/v1")
+ScopeName = Literal["read", "push", "admin"]
+RoleName = Literal["viewer", "member", "maintainer", "owner"]
+ShortWords = Annotated[Words, Field(min_length=1, max_length=100)]
+Json = dict[str, Any]
+
+
+class NewToken(Body):
+    name: ShortWords
+    scope: ScopeName = "read"
+    days: int = Field(90, ge=1, le=366)
+
+
+class NewUser(Body):
+    name: Words = Field(max_length=100)
+    is_admin: bool = False
+
+
+class NewOrganisation(Body):
+    name: Words = Field(max_length=100)
+
+
+class Member(Body):
+    role: RoleName
+
+
+class NewDevice(Body):
+    client: ShortWords
+    scope: ScopeName = "push"
+
+
+class DeviceToken(Body):
+    device_code: Words = Field(max_length=200)
+
+
+class Approval(Body):
+    user_code: Words = Field(max_length=20)
+    approve: bool
+
+
+@router.get("/health")
+@action(policy.SERVICE)
+def health(call: CallParameter) -> Json:
+    with call.read():
+        return {"status": "ok", "version": __version__}
+
+
+@router.get("/whoami")
+@action(policy.SELF)
+def whoami(call: CallParameter) -> Json:
+    with call.read() as (session, caller):
+        return accounts.whoami(session, caller)
+
+
+@router.get("/tokens")
+@action(policy.TOKENS)
+def list_tokens(call: CallParameter, limit: Limit = 50, cursor: Cursor = 0) -> Json:
+    with call.read() as (session, caller):
+        return page(accounts.tokens_of(session, caller, call.hub.clock()), cursor, limit)
+
+
+@router.post("/tokens", status_code=201)
+@action(policy.TOKENS)
+def add_token(call: CallParameter, body: NewToken) -> Json:
+    with call.write() as (session, caller):
+        return accounts.add_token(session, caller, body.name, Scope[body.scope.upper()], body.days, call.hub.clock())
+
+
+@router.delete("/tokens/current", status_code=204)
+@action(policy.SELF)
+def revoke_current_token(call: CallParameter) -> None:
+    with call.write() as (session, caller):
+        permit(caller)
+        assert caller.token is not None
+        accounts.revoke_token(session, caller, caller.token.id, call.hub.clock())
+
+
+@router.delete("/tokens/{token}", status_code=204)
+@action(policy.TOKENS)
+def revoke_token(call: CallParameter, token: Identity) -> None:
+    with call.write() as (session, caller):
+        permit(caller)
+        accounts.revoke_token(session, caller, token, call.hub.clock())
+
+
+@router.get("/users")
+@action(policy.USERS)
+def list_users(call: CallParameter, limit: Limit = 50, cursor: Cursor = 0) -> Json:
+    with call.read() as (session, caller):
+        permit(caller)
+        rows = session.scalars(select(Account).where(Account.kind == "user").order_by(Account.name))
+        users = [{"name": row.name, "is_admin": row.is_admin, "disabled": row.disabled_at is not None} for row in rows]
+        return page(users, cursor, limit)
+
+
+@router.post("/users", status_code=201)
+@action(policy.USERS)
+def add_user(call: CallParameter, body: NewUser) -> Json:
+    with call.write() as (session, caller):
+        return accounts.add_user(session, caller, body.name, body.is_admin, call.hub.clock())
+
+
+@router.delete("/users/{user}", status_code=204)
+@action(policy.USERS)
+def disable_user(call: CallParameter, user: Owner) -> None:
+    with call.write() as (session, caller):
+        accounts.disable_user(session, caller, user, call.hub.clock())
+
+
+@router.post("/organisations", status_code=201)
+@action(policy.ORGANISATIONS)
+def add_organisation(call: CallParameter, body: NewOrganisation) -> Json:
+    with call.write() as (session, caller):
+        return accounts.add_organisation(session, caller, body.name, call.hub.clock())
+
+
+@router.get("/owners/{owner}/members")
+@action(policy.SEE_MEMBERS)
+def list_members(call: CallParameter, owner: Owner, limit: Limit = 50, cursor: Cursor = 0) -> Json:
+    with call.read() as (session, caller):
+        return page(accounts.members_of(session, caller, owner), cursor, limit)
+
+
+@router.put("/owners/{owner}/members/{user}")
+@action(policy.MEMBERS)
+def set_member(call: CallParameter, owner: Owner, user: Owner, body: Member) -> Json:
+    with call.write() as (session, caller):
+        return accounts.set_member(session, caller, owner, user, Role[body.role.upper()], call.hub.clock())
+
+
+@router.delete("/owners/{owner}/members/{user}", status_code=204)
+@action(policy.MEMBERS)
+def remove_member(call: CallParameter, owner: Owner, user: Owner) -> None:
+    with call.write() as (session, caller):
+        accounts.remove_member(session, caller, owner, user, call.hub.clock())
+
+
+@router.get("/audit")
+@action(policy.AUDIT)
+def audit_log(call: CallParameter, limit: Limit = 50, cursor: Cursor = 0) -> Json:
+    with call.read() as (session, caller):
+        permit(caller)
+        query = select(AuditEntry).where(AuditEntry.number > cursor).order_by(AuditEntry.number).limit(limit + 1)
+        rows = list(session.scalars(query))
+        following = str(rows[limit - 1].number) if len(rows) > limit else None
+        return {"items": [audit.entry_view(row) for row in rows[:limit]], "next": following}
+
+
+@router.get("/owners/{owner}/audit")
+@action(policy.SEE_AUDIT)
+def audit_log_of_owner(call: CallParameter, owner: Owner, limit: Limit = 50, cursor: Cursor = 0) -> Json:
+    with call.read() as (session, caller):
+        if owner != caller.name:
+            organisation_for(session, caller, owner)
+        else:
+            permit(caller, Role.OWNER)
+        query = select(AuditEntry).where(AuditEntry.owner == owner, AuditEntry.number > cursor)
+        rows = list(session.scalars(query.order_by(AuditEntry.number).limit(limit + 1)))
+        following = str(rows[limit - 1].number) if len(rows) > limit else None
+        return {"items": [audit.entry_view(row) for row in rows[:limit]], "next": following}
+
+
+@router.get("/audit/verification")
+@action(policy.AUDIT)
+def audit_verification(call: CallParameter) -> Json:
+    with call.read() as (session, caller):
+        permit(caller)
+        entries, broken = audit.verify(session)
+        return {"intact": broken is None, "entries": entries, "first_broken": broken}
+
+
+@router.post("/device/code")
+@action(policy.SERVICE)
+def device_code(call: CallParameter, body: NewDevice) -> Json:
+    with call.write() as (session, _):
+        scope = Scope[body.scope.upper()]
+        return devices.begin(session, body.client, scope, call.base, call.hub.clock())
+
+
+@router.post("/device/token")
+@action(policy.SERVICE)
+def device_token(call: CallParameter, body: DeviceToken, response: Response) -> Json:
+    with call.write() as (session, _):
+        found = devices.collect(session, body.device_code, call.hub.clock())
+    if isinstance(found, HubError):
+        raise found
+    response.headers["Cache-Control"] = "no-store"
+    return found
+
+
+@router.post("/device/approval")
+@action(policy.SELF)
+def device_approval(call: CallParameter, body: Approval) -> Json:
+    with call.write() as (session, caller):
+        return devices.decide(session, caller, body.user_code, body.approve, call.hub.clock())

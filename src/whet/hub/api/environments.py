@@ -1,0 +1,287 @@
+"""Routes of environments, their versions, contents, actions, secrets and variables."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Annotated, Any, BinaryIO, Literal
+
+from fastapi import APIRouter, Query, Response
+from pydantic import Field
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from whet.hub import policy
+from whet.hub.api.call import (
+    Body,
+    Call,
+    CallParameter,
+    Cursor,
+    Identity,
+    Key,
+    Limit,
+    Name,
+    Owner,
+    VersionName,
+    Words,
+    action,
+    page,
+)
+from whet.hub.archive.contents import list_contents, read_content
+from whet.hub.domain import actions, environments
+from whet.hub.domain.access import Caller, environment_for, version_for
+from whet.hub.domain.views import action_view, environment_views, moment, version_view
+from whet.hub.errors import not_found
+from whet.hub.storage.tables import ActionRow, Secret, StoredFile, Variable, Version
+
+router = APIRouter(prefix="/api/v1")
+ONE = "/environments/{owner}/{name}"
+VERSION = ONE + "/versions/{version}"
+Json = dict[str, Any]
+Archive = Annotated[Literal["wheel", "sdist"], Query()]
+Offset = Annotated[int, Query(ge=0, le=10**9)]
+Text = Annotated[Words | None, Query(max_length=200)]
+
+
+class Visibility(Body):
+    visibility: Literal["PUBLIC", "PRIVATE"]
+
+
+class Reason(Body):
+    reason: Words = Field("", max_length=500)
+
+
+class Value(Body):
+    value: Words = Field(max_length=1 << 16)
+
+
+@router.get("/environments")
+@action(policy.READ)
+def list_environments(
+    call: CallParameter, owner: Text = None, search: Text = None, limit: Limit = 50, cursor: Cursor = 0
+) -> Json:
+    with call.read() as (session, caller):
+        items, following = environments.find(session, caller, owner, search, cursor, limit)
+        return {"items": items, "next": None if following is None else str(following)}
+
+
+@router.get(ONE)
+@action(policy.READ)
+def get_environment(call: CallParameter, owner: Owner, name: Name) -> Json:
+    with call.read() as (session, caller):
+        return environment_views(session, [environment_for(session, caller, owner, name)])[0]
+
+
+@router.patch(ONE)
+@action(policy.CURATE)
+def change_environment(call: CallParameter, owner: Owner, name: Name, body: Visibility) -> Json:
+    with call.write() as (session, caller):
+        row = environments.set_visibility(session, caller, owner, name, body.visibility, call.hub.clock())
+        return environment_views(session, [row])[0]
+
+
+@router.delete(ONE, status_code=204)
+@action(policy.DELETE)
+def delete_environment(call: CallParameter, owner: Owner, name: Name) -> None:
+    with call.hub.store_lock:
+        with call.write() as (session, caller):
+            hashes = environments.delete_environment(call.hub, session, caller, owner, name)
+            session.flush()
+            gone = environments.unused(session, hashes)
+        _remove(call, gone)
+
+
+@router.get(ONE + "/versions")
+@action(policy.READ)
+def list_versions(call: CallParameter, owner: Owner, name: Name, limit: Limit = 50, cursor: Cursor = 0) -> Json:
+    with call.read() as (session, caller):
+        rows = environments.versions_of(session, environment_for(session, caller, owner, name))
+        found = page(rows, cursor, limit)
+        return {**found, "items": [version_view(session, row, call.base) for row in found["items"]]}
+
+
+@router.get(VERSION)
+@action(policy.READ)
+def get_version(call: CallParameter, owner: Owner, name: Name, version: VersionName) -> Json:
+    with call.read() as (session, caller):
+        return version_view(session, version_for(session, caller, owner, name, version), call.base)
+
+
+@router.delete(VERSION, status_code=204)
+@action(policy.CURATE)
+def delete_version(call: CallParameter, owner: Owner, name: Name, version: VersionName) -> None:
+    with call.hub.store_lock:
+        with call.write() as (session, caller):
+            hashes = environments.delete_version(call.hub, session, caller, owner, name, version)
+            session.flush()
+            gone = environments.unused(session, hashes)
+        _remove(call, gone)
+
+
+def _remove(call: Call, hashes: set[str]) -> None:
+    for sha256 in hashes:
+        call.hub.store.remove(sha256)
+
+
+@router.post(VERSION + "/yank")
+@action(policy.MAINTAIN)
+def yank(call: CallParameter, owner: Owner, name: Name, version: VersionName, body: Reason) -> Json:
+    with call.write() as (session, caller):
+        row = environments.yank(session, caller, owner, name, version, body.reason, call.hub.clock())
+        return version_view(session, row, call.base)
+
+
+@router.delete(VERSION + "/yank")
+@action(policy.MAINTAIN)
+def take_back_yank(call: CallParameter, owner: Owner, name: Name, version: VersionName) -> Json:
+    with call.write() as (session, caller):
+        row = environments.yank(session, caller, owner, name, version, None, call.hub.clock())
+        return version_view(session, row, call.base)
+
+
+@contextlib.contextmanager
+def archive_of(
+    call: Call, session: Session, caller: Caller, version: Version, kind: str
+) -> Iterator[tuple[BinaryIO, StoredFile]]:
+    """The open archive of a version."""
+    file = next((file for file in version.files if file.kind == kind), None)
+    if file is None:
+        raise not_found(f"{kind} of this version")
+    with call.hub.store.open(file.sha256) as stream:
+        yield stream, file
+
+
+@router.get(VERSION + "/contents")
+@action(policy.READ)
+def contents(
+    call: CallParameter,
+    owner: Owner,
+    name: Name,
+    version: VersionName,
+    archive: Archive = "wheel",
+    limit: Limit = 200,
+    cursor: Cursor = 0,
+) -> Json:
+    with call.read() as (session, caller):
+        row = version_for(session, caller, owner, name, version)
+        with archive_of(call, session, caller, row, archive) as (stream, file):
+            items = [{"path": path, "size": size} for path, size in list_contents(stream, file.filename)]
+        return page(items, cursor, limit)
+
+
+@router.get(VERSION + "/contents/{path:path}")
+@action(policy.READ)
+def content(
+    call: CallParameter, owner: Owner, name: Name, version: VersionName, path: str, archive: Archive = "wheel"
+) -> Response:
+    with call.read() as (session, caller):
+        row = version_for(session, caller, owner, name, version)
+        with archive_of(call, session, caller, row, archive) as (stream, file):
+            data = read_content(stream, file.filename, path)
+    if data is None:
+        raise not_found("file in this archive")
+    return text_response(data)
+
+
+def text_response(data: bytes) -> Response:
+    try:
+        data.decode("utf-8")
+        kind = "text/plain; charset=utf-8"
+    except UnicodeDecodeError:
+        kind = "application/octet-stream"
+    return Response(data, headers={"Content-Type": kind, "Content-Disposition": "attachment"})
+
+
+@router.get(VERSION + "/readme")
+@action(policy.READ)
+def readme(call: CallParameter, owner: Owner, name: Name, version: VersionName) -> Response:
+    with call.read() as (session, caller):
+        return text_response(version_for(session, caller, owner, name, version).readme.encode())
+
+
+# Actions
+
+
+@router.get(VERSION + "/actions")
+@action(policy.READ)
+def list_actions(
+    call: CallParameter, owner: Owner, name: Name, version: VersionName, limit: Limit = 50, cursor: Cursor = 0
+) -> Json:
+    with call.read() as (session, caller):
+        row = version_for(session, caller, owner, name, version)
+        found = session.scalars(select(ActionRow).where(ActionRow.version_id == row.id).order_by(ActionRow.queued_at))
+        return page([action_view(one) for one in found], cursor, limit)
+
+
+@router.get("/actions/{identity}")
+@action(policy.READ)
+def get_action(call: CallParameter, identity: Identity) -> Json:
+    with call.read() as (session, caller):
+        return action_view(actions.action_for(session, caller, identity))
+
+
+@router.get("/actions/{identity}/log")
+@action(policy.READ)
+def action_log(call: CallParameter, identity: Identity, offset: Offset = 0) -> Response:
+    with call.read() as (session, caller):
+        data = actions.action_for(session, caller, identity).log.encode()
+    return Response(data[offset:], media_type="text/plain; charset=utf-8", headers={"X-Log-Size": str(len(data))})
+
+
+@router.post("/actions/{identity}/retry", status_code=202)
+@action(policy.MAINTAIN)
+def retry_action(call: CallParameter, identity: Identity) -> Json:
+    with call.write() as (session, caller):
+        found = action_view(actions.retry(session, caller, identity, call.hub.clock()))
+    call.hub.new_action.set()
+    return found
+
+
+# Secrets and variables
+
+
+@router.get(ONE + "/secrets")
+@action(policy.MAINTAIN)
+def list_secrets(call: CallParameter, owner: Owner, name: Name, limit: Limit = 50, cursor: Cursor = 0) -> Json:
+    with call.read() as (session, caller):
+        rows = environments.keys_of(session, caller, owner, name, Secret)
+        return page([{"name": row.name, "updated_at": moment(row.updated_at)} for row in rows], cursor, limit)
+
+
+@router.put(ONE + "/secrets/{key}")
+@action(policy.MAINTAIN)
+def set_secret(call: CallParameter, owner: Owner, name: Name, key: Key, body: Value) -> Json:
+    with call.write() as (session, caller):
+        row = environments.set_key(call.hub, session, caller, (owner, name, key), body.value, Secret)
+        return {"name": row.name, "updated_at": moment(row.updated_at)}
+
+
+@router.delete(ONE + "/secrets/{key}", status_code=204)
+@action(policy.MAINTAIN)
+def delete_secret(call: CallParameter, owner: Owner, name: Name, key: Key) -> None:
+    with call.write() as (session, caller):
+        environments.delete_key(call.hub, session, caller, (owner, name, key), Secret)
+
+
+@router.get(ONE + "/variables")
+@action(policy.MAINTAIN)
+def list_variables(call: CallParameter, owner: Owner, name: Name, limit: Limit = 50, cursor: Cursor = 0) -> Json:
+    with call.read() as (session, caller):
+        rows = environments.keys_of(session, caller, owner, name, Variable)
+        items = [{"name": row.name, "value": row.value, "updated_at": moment(row.updated_at)} for row in rows]
+        return page(items, cursor, limit)
+
+
+@router.put(ONE + "/variables/{key}")
+@action(policy.MAINTAIN)
+def set_variable(call: CallParameter, owner: Owner, name: Name, key: Key, body: Value) -> Json:
+    with call.write() as (session, caller):
+        row = environments.set_key(call.hub, session, caller, (owner, name, key), body.value, Variable)
+        return {"name": row.name, "value": row.value, "updated_at": moment(row.updated_at)}
+
+
+@router.delete(ONE + "/variables/{key}", status_code=204)
+@action(policy.MAINTAIN)
+def delete_variable(call: CallParameter, owner: Owner, name: Name, key: Key) -> None:
+    with call.write() as (session, caller):
+        environments.delete_key(call.hub, session, caller, (owner, name, key), Variable)

@@ -1,0 +1,241 @@
+"""Routes for pip and uv: index pages, and the files they lead to."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from urllib.parse import quote
+
+from fastapi import APIRouter, Request, Response
+from packaging.utils import canonicalize_name
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+from starlette.responses import FileResponse, RedirectResponse, StreamingResponse
+
+from whet.hub import policy
+from whet.hub.api.call import Call, CallParameter, Name, Owner, VersionName, action
+from whet.hub.domain import environments
+from whet.hub.domain.access import Caller, find_account, permit, role_in
+from whet.hub.domain.views import moment, newest
+from whet.hub.errors import HubError, not_found
+from whet.hub.index import Format, IndexFile, IndexPage, files_page, negotiate, projects_page
+from whet.hub.policy import Role
+from whet.hub.storage.tables import Account, EnvironmentRow, HubState, StoredFile, Version
+
+router = APIRouter()
+METHODS = ["GET", "HEAD"]
+PACKAGE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?")
+KEPT = 128
+
+
+class PageCache:
+    """Pages of one generation of the index."""
+
+    def __init__(self) -> None:
+        self._pages: OrderedDict[tuple[object, ...], IndexPage] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: tuple[object, ...]) -> IndexPage | None:
+        with self._lock:
+            found = self._pages.get(key)
+            if found is not None:
+                self._pages.move_to_end(key)
+            return found
+
+    def put(self, key: tuple[object, ...], page: IndexPage) -> None:
+        with self._lock:
+            self._pages[key] = page
+            while len(self._pages) > KEPT:
+                self._pages.popitem(last=False)
+
+
+@router.api_route("/index/{owner}/simple/", methods=METHODS)
+@router.api_route("/index/{owner}/all/simple/", methods=METHODS)
+@action(policy.READ)
+def index_of_owner(call: CallParameter, owner: Owner) -> Response:
+    with call.read() as (session, caller):
+        return _project_list(call, session, caller, owner)
+
+
+@router.api_route("/index/{owner}/simple/{package}/", methods=METHODS)
+@action(policy.READ)
+def index_of_package(call: CallParameter, owner: Owner, package: str) -> Response:
+    with call.read() as (session, caller):
+        return _package_page(call, session, caller, owner, package, depth=4) or _missing(package)
+
+
+@router.api_route("/index/{owner}/all/simple/{package}/", methods=METHODS)
+@action(policy.READ)
+def single_index_of_package(call: CallParameter, owner: Owner, package: str) -> Response:
+    """A name of the owner is served from here or not at all; any other is the upstream's."""
+    with call.read() as (session, caller):
+        account = find_account(session, owner)
+        if account is None:
+            permit(caller, visible=False, what=f"index {owner}")
+            raise not_found(f"index {owner}")
+        name = canonicalize_name(package) if PACKAGE.fullmatch(package) else ""
+        query = select(EnvironmentRow.id).where(EnvironmentRow.owner_id == account.id, EnvironmentRow.name == name)
+        is_ours = session.scalar(query) is not None
+        page = _package_page(call, session, caller, owner, package, depth=5) if is_ours else None
+        if page is not None:
+            return page
+        if caller.user is None:
+            raise HubError("unauthenticated", f"the single index of {owner} needs a token for {name or 'this name'}.")
+        if is_ours or not name:
+            return _missing(package)
+    return RedirectResponse(f"{call.hub.upstream.rstrip('/')}/{name}/", status_code=302)
+
+
+@router.api_route("/index/{owner}/simple", methods=METHODS)
+@router.api_route("/index/{owner}/all/simple", methods=METHODS)
+@router.api_route("/index/{owner}/simple/{package}", methods=METHODS)
+@router.api_route("/index/{owner}/all/simple/{package}", methods=METHODS)
+@action(policy.READ)
+def with_slash(call: CallParameter, owner: Owner, package: str = "") -> Response:
+    with call.read():
+        last = call.request.url.path.rpartition("/")[2]
+        return RedirectResponse(f"{quote(last)}/", status_code=308)
+
+
+def _missing(package: str) -> Response:
+    raise not_found(f"package {package if PACKAGE.fullmatch(package) else ''}".strip())
+
+
+def _sees_all(session: Session, caller: Caller, account: Account) -> bool:
+    return role_in(session, caller, account) >= Role.VIEWER
+
+
+def _project_list(call: Call, session: Session, caller: Caller, owner: str) -> Response:
+    format, kind = _format(call.request)
+    account = find_account(session, owner)
+    sees_all = account is not None and _sees_all(session, caller, account)
+    permit(caller, visible=True)
+    if account is None:
+        raise not_found(f"index {owner}")
+    key = (session.scalar(select(HubState.generation)), account.id, sees_all, None, format)
+    page = _cache(call).get(key)
+    if page is None:
+        query = select(EnvironmentRow.name).where(EnvironmentRow.owner_id == account.id)
+        query = query.where(EnvironmentRow.deleted_at.is_(None)).order_by(EnvironmentRow.name)
+        if not sees_all:
+            query = query.where(EnvironmentRow.visibility == "PUBLIC")
+        names = list(session.scalars(query))
+        if not names and not sees_all:
+            raise not_found(f"index {owner}")
+        page = projects_page(names, format)
+        _cache(call).put(key, page)
+    return _sent(call.request, page, kind)
+
+
+def _package_page(
+    call: Call, session: Session, caller: Caller, owner: str, package: str, depth: int
+) -> Response | None:
+    """The page of a package; None where there is none that the caller sees."""
+    if not PACKAGE.fullmatch(package):
+        return None
+    name = canonicalize_name(package)
+    if name != package:
+        return RedirectResponse(f"../{name}/", status_code=308)
+    format, kind = _format(call.request)
+    query = select(EnvironmentRow).join(EnvironmentRow.owner).where(Account.name == owner, EnvironmentRow.name == name)
+    environment = session.scalar(query.where(EnvironmentRow.deleted_at.is_(None)))
+    if environment is None:
+        return None
+    if environment.visibility != "PUBLIC" and not _sees_all(session, caller, environment.owner):
+        return None
+    permit(caller, visible=True)
+    key = (session.scalar(select(HubState.generation)), environment.id, depth, name, format)
+    page = _cache(call).get(key)
+    if page is None:
+        page = files_page(name, list(_files(session, environment, "../" * depth)), format)
+        _cache(call).put(key, page)
+    return _sent(call.request, page, kind)
+
+
+def _files(session: Session, environment: EnvironmentRow, root: str) -> Iterator[IndexFile]:
+    query = select(Version).where(Version.environment_id == environment.id, Version.deleted_at.is_(None))
+    for row in reversed(newest(session.scalars(query))):
+        for file in row.files:
+            path = f"{environment.owner.name}/{environment.name}/{quote(row.version)}/{quote(file.filename)}"
+            described = hashlib.sha256(row.core_metadata).hexdigest() if file.kind == "wheel" else None
+            yield IndexFile(
+                file.filename,
+                f"{root}files/{path}",
+                file.sha256,
+                file.size,
+                row.version,
+                moment(row.created_at),
+                row.requires_python,
+                described,
+                row.yanked_reason if row.yanked_at is not None else None,
+            )
+
+
+def _cache(call: Call) -> PageCache:
+    cache: PageCache = call.request.app.state.pages
+    return cache
+
+
+def _format(request: Request) -> tuple[Format, str]:
+    chosen = negotiate(request.headers.get("accept"))
+    return chosen if chosen is not None else ("html", "text/html")
+
+
+def _sent(request: Request, page: IndexPage, kind: str) -> Response:
+    packs = "gzip" in request.headers.get("accept-encoding", "")
+    etag = page.packed_etag if packs else page.etag
+    headers = {
+        "ETag": etag,
+        "Vary": "Accept, Authorization, Accept-Encoding",
+        "Cache-Control": "private, no-cache",
+        "Content-Type": kind + ("; charset=utf-8" if kind == "text/html" else ""),
+    }
+    wanted = [tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")]
+    if etag in wanted or "*" in wanted:
+        return Response(status_code=304, headers=headers)
+    if packs:
+        headers["Content-Encoding"] = "gzip"
+    body = page.packed if packs else page.body
+    if request.method == "HEAD":
+        return Response(headers={**headers, "Content-Length": str(len(body))})
+    return Response(body, headers=headers)
+
+
+@router.api_route("/files/{owner}/{name}/{version}/{filename}", methods=METHODS)
+@action(policy.READ)
+def file(call: CallParameter, owner: Owner, name: Name, version: VersionName, filename: str) -> Response:
+    """A wheel or source archive, or with `.metadata` after its name the metadata of a wheel."""
+    with call.read() as (session, caller):
+        row = environments.file_for(session, caller, owner, name, version, filename.removesuffix(".metadata"))
+        public = row.version.environment.visibility == "PUBLIC"
+        described = row.version.core_metadata
+    headers = {"Cache-Control": f"{'public' if public else 'private'}, max-age=31536000, immutable"}
+    if filename.endswith(".metadata"):
+        if row.kind != "wheel":
+            raise not_found("metadata of this file")
+        return Response(described, headers={**headers, "Content-Type": "application/octet-stream"})
+    headers |= {"ETag": f'"{row.sha256}"', "Vary": "Authorization"}
+    if call.request.method == "GET":
+        with contextlib.suppress(HubError), call.hub.database.write() as session:
+            environments.count_download(session, row)
+    return _bytes_of(call, row, headers)
+
+
+def _bytes_of(call: Call, row: StoredFile, headers: dict[str, str]) -> Response:
+    kind = "application/octet-stream"
+    path = call.hub.store.local_path(row.sha256)
+    if path is not None:
+        return FileResponse(path, headers=headers, media_type=kind, filename=row.filename, stat_result=os.stat(path))
+    headers |= {"Content-Length": str(row.size), "Content-Disposition": f'attachment; filename="{row.filename}"'}
+
+    def pieces() -> Iterator[bytes]:
+        with call.hub.store.open(row.sha256) as stream:
+            while piece := stream.read(1 << 18):
+                yield piece
+
+    return StreamingResponse(pieces() if call.request.method == "GET" else iter(()), headers=headers, media_type=kind)

@@ -1,0 +1,90 @@
+"""Logins with a code: a program without a browser shows a code, which its user approves elsewhere."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+from sqlalchemy import delete, func, select
+from sqlalchemy.orm import Session
+
+from whet.hub.domain.access import Caller, digest_of, permit
+from whet.hub.domain.accounts import DAY_S, issue
+from whet.hub.domain.views import moment
+from whet.hub.errors import HubError, not_found
+from whet.hub.policy import Scope
+from whet.hub.storage.tables import Account, DeviceCode
+
+DEVICE_S, INTERVAL_S = 600, 5
+LETTERS = "BCDFGHJKLMNPQRSTVWXZ"  # of a user code: no vowels, so no words
+MAX_WAITING = 1000
+
+
+def begin(session: Session, client: str, scope: Scope, base: str, now: float) -> dict[str, Any]:
+    """A new code. Codes that expired are removed."""
+    session.execute(delete(DeviceCode).where(DeviceCode.expires_at <= now))
+    if int(session.scalar(select(func.count()).select_from(DeviceCode)) or 0) >= MAX_WAITING:
+        raise HubError("too_many", "too many logins wait for approval on this hub. Try again in ten minutes.")
+    device_code = secrets.token_urlsafe(32)
+    letters = [secrets.choice(LETTERS) for _ in range(8)]
+    user_code = "".join(letters[:4]) + "-" + "".join(letters[4:])
+    session.add(
+        DeviceCode(
+            digest=digest_of(device_code),
+            user_code=user_code,
+            client=client,
+            scope=int(scope),
+            state="pending",
+            expires_at=now + DEVICE_S,
+        )
+    )
+    return {
+        "device_code": device_code,
+        "user_code": user_code,
+        "verification_uri": f"{base}device",
+        "verification_uri_complete": f"{base}device?code={user_code}",
+        "expires_in": DEVICE_S,
+        "interval": INTERVAL_S,
+    }
+
+
+def waiting(session: Session, user_code: str, now: float) -> DeviceCode:
+    """The login that waits under a code. Raises `HubError` where there is none."""
+    code = user_code.strip().upper()
+    row = session.scalar(select(DeviceCode).where(DeviceCode.user_code == code).with_for_update())
+    if row is None or row.expires_at <= now or row.state != "pending":
+        raise not_found("login with this code")
+    return row
+
+
+def decide(session: Session, caller: Caller, user_code: str, approve: bool, now: float) -> dict[str, Any]:
+    """Approve or refuse a login. The new token has at most the scope of the one that approves."""
+    permit(caller)
+    assert caller.token is not None
+    row = waiting(session, user_code, now)
+    row.state = "approved" if approve else "denied"
+    row.user_id = caller.known.id
+    row.scope = min(row.scope, caller.token.scope)
+    return {"client": row.client, "scope": Scope(row.scope).name.lower(), "state": row.state}
+
+
+def collect(session: Session, device_code: str, now: float) -> dict[str, Any] | HubError:
+    """The token of an approved login, once. An error is returned rather than raised, since the row has changed."""
+    row = session.get(DeviceCode, digest_of(device_code))
+    if row is None or row.expires_at <= now:
+        return HubError("expired_token", "the code has expired or was used. Log in again.")
+    if row.state == "pending":
+        early = row.polled_at is not None and now - row.polled_at < INTERVAL_S - 1
+        row.polled_at = now
+        if early:
+            return HubError("slow_down", f"ask every {INTERVAL_S} seconds.")
+        return HubError("authorization_pending", "the login waits for approval.")
+    session.delete(row)
+    if row.state == "denied":
+        return HubError("access_denied", "the login was refused.")
+    user = session.get_one(Account, row.user_id)
+    if user.disabled_at is not None:
+        return HubError("access_denied", "the user was disabled.")
+    token, text = issue(session, user, row.client, Scope(row.scope), 90 * DAY_S, now)
+    scope = Scope(token.scope).name.lower()
+    return {"token": text, "scope": scope, "expires_at": moment(token.expires_at), "user": user.name}

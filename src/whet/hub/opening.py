@@ -1,0 +1,92 @@
+"""Open a hub's data: lock, migrations, key, clean-up after a kill, and the first administrator."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from sqlalchemy import select
+
+from whet.errors import ConfigError
+from whet.hub.domain import actions, pushes
+from whet.hub.domain.accounts import DAY_S, add_account, issue
+from whet.hub.domain.cipher import Cipher, read_key
+from whet.hub.domain.hub import Hub
+from whet.hub.policy import Scope
+from whet.hub.storage.database import Database, migrate
+from whet.hub.storage.store import Store
+from whet.hub.storage.tables import Account, HubState
+
+PROOF, PROOF_OF = "whet hub", "the key of this hub"
+ADMINISTRATOR = "hub-admin"
+UPSTREAM = "https://pypi.org/simple/"
+
+
+@contextlib.contextmanager
+def open_hub(
+    data: Path, database: str | None = None, storage: str | None = None, upstream: str = UPSTREAM
+) -> Iterator[tuple[Hub, str | None]]:
+    """The hub of a folder, and the administrator's token if this is the first start.
+
+    Raises `ConfigError` where another server has it, or where it cannot be used.
+    """
+    with _locked(data):
+        opened = Database(database or f"sqlite:///{data / 'hub.sqlite'}")
+        try:
+            migrate(opened)
+            opened.take()
+            (data / "uploads").mkdir(mode=0o700, exist_ok=True)
+            cipher = Cipher(read_key(data / "secrets.key"))
+            store = Store(storage or str(data / "files"))
+            hub = Hub(opened, store, cipher, data / "uploads", upstream)
+            _prove_key(hub)
+            pushes.clean(hub)
+            actions.requeue(hub)
+            yield hub, _first_token(hub)
+        finally:
+            opened.close()
+
+
+@contextlib.contextmanager
+def _locked(data: Path) -> Iterator[None]:
+    try:
+        data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(data / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise ConfigError(
+            f"the hub's folder {data} cannot be written ({error.strerror}). Name another --data."
+        ) from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(f"another hub runs on {data}. Stop it first, or name another --data.") from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _prove_key(hub: Hub) -> None:
+    """Raises `ConfigError` where the key is not the one that the secrets were encrypted with."""
+    with hub.database.write() as session:
+        state = session.get_one(HubState, 1)
+        if state.key_proof is None:
+            state.key_proof = hub.cipher.encrypt(PROOF, PROOF_OF)
+        elif hub.cipher.decrypt(state.key_proof, PROOF_OF) != PROOF:
+            raise ConfigError(
+                "the key of the secrets is not the one that this database was made with. Restore secrets.key, or set "
+                "WHET_HUB_SECRETS_KEY to the right key."
+            )
+
+
+def _first_token(hub: Hub) -> str | None:
+    """At the first start an administrator is made, and the token returned; it is not kept."""
+    with hub.database.write() as session:
+        if session.scalar(select(Account.id).limit(1)) is not None:
+            return None
+        now = hub.clock()
+        user = add_account(session, ADMINISTRATOR, "user", "", now, is_admin=True)
+        return issue(session, user, "first token", Scope.ADMIN, 366 * DAY_S, now)[1]

@@ -1,0 +1,1 @@
+"""Where the hub keeps things: a database with migrations, and a store of files by their content."""
