@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import io
+import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from tests.inference.weights import gguf_files
 from whet.errors import ConfigError, ModelLoadError
 from whet.evals.config import EvalConfig
 from whet.evals.live.view import EvalView
-from whet.evals.model import Models, answers_without_limit, check_models
+from whet.evals.model import Models, answers_without_limit, check_models, report_speed
 from whet.evals.observer import EvalObserver, PlannedEval
 from whet.evals.sessions.session import run_evals
 from whet.runs.live import Output
@@ -123,7 +125,11 @@ class Recorder(EvalObserver):
         self.plans: list[PlannedEval] = []
         self.rows: list[RolloutOutput] = []
         self.texts: list[str] = []
+        self.notes: list[str] = []
         self.sampling: Callable[[], str] = str
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
 
     def watch(self, sampling: Callable[[], str]) -> None:
         self.sampling = sampling
@@ -160,6 +166,20 @@ def test_answers_that_never_end_are_announced_and_counted_while_they_are_sampled
     assert 128 - 100 < tokens < 128
     assert first == f"{tokens} tokens so far in 1 unfinished answer, {tokens} in the longest"
     assert last == ""
+
+
+def test_the_time_of_answers_that_never_end_is_said_once_it_is_measured(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("whet.evals.sessions.session.report_speed", partial(report_speed, seconds=0.0, pause=0.0))
+    gguf_files.write(folder / "small.gguf")
+    (folder / "endless_too.py").write_text(ENVIRONMENT)
+    given: dict[str, Any] = {"environment": "./endless_too.py", "model": str(folder / "small.gguf"), "save": False}
+    for limit, said in ((None, 1), (100, 0)):
+        recorder = Recorder()
+        run_evals([EvalConfig(**given, temperature=0.0, rollouts_per_example=1, max_tokens=limit)], recorder)
+        speed = re.compile(r"no max_tokens: [\d,]+ tokens a second were sampled")
+        assert len([note for note in recorder.notes if speed.match(note)]) == said
 
 
 def test_a_limit_and_an_endpoint_are_no_announcement_of_a_context() -> None:

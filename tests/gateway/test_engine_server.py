@@ -89,6 +89,22 @@ def served(checkpoint: Path, private: Path) -> Callable[[Work], Any]:
     return lambda work: asyncio.run(run(work))
 
 
+def test_lengths_of_unfinished_answers_are_those_of_the_engine(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("whet.inference.remote.remote_engine.LOOK_S", 0.0)
+
+    async def work(engine: EmbeddedEngine, remote: RemoteEngine) -> None:
+        assert remote.answer_lengths() == []
+        sampling = [asyncio.create_task(remote.sample(replace(LONG, rollout_key=key))) for key in "ab"]
+        while not (len(found := remote.answer_lengths()) == 2 and min(found) > 0):
+            assert not all(task.done() for task in sampling), "two answers of 400 tokens were never seen"
+            await asyncio.sleep(0)
+        assert max(found) <= 400
+        await asyncio.gather(*sampling)
+        assert remote.answer_lengths() == []
+
+    served(work)
+
+
 @pytest.mark.parametrize(
     "params",
     [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -15,9 +17,12 @@ from whet.errors import ConfigError, ModelLoadError
 from whet.evals.config import EvalConfig
 from whet.inference.devices import check_device
 from whet.inference.protocol import sampling_text
+from whet.system.terminal import duration
 
 _LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 """Sampling arguments that limit an answer; the last is what the Responses interface of endpoints calls it."""
+MEASURED_S = 10.0
+"""Seconds over which the speed of sampling is measured."""
 AnyClient = Client[Any, Any, Any, Any]
 EndpointT = TypeVar("EndpointT", bound=EndpointConfig)
 
@@ -68,14 +73,19 @@ def _shared(endpoint: ClientConfig, processes: int) -> ClientConfig:
     return part(endpoint).model_copy(update={"endpoint_configs": [part(one) for one in endpoint.endpoint_configs]})
 
 
+def without_limit(sampling: Mapping[str, Any]) -> bool:
+    """Whether nothing ends an answer but the model itself."""
+    extra = sampling.get("extra_body")
+    given = {**sampling, **(extra if isinstance(extra, Mapping) else {})}
+    return all(given.get(key) is None for key in _LIMITS)
+
+
 def answers_without_limit(config: EvalConfig, sampling: Mapping[str, Any], rollouts: int, option: str) -> str:
     """A line about answers that nothing ends but the model itself; "" where `sampling` limits their tokens.
 
-    `option` is what sets the limit. The time is not known before the first rollouts are there.
+    `option` is what sets the limit. The time is not known before the first tokens are there: see `report_speed`.
     """
-    extra = sampling.get("extra_body")
-    given = {**sampling, **(extra if isinstance(extra, Mapping) else {})}
-    if any(given.get(key) is not None for key in _LIMITS):
+    if not without_limit(sampling):
         return ""
     if not config.local:
         return f"no max_tokens: the endpoint decides how long an answer may be; {option} limits it"
@@ -87,6 +97,34 @@ def answers_without_limit(config: EvalConfig, sampling: Mapping[str, Any], rollo
     return (
         f"no max_tokens: an answer that does not end goes on until the context of {context:,} tokens is full, for "
         f"{rollouts:,} rollouts up to {rollouts * context:,} tokens; {option} limits an answer"
+    )
+
+
+def most_tokens(config: EvalConfig, sampling: Mapping[str, Any], rollouts: int) -> int:
+    """Tokens of that many rollouts where no answer ends before the context is full; 0 where that is not known."""
+    if not config.local or not without_limit(sampling):
+        return 0
+    from whet.inference.loading import context_of
+
+    return rollouts * (context_of(config.model) or 0)
+
+
+async def report_speed(
+    models: Models, most: int, note: Callable[[str], None], *, seconds: float = MEASURED_S, pause: float = 0.5
+) -> None:
+    """Say once how long `most` tokens would take, measured over `seconds` from the first token that is sampled here."""
+    began: tuple[float, int] | None = None
+    while True:
+        now, tokens = time.monotonic(), models.sampled_tokens()
+        if began is None and tokens:
+            began = now, tokens
+        elif began is not None and now - began[0] >= seconds and tokens > began[1]:
+            break
+        await asyncio.sleep(pause)
+    speed = (tokens - began[1]) / (now - began[0])
+    note(
+        f"no max_tokens: {speed:,.0f} tokens a second were sampled in the first {now - began[0]:.0f} s; all rollouts "
+        f"take about {duration(most / speed)} if no answer ends before its context is full, and less if answers end"
     )
 
 
@@ -164,6 +202,11 @@ class Models:
         """What the models run here are sampling, in words; "" for nothing. May be called from another thread."""
         texts = [sampling_text(getattr(client, "engine", None)) for _, client in list(self._open.values())]
         return ", ".join(text for text in texts if text)
+
+    def sampled_tokens(self) -> int:
+        """Tokens that the models run here have sampled, as far as their engines count them."""
+        engines: list[Any] = [getattr(client, "engine", None) for _, client in list(self._open.values())]
+        return sum(engine.stats.generated_tokens for engine in engines if hasattr(engine, "stats"))
 
     async def release(self, evaluation: int) -> None:
         """An evaluation needs its model no more."""

@@ -86,6 +86,7 @@ class EngineServer:
             generated_tokens=stats.generated_tokens,
             decode_steps=stats.decode_steps,
             busy_seconds=stats.busy_seconds,
+            answer_lengths=engine.answer_lengths(),
         ).model_dump()
 
     async def _stream(self, body: EngineCompletionBody, receive: Receive, send: Send) -> None:

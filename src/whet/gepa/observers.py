@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from whet.gepa.types import CandidateRecord, Confirmation, Phase, Scored, SearchObserver, SearchPlan
@@ -34,6 +34,9 @@ class Forwarder(SearchObserver):
 
     def note(self, text: str) -> None:
         self.send("note", text)
+
+    def watch(self, sampling: Callable[[], str]) -> None:
+        self.send("watch", sampling)
 
     def confirmed(self, confirmation: Confirmation) -> None:
         self.send("confirmed", confirmation)

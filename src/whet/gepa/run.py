@@ -20,7 +20,15 @@ from whet.envs.environment import Environment
 from whet.envs.loading import load_environment
 from whet.errors import ConfigError, DatasetError
 from whet.evals.config import EvalConfig
-from whet.evals.model import Models, answers_without_limit, check_models, endpoint_of, find_models
+from whet.evals.model import (
+    Models,
+    answers_without_limit,
+    check_models,
+    endpoint_of,
+    find_models,
+    most_tokens,
+    report_speed,
+)
 from whet.gepa.calls.budget import CallBudget, CostCap
 from whet.gepa.calls.call_log import CallLog
 from whet.gepa.calls.calls import Calls
@@ -146,9 +154,14 @@ class _Search:
 
     def cautions(self) -> list[str]:
         """Lines about answers that may take long."""
-        given = [self.policy.resolved_sampling(env.sampling_args) for env in self.environments.values()]
+        given = self._sampling.values()
         lines = (answers_without_limit(self.policy, one, self.config.max_calls, "--max-tokens") for one in given)
         return [line for line in dict.fromkeys(lines) if line]
+
+    @property
+    def _sampling(self) -> dict[str, Any]:
+        """Sampling arguments in each environment."""
+        return {label: self.policy.resolved_sampling(env.sampling_args) for label, env in self.environments.items()}
 
     def execute(self, directory: SearchDirectory) -> SearchOutcome:
         """Search until the end, an interruption or a failure; in each case records and report are left whole."""
@@ -185,6 +198,11 @@ class _Search:
             calls = self._calls(await models.client(0), log, cost)
             stack.push_async_callback(calls.close)
             self.cost = cost
+            self.observer.watch(models.sampling)
+            most = max(most_tokens(self.policy, one, self.config.max_calls) for one in self._sampling.values())
+            if most:
+                speaking = asyncio.ensure_future(report_speed(models, most, self.observer.note))
+                stack.callback(speaking.cancel)
             reflection = self._reflection(await models.client(1), reflections)
             # In a thread: the library calls, and waits for what the event loop does.
             return await asyncio.to_thread(self._search, calls, reflection, asyncio.get_running_loop())
@@ -192,12 +210,11 @@ class _Search:
     def _calls(self, client: Any, log: CallLog, cost: Callable[[], float | None]) -> Calls:
         config = self.config
         judged = (JUDGED,) if "judge" in config.components else ()
-        sampling = {label: self.policy.resolved_sampling(env.sampling_args) for label, env in self.environments.items()}
         execute = RolloutExecutor(
             self.environments,
             client,
             self.policy.model,
-            sampling,
+            self._sampling,
             seed=_seed_sent(self.policy),
             timeout=config.timeout,
             state_columns=(*config.state_columns, *judged),

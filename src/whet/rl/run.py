@@ -19,7 +19,7 @@ from whet.clients.usage import spending
 from whet.envs.env_group import member_names
 from whet.envs.environment import Environment
 from whet.errors import ConfigError
-from whet.inference.loading import load_policy, read_model
+from whet.inference.loading import context_of, load_policy, read_model
 from whet.inference.protocol import Engine, sampling_text
 from whet.rl.config import RunConfig
 from whet.rl.data.curriculum import Curriculum, Pool
@@ -101,8 +101,7 @@ def run_training(
         children = [part.log for part in (process, learner) if isinstance(part, EngineProcess | ProcessLearner)]
         monitor = stack.enter_context(watchers.of_run(directory, config, resume=resume, children=children))
         evaluated = held_out or [(env.name, env.env) for env in environments]
-        if process is None:
-            monitor.watch(lambda: sampling_text(sampler))
+        monitor.watch(lambda: sampling_text(sampler))
         watchdog = Watchdog(config.watchdog)
         lengths = Lengths()
         engine = WatchedEngine(sampler, watchdog, lengths)
@@ -137,7 +136,7 @@ class ReinforcementRun(TrainingRun):
             self.shaper.load_state_dict(state)
 
     def _notes(self) -> Sequence[str]:
-        return self.config.cautions
+        return [*self.config.cautions, *_default_limit(self.config)]
 
     def _loop(self, records: Records) -> Orchestrator:
         config, engine = self.config, self.client.engine
@@ -226,3 +225,15 @@ class ReinforcementRun(TrainingRun):
             for env, weight in zip(self.environments, self.config.env_weights, strict=True)
         ]
         return self.config.buffer.make_curriculum(pools, self.config.seed)
+
+
+def _default_limit(config: RunConfig) -> list[str]:
+    """A line about how long answers may become, where the config does not say it."""
+    if "max_tokens" in config.sampling.model_fields_set:
+        return []
+    most, context = config.sampling.max_tokens, context_of(starting_model(config.model))
+    whole = "" if context is None else f", in all of its turns until the context of {context:,} tokens is full"
+    return [
+        f"[sampling] max_tokens is not set: a rollout has at most {most} new tokens in a turn{whole}; the "
+        f"{config.batch_size} rollouts of a step up to {config.batch_size * most:,} tokens for each turn"
+    ]

@@ -9,7 +9,8 @@ import pytest
 from rich.console import Console
 
 from whet.gepa.live.view import SearchView
-from whet.gepa.types import Confirmation
+from whet.gepa.observers import Several
+from whet.gepa.types import Confirmation, SearchObserver
 from whet.runs.live import Output
 
 
@@ -52,6 +53,14 @@ def test_lines_at_start_each_tenth_and_each_decision(
         "candidate 1: accepted: better on all examples (1.000 on validation)",
         "confirmed: held-out reward 0.900, the seed 0.500: +0.400 (95 % interval +0.200 to +0.600): better",
     ]
+
+
+def test_the_picture_has_what_models_run_here_are_sampling(lines: SearchView, player: Any) -> None:
+    lines.planned(player.plan(100))
+    Several(SearchObserver(), lines).watch(lambda: "12 tokens so far in 1 unfinished answer, 12 in the longest")
+    file = io.StringIO()
+    Console(file=file, width=100).print(lines.draw(100, 20, ""))
+    assert "sampling   12 tokens so far in 1 unfinished answer, 12 in the longest" in file.getvalue()
 
 
 def test_slow_calls_are_told_of_once_a_minute(

@@ -24,7 +24,7 @@ from whet.errors import DatasetError, RunError
 from whet.evals.analysis.summary import EvalSummary, SummaryBuilder, sampling_name
 from whet.evals.config import EvalConfig
 from whet.evals.evaluate import EVAL_SEED
-from whet.evals.model import answers_without_limit
+from whet.evals.model import answers_without_limit, most_tokens
 from whet.evals.observer import PlannedEval
 from whet.evals.sessions.grouping import scored_together
 from whet.evals.sessions.identity import digest_of_tasks, identity_of
@@ -145,6 +145,11 @@ class Evaluation:
     def _caution(self) -> str:
         rollouts = len(self.tasks) * self.attempts - self.kept
         return answers_without_limit(self.config, self.sampling, rollouts, "--max-tokens") if rollouts else ""
+
+    @property
+    def most_tokens(self) -> int:
+        """Tokens of what is missing where no answer ends; 0 where answers have a limit, or that is not known."""
+        return most_tokens(self.config, self.sampling, len(self.tasks) * self.attempts - self.kept)
 
     def open(self) -> None:
         """Take the directory and find what it has; from here on it says that it is running.

@@ -12,7 +12,8 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,7 @@ from whet.errors import RunError
 from whet.evals.analysis.summary import EvalSummary
 from whet.evals.config import EvalConfig
 from whet.evals.environment import EvalParts
-from whet.evals.model import check_models, endpoint_of, find_models
+from whet.evals.model import check_models, endpoint_of, find_models, report_speed
 from whet.evals.observer import EvalObserver
 from whet.evals.report import write_report
 from whet.evals.sessions.evaluation import Evaluation
@@ -136,7 +137,7 @@ class _Session:
                     evaluation.open()
             self._observer.watch(self._parts.sampling)
             self._observer.start([evaluation.planned for evaluation in self._evaluations])
-            async with self._make_runner() as runner:
+            async with self._saying_how_long(), self._make_runner() as runner:
                 self._runner = runner
                 for evaluation in self._evaluations:
                     await self._attempt(evaluation, runner)
@@ -151,6 +152,18 @@ class _Session:
         except asyncio.CancelledError:
             await self._save_the_rest()
             raise
+
+    @asynccontextmanager
+    async def _saying_how_long(self) -> AsyncIterator[None]:
+        """While answers without a limit are sampled here, a line says how long that may take, once it is measured."""
+        most = sum(evaluation.most_tokens for evaluation in self._evaluations)
+        speaking = asyncio.ensure_future(report_speed(self._parts, most, self.note)) if most else None
+        try:
+            yield
+        finally:
+            if speaking is not None:
+                speaking.cancel()
+                await asyncio.gather(speaking, return_exceptions=True)
 
     def _make_runner(self) -> Runner:
         """This process, or as many workers as the evaluations need or were given."""

@@ -121,6 +121,7 @@ class SearchView(RunView, Forwarder):
             comparison=COMPARISONS[self._comparison],
             scrolled=self._scrolled,
             footer=footer,
+            sampling=self.sampling(),
         )
 
     def move(self, by: int) -> None:

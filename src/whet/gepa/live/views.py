@@ -58,6 +58,7 @@ def live_view(
     comparison: Comparison = "parent",
     scrolled: int = 0,
     footer: str = "",
+    sampling: str = "",
 ) -> RenderableType:
     """The whole live view, in at most `height` lines.
 
@@ -68,10 +69,12 @@ def live_view(
         comparison: what it is compared with.
         scrolled: lines of the comparison that are scrolled away.
         footer: a last line, left out where it is empty.
+        sampling: what models run here are sampling, in words.
     """
     room = height - bool(footer)
     # What matters most comes first, so a small window cuts off the rest.
-    parts: list[RenderableType] = list(_summary(search, width)[: max(1, room)])
+    summary = [*_summary(search, width), *([labelled("sampling", sampling)] if sampling else [])]
+    parts: list[RenderableType] = list(summary[: max(1, room)])
     room -= len(parts)
     shown = shown_candidate(search, selected)
     listed = _list(search, shown, width, _lines_of_list(len(candidates(search)), room))

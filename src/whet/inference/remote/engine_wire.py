@@ -74,6 +74,7 @@ class Facts(StrictModel):
     generated_tokens: int
     decode_steps: int
     busy_seconds: float
+    answer_lengths: list[int] = Field(default=[], description="Tokens so far of each answer that is being sampled.")
 
 
 def completion_of(request: SampleRequest, *, stream: bool) -> dict[str, Any]:

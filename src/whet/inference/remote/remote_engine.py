@@ -7,14 +7,19 @@ share. How long an answer may take depends on the model; the caller sets a limit
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from whet.errors import EndpointDownError, MissingExtraError, ModelError
+from whet.errors import EndpointDownError, Error, MissingExtraError, ModelError, WhetError
 from whet.inference.protocol import OnTokens, Sample, SampleRequest, WeightUpdate
 from whet.inference.remote.engine_wire import KEY_HEADER, WEIGHTS, Facts, completion_of, error_in, sample_in
+
+LOOK_S = 0.5
+"""Seconds between two looks at how long the answers are that are being sampled."""
 
 
 class RemoteEngine:
@@ -43,8 +48,35 @@ class RemoteEngine:
         self.version = version
         self._pool = HttpPool(socket, {KEY_HEADER: key})
         self._gone = gone
+        self._asking = 0  # requests of samples that are not answered
+        self._lengths: list[int] = []
+        self._watched = False
+        self._follower: asyncio.Task[None] | None = None
 
     async def sample(self, request: SampleRequest, *, on_tokens: OnTokens | None = None) -> Sample:
+        self._asking += 1
+        if self._watched and (self._follower is None or self._follower.done()):
+            self._follower = asyncio.create_task(self._follow())
+        try:
+            return await self._sample(request, on_tokens)
+        finally:
+            self._asking -= 1
+
+    def answer_lengths(self) -> list[int]:
+        """Tokens so far of each answer that is being sampled, half a second old at most while requests are sent.
+
+        May be called from another thread; the engine is asked for them from the first call on.
+        """
+        self._watched = True
+        return self._lengths if self._asking else []
+
+    async def _follow(self) -> None:
+        with contextlib.suppress(WhetError, Error):  # the requests themselves report what is wrong
+            while self._asking:
+                self._lengths = (await self.facts()).answer_lengths
+                await asyncio.sleep(LOOK_S)
+
+    async def _sample(self, request: SampleRequest, on_tokens: OnTokens | None) -> Sample:
         body = json.dumps(completion_of(request, stream=on_tokens is not None)).encode()
         if on_tokens is None:
             return sample_in(await self._ask("/v1/completions", body))
@@ -69,6 +101,8 @@ class RemoteEngine:
 
     async def close(self) -> None:
         """Cancel all requests. The engine itself belongs to the process that started it."""
+        if self._follower is not None:
+            self._follower.cancel()
         self._pool.close()
 
     async def _ask(self, path: str, body: bytes = b"", on_body: Callable[[bytes], None] | None = None) -> Any:
