@@ -52,3 +52,19 @@ def hub(open_hub: Any) -> Iterator[Any]:
         for name in ("ann", "bob", "eve"):
             found.user(name)
         yield found
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Any]:
+    """Starts `whet hub serve` on the test's folder, as often as it is called; none is left in the end."""
+    started = []
+
+    def start(*more: str, token: str | None = None) -> Any:
+        found = _running.Served(tmp_path / "hub", *more, token=token)
+        started.append(found)
+        return found
+
+    yield start
+    for one in started:
+        if one.process.poll() is None:
+            one.end(9)

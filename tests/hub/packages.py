@@ -16,12 +16,12 @@ import whet as vf
 
 
 def load_environment(**kwargs):
-    rows = [{"question": f"Say {n}.", "answer": str(n)} for n in range(8)]
+    rows = [{"question": f"Say {n}.", "answer": str(n)} for n in range(16)]
 
     def right(completion, answer, **_):
         return 1.0 if completion[-1]["content"].strip() == answer else 0.0
 
-    return vf.SingleTurnEnv(dataset=rows, eval_dataset=rows, rubric=vf.Rubric(funcs=[right]))
+    return vf.SingleTurnEnv(dataset=rows[:8], eval_dataset=rows[8:], rubric=vf.Rubric(funcs=[right]))
 """
 
 

@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 from starlette.testclient import TestClient
 
 from whet.hub.api.app import create_app
 from whet.hub.opening import open_hub
 
 
-class Running:
-    """A hub's application, its parts, and tokens of its users."""
+class Asking:
+    """What users ask of a hub, whose client is one of httpx; `tokens` are theirs."""
 
-    def __init__(self, hub: Any, admin: str | None) -> None:
-        self.hub = hub
-        self.app = create_app(hub)
-        self.client = TestClient(self.app, base_url="http://hub.test", raise_server_exceptions=True)
+    def __init__(self, client: Any, admin: str | None) -> None:
+        self.client = client
         self.tokens = {"hub-admin": admin}
-        self.ahead = 0.0
-        clock = hub.clock
-        hub.clock = lambda: clock() + self.ahead
 
     def ask(self, method: str, path: str, user: str | None = None, **more: Any) -> Any:
         headers = dict(more.pop("headers", {}))
@@ -80,6 +79,48 @@ class Running:
         if sdist is not None:
             assert self.upload(user, push, "sdist", sdist).status_code == 200
         return self.ask("POST", f"/pushes/{push['id']}/commit", user)
+
+
+class Running(Asking):
+    """A hub's application and its parts, in this process."""
+
+    def __init__(self, hub: Any, admin: str | None) -> None:
+        self.hub = hub
+        self.app = create_app(hub)
+        super().__init__(TestClient(self.app, base_url="http://hub.test", raise_server_exceptions=True), admin)
+        self.ahead = 0.0
+        clock = hub.clock
+        hub.clock = lambda: clock() + self.ahead
+
+
+class Served(Asking):
+    """`whet hub serve` in a process of its own."""
+
+    def __init__(self, data: Path, *more: str, token: str | None = None) -> None:
+        command = [sys.executable, "-m", "whet.cli.main", "hub", "serve", "--data", str(data), "--port", "0", *more]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        self.lines: list[str] = []
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.lines.append(line)
+            if "shown only now" in line:
+                token = line.split()[-1]
+            if "hub at" in line:
+                self.address = line.split()[2].rstrip(";")
+                break
+        else:
+            raise AssertionError("".join(self.lines))
+        super().__init__(httpx.Client(base_url=self.address, timeout=60.0), token)
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        """Send a signal; the exit code."""
+        self.client.close()
+        self.process.send_signal(number)
+        code = self.process.wait(120)
+        assert self.process.stderr is not None
+        self.lines += self.process.stderr.readlines()
+        self.process.stderr.close()
+        return code
 
 
 def announced(filename: str, data: bytes) -> dict[str, Any]:

@@ -41,6 +41,7 @@ app.add_typer(lazy_group("whet.cli.train", "Train a model on environments."), na
 app.add_typer(lazy_group("whet.cli.eval", "Evaluate a model on an environment."), name="eval")
 app.add_typer(lazy_group("whet.cli.gepa", "Optimise prompts; the model's weights stay as they are."), name="gepa")
 app.add_typer(lazy_group("whet.cli.env", "Make, check and install environments."), name="env")
+app.add_typer(lazy_group("whet.cli.hub", "Share environments on a server that one hosts."), name="hub")
 app.command("doctor")(doctor_command)
 app.command("serve")(serve_command)
 app.add_typer(lazy_group("whet.cli.model", "Build the tiny model, or describe a model."), name="model")

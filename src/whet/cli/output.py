@@ -44,6 +44,20 @@ EXTRAS = {
     "openai": {"openai"},
     "gepa": {"gepa"},
     "math": {"math_verify"},
+    "hub": {
+        "alembic",
+        "cryptography",
+        "fastapi",
+        "fsspec",
+        "jinja2",
+        "markdown_it",
+        "nh3",
+        "psycopg",
+        "python_multipart",
+        "sqlalchemy",
+        "starlette",
+        "uvicorn",
+    },
     "serve": {"httptools", "prometheus_client", "starlette", "uvicorn"},
 }
 """The packages of each extra that are imported by name."""

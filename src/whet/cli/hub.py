@@ -1,0 +1,47 @@
+"""`whet hub`: a server on which environments are shared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from whet.cli.options import config_options
+from whet.cli.output import extra
+from whet.config import options_of, validate
+from whet.hub.serve import HubConfig, serve
+from whet.system.offline import is_loopback
+
+app = typer.Typer(rich_markup_mode=None)
+
+
+@app.callback()
+def _hub() -> None:
+    """Share environments on a server that one hosts."""
+
+
+@app.command("serve")
+@config_options(options_of(HubConfig))
+def serve_hub(*, given: dict[str, Any]) -> None:
+    """Serve a hub of environments until Ctrl-C: push, find, and install with plain pip or uv.
+
+    The first start prints the token of an administrator, once. SQLite and a folder are enough; a team may use
+    PostgreSQL and remote storage. docs/design/hub.md describes the interface.
+
+    \b
+    Examples:
+      whet hub serve
+      whet hub serve --data /srv/hub --port 9000 --upstream https://pypi.org/simple/
+      whet hub serve --database postgresql://whet@db/hub --storage s3://bucket/hub
+    """
+    config = validate(HubConfig, given, "command line")
+
+    def ready(address: str, token: str | None) -> None:
+        if token is not None:
+            typer.echo(f"administrator's token, shown only now: {token}", err=True)
+        if not is_loopback(config.host):
+            typer.echo("other machines can reach this; put a proxy with TLS before it, since tokens are sent", err=True)
+        typer.echo(f"hub at {address}; Ctrl-C stops it", err=True)
+
+    with extra("hub", "serving a hub"):
+        serve(config, ready)

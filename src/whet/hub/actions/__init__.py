@@ -1,0 +1,1 @@
+"""Trials of what was pushed, in a sandbox."""

@@ -1,0 +1,84 @@
+"""`whet hub serve`: a hub as a server, until a signal ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from whet.config import Option, StrictModel
+from whet.gateway.serve import listen
+
+
+class HubConfig(StrictModel):
+    """`whet hub serve`. Each description is the option's `--help`."""
+
+    data: Annotated[Path, Option(metavar="DIR")] = Field(
+        Path("hub"), description="Folder of the database, the packages and the key of the secrets; made if absent."
+    )
+    database: Annotated[str | None, Option(metavar="URL")] = Field(
+        None, description="postgresql://USER@HOST/NAME, or sqlite:///FILE; if absent, hub.sqlite in DIR."
+    )
+    storage: Annotated[str | None, Option(metavar="URL")] = Field(
+        None, description="Where packages are kept: a folder or an fsspec URL; if absent, files in DIR."
+    )
+    upstream: Annotated[str, Option(metavar="URL")] = Field(
+        "https://pypi.org/simple/",
+        pattern=r"^https?://[^\s]+$",
+        description="Index that answers for names which are not on this hub.",
+    )
+    host: str = Field("127.0.0.1", min_length=1, description="Address to listen on.")
+    port: Annotated[int, Option("-p")] = Field(8090, ge=0, le=65535, description="Port; 0 takes a free one.")
+    actions: bool = Field(True, description="Try what is pushed in a sandbox.")
+
+
+def serve(config: HubConfig, on_ready: Callable[[str, str | None], None]) -> None:
+    """Serve until interrupted. `on_ready` is called with the address, and at the first start with the token of the
+    administrator, once requests are answered.
+
+    Raises `ConfigError` where the port is taken, or the data cannot be used.
+    """
+    import uvicorn
+
+    from whet.hub.actions.worker import Worker
+    from whet.hub.api.app import create_app
+    from whet.hub.opening import open_hub
+
+    listening = listen(config.host, config.port)
+    data = config.data.expanduser().absolute()
+    with listening, open_hub(data, config.database, config.storage, config.upstream) as (hub, token):
+        app = create_app(hub)
+        host, port = listening.getsockname()[:2]
+        options = uvicorn.Config(
+            app, http="h11", ws="none", log_level="warning", lifespan="off", timeout_graceful_shutdown=5
+        )
+        server = uvicorn.Server(options)
+        server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign] # which would end the process
+        worker = Worker(hub) if config.actions else None
+
+        def end() -> None:
+            server.force_exit = server.should_exit  # the second signal waits for no answer
+            server.should_exit = True
+
+        async def run() -> None:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                asyncio.get_running_loop().add_signal_handler(number, end)
+            task = asyncio.create_task(server.serve(sockets=[listening]))
+            while not server.started and not task.done():
+                await asyncio.sleep(0.01)
+            if not task.done():
+                on_ready(f"http://{f'[{host}]' if ':' in host else host}:{port}", token)
+            await task
+
+        try:
+            if worker is not None:
+                worker.start()
+            asyncio.run(run())
+        finally:
+            if worker is not None:
+                worker.stop()
