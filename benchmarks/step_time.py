@@ -15,7 +15,11 @@ Every side is a program of its own that takes a step on request, and they take t
 machine does disturbs all alike. An asynchronous one, where a step begins before the last has ended, takes some steps a
 turn and stands still (SIGSTOP) in between. The figures that count are the medians of the ratios within a round, of each
 side of TRL to each of whet: look at those that do the same. `--sides` takes some of them only, which leaves less time
-between two.
+between two. Each side's processor time a step is printed, too, and its largest resident memory since its first step.
+
+A pretrained model (`--model smollm2-135m`) runs in bfloat16 on both sides, TRL tuned and with micro-batches of 16, the
+largest that fit into memory: with all 128 samples at once it takes more than 20 GB. `--apart` has one side in memory
+at a time, which takes its steps one after the other.
 """
 
 from __future__ import annotations
@@ -26,13 +30,14 @@ import json
 import os
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
+
+from _sides import Pacer, Side
 
 PROMPTS, SAMPLES = 16, 8
 LEARNING_RATE = 1e-5
@@ -72,8 +77,14 @@ PEERS: dict[str, dict[str, Any]] = {
     "TRL fp32": {**TUNED, "bf16": False},
     "TRL fp32, KL": {**TUNED, "bf16": False, "beta": 0.04},
 }
+REAL_SIZE = ("whet bf16", "TRL bf16")
+"""Sides with --model, all of which are in memory at the same time."""
 STEPS_A_TURN = 4
 """Of an asynchronous side: with fewer the moments of stopping and going on would count."""
+
+
+Plan = tuple[str, str, str, dict[str, Any]]
+"""Name, interpreter and kind of a side, and what its job has of its own."""
 
 
 def make_model(directory: Path) -> None:
@@ -88,25 +99,6 @@ def make_model(directory: Path) -> None:
     model = Qwen3ForCausalLM(Qwen3Config(**SHAPE, eos_token_id=end, pad_token_id=tokenizer.pad_token_id))
     model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
-
-
-class Pacer:
-    """A worker's end of the conversation: wait for the word, take a step, say how long it took."""
-
-    def __init__(self) -> None:
-        self._answers = os.fdopen(os.dup(1), "w")
-        os.dup2(2, 1)  # whatever libraries print goes elsewhere
-        self._started = 0.0
-
-    def wait(self) -> bool:
-        """Ready for a step. False when there is none to take."""
-        print("ready", file=self._answers, flush=True)
-        go = bool(sys.stdin.readline())
-        self._started = time.perf_counter()
-        return go
-
-    def done(self) -> None:
-        print(time.perf_counter() - self._started, file=self._answers, flush=True)
 
 
 def whet_worker(pacer: Pacer, job: dict[str, Any]) -> None:
@@ -184,7 +176,8 @@ def trl_worker(pacer: Pacer, job: dict[str, Any]) -> None:
         callbacks=[PacingCallback()],
         args=GRPOConfig(
             output_dir=job["scratch"],
-            per_device_train_batch_size=PROMPTS * SAMPLES,
+            per_device_train_batch_size=job["micro_batch"],
+            gradient_accumulation_steps=PROMPTS * SAMPLES // job["micro_batch"],
             num_generations=SAMPLES,
             max_completion_length=job["tokens"],
             max_steps=10_000,
@@ -200,77 +193,35 @@ def trl_worker(pacer: Pacer, job: dict[str, Any]) -> None:
     trainer.train()
 
 
-class Side:
-    """One process that takes a step on request."""
-
-    def __init__(self, name: str, python: str, kind: str, job: dict[str, Any]) -> None:
-        self.name = name
-        log = Path(job["scratch"]) / "log.txt"
-        self._log = log.open("w")
-        self._job = log.with_name("job.json")
-        self._job.write_text(json.dumps(job))
-        self._process = subprocess.Popen(
-            [python, __file__, "--worker", kind, str(self._job)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            text=True,
-            start_new_session=True,
-            env={
-                **os.environ,
-                "OMP_NUM_THREADS": str(job["threads"]),
-                "HF_HUB_OFFLINE": "1",
-                "TOKENIZERS_PARALLELISM": "0",
-            },
-        )
-
-    def begin(self) -> None:
-        """Wait until all is loaded."""
-        self._expect()
-
-    def step(self) -> float:
-        """Seconds that one takes."""
-        self._pipe(self._process.stdin).write("go\n")
-        self._pipe(self._process.stdin).flush()
-        seconds = float(self._expect())
-        self._expect()
-        return seconds
-
-    def close(self) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        self._log.close()
-
-    def _expect(self) -> str:
-        line = self._pipe(self._process.stdout).readline().strip()
-        if not line:
-            tail = "\n".join(Path(self._log.name).read_text().splitlines()[-15:])
-            hint = "Install the peer with: pip install trl==1.16.0 datasets" if "No module named" in tail else ""
-            sys.exit(f"{self.name} stopped:\n{tail}\n{hint}")
-        return line
-
-    @staticmethod
-    def _pipe(pipe: IO[str] | None) -> IO[str]:
-        assert pipe is not None
-        return pipe
-
-
 class AsynchronousSide(Side):
     """Processes that take one step after the other, and stand still while others have their turn."""
 
+    steps_a_turn = STEPS_A_TURN
+
     def step(self) -> float:
         began = time.perf_counter()
-        os.killpg(self._process.pid, signal.SIGCONT)
-        for _ in range(STEPS_A_TURN):
+        self.resume()
+        for _ in range(self.steps_a_turn):
             self._expect()
         seconds = time.perf_counter() - began
-        os.killpg(self._process.pid, signal.SIGSTOP)
-        return seconds / STEPS_A_TURN
+        self.pause()
+        return seconds / self.steps_a_turn
 
     def begin(self) -> None:
-        self._expect()  # the first step
-        os.killpg(self._process.pid, signal.SIGSTOP)
+        super().begin()  # the first step
+        self.pause()
+
+
+def begin(stack: ExitStack, plan: Plan, options: argparse.Namespace, model: Path, tokens: int, room: Path) -> Side:
+    name, python, kind, extra = plan
+    scratch = room / name
+    scratch.mkdir(parents=True)
+    job = {"model": str(model), "tokens": tokens, "threads": options.threads, "scratch": str(scratch), **extra}
+    make = AsynchronousSide if "max_async_level" in extra["settings"] else Side
+    side = make(name, python, __file__, kind, job, "pip install trl==1.16.0 datasets")
+    stack.callback(side.close)
+    side.begin()
+    return side
 
 
 def measure(model: Path, tokens: int, options: argparse.Namespace, scratch: Path) -> dict[str, Any]:
@@ -278,44 +229,50 @@ def measure(model: Path, tokens: int, options: argparse.Namespace, scratch: Path
 
     environment = load_environment(ENVIRONMENT["id"], **ENVIRONMENT["args"])
     rows = [{"prompt": [dict(m) for m in row["prompt"]], "answer": row["answer"]} for row in environment.get_dataset()]
-    plans: list[tuple[str, str, str, dict[str, Any]]] = [
-        (name, sys.executable, "whet", {"settings": settings}) for name, settings in OURS.items()
-    ]
-    plans += [(name, options.peer_python, "trl", {"rows": rows, "settings": s}) for name, s in PEERS.items()]
-    sides: dict[str, Side] = {}
+    plans: list[Plan] = [(name, sys.executable, "whet", {"settings": settings}) for name, settings in OURS.items()]
+    theirs = {"rows": rows, "micro_batch": options.micro_batch}
+    plans += [(name, options.peer_python, "trl", {**theirs, "settings": s}) for name, s in PEERS.items()]
+    wanted = options.sides or (REAL_SIZE if options.model else [*OURS, *PEERS])
+    plans = [plan for plan in plans if plan[0] in wanted]
     seconds: dict[str, list[float]] = {}
-    with ExitStack() as stack:
-        for number, (name, python, kind, extra) in enumerate(plans):
-            if options.sides and name not in options.sides:
-                continue
-            room = scratch / f"{tokens}-{number}"
-            room.mkdir()
-            job = {"model": str(model), "tokens": tokens, "threads": options.threads, "scratch": str(room), **extra}
-            make = AsynchronousSide if "max_async_level" in extra["settings"] else Side
-            sides[name] = make(name, python, kind, job)
-            stack.callback(sides[name].close)
-            sides[name].begin()
-        for round_number in range(options.warmup + options.repetitions):
-            for name, side in sides.items():
-                took = side.step()
-                if round_number >= options.warmup:
-                    seconds.setdefault(name, []).append(took)
+    processor: dict[str, list[float]] = {}
+    peaks: dict[str, int] = {}
+    for number, turn_takers in enumerate([[plan] for plan in plans] if options.apart else [plans]):
+        with ExitStack() as stack:
+            sides = [begin(stack, plan, options, model, tokens, scratch / f"{tokens}-{number}") for plan in turn_takers]
+            for round_number in range(options.warmup + options.repetitions):
+                for side in sides:
+                    took, computed = side.timed_step()
+                    print(f"{side.name}: {took:.2f} s, {computed:.2f} s of a processor", file=sys.stderr)
+                    if round_number >= options.warmup:
+                        seconds.setdefault(side.name, []).append(took)
+                        processor.setdefault(side.name, []).append(computed / side.steps_a_turn)
+            peaks |= {side.name: side.peak_bytes() for side in sides}
     print(
         f"\n{tokens} new tokens, {PROMPTS} x {SAMPLES} samples, {options.threads} threads, {options.repetitions} rounds"
     )
-    print(f"{'':26}{'s/step':>8}{'spread':>18}")
+    print(f"{'':26}{'s/step':>8}{'spread':>18}{'processor':>11}{'peak':>12}")
     for name, all_took in seconds.items():
-        print(f"{name:26}{statistics.median(all_took):>8.3f}{f'{min(all_took):.3f} .. {max(all_took):.3f}':>18}")
-    ratios = {
-        ours: {peer: ratio_to(seconds[ours], seconds[peer]) for peer in PEERS if peer in seconds}
-        for ours in OURS
-        if ours in seconds
-    }
-    print("\n" + f"{'times as long as':26}" + "".join(f"{peer:>20}" for peer in PEERS if peer in seconds))
+        spread = f"{min(all_took):.3f} .. {max(all_took):.3f}"
+        of_processor = statistics.median(processor[name])
+        peak = f"{peaks[name] / 2**30:.2f} GiB"
+        print(f"{name:26}{statistics.median(all_took):>8.3f}{spread:>18}{of_processor:>11.3f}{peak:>12}")
+    result: dict[str, Any] = {"tokens": tokens, "seconds": seconds, "processor_seconds": processor}
+    result["ratios"] = print_ratios("times as long as", seconds)
+    result["processor_ratios"] = print_ratios("times the processor of", processor)
+    result["peak_bytes"] = peaks
+    return result
+
+
+def print_ratios(title: str, taken: dict[str, list[float]]) -> dict[str, dict[str, tuple[float, float, float]]]:
+    """Of each side of TRL to each of whet's."""
+    peers = [peer for peer in PEERS if peer in taken]
+    ratios = {ours: {peer: ratio_to(taken[ours], taken[peer]) for peer in peers} for ours in OURS if ours in taken}
+    print("\n" + f"{title:26}" + "".join(f"{peer:>20}" for peer in peers))
     for ours, found in ratios.items():
         cells = (f"{median:.2f} ({low:.2f}-{high:.2f})" for median, low, high in found.values())
         print(f"{ours:26}" + "".join(f"{cell:>20}" for cell in cells))
-    return {"tokens": tokens, "seconds": seconds, "ratios": ratios}
+    return ratios
 
 
 def ratio_to(ours: list[float], theirs: list[float]) -> tuple[float, float, float]:
@@ -327,12 +284,19 @@ def ratio_to(ours: list[float], theirs: list[float]) -> tuple[float, float, floa
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--model", type=Path, help="a checkpoint directory; default: random weights, shape of whet/tiny"
+        "--model",
+        help="a model as `whet train run` takes it, e.g. smollm2-135m; default: random weights, whet/tiny's shape",
+    )
+    parser.add_argument(
+        "--micro-batch", type=int, help="samples that TRL computes at once; default: all, of --model 16"
     )
     parser.add_argument("--tokens", type=int, nargs="+", default=[24, 96], help="most new tokens of a sample")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="torch threads of each side")
     parser.add_argument("--repetitions", type=int, default=7, help="rounds that count")
-    parser.add_argument("--sides", nargs="+", choices=[*OURS, *PEERS], help="default: all")
+    parser.add_argument(
+        "--sides", nargs="+", choices=[*OURS, *PEERS], help="default: all; with --model " + ", ".join(REAL_SIZE)
+    )
+    parser.add_argument("--apart", action="store_true", help="one side in memory at a time, with all of its steps")
     parser.add_argument("--warmup", type=int, default=2, help="rounds before those")
     parser.add_argument("--peer-python", default=sys.executable, help="the interpreter in which TRL is installed")
     parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
@@ -342,9 +306,13 @@ def main() -> None:
         {"whet": whet_worker, "trl": trl_worker}[kind](Pacer(), job)
         return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended from outside"))  # so that every side is ended too
+    options.micro_batch = options.micro_batch or (16 if options.model else PROMPTS * SAMPLES)
     with tempfile.TemporaryDirectory() as scratch:
-        model = options.model
-        if model is None:
+        if options.model:
+            from whet.inference.model_names import resolve_model
+
+            model = resolve_model(options.model)
+        else:
             model = Path(scratch) / "model"
             make_model(model)
         results = [measure(model, tokens, options, Path(scratch)) for tokens in options.tokens]

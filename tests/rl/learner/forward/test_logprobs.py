@@ -2,9 +2,10 @@
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from whet.rl.learner.forward import logprobs
-from whet.rl.learner.forward.logprobs import token_logprobs
+from whet.rl.learner.forward.logprobs import Kept, token_logprobs
 
 N, U, D, V = 13, 8, 5, 11
 
@@ -20,15 +21,37 @@ def case():
     return hidden, weight, targets, state_of_target, torch.rand(U) + 0.5
 
 
-def reference(hidden, weight, targets, state_of_target, temperatures):
-    logp = torch.log_softmax(hidden @ weight.T / temperatures[:, None], -1)[state_of_target]
+def reference(hidden, weight, targets, state_of_target, temperatures, kept=None):
+    logits = hidden @ weight.T / temperatures[:, None]
+    if kept is not None:
+        left = torch.ones(U, V, dtype=torch.bool)
+        left[kept.states.unique()] = False
+        left[kept.states, kept.tokens] = True
+        logits = logits.masked_fill(~left, -1e30)
+    logp = torch.log_softmax(logits, -1)[state_of_target]
     return logp.gather(-1, targets[:, None])[:, 0], -(logp.exp() * logp).sum(-1)
 
 
-@pytest.mark.parametrize("states_at_once", [1, 3, 100])
-def test_values_and_gradients_are_those_of_log_softmax(case, monkeypatch, states_at_once):
+def some_kept(targets, state_of_target):
+    """Of every other state: its targets, and three more."""
+    pairs = {(state, word) for state in range(0, U, 2) for word in (0, 4, 9)}
+    pairs |= {
+        (state, word) for state, word in zip(state_of_target.tolist(), targets.tolist(), strict=True) if state % 2 == 0
+    }
+    states, tokens = torch.tensor(sorted(pairs)).T
+    return Kept(states.contiguous(), tokens.contiguous())
+
+
+@pytest.mark.parametrize("cuts", [False, True], ids=["whole", "cut"])
+@pytest.mark.parametrize(
+    ("states_at_once", "backward_at_once"), [(1, 1), (1, 100), (3, 3), (3, 5), (3, 100), (100, 100)]
+)
+def test_values_and_gradients_are_those_of_log_softmax(case, monkeypatch, states_at_once, backward_at_once, cuts):
     monkeypatch.setattr(logprobs, "CHUNK_ELEMENTS", states_at_once * V)
+    monkeypatch.setattr(logprobs, "STATES_AT_ONCE", backward_at_once)
     hidden, weight, *others = case
+    if cuts:
+        others.append(some_kept(*others[:2]))
     weights_lp, weights_h = torch.randn(N), torch.randn(N)
     gradients = []
     for function in (reference, token_logprobs):
@@ -40,7 +63,30 @@ def test_values_and_gradients_are_those_of_log_softmax(case, monkeypatch, states
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
-def test_an_entropy_that_nobody_uses_costs_no_gradient(case):
+class Products(TorchDispatchMode):
+    """Notes the shapes of all matrix products."""
+
+    def __init__(self):
+        super().__init__()
+        self.shapes = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function is torch.ops.aten.mm.default:
+            self.shapes.append([tuple(matrix.shape) for matrix in args])
+        return function(*args, **(kwargs or {}))
+
+
+def test_each_part_of_the_output_matrix_has_one_product_for_its_gradient(monkeypatch):
+    states, vocabulary, chunk = 64, 256, 1 << 10
+    monkeypatch.setattr(logprobs, "CHUNK_ELEMENTS", chunk)
+    hidden, weight = torch.randn(states, D, requires_grad=True), torch.randn(vocabulary, D, requires_grad=True)
+    found, _ = token_logprobs(hidden, weight, torch.arange(states), torch.arange(states), torch.ones(states))
+    with Products() as products:
+        found.sum().backward()
+    assert sum(left[0] for left, right in products.shapes if right == (states, D)) == vocabulary
+
+
+def test_an_unused_entropy_costs_no_gradient(case):
     hidden, weight, *_ = case
     expected = torch.autograd.grad(reference(*case)[0].sum(), (hidden, weight))
     found = torch.autograd.grad(token_logprobs(*case)[0].sum(), (hidden, weight))

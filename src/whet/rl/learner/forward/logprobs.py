@@ -1,12 +1,16 @@
 """log p of the tokens that were taken, and entropies, without ever holding the logits of all tokens at once.
 
 Logits are made chunk by chunk and thrown away; the backward pass makes them again, unless one chunk is all there is.
-Both results have exact gradients, with respect to hidden states and to the output matrix.
+A chunk of the forward pass is some hidden states by the whole vocabulary. One of the backward pass is many hidden
+states by a part of the vocabulary: then the gradient of the output matrix, which is larger than the logits of a chunk,
+is written once, instead of being read and written for each chunk. Both results have exact gradients, with respect to
+hidden states and to the output matrix.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -21,6 +25,9 @@ LOG2_E = 1 / math.log(2)
 
 CHUNK_ELEMENTS = LOGITS_AT_ONCE
 """Logits held at once: 16 MB in fp32, small enough to stay in a CPU's last-level cache."""
+
+STATES_AT_ONCE = 2048
+"""Hidden states of a chunk of the backward pass at most."""
 
 CUDA_CHUNK_ELEMENTS = 1 << 27
 """Logits held at once on a GPU: 512 MB, enough rows to keep its matrix units busy with a vocabulary of 150,000."""
@@ -54,16 +61,18 @@ class Kept:
     states: Tensor
     tokens: Tensor
 
-    def cut(self, states: slice, count: int, vocabulary: int) -> Tensor:
-        """Of the states of a chunk, [count, vocabulary]: what is not kept."""
+    def cut(self, states: slice, words: slice) -> Tensor:
+        """Of the states and the part of the vocabulary of a chunk: what is not kept."""
         first, last = torch.searchsorted(
             self.states, torch.tensor([states.start, states.stop], device=self.states.device)
         ).tolist()
         rows, tokens = self.states[first:last] - states.start, self.tokens[first:last]
-        kept = torch.zeros(count, vocabulary, dtype=torch.bool, device=rows.device)
-        kept[rows, tokens] = True
+        count, width = states.stop - states.start, words.stop - words.start
         limited = torch.zeros(count, 1, dtype=torch.bool, device=rows.device)
         limited[rows] = True
+        inside = (tokens >= words.start) & (tokens < words.stop)
+        kept = torch.zeros(count, width, dtype=torch.bool, device=rows.device)
+        kept[rows[inside], tokens[inside] - words.start] = True
         return limited & ~kept
 
 
@@ -72,18 +81,30 @@ class _TokenLogprobs(torch.autograd.Function):
     def forward(
         ctx: Any, hidden_UD: Tensor, weight_VD: Tensor, targets_N: Tensor, states_N: Tensor, cuts: Kept | None
     ) -> tuple[Tensor, Tensor]:
+        count, vocabulary = len(hidden_UD), len(weight_VD)
         logprobs_N = hidden_UD.new_empty(len(targets_N), dtype=torch.float32)
-        entropies_U = torch.empty(len(hidden_UD), dtype=torch.float32, device=hidden_UD.device)
+        entropies_U, totals_U = torch.empty(2, count, dtype=torch.float32, device=hidden_UD.device)
+        a_target_U = targets_N.new_zeros(count).scatter_reduce_(0, states_N, targets_N, "amax")
         product_VD = weight_VD.to(hidden_UD.dtype)
-        ctx.chunks = _chunks(states_N, len(hidden_UD), len(weight_VD))
+        chunks, whole = _chunks(states_N, count, vocabulary), slice(0, vocabulary)
         kept: tuple[Tensor, ...] = ()
-        for states, part in ctx.chunks:
-            logs_UV, probabilities_UV = _distributions(hidden_UD[states], product_VD, states, cuts)
+        for states, part in chunks:
+            logits_UV = _logits(hidden_UD[states], product_VD)
+            cut = None if cuts is None else cuts.cut(states, whole)
+            if cut is not None:
+                logits_UV.masked_fill_(cut, -math.inf)
+            logs_UV = logits_UV.log_softmax(-1)
+            probabilities_UV = (logs_UV * LOG2_E).exp2_()  # three times as fast as exp on some CPUs
+            if len(chunks) > 1:
+                a_target = a_target_U[states, None]
+                totals_U[states] = (logits_UV.gather(1, a_target) - logs_UV.gather(1, a_target)).squeeze(1)
+            if cut is not None:
+                logs_UV.masked_fill_(cut, 0.0)
             logprobs_N[part] = logs_UV[states_N[part] - states.start, targets_N[part]]
             entropies_U[states] = torch.linalg.vecdot(probabilities_UV, logs_UV).neg_()
-            if len(ctx.chunks) == 1:
+            if len(chunks) == 1:
                 kept = logs_UV, probabilities_UV
-        ctx.save_for_backward(hidden_UD, weight_VD, targets_N, states_N, entropies_U, *kept)
+        ctx.save_for_backward(hidden_UD, weight_VD, targets_N, states_N, entropies_U, totals_U, *kept)
         ctx.set_materialize_grads(False)
         ctx.cuts = cuts
         return logprobs_N, entropies_U[states_N]
@@ -92,7 +113,7 @@ class _TokenLogprobs(torch.autograd.Function):
     def backward(
         ctx: Any, grad_logprobs_N: Tensor | None, grad_entropies_N: Tensor | None
     ) -> tuple[Tensor | None, Tensor | None, None, None, None]:
-        hidden_UD, weight_VD, targets_N, states_N, entropies_U, *kept = ctx.saved_tensors
+        hidden_UD, weight_VD, targets_N, states_N, entropies_U, totals_U, *kept = ctx.saved_tensors
         if grad_logprobs_N is None:
             if grad_entropies_N is None:
                 return None, None, None, None, None
@@ -101,41 +122,68 @@ class _TokenLogprobs(torch.autograd.Function):
         grad_entropies_U = None
         if grad_entropies_N is not None:
             grad_entropies_U = torch.zeros_like(entropies_U).index_add_(0, states_N, grad_entropies_N)
-        grad_hidden_UD = torch.empty_like(hidden_UD) if ctx.needs_input_grad[0] else None
+        grad_hidden_UD = torch.zeros_like(hidden_UD, dtype=torch.float32) if ctx.needs_input_grad[0] else None
         grad_weight_VD = torch.zeros_like(weight_VD) if ctx.needs_input_grad[1] else None
-        product_VD = weight_VD.to(hidden_UD.dtype)
-        for states, part in ctx.chunks:
-            logs_UV, probabilities_UV = kept or _distributions(hidden_UD[states], product_VD, states, ctx.cuts)
+        for states, part, words in _tiles(states_N, len(hidden_UD), len(weight_VD), whole=bool(kept)):
+            hidden, weight = hidden_UD[states], weight_VD[words].to(hidden_UD.dtype)
+            logs, probabilities = kept or _distributions(
+                hidden, weight, totals_U[states], None if ctx.cuts is None else ctx.cuts.cut(states, words)
+            )
             # d log p(target) / d logits = onehot(target) - p, d entropy / d logits = -p (log p + entropy)
             slope = -grad_logprobs_U[states, None]
             if grad_entropies_U is not None:
-                slope = slope - grad_entropies_U[states, None] * (logs_UV + entropies_U[states, None])
-            grad = probabilities_UV * slope
-            place_N = (states_N[part] - states.start) * grad.shape[1] + targets_N[part]
-            grad.view(-1).index_add_(0, place_N, grad_logprobs_N[part])
-            grad = grad.to(hidden_UD.dtype)
+                slope = slope - grad_entropies_U[states, None] * (logs + entropies_U[states, None])
+            grad = probabilities * slope
+            word_N = targets_N[part] - words.start
+            inside_N = (word_N >= 0) & (word_N < grad.shape[1])
+            place_N = ((states_N[part] - states.start) * grad.shape[1] + word_N).where(inside_N, 0)
+            grad.view(-1).index_add_(0, place_N, grad_logprobs_N[part].where(inside_N, 0.0))
+            grad = grad.to(hidden.dtype)
             if grad_hidden_UD is not None:
-                grad_hidden_UD[states] = grad @ product_VD
+                grad_hidden_UD[states] += grad @ weight
             if grad_weight_VD is not None:
-                grad_weight_VD += grad.T @ hidden_UD[states]
-        return grad_hidden_UD, grad_weight_VD, None, None, None
+                grad_weight_VD[words] += grad.T @ hidden
+        grad_hidden = None if grad_hidden_UD is None else grad_hidden_UD.to(hidden_UD.dtype)
+        return grad_hidden, grad_weight_VD, None, None, None
 
 
-def _distributions(hidden: Tensor, weight: Tensor, states: slice, cuts: Kept | None) -> tuple[Tensor, Tensor]:
-    """Logarithms of probabilities, and probabilities. What was cut off has probability 0, and 0 for its logarithm."""
-    logits = (hidden @ weight.T).float()
-    if cuts is not None:
-        cut = cuts.cut(states, *logits.shape)
-        logs = logits.masked_fill_(cut, -math.inf).log_softmax(-1)
-        probabilities = (logs * LOG2_E).exp2_()
-        return logs.masked_fill_(cut, 0.0), probabilities
-    logs = logits.log_softmax(-1)
-    return logs, (logs * LOG2_E).exp2_()  # three times as fast as exp on some CPUs
+def _logits(hidden: Tensor, weight: Tensor) -> Tensor:
+    return (hidden @ weight.T).float()
+
+
+def _distributions(hidden: Tensor, weight: Tensor, totals_U: Tensor, cut: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Logarithms of probabilities, and probabilities, of a part of the vocabulary; `totals_U` are logarithms of the
+    sums over all of it. What was cut off has probability 0, and 0 for its logarithm."""
+    logs = _logits(hidden, weight).sub_(totals_U[:, None])
+    if cut is not None:
+        logs.masked_fill_(cut, -math.inf)
+    probabilities = (logs * LOG2_E).exp2_()
+    return logs if cut is None else logs.masked_fill_(cut, 0.0), probabilities
+
+
+def _tiles(states_N: Tensor, count: int, vocabulary: int, *, whole: bool) -> Iterator[tuple[slice, slice, slice]]:
+    """Hidden states and a part of the vocabulary that are computed together, and the targets that the states predict.
+
+    The `whole` is one tile.
+    """
+    most = count if whole else min(count, STATES_AT_ONCE)
+    width = vocabulary if whole else max(1, _elements(states_N) // max(most, 1))
+    for states, part in _pieces(states_N, count, most):
+        for start in range(0, vocabulary, width):
+            yield states, part, slice(start, min(start + width, vocabulary))
 
 
 def _chunks(states_N: Tensor, count: int, vocabulary: int) -> list[tuple[slice, slice]]:
     """Hidden states that are computed together, and the targets that they predict."""
-    size = max(1, (CUDA_CHUNK_ELEMENTS if states_N.is_cuda else CHUNK_ELEMENTS) // vocabulary)
+    return _pieces(states_N, count, max(1, _elements(states_N) // vocabulary))
+
+
+def _pieces(states_N: Tensor, count: int, size: int) -> list[tuple[slice, slice]]:
+    """At most `size` hidden states each, and the targets that they predict."""
     starts = [*range(0, count, size), count]
     bounds = torch.searchsorted(states_N, torch.tensor(starts, device=states_N.device)).tolist()
     return [(slice(*states), slice(*part)) for states, part in zip(pairwise(starts), pairwise(bounds), strict=True)]
+
+
+def _elements(like: Tensor) -> int:
+    return CUDA_CHUNK_ELEMENTS if like.is_cuda else CHUNK_ELEMENTS
