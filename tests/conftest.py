@@ -91,26 +91,19 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="session")
-def watching_server() -> Iterator[Any]:
-    server = _warm.Warm(_warm.WATCHING)
+def warm_server() -> Iterator[Any]:
+    server = _warm.Warm()
     yield server
     server.close()
 
 
 @pytest.fixture
-def terminals(watching_server: Any) -> Iterator[Any]:
+def terminals(warm_server: Any) -> Iterator[Any]:
     """Real terminals: `terminals.open(command, columns=80, rows=24)`; see `terminals.py`."""
-    opened = _terminals.Terminals(watching_server)
+    opened = _terminals.Terminals(warm_server)
     yield opened
     opened.close()
-    watching_server.clean()
-
-
-@pytest.fixture(scope="session")
-def warm_server() -> Iterator[Any]:
-    server = _warm.Warm(_warm.TRAINING)
-    yield server
-    server.close()
+    warm_server.clean()
 
 
 @pytest.fixture

@@ -25,25 +25,28 @@ from pathlib import Path
 from typing import IO
 
 SERVER = Path(__file__).with_name("warm_server.py")
-TRAINING = ("peft", "transformers", "whet.cli.main", "whet.evals.printing", "whet.inference.loading", "whet.rl.run")
-WATCHING = (
+MODULES = (
     "openai",
+    "peft",
+    "transformers",
     "whet.cli.eval",
     "whet.cli.main",
     "whet.evals.live.view",
+    "whet.evals.printing",
     "whet.evals.sessions.session",
-    "whet.viewer.app",
+    "whet.inference.loading",
     "whet.rl.monitors.console",
+    "whet.rl.run",
+    "whet.viewer.app",
 )
-DEADLINE = 120.0
+DEADLINE = 200.0
 """Seconds after which a process that was waited for is taken for hung."""
 
 
 class Warm:
-    """The server, which has imported `modules`; started with the first command."""
+    """The server, which has imported `MODULES`; started with the first command."""
 
-    def __init__(self, modules: Sequence[str] = TRAINING) -> None:
-        self._modules = modules
+    def __init__(self) -> None:
         self._server: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
         self._started: list[Process] = []
@@ -131,7 +134,7 @@ class Warm:
         if self._socket is None:
             self._socket, theirs = socket.socketpair()
             environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-            command = [sys.executable, str(SERVER), *self._modules]
+            command = [sys.executable, str(SERVER), *MODULES]
             self._server = subprocess.Popen(command, stdin=theirs, env=environment)
             theirs.close()
         return self._socket

@@ -119,7 +119,7 @@ def served(*options: str, files: int = 0) -> Iterator[tuple[int, list[str]]]:
         assert process.poll() is None, lines
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(120)
 
 
 def ask(

@@ -127,9 +127,9 @@ def test_a_request_whose_client_has_gone_is_cancelled():
             pass
 
         answering = asyncio.ensure_future(gateway.app(scope, events.get, send))
-        await asyncio.wait_for(begun.wait(), 10)
+        await asyncio.wait_for(begun.wait(), 60)
         events.put_nowait({"type": "http.disconnect"})
-        await asyncio.wait_for(answering, 10)
+        await asyncio.wait_for(answering, 60)
 
     asyncio.run(run())
     assert ended == ["cancelled"]

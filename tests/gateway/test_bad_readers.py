@@ -65,7 +65,7 @@ def asking(address, path="/v1/chat/completions", *, key="", **more):
     host, port = address.removeprefix("http://").split(":")
     asked = socket.socket()
     asked.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    asked.settimeout(20)
+    asked.settimeout(60)
     asked.connect((host, int(port)))
     sent = body(stream=True, **more)
     head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nX-Api-Key: {key}\r\n"
@@ -75,12 +75,12 @@ def asking(address, path="/v1/chat/completions", *, key="", **more):
 
 def ask(address, path="/v1/chat/completions", *, key="none"):
     request = urllib.request.Request(f"{address}{path}", data=body(max_tokens=8), headers={**JSON, "X-Api-Key": key})
-    with urllib.request.urlopen(request, timeout=20) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         return json.load(answer)["usage"]["completion_tokens"]
 
 
 def figures(address):
-    with urllib.request.urlopen(f"{address}/metrics", timeout=20) as answer:
+    with urllib.request.urlopen(f"{address}/metrics", timeout=60) as answer:
         lines = [line.rpartition(" ") for line in answer.read().decode().splitlines() if line.startswith("whet_")]
     return {name: float(value) for name, _, value in lines}
 

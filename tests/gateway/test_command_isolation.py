@@ -33,7 +33,7 @@ port = urlsplit(base).port
 def fetch(url, proxies=None, key=None):
     opener = urllib.request.build_opener(*([] if proxies is None else [urllib.request.ProxyHandler(proxies)]))
     try:
-        return opener.open(urllib.request.Request(url, headers={{"x-api-key": key or ""}}), timeout=20).status
+        return opener.open(urllib.request.Request(url, headers={{"x-api-key": key or ""}}), timeout=60).status
     except urllib.error.HTTPError as error:
         return error.code
     except OSError as error:

@@ -163,7 +163,8 @@ def test_a_program_that_fails_after_its_model_answered_is_scored(then, limit) ->
     def failed(state) -> float:
         return float(state["program"]["exit_code"] != 0)
 
-    env = env_of(f"{ASK}\nsaid(prompt())\n{then}", rewards=[failed], sandbox={"command_timeout": 2})
+    seconds = 5 if limit == "time" else 60
+    env = env_of(f"{ASK}\nsaid(prompt())\n{then}", rewards=[failed], sandbox={"command_timeout": seconds})
     (state,) = roll(env, ["a"])
     assert (state["error"], state["reward"], state["stop_condition"]) == (None, 1.0, "program_failed")
     assert (state["program"]["limit"], len(state["trajectory"])) == (limit, 1)

@@ -65,13 +65,13 @@ def gateway(model):
 
 @pytest.fixture
 def client(address):
-    with openai.OpenAI(base_url=f"{address}/v1", api_key="any", max_retries=0, timeout=20) as client:
+    with openai.OpenAI(base_url=f"{address}/v1", api_key="any", max_retries=0, timeout=60) as client:
         yield client
 
 
 @pytest.fixture
 def claude(address):
-    with anthropic.Anthropic(base_url=address, api_key="any", max_retries=0, timeout=20) as client:
+    with anthropic.Anthropic(base_url=address, api_key="any", max_retries=0, timeout=60) as client:
         yield client
 
 

@@ -57,7 +57,7 @@ def models(tmp_path_factory):
 
 
 @pytest.fixture
-def run(tmp_path):
+def run(tmp_path, warm):
     def run(model, *, resume=False, sections=None, **algorithm):
         config = RunConfig.model_validate(
             {
@@ -77,7 +77,11 @@ def run(tmp_path):
                 **(sections or {}),
             }
         )
-        assert run_training(config, resume=resume, json_output=True).state == "finished"
+        if config.max_async_level:  # its engine and its learner start at once there
+            (tmp_path / "config.toml").write_text(config.to_toml())
+            warm.run("train", "run", tmp_path / "config.toml")
+        else:
+            assert run_training(config, resume=resume, json_output=True).state == "finished"
         lines = (tmp_path / "r" / "metrics.jsonl").read_text().splitlines()
         return tmp_path / "r", [json.loads(line) for line in lines]
 

@@ -46,7 +46,7 @@ def test_young_cycles_are_collected_meanwhile():
         async with calm_collector():
             gone = asyncio.Event()
             weakref.finalize(Node(), gone.set)
-            await asyncio.wait_for(gone.wait(), 10)
+            await asyncio.wait_for(gone.wait(), 60)
             return gone.is_set()
 
     assert asyncio.run(run())
@@ -79,7 +79,7 @@ def test_old_cycles_are_collected_once_the_process_has_grown(monkeypatch):
             weakref.finalize(node, gone.set)
             del node
             monkeypatch.setattr(garbage, "peak_bytes", lambda: next(sizes, 10_000 * MIB))
-            await asyncio.wait_for(gone.wait(), 10)
+            await asyncio.wait_for(gone.wait(), 60)
             return gone.is_set()
 
     assert asyncio.run(run())

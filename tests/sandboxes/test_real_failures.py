@@ -126,7 +126,7 @@ def test_sandbox_of_an_ended_loop_is_closed_by_the_next_request(
     assert left.pid is not None
     ended = os.pidfd_open(left.pid)
     asyncio.run(take())
-    assert select.select([ended], [], [], 30)[0]
+    assert select.select([ended], [], [], 60)[0]
     os.close(ended)
 
 

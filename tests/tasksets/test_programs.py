@@ -191,7 +191,7 @@ def test_a_model_that_fails_ends_the_program(rows, roll, plain) -> None:
 
     (state,) = roll(env_of(plain_program if plain else program, rows()), [whet.ModelError("down")])
     assert isinstance(state["error"], whet.ModelError)
-    assert ended.wait(10)
+    assert ended.wait(60)
 
 
 def test_a_prompt_that_is_too_long_ends_the_program_as_in_any_rollout(rows, roll) -> None:

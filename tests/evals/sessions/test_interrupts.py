@@ -103,14 +103,14 @@ class Command:
 
     def wait_for(self, begun: int) -> None:
         file = self.room.folder / "begun"
-        until = time.monotonic() + 60
+        until = time.monotonic() + 120
         while not file.exists() or len(file.read_text().split()) < begun:
             assert self.process.poll() is None, self.process.communicate()[0]
             assert time.monotonic() < until
             time.sleep(0.01)
 
     def wait_for_rows(self, count: int) -> None:
-        until = time.monotonic() + 60
+        until = time.monotonic() + 120
         while len(self.room.rows()) < count:
             assert time.monotonic() < until
             time.sleep(0.01)
@@ -125,7 +125,7 @@ class Command:
         os.killpg(self.process.pid, signal.SIGINT)
 
     def end(self) -> tuple[int, str]:
-        said, _ = self.process.communicate(timeout=60)
+        said, _ = self.process.communicate(timeout=120)
         return self.process.returncode, said
 
 
@@ -137,7 +137,7 @@ def is_running(pid: int) -> bool:
 
 
 def wait_until_gone(pids: list[int]) -> None:
-    until = time.monotonic() + 60
+    until = time.monotonic() + 120
     while any(map(is_running, pids)):
         assert time.monotonic() < until
         time.sleep(0.01)
@@ -166,7 +166,7 @@ def test_a_second_ctrl_c_ends_at_once(room: Any) -> None:
     command = Command(room, workers=1)
     command.wait_for(begun=8)
     command.ctrl_c()
-    until = time.monotonic() + 60
+    until = time.monotonic() + 120
     while not (room.folder / "waiting_at_the_end").exists():
         assert time.monotonic() < until
         time.sleep(0.01)

@@ -45,7 +45,7 @@ def test_results_are_the_same_whatever_the_number_of_workers(room: Any, model: A
         found.append(without_timing(room.rows(summary.results)))
     assert found[0] == found[1] == found[2]
     assert [row["error"] and row["error"]["error"] for row in found[0][2:8:2]] == ["ModelError", None, "InfraError"]
-    assert children() == before
+    assert children() <= before  # what earlier tests left may end meanwhile
 
 
 def test_the_tiny_model_says_the_same_to_workers(tmp_path: Path) -> None:
@@ -116,9 +116,9 @@ def test_a_rollout_that_blocks_its_worker_beyond_the_time_limit_becomes_an_error
     monkeypatch.setattr("whet.rollouts.workers.pool.STUCK_S", 1.0)
     monkeypatch.setattr("whet.rollouts.workers.assignment.DEATHS_AT_MOST", 1)
     room.order("block", 1)
-    (summary,) = room.run(room.config(workers=2, max_concurrent=2, rollouts_per_example=1, timeout=0.5))
+    (summary,) = room.run(room.config(workers=2, max_concurrent=2, rollouts_per_example=1, timeout=3))
     assert (summary.rollouts, summary.error_kinds) == (3, {"WorkerDiedError": 1})
-    assert "stuck for 2 s" in room.rows()[1]["error"]["error_chain_repr"]
+    assert "stuck for 4 s" in room.rows()[1]["error"]["error_chain_repr"]
 
 
 def test_a_mistake_found_in_a_worker_ends_the_session_with_its_message(room: Any) -> None:
@@ -171,4 +171,4 @@ def test_a_model_that_cannot_be_loaded_ends_the_session_before_a_rollout_asks_fo
     with pytest.raises(ModelLoadError, match=r"config\.json"):
         run_evals([config], EvalObserver())
     assert list(tmp_path.glob("out/*")) == []
-    assert children() == before
+    assert children() <= before  # what earlier tests left may end meanwhile

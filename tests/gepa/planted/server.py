@@ -70,7 +70,7 @@ class Endpoint:
         ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self.serve(ready.set)), daemon=True)
         self._thread.start()
-        assert ready.wait(30), "the endpoint did not start"
+        assert ready.wait(90), "the endpoint did not start"
         return self
 
     def close(self) -> None:
@@ -78,7 +78,7 @@ class Endpoint:
         assert self._stop is not None
         assert self._thread is not None
         self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(30)
+        self._thread.join(90)
 
     async def serve(self, on_ready: Callable[[], None]) -> None:
         """Serve until it is closed."""

@@ -61,7 +61,7 @@ def test_tools_reach_a_model_whose_template_ignores_them(
     assert json.loads(line)["function"] == dict(TOOL)
     place = "user" if template in (NO_SYSTEM, SYSTEM_LEFT_OUT) else "system"
     assert text.startswith(f"<|im_start|>{place}\nYou can use tools.")
-    (record,) = caplog.records
+    (record,) = [record for record in caplog.records if record.name.startswith("whet")]
     assert f"ignores tools: they are written into the {'first user' if place == 'user' else place} message" in (
         record.getMessage()
     )
@@ -77,7 +77,7 @@ def test_a_template_with_tools_writes_them_itself(tokenizer: Any, caplog: pytest
     renderer = renderer_of(tokenizer, WITH_TOOLS)
     assert "You can use tools" not in renderer.decode(renderer.render([UserMessage("u")], [TOOL]))
     assert not renderer.ignores_tools
-    assert not caplog.records
+    assert not [record for record in caplog.records if record.name.startswith("whet")]
 
 
 def test_prompts_without_tools_are_what_the_template_writes(tokenizer: Any, caplog: pytest.LogCaptureFixture) -> None:
@@ -86,7 +86,7 @@ def test_prompts_without_tools_are_what_the_template_writes(tokenizer: Any, capl
     assert renderer.render(messages) == tokenizer.apply_chat_template(
         messages, add_generation_prompt=True, return_dict=False
     )
-    assert not caplog.records
+    assert not [record for record in caplog.records if record.name.startswith("whet")]
 
 
 def test_calls_are_read_from_the_sampled_text(tokenizer: Any) -> None:

@@ -130,7 +130,7 @@ def config_of() -> Callable[..., RunConfig]:
 
 
 @pytest.fixture(scope="session")
-def run_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+def run_of(tmp_path_factory: pytest.TempPathFactory, warm_server: Any) -> Iterator[Run]:
     """The run directory of a patient; with `changes`, of one whose config was changed so."""
     done: dict[str, Path] = {}
     sys.path.insert(0, str(HERE))
@@ -139,7 +139,12 @@ def run_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         key = f"{patient} {changes}"
         if key not in done:
             directory = tmp_path_factory.mktemp("ward")
-            run_training(make_config(patient, directory, changes), json_output=True)
+            config = make_config(patient, directory, changes)
+            if config.max_async_level:  # its engine and its learner start at once there
+                (directory / "config.toml").write_text(config.to_toml())
+                warm_server.run("train", "run", directory / "config.toml")
+            else:
+                run_training(config, json_output=True)
             done[key] = directory / "run"
         return done[key]
 

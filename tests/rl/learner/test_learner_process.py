@@ -38,7 +38,7 @@ def test_what_it_warns_of_is_told_from_its_loading_to_its_steps(monkeypatch: pyt
     try:
         with learner.log.forwarded_to(heard.put):
             learner.publish()
-            told = [heard.get(timeout=30).getMessage() for _ in range(2)]
+            told = [heard.get(timeout=60).getMessage() for _ in range(2)]
             learner.close()  # as the watchdog does, while everybody listens
     finally:
         learner.close()
@@ -53,4 +53,4 @@ def test_one_that_cannot_be_made_says_why_and_its_process_is_gone(monkeypatch: p
     before = set(active_children())
     with pytest.raises(ModelLoadError, match="no such model"):
         ProcessLearner(Path("anything"))
-    assert set(active_children()) == before
+    assert set(active_children()) <= before

@@ -76,7 +76,7 @@ def flown(body: Callable[[AsyncSource, Runway], Awaitable[None]], *, runway: Run
 
 
 async def batch(stream: AsyncSource) -> Part:
-    return await asyncio.wait_for(stream.part(lambda *_: None), timeout=30)
+    return await asyncio.wait_for(stream.part(lambda *_: None), timeout=60)
 
 
 async def begin(stream: AsyncSource, runway: Runway) -> None:

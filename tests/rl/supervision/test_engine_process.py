@@ -65,5 +65,5 @@ def test_what_it_warns_of_while_it_loads_is_told(private: Path, monkeypatch: pyt
     with process.log.forwarded_to(heard.put):
         with pytest.raises(ModelLoadError, match="too old"):
             process.engine()
-        assert "UserWarning: this checkpoint is old" in heard.get(timeout=30).getMessage()
+        assert "UserWarning: this checkpoint is old" in heard.get(timeout=60).getMessage()
     process.close()

@@ -19,7 +19,7 @@ from whet.sandboxes.bubblewrap import cgroups
 from whet.sandboxes.bubblewrap.backend import BubblewrapBackend, BubblewrapSandbox
 from whet.sandboxes.protocol import ExecResult, SandboxSpec
 
-SPEC = SandboxSpec(memory_bytes=256 << 20, disk_bytes=32 << 20, processes=32, timeout_s=10)
+SPEC = SandboxSpec(memory_bytes=256 << 20, disk_bytes=32 << 20, processes=32, timeout_s=60)
 FOLDERS = ("/", "/etc", "/usr/bin", "/dev", "/boot")
 BUSY_FOLDERS = ("/dev/shm", "/dev/mqueue", "/run", "/tmp")  # where others come and go: what programs make has a name
 SETTINGS = ("core_pattern", "panic", "hostname", "domainname", "randomize_va_space", "sysrq", "printk")
