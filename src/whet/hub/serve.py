@@ -58,7 +58,7 @@ def serve(config: HubConfig, on_ready: Callable[[str, str | None], None]) -> Non
             app, http="h11", ws="none", log_level="warning", lifespan="off", timeout_graceful_shutdown=5
         )
         server = uvicorn.Server(options)
-        server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign] # which would end the process
+        server.capture_signals = contextlib.nullcontext  # type: ignore[assignment, method-assign] # which would end the process
         worker = Worker(hub) if config.actions else None
 
         def end() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -17,8 +18,11 @@ from whet.hub.api import accounts, environments, packages, pushes
 from whet.hub.api.packages import PageCache
 from whet.hub.domain.hub import MIB, Hub
 from whet.hub.errors import HubError, not_found
+from whet.hub.pages import routes as pages
 
 BODY_BYTES = MIB
+ROUTERS = (accounts.router, environments.router, pushes.router, packages.router, pages.router)
+PAGES = frozenset(route.endpoint for route in pages.router.routes if isinstance(route, APIRoute))
 UPLOAD = re.compile(r"/api/v1/pushes/[^/]*/files/[^/]*")
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -39,8 +43,8 @@ def create_app(hub: Hub) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.hub, app.state.pages = hub, PageCache()
-    for module in (accounts, environments, pushes, packages):
-        app.include_router(module.router)
+    for router in ROUTERS:
+        app.include_router(router)
     app.add_exception_handler(HubError, _hub_error)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http_error)
@@ -55,6 +59,8 @@ def error_body(error: HubError) -> dict[str, Any]:
 
 async def _hub_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HubError)
+    if getattr(request.scope.get("route"), "endpoint", None) in PAGES:
+        return pages.error_page(request, error)
     headers = {}
     if error.status == 401:
         headers["WWW-Authenticate"] = 'Basic realm="whet hub", charset="UTF-8"'

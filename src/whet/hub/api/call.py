@@ -47,12 +47,13 @@ class Call:
     token: str | None
     base: str
     request: Request
+    kind: str = "token"  # or the session of a page; neither stands for the other
 
     @contextlib.contextmanager
     def read(self) -> Iterator[tuple[Session, Caller]]:
         """A session that only reads, and the caller."""
         with self.hub.database.read() as session:
-            caller = identify(session, self.token, self.action, self.hub.clock())
+            caller = identify(session, self.token, self.action, self.hub.clock(), self.kind)
             yield session, caller
         self._note_use(caller)
 
@@ -60,11 +61,11 @@ class Call:
     def write(self) -> Iterator[tuple[Session, Caller]]:
         """A session that is committed, and the caller. One that may not write at all does not begin to."""
         with self.hub.database.read() as session:
-            known = identify(session, self.token, self.action, self.hub.clock())
+            known = identify(session, self.token, self.action, self.hub.clock(), self.kind)
             if known.token is None and not self.action.anonymous:
                 permit(known)
         with self.hub.database.write() as session:
-            caller = identify(session, self.token, self.action, self.hub.clock())
+            caller = identify(session, self.token, self.action, self.hub.clock(), self.kind)
             yield session, caller
         self._note_use(caller)
 

@@ -47,11 +47,11 @@ def digest_of(token: str) -> str:
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def identify(session: Session, token: str | None, action: Action, now: float) -> Caller:
+def identify(session: Session, token: str | None, action: Action, now: float, kind: str = "token") -> Caller:
     """The caller. Raises `HubError` for a token that is not valid: it is never served as a request without one."""
     if token is None:
         return Caller(action)
-    row = session.scalar(select(Token).where(Token.digest == digest_of(token)))
+    row = session.scalar(select(Token).where(Token.digest == digest_of(token), Token.kind == kind))
     what = "is not known to this hub"
     if row is not None:
         what = "has expired" if row.expires_at <= now else "was revoked" if row.revoked_at else ""

@@ -1,0 +1,210 @@
+"""Routes of the pages: lists and views for reading, and three forms (log in, log out, approve a login)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Form, Query, Request
+from jinja2 import Environment as Templates
+from jinja2 import FileSystemLoader, StrictUndefined
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from whet.display.html import STYLE
+from whet.hub import policy
+from whet.hub.api.call import Call, Identity, Name, Owner, VersionName, Words, action, base_of
+from whet.hub.domain import accounts, actions, devices, environments
+from whet.hub.domain.access import Caller, environment_for, identify, permit, role_in, version_for
+from whet.hub.domain.views import action_view, environment_views, latest, version_view
+from whet.hub.errors import HubError
+from whet.hub.pages.readme import render_readme
+from whet.hub.policy import Role, Scope
+
+router = APIRouter(include_in_schema=False)
+FOLDER = Path(__file__).parent
+COOKIE = "whet_hub_session"
+NEXT = re.compile(r"/device(\?code=[A-Za-z-]{0,9})?")
+POLICY = (
+    "default-src 'none'; style-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'; img-src 'none'"
+)
+PAGE = 50
+templates = Templates(
+    loader=FileSystemLoader(FOLDER / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+)
+CSS = STYLE + (FOLDER / "hub.css").read_text(encoding="utf-8")
+
+
+async def _page_call(request: Request) -> Call:
+    """A request of a page: its session comes from the cookie, and a form only from the hub's own pages."""
+    base = base_of(request)
+    if request.method == "POST":
+        origin = request.headers.get("origin")
+        if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+            raise HubError("forbidden", "this form was sent from another site.")
+        if origin is not None and not base.startswith(origin + "/"):
+            raise HubError("forbidden", "this form was sent from another site.")
+    what: policy.Action = request.scope["route"].endpoint.hub_action
+    return Call(request.app.state.hub, what, request.cookies.get(COOKIE), base, request, kind="session")
+
+
+PageCall = Annotated[Call, Depends(_page_call)]
+Text = Annotated[Words, Form(max_length=200)]
+
+
+def render(
+    call_base: str, template: str, caller: Caller | None, values: Mapping[str, Any], status: int = 200
+) -> Response:
+    user = caller.name if caller is not None else ""
+    text = templates.get_template(template).render(base=call_base, user=user, **values)
+    headers = {"Content-Security-Policy": POLICY, "Cache-Control": "private, no-store"}
+    return HTMLResponse(text, status_code=status, headers=headers)
+
+
+def error_page(request: Request, error: HubError) -> Response:
+    """An error of a page. Where a session has ended, the way to a new one."""
+    if error.code == "unauthenticated":
+        answer: Response = RedirectResponse("/".join([root_of(request), "login"]), status_code=303)
+        answer.delete_cookie(COOKIE)
+        return answer
+    return render(
+        root_of(request) + "/", "error.html", None, {"message": str(error), "status": error.status}, error.status
+    )
+
+
+def root_of(request: Request) -> str:
+    return str(request.scope.get("root_path", "")).rstrip("/")
+
+
+def root(call: Call) -> str:
+    """The path that the hub is under, with a slash at its end."""
+    return root_of(call.request) + "/"
+
+
+@router.get("/")
+@action(policy.READ)
+def list_page(
+    call: PageCall,
+    search: Annotated[Words, Query(max_length=200)] = "",
+    cursor: Annotated[int, Query(ge=0, le=10**9)] = 0,
+) -> Response:
+    with call.read() as (session, caller):
+        items, following = environments.find(session, caller, None, search, cursor, PAGE)
+    return render(root(call), "list.html", caller, {"items": items, "search": search, "next": following})
+
+
+@router.get("/environments/{owner}/{name}")
+@action(policy.READ)
+def environment_page(call: PageCall, owner: Owner, name: Name) -> Response:
+    return _version_page(call, owner, name, None)
+
+
+@router.get("/environments/{owner}/{name}/{version}")
+@action(policy.READ)
+def version_page(call: PageCall, owner: Owner, name: Name, version: VersionName) -> Response:
+    return _version_page(call, owner, name, version)
+
+
+def _version_page(call: Call, owner: str, name: str, version: str | None) -> Response:
+    with call.read() as (session, caller):
+        environment = environment_for(session, caller, owner, name)
+        rows = environments.versions_of(session, environment)
+        shown = latest(rows) or (rows[0] if rows else None)
+        if version is not None:
+            shown = version_for(session, caller, owner, name, version)
+        values = {
+            "environment": environment_views(session, [environment])[0],
+            "versions": [version_view(session, row, call.base) for row in rows[:PAGE]],
+            "shown": version_view(session, shown, call.base) if shown is not None else None,
+            "readme": render_readme(shown.readme, shown.readme_type) if shown is not None else "",
+        }
+    return render(root(call), "environment.html", caller, values)
+
+
+@router.get("/actions/{identity}")
+@action(policy.READ)
+def action_page(call: PageCall, identity: Identity) -> Response:
+    with call.read() as (session, caller):
+        row = actions.action_for(session, caller, identity)
+        environment = row.version.environment
+        may_retry = role_in(session, caller, environment.owner) >= Role.MAINTAINER
+        values = {"action": action_view(row), "log": row.log, "may_retry": may_retry}
+    return render(root(call), "action.html", caller, values)
+
+
+@router.post("/actions/{identity}/retry")
+@action(policy.MAINTAIN)
+def retry_page(call: PageCall, identity: Identity) -> Response:
+    with call.write() as (session, caller):
+        row = actions.retry(session, caller, identity, call.hub.clock())
+    call.hub.new_action.set()
+    return RedirectResponse(f"{root(call)}actions/{row.id}", status_code=303)
+
+
+@router.get("/login")
+@action(policy.SERVICE)
+def login_page(call: PageCall, next: Annotated[Words, Query(max_length=100)] = "") -> Response:
+    return render(root(call), "login.html", None, {"message": "", "next": next if NEXT.fullmatch(next) else ""})
+
+
+@router.post("/login")
+@action(policy.SERVICE)
+def log_in(call: PageCall, token: Text, next: Text = "") -> Response:
+    """Exchange a token for a session of half a day, which ends when the token does."""
+    now = call.hub.clock()
+    next = next if NEXT.fullmatch(next) else ""
+    try:
+        with call.hub.database.write() as session:
+            caller = identify(session, token.strip(), call.action, now)
+            assert caller.token is not None
+            lifetime = min(accounts.SESSION_S, caller.token.expires_at - now)
+            scope = Scope(caller.token.scope)
+            _, text = accounts.issue(
+                session, caller.known, "session", scope, lifetime, now, kind="session", parent=caller.token
+            )
+    except HubError as error:
+        return render(root(call), "login.html", None, {"message": str(error), "next": next}, error.status)
+    answer = RedirectResponse(root_of(call.request) + (next or "/"), status_code=303)
+    secure = call.base.startswith("https:")
+    answer.set_cookie(COOKIE, text, max_age=int(lifetime), httponly=True, samesite="strict", secure=secure)
+    return answer
+
+
+@router.post("/logout")
+@action(policy.SELF)
+def log_out(call: PageCall) -> Response:
+    with call.write() as (session, caller):
+        permit(caller)
+        assert caller.token is not None
+        accounts.revoke_token(session, caller, caller.token.id, call.hub.clock())
+    answer = RedirectResponse(root(call), status_code=303)
+    answer.delete_cookie(COOKIE)
+    return answer
+
+
+@router.get("/device")
+@action(policy.SERVICE)
+def device_page(call: PageCall, code: Annotated[Words, Query(max_length=20)] = "") -> Response:
+    with call.read() as (session, caller):
+        if caller.user is None:
+            target = f"/device?code={code}"
+            query = f"?next={target.replace('?', '%3F')}" if NEXT.fullmatch(target) else ""
+            return RedirectResponse(f"{root(call)}login{query}", status_code=303)
+        row = devices.waiting(session, code, call.hub.clock()) if code else None
+        waiting = {"client": row.client, "scope": Scope(row.scope).name.lower()} if row is not None else None
+    return render(root(call), "device.html", caller, {"code": code.strip().upper(), "waiting": waiting, "state": ""})
+
+
+@router.post("/device")
+@action(policy.SELF)
+def approve_device(call: PageCall, code: Text, decision: Text) -> Response:
+    with call.write() as (session, caller):
+        done = devices.decide(session, caller, code, decision == "approve", call.hub.clock())
+    return render(root(call), "device.html", caller, {"code": "", "waiting": None, "state": done["state"]})
+
+
+@router.get("/static/hub.css")
+@action(policy.SERVICE)
+def style(call: PageCall) -> Response:
+    return Response(CSS, media_type="text/css", headers={"Cache-Control": "public, max-age=3600"})
