@@ -42,6 +42,18 @@ def test_small_numbers_are_labelled_with_their_power_of_ten() -> None:
     assert [y_axis.label(tick) for tick in y_axis.ticks][:3] == ["0", "5e-5", "1e-4"]
 
 
+@pytest.mark.parametrize(
+    ("value", "labels"),
+    [
+        (1e-5, ["9e-6", "9.5e-6", "1e-5", "1.05e-5", "1.1e-5"]),
+        (2e-11, ["1.8e-11", "1.9e-11", "2e-11", "2.1e-11", "2.2e-11"]),
+    ],
+)
+def test_labels_of_an_axis_far_from_one_tell_its_ticks_apart(value: float, labels: list[str]) -> None:
+    _, y_axis = Chart("c", [Series.of("s", [1], [value])]).axes()
+    assert [y_axis.label(tick) for tick in y_axis.ticks] == labels
+
+
 def test_values_that_are_missing_or_not_finite_are_left_out() -> None:
     series = Series.of("s", [1, 2, 3], [0.1, None, math.nan], marks=[(0, math.nan), (3, 0.5)])
     assert series.points == [(1, 0.1)]

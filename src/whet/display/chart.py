@@ -75,12 +75,13 @@ class Axis:
         if tick == 0:
             return "0"
         largest = max(abs(self.low), abs(self.high))
-        if largest >= 1e4 or largest < 1e-3:
-            text = f"{tick:.1e}"
-            mantissa, _, exponent = text.partition("e")
-            return f"{mantissa.removesuffix('.0')}e{int(exponent)}"
         step = abs(self.ticks[1] - self.ticks[0]) if len(self.ticks) > 1 else abs(tick)
-        return f"{tick:.{max(0, -math.floor(math.log10(step) + 1e-9))}f}"
+        place = math.floor(math.log10(step) + 1e-9)
+        if largest >= 1e4 or largest < 1e-3:
+            digits = max(1, math.floor(math.log10(abs(tick)) + 1e-9) - place)
+            mantissa, _, exponent = f"{tick:.{digits}e}".partition("e")
+            return f"{mantissa.rstrip('0').removesuffix('.')}e{int(exponent)}"
+        return f"{tick:.{max(0, -place)}f}"
 
 
 @dataclass(frozen=True, slots=True)
