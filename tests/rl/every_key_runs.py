@@ -110,6 +110,7 @@ args = {{ n = 4 }}
 [checkpointing]
 save_every_n_steps = 1
 keep_n_checkpoints = 2
+export_dtype = "bfloat16"
 [learner]
 keep_token_details = true
 peak_tflops = 2.0

@@ -18,11 +18,13 @@ from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config, Qwen3Mo
 
 from whet.cli.main import main
 from whet.inference.architecture import read_architecture
+from whet.inference.model_names import resolve_model
 from whet.rl.algorithm_config import AlgorithmConfig
 from whet.rl.config import RunConfig
 from whet.rl.data.batch import pack
 from whet.rl.data.samples import TokenSequence
 from whet.rl.estimate import estimate, lines, memory_parts, parameter_count
+from whet.rl.learner.config import LearnerConfig, OptimizerConfig
 from whet.rl.learner.make import make_learner
 
 SIZES: dict[str, Any] = {
@@ -190,6 +192,44 @@ def test_a_base_in_bfloat16_is_counted_with_half_the_bytes() -> None:
     )
     assert exact.parameters is not None
     assert exact.memory["learner: weights"] - half.memory["learner: weights"] == 2 * exact.parameters
+
+
+def test_masters_are_counted_beside_weights_in_bfloat16() -> None:
+    exact, half = (
+        estimate(
+            config(
+                "whet/tiny",
+                learner={"device": "cpu", "dtype": "bfloat16", "weights_dtype": dtype},
+                algorithm={"kl_coef": 0.1, "reference": "initial"},
+            )
+        ).memory
+        for dtype in ("float32", "bfloat16")
+    )
+    learner = make_learner(
+        resolve_model("whet/tiny"),
+        optimizer=OptimizerConfig(),
+        lora=None,
+        max_steps=1,
+        seed=0,
+        publish_directory=Path("unused"),
+        computation=LearnerConfig(device="cpu", dtype="bfloat16", weights_dtype="bfloat16"),
+    )
+    computed, trained = list(learner.weights.model.parameters()), [p for _, p in learner.weights.parameters()]
+    assert half["learner: weights"] == pytest.approx(sum(p.nbytes for p in computed), rel=0.01)
+    assert half["learner: masters"] == sum(p.nbytes for p in trained)
+    assert "learner: masters" not in exact
+    assert half["learner: weights"] * 2 == exact["learner: weights"]
+    assert half["learner: reference"] * 2 == exact["learner: reference"]
+    assert half["learner: gradients"] == exact["learner: gradients"]
+
+
+def test_on_a_gpu_an_estimate_is_of_bfloat16(machine: Any) -> None:
+    machine()
+    on_gpu = estimate(config("whet/tiny")).memory
+    on_cpu = estimate(config("whet/tiny", learner={"device": "cpu"}, inference={"device": "cpu"})).memory
+    for part in ("learner: weights", "sampler: weights", "sampler: KV cache"):
+        assert on_gpu[part] * 2 == on_cpu[part]
+    assert "learner: masters" in on_gpu
 
 
 def test_a_dry_run_prints_a_config_file_with_the_estimate_in_comments(

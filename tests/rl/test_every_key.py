@@ -491,6 +491,7 @@ KEYS: dict[str, InRuns | InPart | Refused] = {
     "learner.activation_checkpointing": InPart(checkpointed_layers, "true"),
     "learner.device": InPart(lambda config: made(config, "make_learner")["computation"].device, "cpu"),
     "learner.dtype": InPart(learned, "bfloat16", STEP),
+    "learner.weights_dtype": InPart(learned, "bfloat16", (*STEP, "--learner.dtype", "bfloat16")),
     "learner.base_dtype": InPart(
         lambda config: made(config, "make_learner")["computation"].base_dtype,
         "bfloat16",
@@ -522,6 +523,9 @@ KEYS: dict[str, InRuns | InPart | Refused] = {
     "eval.env.taskset": InPart(lambda config: config.eval.env[0].loader_args(), "x", below=".split"),
     "eval.env.harness": InPart(lambda config: config.eval.env[0].loader_args(), "x", below=".id"),
     "checkpointing.save_every_n_steps": InRuns(lambda seen: seen.names("checkpoints")),
+    "checkpointing.export_dtype": InRuns(
+        lambda seen: read_checkpoint(seen.directory / "model")["model.norm.weight"].dtype
+    ),
     "checkpointing.keep_n_checkpoints": InRuns(lambda seen: seen.first_checkpoint in seen.names("checkpoints")),
     "budget.max_time": InPart(spent, "60"),
     "budget.max_tokens": InPart(spent, "500"),

@@ -121,5 +121,5 @@ def train(begin: Path, out: Path, stages: Stages, recipe: Recipe, seed: int, pro
         sequences = next(streams[step > recipe.steps * recipe.first_stage])
         imitate(learner, sequences, recipe.learning_rate, optimizer.max_grad_norm)
         progress("imitation", step, recipe.steps)
-    learner.export(out, torch.bfloat16)
+    learner.export(out, "bfloat16")
     learner.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -17,12 +18,19 @@ from whet.config import Paths, StrictModel, all_keys, apply_overrides, parse_ove
 from whet.envs.config.env_table import EnvTable
 from whet.envs.config.sections import with_files
 from whet.errors import ConfigError
-from whet.inference.devices import DEVICE_HELP, DEVICE_PATTERN
+from whet.inference.devices import DEVICE_HELP, DEVICE_PATTERN, choose_device
 from whet.inference.model_names import MODEL_HELP
 from whet.inference.protocol import GREEDY_BELOW
 from whet.rl.algorithm_config import AlgorithmConfig
 from whet.rl.data.buffer import BufferConfig
-from whet.rl.learner.config import LearnerConfig, LoraConfig, OptimizerConfig
+from whet.rl.learner.config import (
+    AUTO_DTYPE,
+    LearnerConfig,
+    LoraConfig,
+    OptimizerConfig,
+    Precision,
+    settled_dtype,
+)
 from whet.rl.monitors.config import TrackioConfig, WandbConfig
 from whet.rl.spellings import canonical
 from whet.rl.supervision.budgets import BudgetConfig
@@ -148,6 +156,9 @@ class CheckpointingConfig(StrictModel):
 
     save_every_n_steps: int = Field(50, ge=1, description="Steps between checkpoints; the last step is always saved.")
     keep_n_checkpoints: int = Field(10, ge=1, description="How many of the newest checkpoints to keep.")
+    export_dtype: Literal["float32", "bfloat16"] = Field(
+        "float32", description="Of the weights that a run leaves, and of those that whet train export writes."
+    )
 
 
 class InferenceConfig(StrictModel):
@@ -155,8 +166,8 @@ class InferenceConfig(StrictModel):
 
     engine: Literal["auto", "embedded"] = Field("auto", description="auto picks the embedded torch engine.")
     device: str = Field("auto", pattern=DEVICE_PATTERN, description=f"Where the engine computes: {DEVICE_HELP}")
-    dtype: Literal["float32", "bfloat16"] = Field(
-        "float32", description="float32 agrees with the learner; bfloat16 is faster from about 4M parameters up."
+    dtype: Precision = Field(
+        "auto", description=f"bfloat16 is faster from about 4M parameters up, float32 exact. {AUTO_DTYPE}"
     )
 
     @field_validator("engine", mode="before")
@@ -168,6 +179,12 @@ class InferenceConfig(StrictModel):
                 f"at every step; {engine!r} is not in it. Use 'embedded', or remove the key."
             )
         return engine
+
+    def settled(self, began: Mapping[str, Any] | None) -> Self:
+        """As `TrainingConfig.settled`."""
+        on_cuda = choose_device(self.device, "[inference] device").startswith("cuda")
+        otherwise: Precision = "bfloat16" if on_cuda else "float32"
+        return self.model_copy(update={"dtype": settled_dtype(self.dtype, "dtype", began, otherwise)})
 
 
 class DeploymentConfig(StrictModel):
@@ -211,19 +228,22 @@ class TrainingConfig(StrictModel):
     deployment: DeploymentConfig = Field(default_factory=DeploymentConfig, description="What of the machine to use.")
 
     @model_validator(mode="after")
-    def _base_dtype_has_an_effect(self) -> Self:
-        if self.learner.base_dtype != "float32":
-            if self.lora is None:
-                raise ValueError(
-                    "learner.base_dtype has no effect without [lora]: all weights are trained, and kept in float32. "
-                    "Remove it, or add [lora]."
-                )
-            if self.learner.dtype != self.learner.base_dtype:
-                raise ValueError(
-                    "learner.base_dtype = bfloat16 needs learner.dtype = bfloat16: products of weights in bfloat16 "
-                    "are made in it"
-                )
+    def _dtypes_have_an_effect(self) -> Self:
+        self.learner.check_dtypes(self.lora)
         return self
+
+    def settled(self, began: Mapping[str, Any] | None = None) -> Self:
+        """With a dtype for each `auto`: by device, or, resumed, by the saved config that the run `began` with.
+
+        So a run keeps its dtypes on whatever device it is resumed. Raises `ConfigError` for a missing device.
+        """
+        before: Mapping[str, Any] = began or {}
+        learner = before.get("learner", {}) if began is not None else None
+        changes: dict[str, Any] = {"learner": self.learner.settled(adapter=self.lora is not None, began=learner)}
+        inference: InferenceConfig | None = getattr(self, "inference", None)
+        if inference is not None:
+            changes["inference"] = inference.settled(before.get("inference", {}) if began is not None else None)
+        return self.model_copy(update=changes)
 
     @property
     def directory(self) -> Path:

@@ -1,8 +1,10 @@
 """`--dry-run`: what a run will hold in memory, and how long a step takes where that is known. Pure, but for `estimate`.
 
     parameters    V H (twice where the head is not tied) + L (H (2 W + 2 K) + 3 H I + norms) + H    + biases
-    weights       sampler: P x 4 bytes (2 in bfloat16); learner: P x 4 (2 with base_dtype bfloat16), and 4 for each of
-                  an adapter; handed over in files: twice what is sampled with
+    weights       sampler: P x 4 bytes (2 in bfloat16); learner: P x 4 (2 with weights_dtype, or of an adapter's base
+                  with base_dtype bfloat16), and 4 for each of an adapter; handed over in files: twice what is
+                  sampled with
+    masters       with weights_dtype bfloat16 4 x trained parameters
     gradients     4 x trained parameters
     optimiser     adamw 8, sgd 4 x trained parameters; muon 4 of matrices in layers, 8 of the rest
     KV cache      sampler: rollouts in flight x max_tokens x 2 L K x 4 bytes (2 in bfloat16); prompts come on top
@@ -30,6 +32,7 @@ from whet.inference.model_names import on_this_machine
 from whet.rl.config import InferenceConfig, RunConfig, TrainingConfig
 from whet.rl.learner.config import EAGER_KEYS, LOGITS_AT_ONCE, LoraConfig
 from whet.rl.sft.config import SftConfig
+from whet.rl.storage.run_directory import as_now
 from whet.rl.stored.stored_run import find_runs
 
 SAME_WORK = ("batch_size", "rollouts_per_example", "max_async_level", "sampling", "env", "lora", "learner", "inference")
@@ -56,6 +59,7 @@ class Estimate:
 
 def estimate(config: RunConfig) -> Estimate:
     """For a config that is about to run. Nothing is downloaded and no weight is read."""
+    config = config.settled()
     arch, why = architecture(config.model)
     memory = {} if arch is None else memory_parts(arch, config)
     return made_up(config, arch, why, memory, SAME_WORK, steps=config.max_steps)
@@ -141,7 +145,7 @@ def memory_parts(arch: Architecture, config: RunConfig) -> dict[str, int]:
     parts = sampler_parts(arch, config.inference, config.lora, tokens=in_flight * most)
     parts |= learner_parts(arch, config, tokens=config.learner.micro_batch_tokens, length=most)
     if config.algorithm.kl_coef and not (config.lora is not None and config.algorithm.reference == "initial"):
-        parts["learner: reference"] = parameter_count(arch) * 4
+        parts["learner: reference"] = parameter_count(arch) * _held_bytes(config)
     return parts
 
 
@@ -162,13 +166,20 @@ def learner_parts(arch: Architecture, config: TrainingConfig, *, tokens: int, le
     """Of a learner whose micro-batches have so many tokens, in sequences of this length."""
     trained = trained_count(arch, config.lora)
     adapter = 0 if config.lora is None else trained
-    base = 2 if config.learner.base_dtype == "bfloat16" else 4
+    held = _held_bytes(config)
     return {
-        "learner: weights": parameter_count(arch) * base + adapter * 4,
+        "learner: weights": parameter_count(arch) * held + adapter * 4,
+        **({"learner: masters": trained * 4} if config.learner.weights_dtype == "bfloat16" else {}),
         "learner: gradients": trained * 4,
         "learner: optimiser": _optimiser_bytes(arch, config, trained),
         "learner: activations": tokens * _kept_per_token(arch, config, tokens, length) * 4,
     }
+
+
+def _held_bytes(config: TrainingConfig) -> int:
+    """Of a parameter that the model computes with."""
+    dtype = config.learner.weights_dtype if config.lora is None else config.learner.base_dtype
+    return 2 if dtype == "bfloat16" else 4
 
 
 def _optimiser_bytes(arch: Architecture, config: TrainingConfig, trained: int) -> int:
@@ -194,7 +205,8 @@ def measured_step(config: TrainingConfig, same_work: Sequence[str]) -> tuple[flo
     """The median seconds of a step of the newest run of the same work on this machine, and which run that is."""
     wanted, folder = config.model_dump(mode="json", exclude_none=True), config.runs_directory
     for run in find_runs(folder) if folder.is_dir() else ():
-        if any(run.config.get(key) != wanted.get(key) for key in ("model", *same_work)):
+        began = as_now(run.config, config)
+        if any(began.get(key) != wanted.get(key) for key in ("model", *same_work)):
             continue
         times = [row["time/step"] for row in run.metrics() if isinstance(row.get("time/step"), float)]
         if times:

@@ -44,7 +44,7 @@ from whet.rl.storage.weight_directory import weights_directory
 from whet.rl.supervision.budgets import Budget
 from whet.rl.supervision.ending import Ending
 from whet.rl.supervision.engine_process import EngineProcess
-from whet.rl.supervision.lifecycle import TrainingRun, Watchers, begin, learner_options
+from whet.rl.supervision.lifecycle import TrainingRun, Watchers, begin, learner_options, settled
 from whet.rl.supervision.watchdog_engine import WatchedEngine
 from whet.rl.supervision.watchdog_thread import Watchdog
 from whet.system import cancellation
@@ -62,6 +62,7 @@ def run_training(
     With `json_output` the terminal is left to the caller; the run directory is the same. Raises `WhetError` for a
     mistake that was found before training began; what goes wrong later is an `Outcome` in state `failed`.
     """
+    config = settled(config, resume=resume)
     labels = [env.label for env in config.env]
     directory = begin(config, partial(check_models, config), labels, resume=resume, quiet=json_output)
     environments, held_out = load_environments(config)

@@ -344,7 +344,7 @@ def test_an_exported_model_loads_in_plain_transformers_with_its_tokenizer(make, 
     learner = make()
     trained(learner, batch, 2)
     learner.export(tmp_path / "fp32")
-    learner.export(tmp_path / "bf16", torch.bfloat16)
+    learner.export(tmp_path / "bf16", "bfloat16")
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "fp32")
     assert equal(dict(model.named_parameters()), weights(learner))
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "bf16").dtype == torch.bfloat16

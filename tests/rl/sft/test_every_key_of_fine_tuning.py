@@ -27,6 +27,7 @@ import whet.rl.supervision.lifecycle
 from whet.config import all_keys
 from whet.errors import ConfigError, DatasetError
 from whet.inference.rendering.chat_renderer import ChatRenderer
+from whet.inference.weights.model_weights import read_checkpoint
 from whet.models.tokenizer import build_tokenizer
 from whet.rl import preflight
 from whet.rl.learner.protocol import LossOutput, OptimOutput
@@ -249,6 +250,15 @@ def ends(config: SftConfig) -> Any:
     return Budget(config.budget, counted="trained", time=100.0, tokens=1000).spent(1.0)
 
 
+def exported(config: SftConfig) -> Any:
+    """The dtype of the weights that a run of one step leaves."""
+    with tempfile.TemporaryDirectory() as folder:
+        changes = {"max_steps": 1, "num_epochs": None, "batch_size": 1, "runs_directory": Path(folder)}
+        outcome = module.run_sft(config.model_copy(update=changes), json_output=True)
+        assert outcome.weights is not None, outcome
+        return read_checkpoint(outcome.weights)["model.norm.weight"].dtype
+
+
 def learner_options(value: str, *beside: str, below: str = "") -> Differs:
     return Differs(handed("make_learner"), value, beside, below)
 
@@ -306,6 +316,7 @@ KEYS: dict[str, Differs | Refused] = {
     "learner.activation_checkpointing": learner_options("true"),
     "learner.device": learner_options("cpu"),
     "learner.dtype": learner_options("bfloat16"),
+    "learner.weights_dtype": learner_options("bfloat16", "--learner.dtype", "bfloat16"),
     "learner.base_dtype": learner_options("bfloat16", "--learner.dtype", "bfloat16", "--lora.rank", "4"),
     "learner.keep_token_details": Refused("false", "no rollout is trained on"),
     "learner.peak_tflops": learner_options("2.0"),
@@ -343,6 +354,7 @@ KEYS: dict[str, Differs | Refused] = {
     "sampling.temp_scheduler.steps": Refused("2", "no rollout is trained on", SCHEDULED),
     "checkpointing.save_every_n_steps": Differs(schedule, "2"),
     "checkpointing.keep_n_checkpoints": Differs(handed("Records"), "2"),
+    "checkpointing.export_dtype": Differs(exported, "bfloat16"),
     "budget.max_time": Differs(ends, "60"),
     "budget.max_tokens": Differs(ends, "500"),
     "budget.max_cost": Refused("2", "no rollout is trained on"),

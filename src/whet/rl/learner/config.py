@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from collections.abc import Mapping
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from whet.config import StrictModel
-from whet.inference.devices import DEVICE_HELP, DEVICE_PATTERN
+from whet.inference.devices import DEVICE_HELP, DEVICE_PATTERN, choose_device
 
 LOGITS_AT_ONCE = 1 << 22
 """Numbers of the output layer that a learner on a CPU computes together; they are kept where that is all there are."""
@@ -21,6 +22,18 @@ USED_BY: dict[str, tuple[str, ...]] = {
     "muon_learning_rate": ("muon",),
 }
 """Settings that only some update rules have; elsewhere they would have no effect, which is refused."""
+
+
+Precision = Literal["auto", "float32", "bfloat16"]
+AUTO_DTYPE = "auto: bfloat16 on CUDA, else float32."
+
+
+def settled_dtype(chosen: Precision, key: str, began: Mapping[str, Any] | None, otherwise: Precision) -> Precision:
+    """What `auto` stands for: in a run that is resumed what it began with, which before the key existed was float32."""
+    if chosen != "auto" or began is None:
+        return otherwise if chosen == "auto" else chosen
+    before: Precision = "bfloat16" if began.get(key) == "bfloat16" else "float32"
+    return before
 
 
 class OptimizerConfig(StrictModel):
@@ -49,7 +62,7 @@ class OptimizerConfig(StrictModel):
 
 
 class LearnerConfig(StrictModel):
-    """`[learner]`: how a batch is computed. None of it changes what is learned, only memory and time."""
+    """`[learner]`: how a batch is computed. Only the dtypes change what is learned, as far as they round."""
 
     device: str = Field("auto", pattern=DEVICE_PATTERN, description=f"Where the learner computes: {DEVICE_HELP}")
     micro_batch_tokens: int = Field(
@@ -58,11 +71,13 @@ class LearnerConfig(StrictModel):
     activation_checkpointing: bool = Field(
         False, description="Keep only each layer's input and compute the layer again for its gradient: less memory."
     )
-    dtype: Literal["float32", "bfloat16"] = Field(
-        "float32", description="Of matrix products while learning; weights and sums stay float32."
+    dtype: Precision = Field("auto", description=f"Of matrix products while learning; sums stay float32. {AUTO_DTYPE}")
+    weights_dtype: Precision = Field(
+        "auto",
+        description=f"Of matrices that the model computes with; in bfloat16 they have float32 masters. {AUTO_DTYPE}",
     )
-    base_dtype: Literal["float32", "bfloat16"] = Field(
-        "float32", description="Of the matrices of a model that [lora] leaves as they are; bfloat16 halves them."
+    base_dtype: Precision = Field(
+        "auto", description=f"Of matrices that [lora] leaves as they are; bfloat16 halves them. {AUTO_DTYPE}"
     )
     keep_token_details: bool = Field(
         True, description="Rollouts on disk say what the learner made of each token: logprob, ratio, clipped, masked."
@@ -70,6 +85,35 @@ class LearnerConfig(StrictModel):
     peak_tflops: float | None = Field(
         None, gt=0, description="What the learner's device can do at most, for perf/mfu; known by name for some GPUs."
     )
+
+    def settled(self, *, adapter: bool, began: Mapping[str, Any] | None = None) -> Self:
+        """With a dtype for each `auto`, where training is of an `adapter` or of all weights. `began` is `[learner]` of
+        the run that is resumed. Raises `ConfigError` for a device that is not there."""
+        on_cuda = choose_device(self.device, "[learner] device").startswith("cuda")
+        dtype = settled_dtype(self.dtype, "dtype", began, "bfloat16" if on_cuda else "float32")
+        half: Precision = "bfloat16" if on_cuda and dtype == "bfloat16" else "float32"
+        weights = settled_dtype(self.weights_dtype, "weights_dtype", began, "float32" if adapter else half)
+        base = settled_dtype(self.base_dtype, "base_dtype", began, half if adapter else "float32")
+        return self.model_copy(update={"dtype": dtype, "weights_dtype": weights, "base_dtype": base})
+
+    def check_dtypes(self, lora: LoraConfig | None) -> None:
+        """Raise `ValueError` for a dtype that would have no effect, or that another one contradicts."""
+        if lora is None and self.base_dtype == "bfloat16":
+            raise ValueError(
+                "learner.base_dtype has no effect without [lora]: all weights are trained. For their matrices in "
+                "bfloat16 set learner.weights_dtype; remove base_dtype, or add [lora]."
+            )
+        if lora is not None and self.weights_dtype == "bfloat16":
+            raise ValueError(
+                "learner.weights_dtype has no effect with [lora]: adapters are trained in float32. For the base in "
+                "bfloat16 set learner.base_dtype."
+            )
+        for key in ("base_dtype", "weights_dtype"):
+            if getattr(self, key) == "bfloat16" != self.dtype:
+                raise ValueError(
+                    f"learner.{key} = bfloat16 needs learner.dtype = bfloat16: products of weights in bfloat16 are "
+                    "made in it"
+                )
 
 
 class LoraConfig(StrictModel):

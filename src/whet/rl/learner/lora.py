@@ -30,6 +30,7 @@ from whet.inference.model_names import resolve_model
 from whet.inference.protocol import WeightUpdate
 from whet.inference.weights.adapters import CONFIG_NAME
 from whet.rl.learner.config import LoraConfig
+from whet.rl.learner.masters import hold
 from whet.rl.learner.weights import Weights, copy_tokenizer, forget_older, write_aside, write_model, write_tensors
 
 ADAPTER = "default"
@@ -73,9 +74,7 @@ class LoraWeights(Weights):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # between peft and transformers, nothing a user could mend
             self._peft: Any = get_peft_model(model, layers)
-        for parameter in model.parameters():
-            if not parameter.requires_grad and parameter.ndim > 1:  # norms and biases are small, and stay exact
-                parameter.data = parameter.data.to(base_dtype)
+        hold((parameter for parameter in model.parameters() if not parameter.requires_grad), base_dtype)
         super().__init__(self._peft.get_base_model(), source)
         if config.path is not None:
             begin_with(self._peft, resolve_model(config.path), config)
@@ -91,16 +90,16 @@ class LoraWeights(Weights):
 
     def publish(self, directory: Path, version: int) -> WeightUpdate:
         path = directory / f"adapter-{version:08d}"
-        write_aside(path, lambda aside: self._write(aside, None))
+        write_aside(path, lambda aside: self._write(aside, torch.float32))
         forget_older(directory, "adapter-*")
         # Without a name: the policy itself, which the engine merges (docs/design/inference.md).
         return WeightUpdate(version=version, path=path, kind="adapter")
 
-    def export(self, directory: Path, dtype: torch.dtype | None) -> None:
+    def export(self, directory: Path, dtype: torch.dtype) -> None:
         self._write(directory, dtype)
         copy_tokenizer(self._source, directory)
 
-    def export_merged(self, directory: Path, dtype: torch.dtype | None) -> None:
+    def export_merged(self, directory: Path, dtype: torch.dtype) -> None:
         """The whole model with the adapter added in; what is trained stays as it is."""
         merged = {}
         for name, parameter in self.model.named_parameters():
@@ -111,14 +110,14 @@ class LoraWeights(Weights):
             module = self.model.get_submodule(module_name.removesuffix(".base_layer"))
             if kind == "weight" and isinstance(module, LoraLayer):
                 tensor = tensor + module.get_delta_weight(ADAPTER).detach()
-            merged[name.replace(".base_layer.", ".")] = tensor.to(dtype or tensor.dtype)
+            merged[name.replace(".base_layer.", ".")] = tensor.to(dtype)
         write_model(directory, self.model, merged, self._source)
 
-    def _write(self, directory: Path, dtype: torch.dtype | None) -> None:
+    def _write(self, directory: Path, dtype: torch.dtype) -> None:
         """A PEFT adapter directory: its configuration and its tensors."""
         directory.mkdir(parents=True, exist_ok=True)
         tensors = get_peft_model_state_dict(self._peft, adapter_name=ADAPTER, save_embedding_layers=False)
-        cast = {name: tensor.to(dtype or tensor.dtype) for name, tensor in tensors.items()}
+        cast = {name: tensor.to(dtype) for name, tensor in tensors.items()}
         write_tensors(directory / SAFETENSORS_WEIGHTS_NAME, cast)
         config = copy(self._peft.peft_config[ADAPTER])
         config.inference_mode = True

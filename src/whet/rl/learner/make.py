@@ -47,7 +47,8 @@ def make_learner(
 ) -> TorchLearner:
     """A learner over the `transformers` checkpoint in `model`.
 
-    `computation` is how and where batches are computed; its float32 agrees with an fp32 engine to rounding.
+    `computation` is how and where batches are computed; its float32 agrees with an fp32 engine to rounding. A reference
+    is held in the dtype of the weights that are trained, or of the adapter's base.
     `publish_dtype` is what engines are given. `threads` sets torch's threads for the whole process. `reference` is the
     policy that a loss with `kl_coef` holds to: "initial" (the weights as they are now; with LoRA the base), or
     another model by path or name; None where no loss has one. With `reference_thread` it is computed concurrently, in
@@ -62,7 +63,8 @@ def make_learner(
 
     if threads is not None:
         torch.set_num_threads(threads)
-    computation = computation or LearnerConfig()
+    computation = (computation or LearnerConfig()).settled(adapter=lora is not None)
+    held_in = getattr(torch, computation.weights_dtype if lora is None else computation.base_dtype)
     device = choose_device(computation.device, "[learner] device")
     if device == "cpu":
         _keep_memory()
@@ -70,16 +72,16 @@ def make_learner(
     loaded = load_model(model).to(device)
     held: Reference | None = None
     if reference is not None and reference != INITIAL:
-        held = other_model(_load_reference(reference).to(device), reference, like=loaded)
+        held = other_model(_load_reference(reference).to(device), reference, like=loaded, dtype=held_in)
     weights: Weights
     if lora is None:
-        weights = FullWeights(loaded, model, getattr(torch, publish_dtype))
+        weights = FullWeights(loaded, model, getattr(torch, publish_dtype), held_in)
         if reference == INITIAL:
             held = frozen_copy(loaded)
     else:
         from whet.rl.learner.lora import LoraWeights
 
-        weights = adapted = LoraWeights(loaded, model, lora, getattr(torch, computation.base_dtype))
+        weights = adapted = LoraWeights(loaded, model, lora, held_in)
         if reference == INITIAL:
             held = Reference(adapted.base, replays=True, shared=True)
     return TorchLearner(

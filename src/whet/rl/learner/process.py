@@ -72,11 +72,11 @@ class ProcessLearner:
     def load(self, directory: Path) -> None:
         self._call("load", directory)
 
-    def export(self, directory: Path) -> None:
-        self._call("export", directory)
+    def export(self, directory: Path, dtype: str = "float32") -> None:
+        self._call("export", directory, dtype)
 
-    def export_merged(self, directory: Path) -> None:
-        self._call("export_merged", directory)
+    def export_merged(self, directory: Path, dtype: str = "float32") -> None:
+        self._call("export_merged", directory, dtype)
 
     def close(self) -> None:
         """End the process, also in the middle of a step."""

@@ -96,8 +96,8 @@ class Learner(Protocol):
 
     def load(self, directory: Path) -> None: ...
 
-    def export(self, directory: Path) -> None:
-        """A directory that plain `transformers` (all weights) or `peft` (LoRA) loads."""
+    def export(self, directory: Path, dtype: str = "float32") -> None:
+        """A directory, its tensors in `dtype`, that plain `transformers` (all weights) or `peft` (LoRA) loads."""
         ...
 
     def close(self) -> None: ...

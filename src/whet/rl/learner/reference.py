@@ -1,8 +1,8 @@
 """The policy that a KL term holds the learner to: lent for one forward pass, never trained; and that KL.
 
-    all weights   a frozen copy of the weights the learner began with: 4 more bytes a parameter
+    all weights   a frozen copy of the weights the learner began with: 4 more bytes a parameter, 2 in bfloat16
     LoRA          the base with the adapter switched off: no memory at all
-    a model       another checkpoint of the same vocabulary, frozen: 4 more bytes for each of its parameters
+    a model       another checkpoint of the same vocabulary, frozen: as much for each of its parameters
 
 Each costs one more forward pass a step. The KL is estimated per token. With p the learner's probability of the token
 that was taken and f that of the reference, x = log f - log p:
@@ -24,11 +24,13 @@ from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from whet.errors import ConfigError
 from whet.rl.algorithm_config import KLEstimator
+from whet.rl.learner.masters import hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +47,17 @@ def frozen_copy(model: PreTrainedModel) -> Reference:
     return _frozen(deepcopy(model), replays=True)
 
 
-def other_model(reference: PreTrainedModel, name: str, *, like: PreTrainedModel) -> Reference:
-    """Another model. Raises `ConfigError` where its tokens are not those of the model that is trained."""
+def other_model(
+    reference: PreTrainedModel, name: str, *, like: PreTrainedModel, dtype: torch.dtype = torch.float32
+) -> Reference:
+    """Another model, its matrices in `dtype`. Raises `ConfigError` where its tokens are not those of `like`."""
     theirs, ours = reference.config.vocab_size, like.config.vocab_size
     if theirs != ours:
         raise ConfigError(
             f"[algorithm] reference: {name} has a vocabulary of {theirs} tokens, the model that is trained "
             f"one of {ours}. Probabilities of the same tokens are compared, so both need the same tokenizer."
         )
+    hold(reference.parameters(), dtype)
     return _frozen(reference, replays=False)
 
 

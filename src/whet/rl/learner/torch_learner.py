@@ -155,6 +155,7 @@ class TorchLearner:
             )
         factor = schedule_factor(self._config, self.version, self._max_steps)
         self.optimizer.step(params.learning_rate, factor)
+        self.weights.updated()
         self.optimizer.clear_gradients()
         self.version += 1
         return OptimOutput(grad_norm=norm, learning_rate=params.learning_rate * factor, version=self.version)
@@ -189,13 +190,13 @@ class TorchLearner:
             torch.cuda.set_rng_state(state["rng"]["cuda"].cpu(), self._device)
         self.version = version
 
-    def export(self, directory: Path, dtype: torch.dtype | None = None) -> None:
-        """For plain `transformers` or `peft`, with its tokenizer; in `dtype`, or as trained."""
-        self.weights.export(directory, dtype)
+    def export(self, directory: Path, dtype: str = "float32") -> None:
+        """For plain `transformers` or `peft`, with its tokenizer."""
+        self.weights.export(directory, getattr(torch, dtype))
 
-    def export_merged(self, directory: Path, dtype: torch.dtype | None = None) -> None:
+    def export_merged(self, directory: Path, dtype: str = "float32") -> None:
         """The whole model: with an adapter, the adapter added in; otherwise what `export` writes."""
-        self.weights.export_merged(directory, dtype)
+        self.weights.export_merged(directory, getattr(torch, dtype))
 
     def close(self) -> None:
         self.optimizer.clear_gradients()

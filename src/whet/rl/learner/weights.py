@@ -26,6 +26,7 @@ from whet.inference.protocol import WeightUpdate
 from whet.inference.weights.model_weights import packed_tensors
 from whet.inference.weights.packed_file import take_unread, write_packed
 from whet.rl.learner.forward.moe import as_checkpoint
+from whet.rl.learner.masters import Masters
 
 KEPT_PUBLICATIONS = 2
 """The newest, and the one before it, which an engine may still be reading."""
@@ -61,9 +62,13 @@ class Weights(ABC):
     @abstractmethod
     def publish(self, directory: Path, version: int) -> WeightUpdate: ...
     @abstractmethod
-    def export(self, directory: Path, dtype: torch.dtype | None) -> None: ...
+    def export(self, directory: Path, dtype: torch.dtype) -> None: ...
     @abstractmethod
-    def export_merged(self, directory: Path, dtype: torch.dtype | None) -> None: ...
+    def export_merged(self, directory: Path, dtype: torch.dtype) -> None: ...
+
+    def updated(self) -> None:
+        """The trained parameters have other values now."""
+        return None
 
     def hidden_parameters(self) -> set[str]:
         """Names of those that belong to decoder layers (not embeddings, not the head)."""
@@ -74,6 +79,7 @@ class Weights(ABC):
 
     def load(self, directory: Path) -> None:
         copy_in(dict(self.parameters()), directory / self.FILE)
+        self.updated()
 
 
 class FullWeights(Weights):
@@ -81,22 +87,29 @@ class FullWeights(Weights):
 
     FILE = "weights.safetensors"
 
-    def __init__(self, model: PreTrainedModel, source: Path, publish_dtype: torch.dtype) -> None:
-        """`publish_dtype` is what engines are given."""
+    def __init__(
+        self, model: PreTrainedModel, source: Path, publish_dtype: torch.dtype, dtype: torch.dtype = torch.float32
+    ) -> None:
+        """Engines are given weights in `publish_dtype`; the forward pass reads matrices in `dtype`."""
         super().__init__(model, source)
+        self._masters = Masters(model.named_parameters(), dtype)
         self._arch = read_architecture(source)
         self._publish_dtype = publish_dtype
 
     def parameters(self) -> list[tuple[str, nn.Parameter]]:
-        return list(self.model.named_parameters())
+        return self._masters.parameters
+
+    def updated(self) -> None:
+        self._masters.round()
 
     def publish(self, directory: Path, version: int) -> WeightUpdate:
         """As the embedded engine computes with them, so that it has nothing to do but to map the file.
 
-        It is written over an older one that no engine reads any more (see `packed_file.py`).
+        They are those that the forward pass reads, not their masters: engine and learner round the same numbers. It is
+        written over an older one that no engine reads any more (see `packed_file.py`).
         """
         path, pattern = directory / f"weights-{version:08d}.packed", "weights-*.packed"
-        named = as_checkpoint({name: p.detach() for name, p in self.parameters()})
+        named = as_checkpoint({name: p.detach() for name, p in self.model.named_parameters()})
         tensors = packed_tensors(named, self._arch, dtype=self._publish_dtype, device=self.model.device)
 
         def write(aside: Path) -> None:
@@ -109,9 +122,9 @@ class FullWeights(Weights):
         forget_older(directory, pattern)
         return WeightUpdate(version=version, path=path, kind="packed")
 
-    def export(self, directory: Path, dtype: torch.dtype | None) -> None:
+    def export(self, directory: Path, dtype: torch.dtype) -> None:
         # named_parameters gives a tied head once, under the embedding's name, as checkpoints have it.
-        tensors = {name: p.detach().to(dtype or p.dtype) for name, p in self.parameters()}
+        tensors = {name: p.detach().to(dtype) for name, p in self.parameters()}
         write_model(directory, self.model, tensors, self._source)
 
     export_merged = export

@@ -23,6 +23,7 @@ def estimate(config: SftConfig) -> Estimate:
 
     Raises what reading the data raises.
     """
+    config = config.settled()
     arch, why = architecture(config.model)
     data, unknown = None, []
     if config.data.path is None:
@@ -65,4 +66,4 @@ def memory_parts(arch: Architecture, config: SftConfig, data: SftData | None) ->
     ways = 2 if config.eval.greedy else 1
     rollouts = len(config.eval.env) * ways * config.eval.num_examples * config.eval.rollouts_per_example
     held = min(config.max_concurrent, rollouts) * config.eval_sampling().max_tokens
-    return sampler_parts(arch, config.inference or InferenceConfig(), config.lora, tokens=held) | parts
+    return sampler_parts(arch, (config.inference or InferenceConfig()).settled(None), config.lora, tokens=held) | parts

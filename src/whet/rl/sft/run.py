@@ -32,7 +32,7 @@ from whet.rl.storage.starting_point import check_starting_point, starting_model
 from whet.rl.storage.weight_directory import weights_directory
 from whet.rl.supervision.budgets import Budget
 from whet.rl.supervision.ending import Ending
-from whet.rl.supervision.lifecycle import TrainingRun, Watchers, begin, learner_options
+from whet.rl.supervision.lifecycle import TrainingRun, Watchers, begin, learner_options, settled
 from whet.rl.supervision.watchdog_engine import WatchedEngine
 from whet.rl.supervision.watchdog_thread import Watchdog
 
@@ -47,6 +47,7 @@ def run_sft(config: SftConfig, *, resume: bool = False, step: int | None = None,
     With `json_output` the terminal is left to the caller; the run directory is the same. Raises `WhetError` for a
     mistake that was found before training began; what goes wrong later is an `Outcome` in state `failed`.
     """
+    config = settled(config, resume=resume)
     paths = [section.path for section in (config.data, config.validation) if section and section.path is not None]
 
     def check() -> None:
@@ -67,7 +68,7 @@ def run_sft(config: SftConfig, *, resume: bool = False, step: int | None = None,
     with ExitStack() as stack:
         scratch = stack.enter_context(weights_directory())
         threads = config.deployment.torch_threads()
-        inference = config.inference or InferenceConfig()
+        inference = (config.inference or InferenceConfig()).settled(None)
         dtype = inference.dtype
         watchdog = Watchdog(config.watchdog)
         client = None

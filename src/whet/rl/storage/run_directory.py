@@ -40,6 +40,9 @@ FREE_ON_RESUME = (
 """Keys that may differ on resume: they change neither what is sampled nor what is learned. So may `max_steps` grow."""
 
 
+DTYPES = (("learner", "dtype"), ("learner", "weights_dtype"), ("learner", "base_dtype"), ("inference", "dtype"))
+"""Keys whose `auto` is settled when a run begins."""
+
 LENGTH = ("max_steps", "num_epochs")
 """Keys that say when a run ends. They may differ where nothing that was done so far depends on them."""
 
@@ -85,9 +88,8 @@ class RunDirectory(OwnedDirectory):
 def config_differences(saved: Mapping[str, Any], config: TrainingConfig) -> list[str]:
     """What would make a resumed run another run, a line each; empty when there is nothing."""
     lines = []
-    now = config.model_dump(mode="json", exclude_none=True)
-    before_keys_existed = redacted(completed(saved, config))
-    for path, (before, after) in differences(before_keys_existed, redacted(now)).items():
+    now = config.settled(saved).model_dump(mode="json", exclude_none=True)
+    for path, (before, after) in differences(redacted(as_now(saved, config)), redacted(now)).items():
         why = ""
         if path in LENGTH:
             if config.optimizer.schedule == "constant":
@@ -96,6 +98,15 @@ def config_differences(saved: Mapping[str, Any], config: TrainingConfig) -> list
         if not {path, path.partition(".")[0]} & {*FREE_ON_RESUME}:
             lines.append(f"{path}: was {before!r}, is {after!r}{why}")
     return lines
+
+
+def as_now(saved: Mapping[str, Any], config: BaseModel) -> dict[str, Any]:
+    """What a run that began with `saved` would be configured with if it began now."""
+    found = completed(saved, config)
+    for section, key in DTYPES:  # `auto` of a run that began before the key existed, when all was float32
+        if found.get(section, {}).get(key) == "auto":
+            found[section] = {**found[section], key: "float32"}
+    return found
 
 
 def completed(saved: Mapping[str, Any], config: BaseModel) -> dict[str, Any]:

@@ -35,13 +35,14 @@ def export_checkpoint(
     target: Path,
     format: Format,
     metadata_from: Path | None = None,
+    dtype: str = "float32",
 ) -> Path:
     """Write the weights of `checkpoint`, trained from `model`, to `target`; returns it.
 
     `peft`: the adapter, for `peft`. `model` (all weights were trained) and `merged` (an adapter added in): a whole
-    model, for `transformers`. `gguf`: the adapter, or the whole model where all weights were trained, for llama.cpp; a
-    whole model's tokenizer comes from the GGUF file `metadata_from`, or from the one that `model` was read from.
-    Raises `ConfigError` for a format that the run's weights do not have.
+    model, for `transformers`, these three in `dtype`. `gguf`: the adapter, or the whole model where all weights were
+    trained, for llama.cpp; a whole model's tokenizer comes from the GGUF file `metadata_from`, or from the one that
+    `model` was read from. Raises `ConfigError` for a format that the run's weights do not have.
     """
     if format == "gguf":
         return _export_gguf(model, lora, checkpoint, target, metadata_from)
@@ -49,11 +50,11 @@ def export_checkpoint(
         raise ConfigError(f"--format {format} is for runs with [lora]; this one trained all weights: --format model")
     if lora is not None and format == "model":
         raise ConfigError("--format model is for runs that trained all weights; with [lora]: peft, or merged")
+    import torch
+
     loaded = load_model(model)
     weights: Weights
     if lora is None:
-        import torch
-
         from whet.rl.learner.weights import FullWeights
 
         weights = FullWeights(loaded, model, torch.float32)
@@ -64,7 +65,7 @@ def export_checkpoint(
         weights = LoraWeights(loaded, model, lora.model_copy(update={"path": None}))
     weights.load(checkpoint)
     write = weights.export_merged if format == "merged" else weights.export
-    return replace_directory(target, lambda directory: write(directory, None))
+    return replace_directory(target, lambda directory: write(directory, getattr(torch, dtype)))
 
 
 def _export_gguf(
@@ -136,8 +137,9 @@ def export_run(
     base = resolve_model(run.model)
     if chosen == "gguf" and lora is None:
         metadata_from = metadata_from or gguf_file(run.model)
+    dtype = run.config.get("checkpointing", {}).get("export_dtype", "float32")
     try:
-        export_checkpoint(base, lora, checkpoint.path, target, cast(Format, chosen), metadata_from)
+        export_checkpoint(base, lora, checkpoint.path, target, cast(Format, chosen), metadata_from, dtype)
     except OSError as error:
         raise RunError(f"{target} cannot be written: {error.strerror or error}") from None
     return ExportedCheckpoint(target, checkpoint.step, chosen, _next_command(run, base, target, chosen, lora))

@@ -14,10 +14,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing import active_children
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from whet.config import read_toml
 from whet.errors import TrainingError
 from whet.rl.config import TrainingConfig
 from whet.rl.loop.training_loop import TrainingLoop
@@ -49,6 +51,13 @@ if TYPE_CHECKING:
     from whet.rl.learner.torch_learner import TorchLearner
 
     AnyLearner = TorchLearner | ProcessLearner
+ConfigT = TypeVar("ConfigT", bound=TrainingConfig)
+
+
+def settled(config: ConfigT, *, resume: bool) -> ConfigT:
+    """The config with a dtype for each `auto`: by device, or (resumed) as the run began."""
+    saved = RunDirectory(config.directory).config
+    return config.settled(read_toml(saved) if resume and saved.is_file() else None)
 
 
 def begin(
@@ -224,11 +233,11 @@ class TrainingRun(ABC):
 
     def _export(self, step: int) -> Path:
         """Write the trained weights: an adapter (and the whole model, if it is to be merged), or a whole model."""
-        lora = self.config.lora
+        lora, dtype = self.config.lora, self.config.checkpointing.export_dtype
         if lora is not None and lora.merge:
-            replace_directory(self.directory.model, self.learner.export_merged)
+            replace_directory(self.directory.model, partial(self.learner.export_merged, dtype=dtype))
         target = self.directory.model if lora is None else self.directory.adapters / f"step_{step}"
-        return replace_directory(target, self.learner.export)
+        return replace_directory(target, partial(self.learner.export, dtype=dtype))
 
     def _stall(self) -> str | None:
         """Why the watchdog stopped the run, if it did, whatever that led to."""

@@ -44,7 +44,7 @@ def hidden_states(
     """
     modules: Any = model
     padding, _ = _padding(layout, _multiple(ids_T.device))
-    x_TD = modules.embed_tokens(F.pad(ids_T, (0, padding))).float()  # sums of layers are fp32
+    x_TD = _embedded(modules.embed_tokens, F.pad(ids_T, (0, padding)))
     if experts_TLK is not None:
         experts_TLK = F.pad(experts_TLK, (0, 0, 0, 0, 0, padding), value=-1)
     plan = _plan(architecture(modules), layout, x_TD, experts_TLK)
@@ -63,6 +63,18 @@ def architecture(model: Any) -> Architecture:
 
 
 _ARCHITECTURES: WeakKeyDictionary[nn.Module, Architecture] = WeakKeyDictionary()
+
+
+def _embedded(embed_tokens: nn.Module, ids_T: Tensor) -> Tensor:
+    """In fp32, as are all sums of layers. Where a matrix in fewer bits is trained, the gradients of equal tokens are
+    added up in fp32, too."""
+    weight: Any = embed_tokens.weight
+    if weight.dtype == torch.float32 or not weight.requires_grad:
+        rows_TD: Tensor = embed_tokens(ids_T)
+        return rows_TD.float()
+    ids_U, place_T = ids_T.unique(return_inverse=True)
+    rows_UD: Tensor = embed_tokens(ids_U)
+    return rows_UD.float().index_select(0, place_T)
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,7 +123,7 @@ class _TokenLogprobs(torch.autograd.Function):
         if grad_entropies_N is not None:
             grad_entropies_U = torch.zeros_like(entropies_U).index_add_(0, states_N, grad_entropies_N)
         grad_hidden_UD = torch.zeros_like(hidden_UD, dtype=torch.float32) if ctx.needs_input_grad[0] else None
-        grad_weight_VD = torch.zeros_like(weight_VD) if ctx.needs_input_grad[1] else None
+        grad_weight_VD = torch.zeros_like(weight_VD, dtype=torch.float32) if ctx.needs_input_grad[1] else None
         for states, part, words in _tiles(states_N, len(hidden_UD), len(weight_VD), whole=bool(kept)):
             hidden, weight = hidden_UD[states], weight_VD[words].to(hidden_UD.dtype)
             logs, probabilities = kept or _distributions(
