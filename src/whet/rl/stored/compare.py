@@ -21,6 +21,7 @@ from whet.rl.stored.stored_run import StoredTraining
 from whet.runs.differences import differences
 
 ABSENT = "absent"
+PLAIN = {"auto": "float32"}
 OF_THE_RUN_ITSELF = ("name", "runs_directory")
 
 
@@ -100,7 +101,9 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str,
 def changed(config: Mapping[str, Any]) -> dict[str, Any]:
     """What a config sets to another value than its default, by path; of an optional section all there is."""
     kind = SftConfig if "data" in config else RunConfig
-    return {path: value for path, (_, value) in _differences(_defaults(kind), config).items() if value != ABSENT}
+    found = _differences(_defaults(kind), config)
+    # What a run made of `auto` says nothing where it is the plain dtype.
+    return {path: now for path, (default, now) in found.items() if now not in (ABSENT, PLAIN.get(default, ABSENT))}
 
 
 def _defaults(model: type[BaseModel]) -> dict[str, Any]:
