@@ -68,3 +68,9 @@ def served(tmp_path: Path) -> Iterator[Any]:
     for one in started:
         if one.process.poll() is None:
             one.end(9)
+
+
+@pytest.fixture
+def listening() -> Any:
+    """`with listening(app) as address`: an application on a loopback port."""
+    return _running.listening

@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
+import uvicorn
 from starlette.testclient import TestClient
 
 from whet.hub.api.app import create_app
@@ -125,6 +128,22 @@ class Served(Asking):
 
 def announced(filename: str, data: bytes) -> dict[str, Any]:
     return {"filename": filename, "size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+
+@contextlib.contextmanager
+def listening(app: Any) -> Iterator[str]:
+    """The application on a loopback port; yields its address."""
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off", ws="none", http="h11"))
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen(128)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [taken]})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{taken.getsockname()[1]}"  # connections wait until it accepts them
+        finally:
+            server.should_exit = True
+            thread.join()
 
 
 @contextlib.contextmanager
