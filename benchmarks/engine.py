@@ -1,10 +1,17 @@
-"""Tokens per second of the embedded engine against `transformers` `generate`, same model, same prompts, same run.
+"""Tokens per second of the embedded engine against `transformers` `generate` and llama.cpp, same model, same prompts.
 
     python benchmarks/engine.py [--threads 1 2] [--repetitions 5] [--json]
+    python benchmarks/engine.py --model smollm2-135m --threads 1 --sides "whet bf16" "transformers bf16" llama.cpp
 
 128 rows (16 prompts x 8 samples), 64 new tokens each, temperature 1, no stop token, on a random model of the shape of
-whet/tiny. Both sides alternate, repetition by repetition; the ratio of each pair is what counts, since other work on
-the machine disturbs both alike. The peer runs in bfloat16 and in float32; the engine in float32 (exact) and bfloat16.
+whet/tiny, or on --model. Each side is a process of its own, and they take turns, repetition by repetition; the ratio of
+each pair is what counts, since other work on the machine disturbs both alike. `--apart` has one side in memory at a
+time. Processor time and the largest resident memory while sampling are printed, too. `transformers` runs in bfloat16
+and in float32; the engine in float32 (exact) and bfloat16.
+
+llama.cpp runs from `llama-cpp-python` in an interpreter of its own (`--llama-python`, made with
+`pip install llama-cpp-python numpy`, which needs a compiler), on the float16 GGUF file that whet makes of the model, or
+on `--gguf`: all rows in one context and one batch a step, the prompt of a group computed once, and its own sampler.
 """
 
 from __future__ import annotations
@@ -14,18 +21,14 @@ import asyncio
 import json
 import random
 import statistics
+import sys
 import tempfile
-import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import torch
-from transformers import Qwen3Config, Qwen3ForCausalLM
-from transformers.utils import logging
-
-from whet.inference.embedded import EmbeddedEngine
-from whet.inference.protocol import SampleRequest, SamplingParams
+from _sides import Pacer, Side, SideEnded
 
 PROMPTS, SAMPLES, NEW_TOKENS = 16, 8, 64
 LENGTHS = range(32, 65)
@@ -40,9 +43,21 @@ SHAPE: dict[str, Any] = {
     "max_position_embeddings": 1024,
     "tie_word_embeddings": True,
 }
+SIDES: dict[str, tuple[str, dict[str, Any]]] = {
+    "transformers bf16": ("transformers", {"dtype": "bfloat16"}),
+    "whet fp32": ("whet", {"dtype": "float32"}),
+    "transformers fp32": ("transformers", {"dtype": "float32"}),
+    "whet bf16": ("whet", {"dtype": "bfloat16"}),
+    "llama.cpp": ("llama", {}),
+}
+LLAMA = "llama.cpp"
+INSTALL = {LLAMA: "pip install llama-cpp-python numpy    (and give that interpreter as --llama-python)"}
 
 
 def make_model(directory: Path) -> None:
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
     torch.manual_seed(0)
     Qwen3ForCausalLM(Qwen3Config(**SHAPE)).save_pretrained(directory)
 
@@ -52,8 +67,15 @@ def make_prompts() -> list[list[int]]:
     return [[rng.randrange(512) for _ in range(rng.choice(LENGTHS))] for _ in range(PROMPTS)]
 
 
-def peer_side(directory: Path, prompts: list[list[int]], dtype: torch.dtype) -> Callable[[], int]:
-    model: Any = Qwen3ForCausalLM.from_pretrained(directory, dtype=dtype).eval()
+def transformers_side(job: dict[str, Any], prompts: list[list[int]]) -> Callable[[], int]:
+    import torch
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
+
+    torch.set_num_threads(job["threads"])
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    model: Any = AutoModelForCausalLM.from_pretrained(job["model"], dtype=getattr(torch, job["dtype"])).eval()
     model.generation_config.eos_token_id = None
     longest = max(map(len, prompts))
     ids = torch.tensor([[0] * (longest - len(prompt)) + prompt for prompt in prompts])
@@ -76,8 +98,14 @@ def peer_side(directory: Path, prompts: list[list[int]], dtype: torch.dtype) -> 
     return run
 
 
-def engine_side(directory: Path, prompts: list[list[int]], dtype: torch.dtype) -> Callable[[], int]:
-    engine = EmbeddedEngine.from_directory(directory, dtype=dtype)
+def whet_side(job: dict[str, Any], prompts: list[list[int]]) -> Callable[[], int]:
+    import torch
+
+    from whet.inference.embedded import EmbeddedEngine
+    from whet.inference.protocol import SampleRequest, SamplingParams
+
+    torch.set_num_threads(job["threads"])
+    engine = EmbeddedEngine.from_directory(Path(job["model"]), dtype=getattr(torch, job["dtype"]))
     requests = [
         SampleRequest(
             prompt, SamplingParams(max_tokens=NEW_TOKENS, seed=number * SAMPLES + sample), group_key=str(number)
@@ -93,66 +121,177 @@ def engine_side(directory: Path, prompts: list[list[int]], dtype: torch.dtype) -
     return lambda: asyncio.run(sample_all())
 
 
-def tokens_per_second(run: Callable[[], int]) -> float:
-    started = time.perf_counter()
-    count = run()
-    assert count == PROMPTS * SAMPLES * NEW_TOKENS
-    return count / (time.perf_counter() - started)
+def llama_side(job: dict[str, Any], prompts: list[list[int]]) -> Callable[[], int]:
+    """All rows in one context: a batch has a token of each, and each row has a sampler of its own."""
+    import llama_cpp
+
+    rows = PROMPTS * SAMPLES
+    llama_cpp.llama_backend_init()
+    options = llama_cpp.llama_model_default_params()
+    model = llama_cpp.llama_model_load_from_file(job["gguf"].encode(), options)
+    room = llama_cpp.llama_context_default_params()
+    room.n_ctx = rows * (max(LENGTHS) + NEW_TOKENS)
+    room.n_seq_max, room.n_batch, room.n_ubatch = rows, 2048, 512
+    room.n_threads = room.n_threads_batch = job["threads"]
+    room.kv_unified = True  # so that a group's prompt is kept once
+    context = llama_cpp.llama_init_from_model(model, room)
+    memory = llama_cpp.llama_get_memory(context)
+    samplers = []
+    for row in range(rows):
+        chain = llama_cpp.llama_sampler_chain_init(llama_cpp.llama_sampler_chain_default_params())
+        llama_cpp.llama_sampler_chain_add(chain, llama_cpp.llama_sampler_init_dist(row))
+        samplers.append(chain)
+    batch = llama_cpp.llama_batch_init(2048, 0, rows)
+
+    def decode(tokens: list[tuple[int, int, list[int], bool]]) -> None:
+        """Each token with its position, its sequences, and whether its logits are needed."""
+        batch.n_tokens = len(tokens)
+        for place, (token, position, sequences, wanted) in enumerate(tokens):
+            batch.token[place], batch.pos[place], batch.logits[place] = token, position, wanted
+            batch.n_seq_id[place] = len(sequences)
+            for number, sequence in enumerate(sequences):
+                batch.seq_id[place][number] = sequence
+        if (code := llama_cpp.llama_decode(context, batch)) != 0:
+            sys.exit(f"llama_decode failed with code {code}")
+
+    def run() -> int:
+        llama_cpp.llama_memory_clear(memory, True)
+        places: list[int] = []  # of the last token of each row's prompt, in a batch
+        drawn: list[int] = []
+        for number, prompt in enumerate(prompts):
+            group = list(range(number * SAMPLES, (number + 1) * SAMPLES))
+            decode([(token, at, group, at == len(prompt) - 1) for at, token in enumerate(prompt)])
+            drawn += [llama_cpp.llama_sampler_sample(samplers[row], context, len(prompt) - 1) for row in group]
+            places += [len(prompt)] * SAMPLES
+        count = rows
+        for step in range(NEW_TOKENS - 1):
+            decode([(token, places[row] + step, [row], True) for row, token in enumerate(drawn)])
+            drawn = [llama_cpp.llama_sampler_sample(samplers[row], context, row) for row in range(rows)]
+            count += rows
+        return count
+
+    return run
 
 
-def measure(threads: int, repetitions: int) -> dict[str, Any]:
-    torch.set_num_threads(threads)
-    with tempfile.TemporaryDirectory() as name:
-        directory, prompts = Path(name), make_prompts()
-        make_model(directory)
-        sides = {
-            "transformers bf16": peer_side(directory, prompts, torch.bfloat16),
-            "whet fp32": engine_side(directory, prompts, torch.float32),
-            "transformers fp32": peer_side(directory, prompts, torch.float32),
-            "whet bf16": engine_side(directory, prompts, torch.bfloat16),
-        }
-        speeds: dict[str, list[float]] = {side: [] for side in sides}
-        for repetition in range(repetitions + 1):
-            for side, run in sides.items():
-                speed = tokens_per_second(run)
-                if repetition:  # the first is warm-up
-                    speeds[side].append(speed)
-    ratios = {
-        peer: [ours / theirs for ours, theirs in zip(speeds["whet fp32"], speeds[peer], strict=True)]
-        for peer in ("transformers bf16", "transformers fp32")
-    }
+def work(kind: str, job: dict[str, Any]) -> None:
+    pacer = Pacer()
+    sides = {"transformers": transformers_side, "whet": whet_side, "llama": llama_side}
+    run = sides[kind](job, make_prompts())
+    while pacer.wait():
+        assert run() == PROMPTS * SAMPLES * NEW_TOKENS
+        pacer.done()
+
+
+def begin(stack: ExitStack, name: str, job: dict[str, Any], options: argparse.Namespace, room: Path) -> Side | None:
+    """None, and a line that says so, where its library is missing."""
+    kind, settings = SIDES[name]
+    scratch = room / name
+    scratch.mkdir(parents=True)
+    python = options.llama_python if name == LLAMA else sys.executable
+    side = Side(name, python, __file__, kind, {**job, **settings, "scratch": str(scratch)}, INSTALL.get(name, ""))
+    stack.callback(side.close)
+    try:
+        side.begin()
+    except SideEnded as ended:
+        if not ended.missing:
+            raise
+        print(f"{name}: not installed; {INSTALL.get(name, '')}", file=sys.stderr)
+        return None
+    return side
+
+
+def measure(threads: int, options: argparse.Namespace, job: dict[str, Any], room: Path) -> dict[str, Any]:
+    seconds: dict[str, list[float]] = {}
+    processor: dict[str, list[float]] = {}
+    peaks: dict[str, int] = {}
+    for turn_takers in [[name] for name in options.sides] if options.apart else [options.sides]:
+        with ExitStack() as stack:
+            begun = [begin(stack, name, {**job, "threads": threads}, options, room) for name in turn_takers]
+            sides = [side for side in begun if side is not None]
+            for repetition in range(options.repetitions + 1):
+                for side in sides:
+                    took, computed = side.timed_step()
+                    if repetition:  # the first is warm-up
+                        seconds.setdefault(side.name, []).append(took)
+                        processor.setdefault(side.name, []).append(computed)
+            peaks |= {side.name: side.peak_bytes() for side in sides}
+    tokens = PROMPTS * SAMPLES * NEW_TOKENS
     return {
         "threads": threads,
-        "tokens_per_second": {side: round(statistics.median(values)) for side, values in speeds.items()},
-        "ratio_of_whet_fp32": {
-            peer: {
-                "median": round(statistics.median(values), 2),
-                "lowest": round(min(values), 2),
-                "highest": round(max(values), 2),
-            }
-            for peer, values in ratios.items()
+        "tokens_per_second": {side: round(tokens / statistics.median(values)) for side, values in seconds.items()},
+        "tokens_per_processor_second": {
+            side: round(tokens / statistics.median(values)) for side, values in processor.items()
         },
+        "peak_bytes": peaks,
+        "ratios": ratios(seconds),
+        "processor_ratios": ratios(processor),
     }
+
+
+def ratios(taken: dict[str, list[float]]) -> dict[str, dict[str, dict[str, float]]]:
+    """How many times as long as each side of whet the others take: pair by pair."""
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for ours in (side for side in taken if side.startswith("whet")):
+        for peer in (side for side in taken if not side.startswith("whet")):
+            pairs = [theirs / mine for mine, theirs in zip(taken[ours], taken[peer], strict=True)]
+            spread = {"median": statistics.median(pairs), "lowest": min(pairs), "highest": max(pairs)}
+            found.setdefault(ours, {})[peer] = {name: round(value, 2) for name, value in spread.items()}
+    return found
+
+
+def show(result: dict[str, Any]) -> None:
+    print(f"\n{result['threads']} thread(s), {PROMPTS} prompts x {SAMPLES} samples, {NEW_TOKENS} new tokens")
+    print(f"  {'tokens a second':<20} {'of the clock':>13} {'of a processor':>15} {'peak':>10}")
+    for side, speed in result["tokens_per_second"].items():
+        peak = f"{result['peak_bytes'][side] / 2**30:.2f} GiB"
+        print(f"  {side:<20} {speed:>13} {result['tokens_per_processor_second'][side]:>15} {peak:>10}")
+    for title, name in (("time", "ratios"), ("processor time", "processor_ratios")):
+        for ours, found in result[name].items():
+            for peer, ratio in found.items():
+                spread = f"({ratio['lowest']:.2f} to {ratio['highest']:.2f})"
+                print(f"  {title} of {peer} / {ours}: {ratio['median']:.2f}x  {spread}")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--threads", type=int, nargs="+", default=[2, 1], help="torch threads, one measurement each")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", help="as `whet train run` takes it; default: random weights, shape of whet/tiny")
+    parser.add_argument("--threads", type=int, nargs="+", default=[2, 1], help="threads, one measurement each")
     parser.add_argument("--repetitions", type=int, default=5, help="pairs measured, after one of warm-up")
+    parser.add_argument("--sides", nargs="+", choices=SIDES, help=f"default: all, without a --model not {LLAMA}")
+    parser.add_argument("--apart", action="store_true", help="one side in memory at a time")
+    parser.add_argument("--llama-python", default=sys.executable, help="interpreter that has llama-cpp-python")
+    parser.add_argument("--gguf", type=Path, help="the model for llama.cpp; default: float16, made of --model")
     parser.add_argument("--json", action="store_true", help="the JSON lines only, without the table")
+    parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    for threads in options.threads:
-        result = measure(threads, options.repetitions)
-        if not options.json:
-            print(f"\n{threads} thread(s), {PROMPTS} prompts x {SAMPLES} samples, {NEW_TOKENS} new tokens")
-            for side, speed in result["tokens_per_second"].items():
-                print(f"  {side:<20} {speed:>8} tokens/s")
-            for peer, ratio in result["ratio_of_whet_fp32"].items():
-                spread = f"({ratio['lowest']:.2f} to {ratio['highest']:.2f})"
-                print(f"  whet fp32 / {peer:<18} {ratio['median']:.2f}x  {spread}")
-        print(json.dumps({"benchmark": "engine", **result}))
+    if options.worker:
+        work(options.worker[0], json.loads(Path(options.worker[1]).read_text()))
+        return
+    if LLAMA in (options.sides or ()) and not (options.model or options.gguf):
+        parser.error(f"{LLAMA} needs a --model, or a --gguf file of it")
+    options.sides = options.sides or [side for side in SIDES if options.model or side != LLAMA]
+    with tempfile.TemporaryDirectory() as scratch:
+        job: dict[str, Any] = {"model": str(Path(scratch) / "model")}
+        if options.model:
+            from whet.inference.model_names import resolve_model
+
+            job["model"] = str(resolve_model(options.model))
+        else:
+            make_model(Path(job["model"]))
+        if LLAMA in options.sides:
+            job["gguf"] = str(options.gguf or as_gguf(Path(job["model"]), Path(scratch) / "model.gguf"))
+        for threads in options.threads:
+            result = measure(threads, options, job, Path(scratch) / str(threads))
+            if not options.json:
+                show(result)
+            print(json.dumps({"benchmark": "engine", **result}))
+
+
+def as_gguf(model: Path, file: Path) -> Path:
+    from whet.inference.weights.gguf_export import write_gguf
+
+    write_gguf(model, file)
+    return file
 
 
 if __name__ == "__main__":

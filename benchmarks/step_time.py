@@ -17,9 +17,9 @@ turn and stands still (SIGSTOP) in between. The figures that count are the media
 side of TRL to each of whet: look at those that do the same. `--sides` takes some of them only, which leaves less time
 between two. Each side's processor time a step is printed, too, and its largest resident memory since its first step.
 
-A pretrained model (`--model smollm2-135m`) runs in bfloat16 on both sides, TRL tuned and with micro-batches of 16, the
-largest that fit into memory: with all 128 samples at once it takes more than 20 GB. `--apart` has one side in memory
-at a time, which takes its steps one after the other.
+A pretrained model (`--model smollm2-135m`) runs in bfloat16 on both sides, whet's also with activation checkpointing
+("recompute"), TRL tuned and with micro-batches of 16, the largest that fit into memory: with all 128 samples at once it
+takes more than 20 GB. `--apart` has one side in memory at a time, which takes its steps one after the other.
 """
 
 from __future__ import annotations
@@ -65,6 +65,7 @@ OURS: dict[str, dict[str, Any]] = {
     "whet, all on": EVERYTHING,
     "whet, all on, async": {**EVERYTHING, **ASYNCHRONOUS},
     "whet bf16": BF16,
+    "whet bf16, recompute": {**BF16, "learner": {"dtype": "bfloat16", "activation_checkpointing": True}},
     "whet bf16, async": {**BF16, **ASYNCHRONOUS},
     "whet bf16, all on": {**EVERYTHING, **BF16},
     "whet bf16, all on, async": {**EVERYTHING, **BF16, **ASYNCHRONOUS},
@@ -77,8 +78,8 @@ PEERS: dict[str, dict[str, Any]] = {
     "TRL fp32": {**TUNED, "bf16": False},
     "TRL fp32, KL": {**TUNED, "bf16": False, "beta": 0.04},
 }
-REAL_SIZE = ("whet bf16", "TRL bf16")
-"""Sides with --model, all of which are in memory at the same time."""
+REAL_SIZE = ("whet bf16", "whet bf16, recompute", "TRL bf16")
+"""Sides with --model. All sides are in memory at the same time, unless --apart."""
 STEPS_A_TURN = 4
 """Of an asynchronous side: with fewer the moments of stopping and going on would count."""
 

@@ -41,6 +41,8 @@ from whet.inference.weights.weight_loader import WeightLoader
 
 _TURNS_AFTER_FINISH = 4
 """Turns of the event loop a finished rollout has to come back with its next request before the next step."""
+_KEPT_CACHE = 1 << 26
+"""Bytes of keys and values that stay allocated while nothing is sampled; what is larger is freed."""
 _PATIENCE = 4
 """Decode steps that a few new requests wait for more, while many rows run: a prefill of one row costs half a step."""
 
@@ -205,6 +207,14 @@ class EmbeddedEngine:
 
     async def release(self, rollout_key: str) -> None:
         self._scheduler.release(rollout_key)
+        if not self._scheduler.jobs:
+            self._give_back()
+
+    def _give_back(self) -> None:
+        """Free a large cache that holds nothing any more: a learner in this process needs the memory next."""
+        empty = self._scheduler.empty and not self._scheduler.keep_columns
+        if empty and self._cache.keys.nbytes + self._cache.values.nbytes > _KEPT_CACHE:
+            self._cache.resize(0, 0, kept=0)
 
     async def close(self) -> None:
         """Stop; requests in progress fail with a `ModelError`."""
@@ -233,6 +243,7 @@ class EmbeddedEngine:
                 self._admit()
                 if not self._began:
                     assert not self._scheduler.waiting, "a request that fits is waiting and nothing runs"
+                    self._give_back()
                     return
                 finished = self._step()
                 await self._let_others_run(_TURNS_AFTER_FINISH if finished else 1)

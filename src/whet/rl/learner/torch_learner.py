@@ -214,7 +214,9 @@ class TorchLearner:
 
     def _logprobs(self, model: Any, batch: PackedBatch, layout: TokenLayout) -> tuple[Tensor, Tensor]:
         """log p and entropy of a micro-batch's N targets under `model`."""
-        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._computation.dtype == "bfloat16"):
+        half = self._computation.dtype == "bfloat16"
+        # No weight is used twice in a pass: to cache them in bfloat16 would only hold them for longer.
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=half, cache_enabled=False):
             ids_T = self._tensor(batch.ids[layout.tokens]).long()
             experts_TLK = None if batch.experts is None else self._tensor(batch.experts[layout.tokens])
             recompute = self._computation.activation_checkpointing
