@@ -1,6 +1,6 @@
 """Run definitions under one library and write what happened, as JSON. Started by the tests, in a process of its own.
 
-    python driver.py verifiers|whet SUBJECT OUTPUT
+    python driver.py verifiers|whet OUTPUT SUBJECT...
 
 Left out of what is compared: times (their shape stays), random ids, and fields that are None, because 0.1.14 has some
 of a state's keys only once they are set.
@@ -137,20 +137,26 @@ async def without_waiting(delay: float, result: Any = None, sleep: Any = asyncio
 
 
 def main() -> None:
-    library, subject, output = sys.argv[1:]
+    library, output, *subjects = sys.argv[1:]
     logging.basicConfig(level=logging.INFO, stream=sys.stderr)
     if library == "whet":
         import whet
 
         whet.install_verifiers_alias()
     asyncio.sleep = without_waiting
-    module = importlib.import_module(f"definitions.{subject}")
-    found: dict[str, Any] = {}
+    found: dict[str, dict[str, Any]] = {}
     with contextlib.redirect_stdout(sys.stderr):
-        for name, make in getattr(module, "DEFINITIONS", {}).items():
-            found[name] = asyncio.run(observe(make))
-        for name, function in getattr(module, "FUNCTIONS", {}).items():
-            found[name] = plain(function())
+        done: set[Any] = set()  # modules of definitions share their lists
+        for subject in subjects:
+            module = importlib.import_module(f"definitions.{subject}")
+            seen = found[subject] = {}
+            for name, make in getattr(module, "DEFINITIONS", {}).items():
+                if make not in done:
+                    seen[name] = asyncio.run(observe(make))
+            for name, function in getattr(module, "FUNCTIONS", {}).items():
+                if function not in done:
+                    seen[name] = plain(function())
+            done.update(getattr(module, "DEFINITIONS", {}).values(), getattr(module, "FUNCTIONS", {}).values())
     Path(output).write_text(json.dumps(found))
 
 

@@ -10,7 +10,7 @@ import ast
 import json
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -49,19 +49,23 @@ def names_of(*modules: str) -> list[str]:
     return names
 
 
-def require(part: str) -> None:
-    """Skip where a part of `.venv-parity` is missing, with the reason; fail where CI is set."""
+def absent(part: str) -> str | None:
+    """Why a part of `.venv-parity` is missing; None where it is there."""
     stamp = VENV / "whet-parity.json"
     missing = json.loads(stamp.read_text())["missing"] if stamp.exists() else dict.fromkeys((part,), "not made yet")
-    if part in missing:
-        reason = f"no {part} in .venv-parity ({missing[part]}); make it with: make parity"
+    return f"no {part} in .venv-parity ({missing[part]}); make it with: make parity" if part in missing else None
+
+
+def require(part: str) -> None:
+    """Skip where a part of `.venv-parity` is missing, with the reason; fail where CI is set."""
+    if (reason := absent(part)) is not None:
         if os.environ.get("CI"):
             pytest.fail(reason)
         pytest.skip(reason)
 
 
-def observe(subject: str, folder: Path, libraries: Sequence[str] = ("verifiers", "whet")) -> list[dict[str, Any]]:
-    """What each library did, by definition; both at once."""
+def observe(folder: Path, subjects: Mapping[str, Sequence[str]]) -> dict[str, dict[str, dict[str, Any]]]:
+    """What each library did with its subjects, by definition; the libraries at once, each in one process."""
     dead_end = "http://127.0.0.1:9"
     environment = {
         "PATH": os.environ["PATH"],
@@ -73,31 +77,31 @@ def observe(subject: str, folder: Path, libraries: Sequence[str] = ("verifiers",
         **dict.fromkeys(("http_proxy", "https_proxy"), dead_end),
     }
     running = []
-    for library in libraries:
+    for library, given in subjects.items():
         output = folder / f"{library}.json"
         log = (folder / f"{library}.log").open("w")
         process = subprocess.Popen(
-            [str(VENV / "bin" / "python"), str(DRIVER), library, subject, str(output)],
+            [str(VENV / "bin" / "python"), str(DRIVER), library, str(output), *given],
             env={**environment, "PYTHONPATH": str(ROOT / "src") if library == "whet" else ""},
             cwd=folder,
             stdout=log,
             stderr=log,
         )
-        running.append((process, output, log))
-    found = []
-    for process, output, log in running:
+        running.append((library, process, output, log))
+    found = {}
+    for library, process, output, log in running:
         code = process.wait()
         log.close()
         assert code == 0, Path(log.name).read_text()[-3000:]
-        found.append(json.loads(output.read_text()))
+        found[library] = json.loads(output.read_text())
     return found
 
 
 class Comparison:
     """All differences of a subject, those expected sorted out."""
 
-    def __init__(self, subject: str, folder: Path, expected: tuple[Expected, ...]) -> None:
-        self.peer, self.own = observe(subject, folder)
+    def __init__(self, peer: dict[str, Any], own: dict[str, Any], expected: tuple[Expected, ...]) -> None:
+        self.peer, self.own = peer, own
         self.used: set[Expected] = set()
         self.unexpected: dict[str, dict[str, tuple[Any, Any]]] = {}
         for name in self.peer:
