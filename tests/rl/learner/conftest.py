@@ -49,9 +49,8 @@ def device(request):
 def make(model_dir, tmp_path):
     def make(optimizer=None, lora=None, **changes):
         torch.set_num_threads(1)
-        computation = LearnerConfig(
-            **{"device": "cpu"} | {key: changes.pop(key) for key in LearnerConfig.model_fields if key in changes}
-        )
+        chosen = {key: changes.pop(key) for key in LearnerConfig.model_fields if key in changes}
+        computation = LearnerConfig(**{"device": "cpu", "dtype": "float32"} | chosen)
         settings = {
             "computation": computation,
             "max_steps": 10,

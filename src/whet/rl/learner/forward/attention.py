@@ -1,13 +1,15 @@
 """Attention over the blocks of a layout: heads are gathered into padded rectangles, and what comes out is flat again.
 
-What several runs read is gathered once for each of them; its gradient is the sum over those that read it.
+What several runs read is gathered once for each of them; its gradient is the sum over those that read it. On a GPU
+with a kernel for it, runs are not padded at all (`varlen.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from functools import cache
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import torch
@@ -18,6 +20,7 @@ from torch import Tensor
 from whet.rl.learner.config import EAGER_KEYS
 from whet.rl.learner.forward.kernels import attend, attend_long, gather, product_dtype, read
 from whet.rl.learner.forward.layout import Block, Index
+from whet.rl.learner.forward.varlen import Runs, attend_runs, has_kernel
 
 MASKED = -1e9
 DENSE_PLACES = 1 << 24
@@ -99,12 +102,36 @@ class AttentionBlock:
         )
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, blocks: Sequence[AttentionBlock]) -> Tensor:
+Blocks: TypeAlias = tuple[AttentionBlock, ...] | Runs
+
+
+def planner(
+    tokens: int, heads: int, kv_heads: int, head_dim: int, device: torch.device
+) -> Callable[[Sequence[Block], int | None], Blocks]:
+    """Blocks of a micro-batch, and a window, as `attention` takes them on this device: for the kernel of a GPU where
+    there is one, else as padded rectangles, each made once."""
+    if has_kernel(device, product_dtype(device), head_dim):
+        return lambda blocks, window: Runs.of(blocks, tokens, device, window)
+
+    @cache
+    def padded(block: Block, window: int | None) -> AttentionBlock:
+        return AttentionBlock.of(block, tokens, heads, kv_heads, device, window)
+
+    def all_padded(blocks: Sequence[Block], window: int | None) -> Blocks:
+        """A block that is no longer than a window is as one without."""
+        return tuple(padded(b, None if window is None or window >= b.keys.shape[1] else window) for b in blocks)
+
+    return all_padded
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, blocks: Blocks) -> Tensor:
     """What every query of `blocks` makes of what it reads of the keys; T x heads x width all of them.
 
     Queries are scaled already, and are those of the blocks' own tokens, in their order; keys those of all tokens.
     Queries behind those of the blocks are padding, which attends to nothing: zeros.
     """
+    if isinstance(blocks, Runs):
+        return attend_runs(q, k, v, blocks)
     owned = [block.tokens for block in blocks]
     *parts, padding = q.split([*owned, len(q) - sum(owned)])
     k, v = k.flatten(0, 1), v.flatten(0, 1)

@@ -8,9 +8,8 @@ differ in is read from the model's config, as the engine reads it; attention and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -22,9 +21,9 @@ from torch.utils.checkpoint import checkpoint
 from whet.inference.architecture import Architecture, Rope, parse_architecture
 from whet.inference.decoding.functions import ACTIVATIONS, turns
 from whet.rl.learner.forward import moe
-from whet.rl.learner.forward.attention import AttentionBlock, attention
+from whet.rl.learner.forward.attention import Blocks, attention, planner
 from whet.rl.learner.forward.kernels import product_dtype, rms_norm, rotate, take
-from whet.rl.learner.forward.layout import Block, TokenLayout
+from whet.rl.learner.forward.layout import TokenLayout
 
 PLACES = 64
 """Where a CPU computes in bfloat16, tokens and predictors are padded to a multiple of this. Its library compiles code
@@ -82,8 +81,8 @@ class _Plan:
     """A layout as tensors; made once per micro-batch."""
 
     arch: Architecture
-    silent: dict[int | None, tuple[AttentionBlock, ...]]  # by the window of a layer
-    speaking: dict[int | None, tuple[AttentionBlock, ...]]
+    everything: dict[int | None, Blocks]  # by the window of a layer
+    speaking: dict[int | None, Blocks]
     silent_tokens: int
     multiple: int  # what rows of matrix products are a multiple of
     predictors: Tensor
@@ -107,24 +106,15 @@ def _plan(arch: Architecture, layout: TokenLayout, like: Tensor, experts_TLK: Te
     real, tokens, multiple = len(layout.tokens), len(like), _multiple(device)
     _, padded_predictors = _padding(layout, multiple)
 
-    @cache
-    def within(block: Block, window: int | None) -> AttentionBlock:
-        return AttentionBlock.of(block, tokens, arch.num_heads, arch.num_kv_heads, device, window)
-
-    def by_window(blocks: Sequence[Block]) -> dict[int | None, tuple[AttentionBlock, ...]]:
-        """A block that is no longer than a window is as one without."""
-        return {
-            window: tuple(within(b, None if window is None or window >= b.keys.shape[1] else window) for b in blocks)
-            for window in dict.fromkeys(arch.windows)
-        }
-
+    plan_blocks = planner(tokens, arch.num_heads, arch.num_kv_heads, arch.head_dim, device)
+    windows = dict.fromkeys(arch.windows)
     positions_T = F.pad(torch.from_numpy(layout.positions).to(device), (0, tokens - real))
     predictors_U = torch.from_numpy(layout.predictors).to(device)
     turned = {rope: turns(rope, positions_T) for rope in dict.fromkeys(arch.ropes) if rope is not None}
     return _Plan(
         arch=arch,
-        silent=by_window(layout.silent),
-        speaking=by_window(layout.speaking),
+        everything={window: plan_blocks((*layout.silent, *layout.speaking), window) for window in windows},
+        speaking={window: plan_blocks(layout.speaking, window) for window in windows},
         silent_tokens=sum(len(block.where) for block in layout.silent),
         multiple=multiple,
         predictors=torch.cat([predictors_U, torch.arange(real, real + padded_predictors, device=device)]),
@@ -165,7 +155,7 @@ def _feed_forward(mlp: Any, x_TD: Tensor, arch: Architecture, replayed_TK: Tenso
 def _attention(part: Any, x_TD: Tensor, plan: _Plan, number: int, is_last: bool) -> Tensor:
     """Attention's output before `o_proj`; in the last layer without that of silent blocks."""
     arch, window = plan.arch, plan.arch.windows[number]
-    first, blocks = (plan.silent_tokens, plan.speaking[window]) if is_last else (0, _all_blocks(plan, window))
+    first, blocks = (plan.silent_tokens, plan.speaking[window]) if is_last else (0, plan.everything[window])
     q, k, v = _queries_keys_values(part, x_TD, plan, first)
     if arch.qk_norm == "width":
         q, k = (_rms_norm(norm, x, arch) for norm, x in ((part.q_norm, q), (part.k_norm, k)))
@@ -178,10 +168,6 @@ def _attention(part: Any, x_TD: Tensor, plan: _Plan, number: int, is_last: bool)
     scaled = cos[first:] * arch.attention_scale, sin[first:] * arch.attention_scale
     q = rotate(q, *scaled, v.dtype, rest=arch.attention_scale, interleaved=arch.interleaved)
     return attention(q, rotate(k, cos, sin, v.dtype, interleaved=arch.interleaved), v, blocks)
-
-
-def _all_blocks(plan: _Plan, window: int | None) -> tuple[AttentionBlock, ...]:
-    return plan.silent[window] + plan.speaking[window]
 
 
 def _queries_keys_values(part: Any, x_TD: Tensor, plan: _Plan, first: int) -> tuple[Tensor, Tensor, Tensor]:
