@@ -8,86 +8,139 @@ import os
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
 from urllib.parse import quote
 
 from fastapi import APIRouter, Request, Response
 from packaging.utils import canonicalize_name
 from sqlalchemy import select
 from sqlalchemy.orm import Session
+from starlette.concurrency import run_in_threadpool
 from starlette.responses import FileResponse, RedirectResponse, StreamingResponse
 
 from whet.hub import policy
 from whet.hub.api.call import Call, CallParameter, Name, Owner, VersionName, action
 from whet.hub.domain import environments
-from whet.hub.domain.access import Caller, find_account, permit, role_in
+from whet.hub.domain.access import Caller, digest_of, find_account, permit, role_in
 from whet.hub.domain.views import moment, newest
 from whet.hub.errors import HubError, not_found
 from whet.hub.index import Format, IndexFile, IndexPage, files_page, negotiate, projects_page
 from whet.hub.policy import Role
-from whet.hub.storage.tables import Account, EnvironmentRow, HubState, StoredFile, Version
+from whet.hub.storage.tables import Account, EnvironmentRow, StoredFile, Version
 
 router = APIRouter()
 METHODS = ["GET", "HEAD"]
 PACKAGE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?")
-KEPT = 128
+PAGES, GRANTS, GRANT_S = 128, 4096, 60.0
+
+
+Answer = IndexPage | Response
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A page that a token (or none) was shown."""
+
+    generation: int
+    until: float
+    page: IndexPage
 
 
 class PageCache:
-    """Pages of one generation of the index."""
+    """Pages by what they show, and which of them a caller was shown: valid until anything in the index changes."""
 
     def __init__(self) -> None:
-        self._pages: OrderedDict[tuple[object, ...], IndexPage] = OrderedDict()
+        self._pages: OrderedDict[object, tuple[int, IndexPage]] = OrderedDict()
+        self._grants: OrderedDict[object, Grant] = OrderedDict()
         self._lock = threading.Lock()
 
-    def get(self, key: tuple[object, ...]) -> IndexPage | None:
+    def page(self, generation: int, key: object, make: Callable[[], IndexPage]) -> IndexPage:
         with self._lock:
             found = self._pages.get(key)
-            if found is not None:
-                self._pages.move_to_end(key)
-            return found
-
-    def put(self, key: tuple[object, ...], page: IndexPage) -> None:
+        if found is not None and found[0] == generation:
+            return found[1]
+        page = make()
         with self._lock:
-            self._pages[key] = page
-            while len(self._pages) > KEPT:
-                self._pages.popitem(last=False)
+            _keep(self._pages, key, (generation, page), PAGES)
+        return page
+
+    def granted(self, generation: int, key: object, now: float) -> IndexPage | None:
+        found = self._grants.get(key)
+        return found.page if found is not None and found.generation == generation and now < found.until else None
+
+    def grant(self, key: object, grant: Grant) -> None:
+        with self._lock:
+            _keep(self._grants, key, grant, GRANTS)
+
+
+def _keep(cache: OrderedDict[object, Any], key: object, value: object, most: int) -> None:
+    cache[key] = value
+    cache.move_to_end(key)
+    while len(cache) > most:
+        cache.popitem(last=False)
+
+
+async def _answer(call: Call, make: Callable[[Session, Caller, Format], Answer]) -> Response:
+    """A page from the cache, or a new one. The generation is read first, so that a page is never newer than it."""
+    format, kind = _format(call.request)
+    cache, now, generation = _cache(call), call.hub.clock(), call.hub.database.generation
+    key = (call.request.url.path, digest_of(call.token) if call.token is not None else None, format)
+    page = cache.granted(generation, key, now)
+    if page is not None:
+        return _sent(call.request, page, kind)
+
+    def slow() -> Response:
+        with call.read() as (session, caller):
+            made = make(session, caller, format)
+            until = min(now + GRANT_S, caller.token.expires_at if caller.token is not None else now + GRANT_S)
+        if isinstance(made, Response):
+            return made
+        cache.grant(key, Grant(generation, until, made))
+        return _sent(call.request, made, kind)
+
+    return await run_in_threadpool(slow)
 
 
 @router.api_route("/index/{owner}/simple/", methods=METHODS)
 @router.api_route("/index/{owner}/all/simple/", methods=METHODS)
 @action(policy.READ)
-def index_of_owner(call: CallParameter, owner: Owner) -> Response:
-    with call.read() as (session, caller):
-        return _project_list(call, session, caller, owner)
+async def index_of_owner(call: CallParameter, owner: Owner) -> Response:
+    generation = call.hub.database.generation
+    return await _answer(call, lambda *found: _project_list(call, owner, generation, *found))
 
 
 @router.api_route("/index/{owner}/simple/{package}/", methods=METHODS)
 @action(policy.READ)
-def index_of_package(call: CallParameter, owner: Owner, package: str) -> Response:
-    with call.read() as (session, caller):
-        return _package_page(call, session, caller, owner, package, depth=4) or _missing(package)
+async def index_of_package(call: CallParameter, owner: Owner, package: str) -> Response:
+    return await _answer(call, lambda *found: _package_page(call, owner, package, 4, *found) or _missing(package))
 
 
 @router.api_route("/index/{owner}/all/simple/{package}/", methods=METHODS)
 @action(policy.READ)
-def single_index_of_package(call: CallParameter, owner: Owner, package: str) -> Response:
+async def single_index_of_package(call: CallParameter, owner: Owner, package: str) -> Response:
+    return await _answer(call, lambda *found: _single_index_page(call, owner, package, *found))
+
+
+def _single_index_page(
+    call: Call, owner: str, package: str, session: Session, caller: Caller, format: Format
+) -> Answer:
     """A name of the owner is served from here or not at all; any other is the upstream's."""
-    with call.read() as (session, caller):
-        account = find_account(session, owner)
-        if account is None:
-            permit(caller, visible=False, what=f"index {owner}")
-            raise not_found(f"index {owner}")
-        name = canonicalize_name(package) if PACKAGE.fullmatch(package) else ""
-        query = select(EnvironmentRow.id).where(EnvironmentRow.owner_id == account.id, EnvironmentRow.name == name)
-        is_ours = session.scalar(query) is not None
-        page = _package_page(call, session, caller, owner, package, depth=5) if is_ours else None
-        if page is not None:
-            return page
-        if caller.user is None:
-            raise HubError("unauthenticated", f"the single index of {owner} needs a token for {name or 'this name'}.")
-        if is_ours or not name:
-            return _missing(package)
+    account = find_account(session, owner)
+    if account is None:
+        permit(caller, visible=False, what=f"index {owner}")
+        raise not_found(f"index {owner}")
+    name = canonicalize_name(package) if PACKAGE.fullmatch(package) else ""
+    query = select(EnvironmentRow.id).where(EnvironmentRow.owner_id == account.id, EnvironmentRow.name == name)
+    is_ours = session.scalar(query) is not None
+    page = _package_page(call, owner, package, 5, session, caller, format) if is_ours else None
+    if page is not None:
+        return page
+    if caller.user is None:
+        raise HubError("unauthenticated", f"the single index of {owner} needs a token for {name or 'this name'}.")
+    if is_ours or not name:
+        return _missing(package)
     return RedirectResponse(f"{call.hub.upstream.rstrip('/')}/{name}/", status_code=302)
 
 
@@ -110,51 +163,40 @@ def _sees_all(session: Session, caller: Caller, account: Account) -> bool:
     return role_in(session, caller, account) >= Role.VIEWER
 
 
-def _project_list(call: Call, session: Session, caller: Caller, owner: str) -> Response:
-    format, kind = _format(call.request)
+def _project_list(call: Call, owner: str, generation: int, session: Session, caller: Caller, format: Format) -> Answer:
     account = find_account(session, owner)
-    sees_all = account is not None and _sees_all(session, caller, account)
-    permit(caller, visible=True)
+    permit(caller)
     if account is None:
         raise not_found(f"index {owner}")
-    key = (session.scalar(select(HubState.generation)), account.id, sees_all, None, format)
-    page = _cache(call).get(key)
-    if page is None:
-        query = select(EnvironmentRow.name).where(EnvironmentRow.owner_id == account.id)
-        query = query.where(EnvironmentRow.deleted_at.is_(None)).order_by(EnvironmentRow.name)
-        if not sees_all:
-            query = query.where(EnvironmentRow.visibility == "PUBLIC")
-        names = list(session.scalars(query))
-        if not names and not sees_all:
+    sees_all = _sees_all(session, caller, account)
+    query = select(EnvironmentRow.name).where(EnvironmentRow.owner_id == account.id)
+    query = query.where(EnvironmentRow.deleted_at.is_(None)).order_by(EnvironmentRow.name)
+    if not sees_all:
+        query = query.where(EnvironmentRow.visibility == "PUBLIC")
+        if session.scalar(query.limit(1)) is None:
             raise not_found(f"index {owner}")
-        page = projects_page(names, format)
-        _cache(call).put(key, page)
-    return _sent(call.request, page, kind)
+    return _cache(call).page(
+        generation, (account.id, sees_all, format), lambda: projects_page(list(session.scalars(query)), format)
+    )
 
 
 def _package_page(
-    call: Call, session: Session, caller: Caller, owner: str, package: str, depth: int
-) -> Response | None:
+    call: Call, owner: str, package: str, depth: int, session: Session, caller: Caller, format: Format
+) -> Answer | None:
     """The page of a package; None where there is none that the caller sees."""
     if not PACKAGE.fullmatch(package):
         return None
     name = canonicalize_name(package)
     if name != package:
         return RedirectResponse(f"../{name}/", status_code=308)
-    format, kind = _format(call.request)
     query = select(EnvironmentRow).join(EnvironmentRow.owner).where(Account.name == owner, EnvironmentRow.name == name)
     environment = session.scalar(query.where(EnvironmentRow.deleted_at.is_(None)))
     if environment is None:
         return None
     if environment.visibility != "PUBLIC" and not _sees_all(session, caller, environment.owner):
         return None
-    permit(caller, visible=True)
-    key = (session.scalar(select(HubState.generation)), environment.id, depth, name, format)
-    page = _cache(call).get(key)
-    if page is None:
-        page = files_page(name, list(_files(session, environment, "../" * depth)), format)
-        _cache(call).put(key, page)
-    return _sent(call.request, page, kind)
+    permit(caller)
+    return files_page(name, list(_files(session, environment, "../" * depth)), format)
 
 
 def _files(session: Session, environment: EnvironmentRow, root: str) -> Iterator[IndexFile]:

@@ -15,7 +15,8 @@ from whet.hub.domain.audit import record
 from whet.hub.domain.views import moment, token_view
 from whet.hub.errors import HubError, not_found
 from whet.hub.policy import Role, Scope
-from whet.hub.storage.tables import Account, HubState, Membership, Token
+from whet.hub.storage.database import INDEX_CHANGED
+from whet.hub.storage.tables import Account, Membership, Token
 
 DAY_S = 86_400.0
 SESSION_S = 12 * 3600.0
@@ -23,8 +24,8 @@ MAX_TOKENS = 200
 
 
 def bump(session: Session) -> None:
-    """What an index page shows may have changed."""
-    session.get_one(HubState, 1).generation += 1
+    """What an index page shows, or to which callers, has changed."""
+    session.info[INDEX_CHANGED] = True
 
 
 def add_account(session: Session, name: str, kind: str, actor: str, now: float, *, is_admin: bool = False) -> Account:
@@ -94,6 +95,7 @@ def disable_user(session: Session, caller: Caller, name: str, now: float) -> Non
     user.disabled_at = now
     alive = Token.user_id == user.id, Token.revoked_at.is_(None)
     session.execute(update(Token).where(*alive).values(revoked_at=now))
+    bump(session)
     record(session, caller.name, "user.disable", name, name, now)
 
 
@@ -112,6 +114,7 @@ def revoke_token(session: Session, caller: Caller, token_id: str, now: float) ->
     if row is None or row.user_id != caller.known.id or row.revoked_at is not None:
         raise not_found(f"token {token_id}")
     session.execute(update(Token).where((Token.id == token_id) | (Token.parent_id == token_id)).values(revoked_at=now))
+    bump(session)
     record(session, caller.name, "token.revoke", caller.name, token_id, now)
 
 

@@ -24,6 +24,7 @@ from whet.hub.errors import HubError
 from whet.hub.storage.tables import HubState
 
 BUSY_MS = 15_000
+INDEX_CHANGED = "index changed"
 LOCK_KEY = 0x77686574  # of PostgreSQL's advisory lock: one server per database
 _FULL = ("database or disk is full", "no space left", "could not extend file")
 _LOCKED = ("locked", "deadlock", "could not obtain lock", "lock timeout")
@@ -37,6 +38,7 @@ class Database:
         self.engine = _engine(self.url)
         self._writing = self.engine.execution_options(writes=True)
         self._lock: Connection | None = None
+        self.generation = 0  # grows with every change of what an index page shows, and to which callers
 
     @contextlib.contextmanager
     def read(self) -> Iterator[Session]:
@@ -47,9 +49,12 @@ class Database:
     @contextlib.contextmanager
     def write(self) -> Iterator[Session]:
         """A session that is committed at its end, unless there is an exception. Raises `HubError` (busy, disk_full)."""
-        with readable_errors(), Session(self._writing, expire_on_commit=False) as session, session.begin():
-            session.execute(select(HubState.id).with_for_update())
-            yield session
+        with readable_errors(), Session(self._writing, expire_on_commit=False) as session:
+            with session.begin():
+                session.execute(select(HubState.id).with_for_update())
+                yield session
+            if session.info.get(INDEX_CHANGED):
+                self.generation += 1
 
     def take(self) -> None:
         """Claim the database for this server, where it can be shared. Raises `ConfigError` where another has it."""

@@ -212,7 +212,6 @@ class HubState(Base):
 
     __tablename__ = "state"
     id: Mapped[int] = mapped_column(primary_key=True)
-    generation: Mapped[int]  # grows with every change of what an index page shows
     audit_number: Mapped[int]
     audit_hash: Mapped[str] = mapped_column(String(64))
     key_proof: Mapped[bytes | None] = mapped_column(LargeBinary)

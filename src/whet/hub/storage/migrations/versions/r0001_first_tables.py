@@ -38,7 +38,6 @@ def upgrade() -> None:
     op.create_table(
         "state",
         sa.Column("id", sa.Integer(), nullable=False),
-        sa.Column("generation", sa.Integer(), nullable=False),
         sa.Column("audit_number", sa.Integer(), nullable=False),
         sa.Column("audit_hash", sa.String(length=64), nullable=False),
         sa.Column("key_proof", sa.LargeBinary(), nullable=True),
@@ -191,7 +190,7 @@ def upgrade() -> None:
         sa.UniqueConstraint("version_id", "kind", name=op.f("uq_files_version_id")),
     )
     op.create_index(op.f("ix_files_sha256"), "files", ["sha256"], unique=False)
-    op.execute(f"INSERT INTO state (id, generation, audit_number, audit_hash) VALUES (1, 0, 0, '{'0' * 64}')")
+    op.execute(f"INSERT INTO state (id, audit_number, audit_hash) VALUES (1, 0, '{'0' * 64}')")
 
 
 def downgrade() -> None:
