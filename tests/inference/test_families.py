@@ -148,6 +148,7 @@ MODELS: dict[str, dict[str, Any]] = {
     },
 }
 every_model = pytest.mark.parametrize("kind", MODELS)
+every_family = pytest.mark.parametrize("kind", {str(MODELS[kind]["model_type"]): kind for kind in MODELS}.values())
 Checkpoint = tuple[Path, Any]
 CROSS_ENTROPY = LossConfig(loss="cross_entropy")
 
@@ -253,6 +254,7 @@ def test_learner_has_the_logprobs_and_gradients_of_transformers(
     logprobs, gradients = reference(model, batch)
     for budget in (10_000,) if eager else (30,):
         learner = learner_of(directory, tmp_path, micro_batch_tokens=budget)
+        assert learner.parameters == parameter_count(read_architecture(directory))
         np.testing.assert_allclose(learner.token_logprobs(pack(batch)), logprobs, atol=1e-5)
         learner.forward_backward(pack(batch), CROSS_ENTROPY)
         assert_gradients(learner, gradients)
@@ -303,7 +305,7 @@ def test_cached_decoding_has_the_logprobs_of_transformers(
     assert engine.stats.reused_tokens > 10
 
 
-@every_model
+@every_family
 def test_adapter_merged_exported_and_served_agrees_with_transformers(
     checkpoint: Callable[[str], Checkpoint], tmp_path: Path, kind: str
 ) -> None:
@@ -335,13 +337,12 @@ def test_adapter_merged_exported_and_served_agrees_with_transformers(
     assert worst(merged, prompts(), sampled(engine, prompts(), 6, adapter="a")) < 1e-4
 
 
-@every_model
+@every_family
 def test_weights_handed_over_and_exported_are_those_that_were_trained(
     checkpoint: Callable[[str], Checkpoint], tmp_path: Path, kind: str
 ) -> None:
     directory, _ = checkpoint(kind)
     learner = learner_of(directory, tmp_path / "published")
-    assert learner.parameters == parameter_count(read_architecture(directory))
     learner.forward_backward(pack(sequences()), CROSS_ENTROPY)
     learner.optim_step(OptimParams(learning_rate=0.01, denominator=1))
     learner.export(tmp_path / "model")
@@ -351,6 +352,30 @@ def test_weights_handed_over_and_exported_are_those_that_were_trained(
     engine = EmbeddedEngine.from_directory(directory)
     asyncio.run(engine.load_weights(learner.publish()))
     assert worst(exported, prompts(), sampled(engine, prompts(), 6)) < 1e-4
+
+
+@every_family
+def test_in_bfloat16_engine_and_learner_come_near(
+    checkpoint: Callable[[str], Checkpoint], tmp_path: Path, kind: str
+) -> None:
+    directory, model = checkpoint(kind)
+    expected, gradients = reference(model, sequences())
+    learner = learner_of(directory, tmp_path, dtype="bfloat16")
+    apart = np.abs(learner.token_logprobs(pack(sequences())) - expected)[expected != 0]
+    assert 0 < np.median(apart) < 0.1
+    learner.forward_backward(pack(sequences()), CROSS_ENTROPY)
+    along = {
+        name: torch.cosine_similarity(p.grad.flatten(), gradients[name].flatten(), 0)
+        for name, p in learner.weights.parameters()
+    }
+    assert np.median([float(value) for value in along.values()]) > 0.99
+    engine = EmbeddedEngine.from_directory(directory, dtype=torch.bfloat16)
+    samples = sampled(engine, prompts(), 12)
+    found = [
+        logprobs_of(model, prompt, one.ids) - torch.tensor(one.logprobs)
+        for prompt, one in zip(prompts(), samples, strict=True)
+    ]
+    assert 0 < float(torch.cat(found).abs().median()) < 0.1
 
 
 @pytest.mark.parametrize("model_type", FAMILIES)

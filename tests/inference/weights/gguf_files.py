@@ -33,8 +33,14 @@ def write(
     seed: int = 0,
     dim: int = HIDDEN // HEADS,
     value_dim: int | None = None,
+    layers: int = LAYERS,
+    metadata: dict[str, Any] | None = None,
+    extra: dict[str, np.ndarray[Any, Any]] | None = None,
 ) -> dict[str, np.ndarray[Any, Any]]:
-    """Write a model with heads of width `dim`; returns its tensors as they were before they were quantised."""
+    """Write a model with heads of width `dim`; returns its tensors as they were before they were quantised.
+
+    `metadata` (numbers and texts) and the `extra` tensors are added as they are.
+    """
     rng = np.random.default_rng(seed)
     tokens = [*SPECIAL, *byte_alphabet(), "ab"]
     tensors = {
@@ -56,9 +62,15 @@ def write(
     }
     if architecture == "qwen2":
         shapes |= {"attn_q.bias": (HEADS * dim,), "attn_k.bias": (KV_HEADS * dim,), "attn_v.bias": (KV_HEADS * dim,)}
-    if architecture == "qwen3":
+    if architecture == "phi3":
+        shapes = {name: shape for name, shape in shapes.items() if name[:6] not in ("attn_q", "attn_k", "attn_v")}
+        shapes |= {"attn_qkv.weight": ((HEADS + 2 * KV_HEADS) * dim, HIDDEN), "ffn_up.weight": (2 * INNER, HIDDEN)}
+        del shapes["ffn_gate.weight"]
+    if architecture in ("qwen3", "gemma3"):
         shapes |= {"attn_q_norm.weight": (dim,), "attn_k_norm.weight": (dim,)}
-    for layer in range(LAYERS):
+    if architecture == "gemma3":
+        shapes |= {"post_attention_norm.weight": (HIDDEN,), "post_ffw_norm.weight": (HIDDEN,)}
+    for layer in range(layers):
         for name, shape in shapes.items():
             one = rng.uniform(0.5, 1.5, shape) if "norm" in name else rng.normal(size=shape) / shape[-1] ** 0.5
             tensors[f"blk.{layer}.{name}"] = one
@@ -68,7 +80,7 @@ def write(
     writer.add_name("made by a test")
     writer.add_context_length(CONTEXT)
     writer.add_embedding_length(HIDDEN)
-    writer.add_block_count(LAYERS)
+    writer.add_block_count(layers)
     writer.add_feed_forward_length(INNER)
     writer.add_head_count(HEADS)
     writer.add_head_count_kv(KV_HEADS)
@@ -87,6 +99,9 @@ def write(
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
     writer.add_pad_token_id(0)
+    for name, value in (metadata or {}).items():
+        add = {str: writer.add_string, float: writer.add_float32, int: writer.add_uint32}[type(value)]
+        add(name, value)
     if template is not None:
         writer.add_chat_template(template)
     for name, values in tensors.items():
@@ -94,6 +109,8 @@ def write(
             writer.add_tensor(name, values)
         else:
             writer.add_tensor(name, gguf.quants.quantize(values, matrices), raw_dtype=matrices)
+    for name, values in (extra or {}).items():
+        writer.add_tensor(name, values.astype(np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

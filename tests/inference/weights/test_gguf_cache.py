@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import gguf
+import numpy as np
 import pytest
 import torch
 from tests.inference.weights import gguf_files
 from transformers import AutoModelForCausalLM
 
 from whet.errors import ModelLoadError
-from whet.inference.architecture import read_architecture
+from whet.inference.architecture import Rope, read_architecture
+from whet.inference.embedded import EmbeddedEngine
 from whet.inference.loading import load_policy
 from whet.inference.model_names import find_local, resolve_model
+from whet.inference.protocol import SampleRequest, SamplingParams
 from whet.inference.weights import gguf_cache
 from whet.inference.weights.model_weights import read_checkpoint
 
@@ -82,6 +88,76 @@ def test_heads_have_the_width_that_the_file_says(tmp_path: Path, architecture: s
     assert torch.equal(named["model.layers.1.self_attn.o_proj.weight"], stored["blk.1.attn_output.weight"])
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
     assert model.model.layers[0].self_attn.head_dim == dim
+
+
+LINEAR = {"rope.scaling.type": "linear", "rope.scaling.factor": 8.0}
+YARN = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 32}
+PHI = {"rope.dimension_count": 12, "rope.scaling.original_context_length": 64, "rope.scaling.attn_factor": 1.25}
+SHORT, LONG = np.linspace(1, 2, 6), np.linspace(2, 9, 6)
+WAVES = 2 * np.pi * 10_000.0 ** (np.arange(64) / 64)
+# as convert_hf_to_gguf.py of llama.cpp computes rope_freqs of Llama 3.1
+SMOOTH = np.clip((8192 / WAVES - 1) / 3, 0, 1)
+LLAMA3 = {"rope_freqs.weight": 1 / ((1 - SMOOTH) / 8 + SMOOTH)}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "metadata", "extra", "expected"),
+    [
+        ("llama", {}, LLAMA3, Rope(1e4, 128, "llama3", 8.0, 1.0, 8192, 1.0, 4.0)),
+        ("qwen2", LINEAR, {}, Rope(1e4, 128, "linear", 8.0, original_max_position=128)),
+        ("qwen3", YARN, {}, Rope(1e4, 128, "yarn", 4.0, 0.1 * np.log(4) + 1, 32)),
+        ("gemma3", LINEAR, {}, Rope(1e4, 128, "linear", 8.0, original_max_position=128)),
+    ],
+)
+def test_positions_are_scaled_as_the_file_says(
+    tmp_path: Path, architecture: str, metadata: dict[str, Any], extra: dict[str, Any], expected: Rope
+) -> None:
+    file = tmp_path / "model.gguf"
+    metadata = {f"{architecture}.{name}": value for name, value in metadata.items()}
+    gguf_files.write(file, architecture, KINDS.F32, dim=128, metadata=metadata, extra=extra, layers=6)
+    arch = read_architecture(resolve_model(str(file)))
+    rope = arch.ropes[-1]  # of Gemma 3 the sixth layer is the first that is not sliding
+    assert rope is not None
+    assert dataclasses.replace(rope, factor=round(rope.factor, 4)) == expected
+    assert arch.ropes[0] == (Rope(1e4, 128) if architecture == "gemma3" else rope)
+
+
+def test_long_context_of_a_phi_comes_from_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "model.gguf"
+    metadata = {f"phi3.{name}": value for name, value in PHI.items()} | {"phi3.attention.sliding_window": 40}
+    extra = {"rope_factors_short.weight": SHORT, "rope_factors_long.weight": LONG}
+    gguf_files.write(file, "phi3", KINDS.F32, metadata=metadata, extra=extra)
+    directory = resolve_model(str(file))
+    arch = read_architecture(directory)
+    rope = arch.ropes[0]
+    assert rope is not None
+    assert (rope.kind, rope.dim, rope.attention_factor) == ("longrope", 12, 1.25)
+    assert rope.short_factors == tuple(SHORT.astype(np.float32))
+    assert (arch.max_context, arch.windows) == (64, (40, 40))
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager")
+    ids, engine = [*range(50)], EmbeddedEngine.from_directory(directory)
+    sample = asyncio.run(engine.sample(SampleRequest(ids, SamplingParams(max_tokens=8, seed=1))))
+    with torch.no_grad():
+        expected = model(torch.tensor([ids + sample.ids])).logits[0, 49:-1].log_softmax(-1)
+    taken = expected.gather(1, torch.tensor(sample.ids)[:, None])[:, 0]
+    assert (taken - torch.tensor(sample.logprobs)).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("metadata", "extra", "says"),
+    [
+        ({"llama.rope.scaling.type": "su"}, {}, "scaled by su"),
+        ({"llama.rope.scaling.type": "yarn", "llama.rope.scaling.yarn_ext_factor": 0.5}, {}, "by yarn_ext_factor"),
+        ({}, {"rope_freqs.weight": np.linspace(1, 8, 8)}, "rope_freqs are not those of Llama 3.1"),
+    ],
+)
+def test_positions_that_cannot_be_read_are_refused(
+    tmp_path: Path, metadata: dict[str, Any], extra: dict[str, Any], says: str
+) -> None:
+    file = tmp_path / "model.gguf"
+    gguf_files.write(file, metadata=metadata, extra=extra)
+    with pytest.raises(ModelLoadError, match=says):
+        resolve_model(str(file))
 
 
 def test_heads_of_two_widths_are_refused(tmp_path: Path) -> None:

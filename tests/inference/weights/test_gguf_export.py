@@ -10,7 +10,7 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from tests.inference.weights import gguf_files
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, MistralConfig
 
 from whet.errors import ConfigError
 from whet.inference.model_names import resolve_model
@@ -120,3 +120,10 @@ def test_values_beyond_float16_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="float16"):
         write_gguf(tmp_path / "large", tmp_path / "large.gguf", original)
     assert sorted(path.name for path in tmp_path.glob("*large.gguf*")) == []
+
+
+def test_sliding_windows_are_not_written(tmp_path: Path) -> None:
+    config = MistralConfig(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1, vocab_size=9)
+    config.save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match="this mistral model has sliding windows"):
+        write_gguf(tmp_path, tmp_path / "model.gguf")

@@ -43,9 +43,10 @@ def convert(file: Path) -> Path:
     directory = _directory(digest)
     with _alone(directory):
         if not (directory / SOURCE).is_file():
-            head_width = _head_width(file, _fields(file))
+            fields = _fields(file)
+            head_width = _head_width(file, fields)
             _log.warning("%s: dequantising it once, into %s", file, directory)
-            replace_directory(directory, lambda target: _write(file, digest, head_width, target))
+            replace_directory(directory, lambda target: _write(file, digest, fields, head_width, target))
     return directory
 
 
@@ -152,11 +153,13 @@ def _reason(error: Exception) -> str:
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
-def _write(file: Path, digest: str, head_width: int | None, target: Path) -> None:
+def _write(file: Path, digest: str, fields: dict[str, Any], head_width: int | None, target: Path) -> None:
     try:
         import torch
         from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
         from transformers.utils import logging as transformers_logging
+
+        from whet.inference.weights.gguf_positions import amend
     except ModuleNotFoundError as error:
         raise MissingExtraError("reading a GGUF file", "train") from error
     bars, verbosity = transformers_logging.is_progress_bar_enabled(), transformers_logging.get_verbosity()
@@ -169,12 +172,15 @@ def _write(file: Path, digest: str, head_width: int | None, target: Path) -> Non
             config = AutoConfig.from_pretrained(file.parent, **given)
             if head_width is not None:
                 config.head_dim = head_width
+            amend(config, file, fields)
             model: Any = AutoModelForCausalLM.from_pretrained(file.parent, config=config, dtype=torch.float32, **given)
             model.hf_quantizer = None  # the values are plain from here on
             if hasattr(model.config, "quantization_config"):
                 del model.config.quantization_config
             model.save_pretrained(target)
             tokenizer.save_pretrained(target)
+    except ModelLoadError:
+        raise
     except OSError as error:
         raise ModelLoadError(f"{file}: its float32 copy cannot be written to {target.parent}: {error}") from None
     except Exception as error:  # metadata of a kind that it does not know raises anything

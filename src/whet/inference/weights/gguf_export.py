@@ -166,6 +166,8 @@ def _architecture(arch: Architecture) -> str:
         raise ConfigError(
             f"models of type {arch.model_type} are not written as GGUF by whet; it writes {', '.join(ARCHITECTURES)}."
         )
+    if any(window is not None for window in arch.windows):
+        raise ConfigError(f"this {arch.model_type} model has sliding windows, which its form as GGUF cannot say.")
     return ARCHITECTURES[arch.model_type]
 
 
