@@ -2,12 +2,14 @@
 
     python benchmarks/engine.py [--threads 1 2] [--repetitions 5] [--json]
     python benchmarks/engine.py --model smollm2-135m --threads 1 --sides "whet bf16" "transformers bf16" llama.cpp
+    python benchmarks/engine.py --device cuda --shape qwen3-0.6b --threads 1
+    python benchmarks/engine.py --prompts 2 --new-tokens 8 --repetitions 1 --threads 1      # that it runs at all
 
 128 rows (16 prompts x 8 samples), 64 new tokens each, temperature 1, no stop token, on a random model of the shape of
 whet/tiny, or on --model. Each side is a process of its own, and they take turns, repetition by repetition; the ratio of
 each pair is what counts, since other work on the machine disturbs both alike. `--apart` has one side in memory at a
-time. Processor time and the largest resident memory while sampling are printed, too. `transformers` runs in bfloat16
-and in float32; the engine in float32 (exact) and bfloat16.
+time. Processor time and the largest resident memory while sampling (of the host, not of a GPU) are printed, too.
+`transformers` runs in bfloat16 and in float32; the engine in float32 (exact) and bfloat16; llama.cpp on the CPU alone.
 
 llama.cpp runs from `llama-cpp-python` in an interpreter of its own (`--llama-python`, made with
 `pip install llama-cpp-python numpy`, which needs a compiler), on the float16 GGUF file that whet makes of the model, or
@@ -29,6 +31,8 @@ from pathlib import Path
 from typing import Any
 
 from _sides import Pacer, Side, SideEnded
+from whet.errors import ConfigError
+from whet.inference.devices import choose_device
 
 PROMPTS, SAMPLES, NEW_TOKENS = 16, 8, 64
 LENGTHS = range(32, 65)
@@ -43,6 +47,18 @@ SHAPE: dict[str, Any] = {
     "max_position_embeddings": 1024,
     "tie_word_embeddings": True,
 }
+QWEN3_06B: dict[str, Any] = {
+    "vocab_size": 151_936,
+    "hidden_size": 1024,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 16,
+    "head_dim": 128,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 40_960,
+    "tie_word_embeddings": True,
+}
+SHAPES = {"tiny": SHAPE, "qwen3-0.6b": QWEN3_06B}
 SIDES: dict[str, tuple[str, dict[str, Any]]] = {
     "transformers bf16": ("transformers", {"dtype": "bfloat16"}),
     "whet fp32": ("whet", {"dtype": "float32"}),
@@ -54,17 +70,17 @@ LLAMA = "llama.cpp"
 INSTALL = {LLAMA: "pip install llama-cpp-python numpy    (and give that interpreter as --llama-python)"}
 
 
-def make_model(directory: Path) -> None:
+def make_model(directory: Path, shape: str) -> None:
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     torch.manual_seed(0)
-    Qwen3ForCausalLM(Qwen3Config(**SHAPE)).save_pretrained(directory)
+    Qwen3ForCausalLM(Qwen3Config(**SHAPES[shape])).save_pretrained(directory)
 
 
-def make_prompts() -> list[list[int]]:
+def make_prompts(count: int) -> list[list[int]]:
     rng = random.Random(0)
-    return [[rng.randrange(512) for _ in range(rng.choice(LENGTHS))] for _ in range(PROMPTS)]
+    return [[rng.randrange(512) for _ in range(rng.choice(LENGTHS))] for _ in range(count)]
 
 
 def transformers_side(job: dict[str, Any], prompts: list[list[int]]) -> Callable[[], int]:
@@ -76,10 +92,12 @@ def transformers_side(job: dict[str, Any], prompts: list[list[int]]) -> Callable
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     model: Any = AutoModelForCausalLM.from_pretrained(job["model"], dtype=getattr(torch, job["dtype"])).eval()
+    model.to(job["device"])
     model.generation_config.eos_token_id = None
     longest = max(map(len, prompts))
-    ids = torch.tensor([[0] * (longest - len(prompt)) + prompt for prompt in prompts])
-    mask = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+    ids = torch.tensor([[0] * (longest - len(prompt)) + prompt for prompt in prompts], device=job["device"])
+    seen = [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts]
+    mask = torch.tensor(seen, device=job["device"])
 
     def run() -> int:
         out = model.generate(
@@ -89,7 +107,7 @@ def transformers_side(job: dict[str, Any], prompts: list[list[int]]) -> Callable
             temperature=1.0,
             top_k=0,
             top_p=1.0,
-            max_new_tokens=NEW_TOKENS,
+            max_new_tokens=job["new_tokens"],
             num_return_sequences=SAMPLES,
             pad_token_id=0,
         )
@@ -105,10 +123,11 @@ def whet_side(job: dict[str, Any], prompts: list[list[int]]) -> Callable[[], int
     from whet.inference.protocol import SampleRequest, SamplingParams
 
     torch.set_num_threads(job["threads"])
-    engine = EmbeddedEngine.from_directory(Path(job["model"]), dtype=getattr(torch, job["dtype"]))
+    dtype = getattr(torch, job["dtype"])
+    engine = EmbeddedEngine.from_directory(Path(job["model"]), dtype=dtype, device=job["device"])
     requests = [
         SampleRequest(
-            prompt, SamplingParams(max_tokens=NEW_TOKENS, seed=number * SAMPLES + sample), group_key=str(number)
+            prompt, SamplingParams(max_tokens=job["new_tokens"], seed=number * SAMPLES + sample), group_key=str(number)
         )
         for number, prompt in enumerate(prompts)
         for sample in range(SAMPLES)
@@ -125,12 +144,12 @@ def llama_side(job: dict[str, Any], prompts: list[list[int]]) -> Callable[[], in
     """All rows in one context: a batch has a token of each, and each row has a sampler of its own."""
     import llama_cpp
 
-    rows = PROMPTS * SAMPLES
+    rows, new_tokens = len(prompts) * SAMPLES, job["new_tokens"]
     llama_cpp.llama_backend_init()
     options = llama_cpp.llama_model_default_params()
     model = llama_cpp.llama_model_load_from_file(job["gguf"].encode(), options)
     room = llama_cpp.llama_context_default_params()
-    room.n_ctx = rows * (max(LENGTHS) + NEW_TOKENS)
+    room.n_ctx = rows * (max(LENGTHS) + new_tokens)
     room.n_seq_max, room.n_batch, room.n_ubatch = rows, 2048, 512
     room.n_threads = room.n_threads_batch = job["threads"]
     room.kv_unified = True  # so that a group's prompt is kept once
@@ -164,7 +183,7 @@ def llama_side(job: dict[str, Any], prompts: list[list[int]]) -> Callable[[], in
             drawn += [llama_cpp.llama_sampler_sample(samplers[row], context, len(prompt) - 1) for row in group]
             places += [len(prompt)] * SAMPLES
         count = rows
-        for step in range(NEW_TOKENS - 1):
+        for step in range(new_tokens - 1):
             decode([(token, places[row] + step, [row], True) for row, token in enumerate(drawn)])
             drawn = [llama_cpp.llama_sampler_sample(samplers[row], context, row) for row in range(rows)]
             count += rows
@@ -176,9 +195,9 @@ def llama_side(job: dict[str, Any], prompts: list[list[int]]) -> Callable[[], in
 def work(kind: str, job: dict[str, Any]) -> None:
     pacer = Pacer()
     sides = {"transformers": transformers_side, "whet": whet_side, "llama": llama_side}
-    run = sides[kind](job, make_prompts())
+    run = sides[kind](job, make_prompts(job["prompts"]))
     while pacer.wait():
-        assert run() == PROMPTS * SAMPLES * NEW_TOKENS
+        assert run() == job["prompts"] * SAMPLES * job["new_tokens"]
         pacer.done()
 
 
@@ -215,9 +234,12 @@ def measure(threads: int, options: argparse.Namespace, job: dict[str, Any], room
                         seconds.setdefault(side.name, []).append(took)
                         processor.setdefault(side.name, []).append(computed)
             peaks |= {side.name: side.peak_bytes() for side in sides}
-    tokens = PROMPTS * SAMPLES * NEW_TOKENS
+    tokens = options.prompts * SAMPLES * options.new_tokens
     return {
         "threads": threads,
+        "device": options.device,
+        "prompts": options.prompts,
+        "new_tokens": options.new_tokens,
         "tokens_per_second": {side: round(tokens / statistics.median(values)) for side, values in seconds.items()},
         "tokens_per_processor_second": {
             side: round(tokens / statistics.median(values)) for side, values in processor.items()
@@ -240,7 +262,8 @@ def ratios(taken: dict[str, list[float]]) -> dict[str, dict[str, dict[str, float
 
 
 def show(result: dict[str, Any]) -> None:
-    print(f"\n{result['threads']} thread(s), {PROMPTS} prompts x {SAMPLES} samples, {NEW_TOKENS} new tokens")
+    rows = f"{result['prompts']} prompts x {SAMPLES} samples, {result['new_tokens']} new tokens"
+    print(f"\n{result['device']}, {result['threads']} thread(s), {rows}")
     print(f"  {'tokens a second':<20} {'of the clock':>13} {'of a processor':>15} {'peak':>10}")
     for side, speed in result["tokens_per_second"].items():
         peak = f"{result['peak_bytes'][side] / 2**30:.2f} GiB"
@@ -255,6 +278,10 @@ def show(result: dict[str, Any]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", help="as `whet train run` takes it; default: random weights, shape of whet/tiny")
+    parser.add_argument("--shape", choices=SHAPES, default="tiny", help="of the random weights, without a --model")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N; default cpu")
+    parser.add_argument("--prompts", type=int, default=PROMPTS)
+    parser.add_argument("--new-tokens", type=int, default=NEW_TOKENS)
     parser.add_argument("--threads", type=int, nargs="+", default=[2, 1], help="threads, one measurement each")
     parser.add_argument("--repetitions", type=int, default=5, help="pairs measured, after one of warm-up")
     parser.add_argument("--sides", nargs="+", choices=SIDES, help=f"default: all, without a --model not {LLAMA}")
@@ -269,15 +296,23 @@ def main() -> None:
         return
     if LLAMA in (options.sides or ()) and not (options.model or options.gguf):
         parser.error(f"{LLAMA} needs a --model, or a --gguf file of it")
-    options.sides = options.sides or [side for side in SIDES if options.model or side != LLAMA]
+    try:
+        options.device = choose_device(options.device, "--device")
+    except ConfigError as error:
+        parser.error(str(error))
+    on_cpu = options.device == "cpu"
+    if LLAMA in (options.sides or ()) and not on_cpu:
+        parser.error(f"{LLAMA} is measured on the CPU")
+    options.sides = options.sides or [side for side in SIDES if (options.model and on_cpu) or side != LLAMA]
     with tempfile.TemporaryDirectory() as scratch:
-        job: dict[str, Any] = {"model": str(Path(scratch) / "model")}
+        job: dict[str, Any] = {"model": str(Path(scratch) / "model"), "device": options.device}
+        job |= {"prompts": options.prompts, "new_tokens": options.new_tokens}
         if options.model:
             from whet.inference.model_names import resolve_model
 
             job["model"] = str(resolve_model(options.model))
         else:
-            make_model(Path(job["model"]))
+            make_model(Path(job["model"]), options.shape)
         if LLAMA in options.sides:
             job["gguf"] = str(options.gguf or as_gguf(Path(job["model"]), Path(scratch) / "model.gguf"))
         for threads in options.threads:

@@ -4,8 +4,9 @@
     python benchmarks/gpu_learner.py --device cpu --small          # the same code at a small shape, anywhere
 
 Random weights; a batch is `--tokens` tokens in rollouts of `--length`, each of a prompt of its own that is an eighth of
-it, in one micro-batch. A step is forward, the default loss, backward and AdamW over fp32 weights; matrix products are
-in bfloat16 on a GPU. Rollouts are not sampled and weights are not published: this is the learner alone.
+it, in one micro-batch. A step is forward, the default loss, backward and AdamW. On a GPU the weights are bfloat16 with
+float32 masters, and attention is the kernel for runs of many lengths; on a CPU all is float32. Rollouts are not sampled
+and weights are not published: this is the learner alone.
 
     flops of a step = 6 (P_layers T + P_head N) + 6 L W sum of s^2      MFU = flops / seconds / peak
 
@@ -114,7 +115,6 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             publish_directory=Path(scratch),
             computation=LearnerConfig(
                 device=options.device,
-                dtype="bfloat16" if on_gpu else "float32",
                 micro_batch_tokens=options.tokens,
                 activation_checkpointing=options.activation_checkpointing,
             ),
