@@ -88,6 +88,14 @@ class Architecture:
         return 2 * self.num_layers * self.num_kv_heads * self.head_dim
 
 
+class UnknownFamilyError(ModelLoadError):
+    """whet's own forward pass does not compute `what` this model has; `plain/family.py` decides what runs it then."""
+
+    def __init__(self, message: str, what: str) -> None:
+        super().__init__(message)
+        self.what = what
+
+
 def read_architecture(directory: Path) -> Architecture:
     """Read `config.json` of a `transformers` checkpoint. Raises `ModelLoadError` for what this engine does not run."""
     path = directory / "config.json"
@@ -111,9 +119,10 @@ def parse_architecture(config: dict[str, Any], *, where: str) -> Architecture:
     """The same from a config already parsed; `where` names its source in error messages."""
     family = FAMILIES.get(str(config.get("model_type")))
     if family is None:
-        raise ModelLoadError(
+        raise UnknownFamilyError(
             f"{where}: the embedded engine does not run models of type {config.get('model_type')!r}. It runs "
-            f"{', '.join(FAMILIES)} checkpoints; for others use a vLLM server."
+            f"{', '.join(FAMILIES)} checkpoints.",
+            f"{config.get('model_type')} models",
         )
     config = {**family.defaults, **config}
     try:
@@ -124,9 +133,10 @@ def parse_architecture(config: dict[str, Any], *, where: str) -> Architecture:
     except (TypeError, ValueError, IndexError, AttributeError) as error:
         raise ModelLoadError(f"{where} has a value that cannot be used ({error})") from None
     if reasons:
-        raise ModelLoadError(
+        raise UnknownFamilyError(
             f"{where}: this {config['model_type']} model has {' and '.join(reasons)}, which the embedded engine does "
-            "not run; use a vLLM server for it."
+            "not run; use a vLLM server for it.",
+            f"{' and '.join(reasons)} of this {config['model_type']} model",
         )
     return found
 

@@ -6,7 +6,8 @@ alternates one decode step with a few turns of the event loop, in which finished
 
 This file only joins the parts. In `decoding/`: the slots of rows (`scheduler.py`), the width of the cache
 (`kv_width.py`), prompts (`prefill.py`), the arithmetic (`decoder.py`), drawing (`sampling.py`), stop strings and
-listeners (`followers.py`). In `weights/`: loading new weights (`weight_loader.py`).
+listeners (`followers.py`). In `weights/`: loading new weights (`weight_loader.py`). For families that `decoder.py` does
+not know, `plain/` has a decoder, a cache and a form of weights that take the place of these.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ import math
 import secrets
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from whet.errors import ModelError, ModelLoadError
-from whet.inference.architecture import Architecture, read_architecture
+from whet.inference.architecture import Architecture
 from whet.inference.decoding.adapter_rows import AdapterRows
 from whet.inference.decoding.cache import KVCache
 from whet.inference.decoding.decoder import Decoder
@@ -32,12 +33,19 @@ from whet.inference.decoding.rows import BatchRows
 from whet.inference.decoding.sampling import draw, note_kept
 from whet.inference.decoding.scheduler import LoadedAdapter, SampleJob, Scheduler
 from whet.inference.limits import EngineLimits, EngineStats, device_memory
+from whet.inference.plain.family import OtherFamily, describe
 from whet.inference.protocol import OnTokens, Sample, SampleRequest, WeightUpdate
 from whet.inference.requests import check_adapter, check_request
 from whet.inference.stops import StopWatcher, TextDecoder
 from whet.inference.token_sets import TokenSets
 from whet.inference.weights.model_weights import NamedWeights, read_checkpoint
-from whet.inference.weights.weight_loader import WeightLoader
+from whet.inference.weights.weight_loader import FusedForm, WeightLoader
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from whet.inference.plain.cache import PlainCache
+    from whet.inference.plain.decoder import PlainDecoder
 
 _TURNS_AFTER_FINISH = 4
 """Turns of the event loop a finished rollout has to come back with its next request before the next step."""
@@ -52,8 +60,8 @@ class EmbeddedEngine:
 
     def __init__(
         self,
-        arch: Architecture,
-        named: NamedWeights,
+        arch: Architecture | OtherFamily,
+        named: NamedWeights | PreTrainedModel,
         *,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
@@ -64,7 +72,9 @@ class EmbeddedEngine:
         record_kept: bool = False,
         repeatable: bool = True,
     ) -> None:
-        """`decode_text` is needed for stop strings only; `seed` fixes the draws of requests that bring none.
+        """`named` are the model's weights; of another family it is the model, which becomes the engine's own.
+
+        `decode_text` is needed for stop strings only; `seed` fixes the draws of requests that bring none.
 
         Where it is not `repeatable`, memory keeps its shape from one burst of requests to the next: less work where
         they come one by one, but in the last bits of a logprob an answer may depend on earlier requests.
@@ -82,16 +92,29 @@ class EmbeddedEngine:
         self._decode_text = decode_text
         self._seed = secrets.randbits(63) if seed is None else seed
         kv_bytes = limits.kv_bytes or device_memory(self.device) // 4
-        self._token_budget = kv_bytes // KVCache.bytes_per_token(arch, dtype)
+        if isinstance(arch, Architecture):
+            assert isinstance(named, dict), "the weights of a family of whet's own are given by name"
+            self._cache: KVCache | PlainCache = KVCache(
+                arch, dtype=dtype, device=self.device, record_experts=record_experts
+            )
+            bytes_per_token = KVCache.bytes_per_token(arch, dtype)
+            self._weight_loader: WeightLoader[Any] = WeightLoader(
+                FusedForm(arch, dtype, self.device), named, device=self.device
+            )
+            self._decoder: Decoder | PlainDecoder = Decoder(arch, self._weight_loader.pack(named), self._cache)
+        else:
+            from whet.inference.plain.decoder import plain_parts
+
+            assert not isinstance(named, dict), "a family that is not whet's own is given as a model"
+            self._cache, self._weight_loader, self._decoder = plain_parts(named, dtype=dtype, device=self.device)
+            bytes_per_token = self._cache.bytes_per_token
+        self._token_budget = kv_bytes // bytes_per_token
         self._scheduler = Scheduler(
             max_rows=limits.max_rows, token_budget=self._token_budget, keep_columns=not repeatable
         )
         self._records_experts = record_experts and arch.experts is not None
         self._records_kept = record_kept
-        self._cache = KVCache(arch, dtype=dtype, device=self.device, record_experts=record_experts)
         self._rows = BatchRows(self.device, arch.vocab_size)
-        self._weight_loader = WeightLoader(arch, named, dtype=dtype, device=self.device)
-        self._decoder = Decoder(arch, self._weight_loader.pack(named), self._cache)
         self._prefill = Prefill(self._scheduler, self._rows, self._decoder, self.stats, token_budget=self._token_budget)
         self._followers = Followers()
         self._row_adapters: AdapterRows | None = None  # of the rows that run, as long as any has one
@@ -108,7 +131,12 @@ class EmbeddedEngine:
 
         Raises `ModelLoadError` for files that are missing, torn or unsupported.
         """
-        return cls(read_architecture(directory), read_checkpoint(directory), **options)
+        arch = describe(directory)
+        if isinstance(arch, Architecture):
+            return cls(arch, read_checkpoint(directory), **options)
+        from whet.inference.plain.weights import load_transformers
+
+        return cls(arch, load_transformers(directory, options.get("dtype", torch.float32)), **options)
 
     async def sample(self, request: SampleRequest, *, on_tokens: OnTokens | None = None) -> Sample:
         self._check(request)
@@ -328,6 +356,7 @@ class EmbeddedEngine:
         ids, logprobs, kept_mass = self._rows.drawn(slot, len(prompt), end)
         experts = None
         if self._records_experts:
+            assert isinstance(self._cache, KVCache)
             experts = self._cache.experts[:, slot, : end - 1].transpose(0, 1).contiguous().cpu().numpy()
         stopped = self._followers.stopped(job) or ids[-1] in params.stop_token_ids
         self._scheduler.finish(job, prompt + ids[:-1])

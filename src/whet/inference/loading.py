@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,15 +11,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from whet.errors import MissingExtraError, ModelLoadError
-from whet.inference.architecture import Architecture, read_architecture
+from whet.inference.architecture import Architecture
 from whet.inference.devices import choose_device
 from whet.inference.model_names import find_local, resolve_model
+from whet.inference.plain.family import OtherFamily, check_known, describe
 
 if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
+
     from whet.inference.embedded import EmbeddedEngine
     from whet.inference.policy_client import PolicyClient
     from whet.inference.rendering.chat_renderer import ChatRenderer
+    from whet.inference.weights.model_weights import NamedWeights
 
+_log = logging.getLogger(__name__)
+_announced: set[Path] = set()
 _ADAPTER = "adapter_config.json"
 _TOO_LONG = "sequence-length-is-longer-than-the-specified-maximum"
 """What `transformers` calls its warning of a text that is longer than the model's context."""
@@ -33,7 +41,7 @@ class ModelFiles:
 
     path: Path
     base: Path | None
-    arch: Architecture
+    arch: Architecture | OtherFamily
     tokenizer: Any
     renderer: ChatRenderer
 
@@ -87,8 +95,6 @@ def load_policy(
         from whet.inference.embedded import EmbeddedEngine
         from whet.inference.limits import EngineLimits
         from whet.inference.policy_client import PolicyClient
-        from whet.inference.weights.adapters import merge_adapter
-        from whet.inference.weights.model_weights import read_checkpoint
     except ModuleNotFoundError as error:
         raise _missing(error) from error
 
@@ -98,10 +104,9 @@ def load_policy(
     if threads is not None:
         torch.set_num_threads(threads)
     files = read_model(model) if isinstance(model, str) else model
-    named = read_checkpoint(files.base or files.path)
     engine = EmbeddedEngine(
         files.arch,
-        named if files.base is None else merge_adapter(named, files.path),
+        _weights(files, dtypes[dtype]),
         dtype=dtypes[dtype],
         device=choose_device(device),
         limits=EngineLimits(max_rows=max_rows, kv_bytes=kv_bytes, max_context=max_context),
@@ -115,11 +120,31 @@ def load_policy(
     return Policy(path=files.path, engine=engine, tokenizer=files.tokenizer, renderer=files.renderer, client=client)
 
 
-def read_model(model: str) -> ModelFiles:
-    """What a client of an engine of `model` in another process needs. Raises `ModelLoadError` as `load_policy` does."""
+def _weights(files: ModelFiles, dtype: torch.dtype) -> NamedWeights | PreTrainedModel:
+    """What an engine is made of, with an adapter merged in."""
+    directory = files.base or files.path
+    if isinstance(files.arch, Architecture):
+        from whet.inference.weights.adapters import merge_adapter
+        from whet.inference.weights.model_weights import read_checkpoint
+
+        named = read_checkpoint(directory)
+        return named if files.base is None else merge_adapter(named, files.path)
+    from whet.inference.plain.weights import load_transformers, merge_into
+
+    model = load_transformers(directory, dtype)
+    if files.base is not None:
+        merge_into(model, files.path)
+    return model
+
+
+def read_model(model: str, *, announce: bool = True) -> ModelFiles:
+    """What a client of an engine of `model` in another process needs. Raises `ModelLoadError` as `load_policy` does.
+
+    With `announce` a model that does not run through whet's own forward pass is reported, once a process.
+    """
     path = resolve_model(model)
     base = base_of_adapter(path)
-    arch = read_architecture(base or path)  # first of all: it reports what is missing, or refuses by name
+    arch = describe(base or path)  # first of all: it reports what is missing, or refuses by name
     try:
         from transformers import AutoTokenizer
 
@@ -127,8 +152,13 @@ def read_model(model: str) -> ModelFiles:
     except ModuleNotFoundError as error:
         raise _missing(error) from error
 
+    if isinstance(arch, OtherFamily):
+        check_known(base or path, arch)
+        if announce and path not in _announced:
+            _announced.add(path)
+            _log.warning("%s: %s", model, arch.notice)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(base or path)
+        tokenizer = AutoTokenizer.from_pretrained(base or path, trust_remote_code=False)
     except Exception as error:  # the tokenizer libraries raise bare Exceptions for torn files
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise ModelLoadError(f"the tokenizer in {base or path} cannot be read ({reason})") from None
@@ -153,7 +183,7 @@ def check_model(model: str) -> None:
         return
     base = _base_name(path)
     if base is None:
-        read_architecture(path)
+        describe(path)
     else:
         with _naming_base(path, base):
             check_model(base)
@@ -168,7 +198,7 @@ def context_of(model: str) -> int | None:
     if path is None:
         return None
     base = _base_name(path)
-    return read_architecture(path).max_context if base is None else context_of(base)
+    return describe(path).max_context if base is None else context_of(base)
 
 
 def base_of_adapter(directory: Path) -> Path | None:

@@ -25,10 +25,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from whet.errors import ModelLoadError
-from whet.inference.architecture import Architecture, read_architecture
+from whet.inference.architecture import Architecture
 from whet.inference.devices import choose_device
 from whet.inference.loading import base_of_adapter
 from whet.inference.model_names import on_this_machine
+from whet.inference.plain.family import OtherFamily, describe
 from whet.rl.config import InferenceConfig, RunConfig, TrainingConfig
 from whet.rl.learner.config import EAGER_KEYS, LOGITS_AT_ONCE, LoraConfig
 from whet.rl.sft.config import SftConfig
@@ -219,9 +220,10 @@ def architecture(model: str) -> tuple[Architecture | None, str]:
     try:
         if (directory := on_this_machine(model)) is None:
             return None, f"{model} is not on this machine as a directory; it is fetched when the run begins"
-        return read_architecture(base_of_adapter(directory) or directory), ""
+        arch = describe(base_of_adapter(directory) or directory)
     except ModelLoadError as error:
         return None, str(error)
+    return (None, f"not estimated, since {arch.notice}") if isinstance(arch, OtherFamily) else (arch, "")
 
 
 def lines(found: Estimate) -> list[str]:

@@ -71,7 +71,7 @@ def run_training(
     engine_threads, learner_threads = config.threads()
     model = read_model(starting_model(config.model))
     if config.algorithm.router_replay and model.arch.experts is None:
-        raise ConfigError(f"[algorithm] router_replay would have no effect: {config.model} has no experts")
+        raise ConfigError(f"[algorithm] router_replay would have no effect: {config.model} has no experts to record")
     with ExitStack() as stack:
         scratch = stack.enter_context(weights_directory())
         sampling: dict[str, Any] = {

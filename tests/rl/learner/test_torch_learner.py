@@ -437,8 +437,8 @@ def test_a_model_that_is_missing_torn_or_of_another_kind_is_refused(make, model_
     (torn / "model.safetensors").write_bytes((model_dir / "model.safetensors").read_bytes()[:-100])
     with pytest.raises(ModelLoadError, match="cannot load"):
         attempt(torn)
-    (torn / "config.json").write_text(json.dumps({**config, "model_type": "gpt2"}))
-    with pytest.raises(ModelLoadError, match="gpt2"):
+    (torn / "config.json").write_text(json.dumps({**config, "model_type": "t5", "is_encoder_decoder": True}))
+    with pytest.raises(ModelLoadError, match="t5 model has an encoder"):
         attempt(torn)
 
 

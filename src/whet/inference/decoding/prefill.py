@@ -6,17 +6,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
 from whet.inference.decoding.adapter_rows import AdapterRows
-from whet.inference.decoding.cache import KVCache
 from whet.inference.decoding.decoder import Decoder
 from whet.inference.decoding.kv_width import columns_held
 from whet.inference.decoding.rows import BatchRows
 from whet.inference.decoding.scheduler import Admission, LoadedAdapter, Scheduler
 from whet.inference.limits import EngineStats
+
+if TYPE_CHECKING:
+    from whet.inference.plain.decoder import PlainDecoder
 
 PREFILL_TOKENS = 8192
 """Padded tokens of one prefill pass at most."""
@@ -74,10 +76,16 @@ class Prefill:
     """Makes room for new rows and computes their prompts."""
 
     def __init__(
-        self, scheduler: Scheduler, rows: BatchRows, decoder: Decoder, stats: EngineStats, *, token_budget: int
+        self,
+        scheduler: Scheduler,
+        rows: BatchRows,
+        decoder: Decoder | PlainDecoder,
+        stats: EngineStats,
+        *,
+        token_budget: int,
     ) -> None:
         self._scheduler, self._rows, self._decoder, self._stats = scheduler, rows, decoder, stats
-        self._cache: KVCache = decoder.cache
+        self._cache = decoder.cache
         self._device = self._cache.index.device
         self._token_budget = token_budget
 

@@ -8,7 +8,7 @@ refused by name, because it would be computed wrongly. Which rows of a batch use
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -56,11 +56,14 @@ Adapter: TypeAlias = dict[str, LowRank]
 """By the name of the layer in the base model, such as `model.layers.0.self_attn.q_proj`."""
 
 
-def read_adapter(directory: Path) -> Adapter:
-    """The matrices of a PEFT adapter directory. Raises `ModelLoadError` for what is missing, torn or not plain LoRA."""
+def read_adapter(directory: Path, *, allowed: Collection[str] = ()) -> Adapter:
+    """The matrices of a PEFT adapter directory. Raises `ModelLoadError` for what is missing, torn or not plain LoRA.
+
+    `allowed` are settings beyond plain LoRA that the caller takes care of.
+    """
     path = directory / CONFIG_NAME
     config = read_json(path, "an adapter")
-    _refuse_unsupported(config, path)
+    _refuse_unsupported(config, path, allowed)
     tensors = read_safetensors([directory / WEIGHTS_NAME])
     adapter: Adapter = {}
     for name, down in tensors.items():
@@ -86,9 +89,9 @@ def read_adapter(directory: Path) -> Adapter:
 _ONLY_PLAIN = "the embedded engine runs plain LoRA adapters"
 
 
-def _refuse_unsupported(config: Mapping[str, Any], path: Path) -> None:
+def _refuse_unsupported(config: Mapping[str, Any], path: Path, allowed: Collection[str]) -> None:
     kind, start = config.get("peft_type", "LORA"), config.get("init_lora_weights")
-    reasons = [str(kind)] if kind != "LORA" else [key for key in _UNSUPPORTED if config.get(key)]
+    reasons = [str(kind)] if kind != "LORA" else [key for key in _UNSUPPORTED if config.get(key) and key not in allowed]
     if config.get("bias", "none") != "none":
         reasons.append("bias")
     if start not in _BASE_KEEPING:

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from whet.errors import ConfigError, MissingExtraError, ModelLoadError
-from whet.inference.architecture import Architecture, read_architecture
+from whet.inference.architecture import Architecture
+from whet.inference.plain.family import describe
 from whet.inference.weights.gguf_cache import source_of
 from whet.inference.weights.model_weights import read_checkpoint, read_safetensors
 
@@ -30,7 +31,7 @@ ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3"
 
 def check_writable(model: Path) -> None:
     """Raise `ConfigError` for a family that is not written as GGUF, `MissingExtraError` without the library."""
-    _architecture(read_architecture(model))
+    _architecture(model)
     _library()
 
 
@@ -57,8 +58,7 @@ def write_gguf(model: Path, file: Path, metadata_from: Path | None = None) -> No
     By default that is the GGUF file which the model was read from. Raises `ConfigError` where there is none or it is
     of another model, `ModelLoadError` where the weights cannot be read.
     """
-    arch = read_architecture(model)
-    name = _architecture(arch)
+    arch, name = _architecture(model)
     original = find_metadata(model, metadata_from)
     gguf = _library()
     try:
@@ -99,8 +99,7 @@ def write_gguf_adapter(adapter: Path, base: Path, file: Path) -> None:
 
     Raises `ConfigError` for an adapter that GGUF has no form for, `ModelLoadError` for one that cannot be read.
     """
-    arch = read_architecture(base)
-    name = _architecture(arch)
+    arch, name = _architecture(base)
     gguf = _library()
     try:
         config = json.loads((adapter / "adapter_config.json").read_text(encoding="utf-8"))
@@ -161,14 +160,15 @@ def _library() -> Any:
     return gguf
 
 
-def _architecture(arch: Architecture) -> str:
-    if arch.model_type not in ARCHITECTURES:
+def _architecture(model: Path) -> tuple[Architecture, str]:
+    arch = describe(model)
+    if not isinstance(arch, Architecture) or arch.model_type not in ARCHITECTURES:
         raise ConfigError(
             f"models of type {arch.model_type} are not written as GGUF by whet; it writes {', '.join(ARCHITECTURES)}."
         )
     if any(window is not None for window in arch.windows):
         raise ConfigError(f"this {arch.model_type} model has sliding windows, which its form as GGUF cannot say.")
-    return ARCHITECTURES[arch.model_type]
+    return arch, ARCHITECTURES[arch.model_type]
 
 
 def _name(gguf: Any, arch: Architecture, architecture: str, name: str) -> str:

@@ -24,23 +24,33 @@ import math
 import mmap
 import os
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol, Self, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from whet.errors import ModelLoadError
-from whet.inference.weights.model_weights import PackedWeights
 
 _ALIGNMENT = 64
 _LENGTH_BYTES = 8
 _ENDING = b"whet packed 1\n"
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _OPTIONAL = "unembedding"  # which a tied model does not have
+
+
+class _Tensors(Protocol):
+    """Weights as a forward pass takes them, by name."""
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor]) -> Self: ...
+    def tensors(self) -> dict[str, Tensor]: ...
+
+
+MappedWeights = TypeVar("MappedWeights", bound=_Tensors)
 
 
 def write_packed(path: Path, tensors: Iterable[tuple[str, Tensor]]) -> None:
@@ -95,7 +105,7 @@ class Mappings:
         return known
 
 
-def map_packed(path: Path, like: PackedWeights, mappings: Mappings | None = None) -> PackedWeights:
+def map_packed(path: Path, like: MappedWeights, mappings: Mappings | None = None) -> MappedWeights:
     """The weights in a file, to take the place of `like`: of its names, shapes and dtypes, on its device.
 
     On the CPU they are the file's own memory, which stays when the file is deleted, and is not written to before the
@@ -107,8 +117,8 @@ def map_packed(path: Path, like: PackedWeights, mappings: Mappings | None = None
         table, size = _read_table(file, path)
         bytes_of_file = np.frombuffer((mappings or Mappings()).of(file, size), np.uint8)
         weakref.finalize(bytes_of_file, stack.pop_all().close)  # of which the tensors are views
-    bytes_N = torch.from_numpy(bytes_of_file).to(like.embedding.device)
     wanted, tensors = like.tensors(), dict[str, Tensor]()
+    bytes_N = torch.from_numpy(bytes_of_file).to(next(iter(wanted.values())).device)
     for name, expected in wanted.items():
         if (entry := table.pop(name, None)) is not None:
             tensors[name] = _tensor(entry, bytes_N, name, expected, path)
@@ -116,7 +126,7 @@ def map_packed(path: Path, like: PackedWeights, mappings: Mappings | None = None
             raise ModelLoadError(f"{path} lacks {name!r}: it was handed over for another model")
     if table:
         raise ModelLoadError(f"{path} holds {min(table)!r}, which the engine's model does not have")
-    return PackedWeights.of(tensors)
+    return like.of(tensors)
 
 
 def _locked(path: Path) -> BinaryIO:

@@ -7,7 +7,9 @@ two of its steps.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, Protocol, TypeVar
 
 import torch
 
@@ -16,20 +18,48 @@ from whet.inference.architecture import Architecture
 from whet.inference.protocol import WeightUpdate
 from whet.inference.weights.adapters import PackedAdapter, merge_adapter, pack_adapter
 from whet.inference.weights.model_weights import NamedWeights, PackedWeights, pack, read_safetensors
-from whet.inference.weights.packed_file import Mappings, map_packed
+from whet.inference.weights.packed_file import MappedWeights, Mappings, map_packed
+
+Packed_co = TypeVar("Packed_co", covariant=True)
 
 
-class WeightLoader:
-    """Weights for an engine of this architecture, dtype and device. `base` is what adapters are put onto."""
+class WeightForm(Protocol[Packed_co]):
+    """What a forward pass computes with: made of named weights, and of adapters. Raises `ModelLoadError`."""
 
-    def __init__(self, arch: Architecture, base: NamedWeights, *, dtype: torch.dtype, device: torch.device) -> None:
+    def pack(self, named: NamedWeights) -> Packed_co: ...
+    def merge(self, named: NamedWeights, directory: Path) -> NamedWeights: ...
+    def adapter(self, directory: Path, named: NamedWeights) -> PackedAdapter: ...
+
+
+@dataclass(frozen=True, slots=True)
+class FusedForm:
+    """The form of whet's own forward pass."""
+
+    arch: Architecture
+    dtype: torch.dtype
+    device: torch.device
+
+    def pack(self, named: NamedWeights) -> PackedWeights:
+        return pack(named, self.arch, dtype=self.dtype, device=self.device)
+
+    def merge(self, named: NamedWeights, directory: Path) -> NamedWeights:
+        return merge_adapter(named, directory)
+
+    def adapter(self, directory: Path, named: NamedWeights) -> PackedAdapter:
+        return pack_adapter(directory, named, self.arch, dtype=self.dtype, device=self.device)
+
+
+class WeightLoader(Generic[MappedWeights]):
+    """Weights for an engine of this form and device. `base` is what adapters are put onto."""
+
+    def __init__(self, form: WeightForm[MappedWeights], base: NamedWeights, *, device: torch.device) -> None:
         self.base: NamedWeights | None = base  # None: the weights were packed, and no adapter can be added
-        self._arch, self._dtype, self._device = arch, dtype, device
+        self._form = form
         # On a GPU new weights are copied concurrently with the steps, into memory that old weights have freed.
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._mappings = Mappings()  # of what came packed
 
-    def read(self, update: WeightUpdate, in_use: PackedWeights) -> tuple[NamedWeights | None, PackedWeights]:
+    def read(self, update: WeightUpdate, in_use: MappedWeights) -> tuple[NamedWeights | None, MappedWeights]:
         """The next `base`, and what to sample with. Raises `ModelLoadError` for what cannot be read or put together.
 
         `in_use` gives the names, shapes and dtypes that packed weights must have.
@@ -40,21 +70,21 @@ class WeightLoader:
             base = read_safetensors([update.path])
             return base, self.pack(base)
         base = self._named()
-        return base, self.pack(merge_adapter(base, update.path))
+        return base, self.pack(self._form.merge(base, update.path))
 
     def read_adapter(self, directory: Path) -> PackedAdapter:
         """An adapter to be served with the base."""
-        return pack_adapter(directory, self._named(), self._arch, dtype=self._dtype, device=self._device)
+        return self._form.adapter(directory, self._named())
 
-    def pack(self, named: NamedWeights) -> PackedWeights:
-        return self._arrived(lambda: pack(named, self._arch, dtype=self._dtype, device=self._device))
+    def pack(self, named: NamedWeights) -> MappedWeights:
+        return self._arrived(lambda: self._form.pack(named))
 
     def _named(self) -> NamedWeights:
         if self.base is None:
             raise ModelLoadError("the engine's weights came packed, and an adapter cannot be put onto those")
         return self.base
 
-    def _arrived(self, read: Callable[[], PackedWeights]) -> PackedWeights:
+    def _arrived(self, read: Callable[[], MappedWeights]) -> MappedWeights:
         """What `read` returns, once it is complete: a GPU copies concurrently with decode steps."""
         with torch.cuda.stream(self._stream):
             weights = read()

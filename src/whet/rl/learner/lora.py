@@ -23,10 +23,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 from whet.errors import ConfigError, ModelLoadError
 from whet.inference.architecture import read_json
 from whet.inference.model_names import resolve_model
+from whet.inference.plain.family import OtherFamily, describe
+from whet.inference.plain.weights import projections
 from whet.inference.protocol import WeightUpdate
 from whet.inference.weights.adapters import CONFIG_NAME
 from whet.rl.learner.config import LoraConfig
@@ -49,26 +52,14 @@ class LoraWeights(Weights):
 
         Raises `ConfigError` for a target that the model does not have.
         """
-        parts = [(name, part) for name, part in model.named_modules() if ".layers." in name]
-        linear = {name.rpartition(".")[2] for name, part in parts if isinstance(part, nn.Linear)}
-        if unknown := sorted(set(config.target_modules) - linear):
-            raise ConfigError(
-                f"[lora] target_modules: this model has no layer named {', '.join(unknown)}. "
-                f"It has {', '.join(sorted(linear))}."
-            )
-        if (beyond := [*filter(OF_EXPERTS.__contains__, config.target_modules)]) and any(
-            name.endswith(".experts") for name, _ in parts
-        ):  # PEFT would wrap the experts' stacked matrices as well
-            raise ConfigError(
-                f"[lora] target_modules: this model's {', '.join(beyond)} are those of experts too, which get no "
-                f"adapter here. It takes {', '.join(sorted(linear.difference(OF_EXPERTS)))}."
-            )
+        config = config.model_copy(update={"target_modules": targets_of(model, source, config)})
         layers = PeftLoraConfig(
             task_type="CAUSAL_LM",
             r=config.rank,
             lora_alpha=config.alpha,
             lora_dropout=config.dropout,
             target_modules=list(config.target_modules),
+            fan_in_fan_out=any(isinstance(part, Conv1D) for part in projections(model).values()),
             base_model_name_or_path=str(source),
         )
         with warnings.catch_warnings():
@@ -122,6 +113,30 @@ class LoraWeights(Weights):
         config = copy(self._peft.peft_config[ADAPTER])
         config.inference_mode = True
         config.save_pretrained(directory)
+
+
+def targets_of(model: nn.Module, source: Path, config: LoraConfig) -> tuple[str, ...]:
+    """Which linear layers get an adapter: of a family with other names, where none are set, all that its layers have.
+
+    Raises `ConfigError` for a target that the model does not have.
+    """
+    linear, targets = {name.rpartition(".")[2] for name in projections(model)}, config.target_modules
+    stacked = any(name.endswith(".experts") for name, _ in model.named_modules())
+    unknown = sorted(set(targets) - linear)
+    if (unknown or stacked) and not config.differs("target_modules") and isinstance(describe(source), OtherFamily):
+        targets = tuple(sorted(linear.difference(OF_EXPERTS if stacked else ())))
+    elif unknown:
+        raise ConfigError(
+            f"[lora] target_modules: this model has no layer named {', '.join(unknown)}. "
+            f"It has {', '.join(sorted(linear))}."
+        )
+    if stacked and (beyond := [*filter(OF_EXPERTS.__contains__, targets)]):
+        # PEFT would wrap the experts' stacked matrices as well
+        raise ConfigError(
+            f"[lora] target_modules: this model's {', '.join(beyond)} are those of experts too, which get no "
+            f"adapter here. It takes {', '.join(sorted(linear.difference(OF_EXPERTS)))}."
+        )
+    return targets
 
 
 BEYOND_LORA = ("use_dora", "use_rslora", "modules_to_save", "rank_pattern", "alpha_pattern", "target_parameters")

@@ -8,13 +8,14 @@ from __future__ import annotations
 import ctypes
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from whet.errors import ModelLoadError
-from whet.inference.architecture import read_architecture
+from whet.inference.architecture import Architecture
 from whet.inference.devices import choose_device
 from whet.inference.loading import base_of_adapter
 from whet.inference.model_names import resolve_model
+from whet.inference.plain.family import OtherFamily, describe
 from whet.rl.algorithm_config import INITIAL
 from whet.rl.learner.config import LearnerConfig, LoraConfig, OptimizerConfig
 
@@ -84,6 +85,13 @@ def make_learner(
         weights = adapted = LoraWeights(loaded, model, lora, held_in)
         if reference == INITIAL:
             held = Reference(adapted.base, replays=True, shared=True)
+    arch = describe(model)
+    # One forward pass for both: a reference of another family may be one that only transformers' own knows.
+    own = isinstance(arch, Architecture) and (held is None or reference == INITIAL or _own_forward(reference))
+    if not own and computation.activation_checkpointing:
+        from whet.rl.learner.forward.plain import recompute_layers
+
+        recompute_layers(loaded)
     return TorchLearner(
         weights,
         optimizer,
@@ -91,7 +99,7 @@ def make_learner(
         max_steps=max_steps,
         publish_directory=publish_directory,
         reference=held,
-        arch=read_architecture(model),
+        arch=arch if own and isinstance(arch, Architecture) else None,
         reference_thread=reference_thread,
     )
 
@@ -120,25 +128,24 @@ def check_trainable(directory: Path) -> None:
     """Raise `ModelLoadError` for an adapter, and for what neither engine nor decoder computes; loads nothing."""
     if base := base_of_adapter(directory):
         raise ModelLoadError(f"{directory} is an adapter; training begins with a whole model, such as its base {base}")
-    read_architecture(directory)
+    describe(directory)
+
+
+def _own_forward(model: str | None) -> bool:
+    """Whether whet's own forward pass knows a model."""
+    return model is not None and isinstance(describe(resolve_model(model)), Architecture)
 
 
 def load_model(directory: Path) -> PreTrainedModel:
     """The whole model in `directory`, in fp32 on the CPU. Raises `ModelLoadError`, for an adapter too."""
     import torch
-    from safetensors import SafetensorError
-    from transformers import AutoModelForCausalLM
-    from transformers.utils import logging as transformers_logging
+
+    from whet.inference.plain.weights import load_transformers
 
     check_trainable(directory)
-    bars = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.disable_progress_bar()
-    try:
-        loaded: Any = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, local_files_only=True)
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        raise ModelLoadError(f"{directory}: transformers cannot load this model: {error}") from None
-    finally:
-        if bars:
-            transformers_logging.enable_progress_bar()
-    model: PreTrainedModel = loaded
+    model = load_transformers(directory, torch.float32)
+    if isinstance(describe(directory), OtherFamily):
+        from whet.inference.plain.decoder import probe
+
+        probe(model.eval())
     return model

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -32,12 +32,16 @@ from whet.rl.data.batch import PackedBatch
 from whet.rl.learner.config import LearnerConfig, OptimizerConfig
 from whet.rl.learner.flops import batch_flops, known_peak
 from whet.rl.learner.forward.decoder import hidden_states
-from whet.rl.learner.forward.layout import TokenLayout, micro_batches
+from whet.rl.learner.forward.layout import Index, TokenLayout, micro_batches
 from whet.rl.learner.forward.logprobs import Kept, token_logprobs
+from whet.rl.learner.forward.plain import PlainLayout, padded_logprobs, padded_micro_batches
 from whet.rl.learner.optim import Optimizer, schedule_factor
 from whet.rl.learner.protocol import LossOutput, OptimOutput, OptimParams, TokenValues
 from whet.rl.learner.reference import Reference, kl_to_reference
 from whet.rl.learner.weights import Weights
+
+Layout: TypeAlias = TokenLayout | PlainLayout
+"""A micro-batch, for whet's own forward pass or for that of transformers."""
 
 
 class TorchLearner:
@@ -51,11 +55,13 @@ class TorchLearner:
         *,
         max_steps: int,
         publish_directory: Path,
-        arch: Architecture,
+        arch: Architecture | None,
         reference: Reference | None = None,
         reference_thread: bool = False,
     ) -> None:
-        """`reference` is the policy that a loss with `kl_coef` holds to; with `reference_thread` its passes are made
+        """Without `arch` the model runs through transformers' own forward pass, and its operations are not counted.
+
+        `reference` is the policy that a loss with `kl_coef` holds to; with `reference_thread` its passes are made
         concurrently with the learner's, where its weights are its own."""
         self.version = 0
         self.weights = weights
@@ -70,7 +76,8 @@ class TorchLearner:
         concurrent = reference_thread and reference is not None and not reference.shared
         self._thread = ThreadPoolExecutor(1, "reference") if concurrent else None
         self._device = weights.model.device
-        self._drops = any(isinstance(part, nn.Dropout) and part.p > 0 for part in weights.model.modules())
+        parts = weights.model.named_modules()
+        self._dropouts = [part for name, part in parts if ".lora_dropout." in name and isinstance(part, nn.Dropout)]
         self._arch = arch
         peak_tflops = computation.peak_tflops
         if peak_tflops is None and self._device.type == "cuda":
@@ -98,10 +105,12 @@ class TorchLearner:
         function, sampled = loss_fn(loss.loss), find(loss.loss, "loss").compares_with_sampler
         output = LossOutput(loss=0.0, tokens=batch.trained_tokens, peak_flops=self._peak_flops)
         seen = TokenValues(np.zeros(len(batch.ids), np.float32), np.zeros(len(batch.ids), np.bool_))
-        layouts = micro_batches(batch, self._computation.micro_batch_tokens)
+        layouts = self._layouts(batch)
         references = self._references(batch, layouts) if loss.kl_coef else [None] * len(layouts)
-        wholes = self._wholes(batch, layouts) if self._drops and (sampled or loss.kl_coef) else [None] * len(layouts)
-        self.weights.model.train()
+        wholes = self._wholes(batch, layouts) if self._dropouts and (sampled or loss.kl_coef) else [None] * len(layouts)
+        self.weights.model.eval()
+        for dropout in self._dropouts:  # all else that a model does in training only would change what was sampled
+            dropout.train()
         # In this order: the reference's logprobs of a micro-batch are requested after the learner's own forward pass.
         for layout, (logprobs_N, entropies_N), reference_N, whole in zip(
             layouts, self._forward(batch, layouts), references, wholes, strict=True
@@ -128,7 +137,9 @@ class TorchLearner:
                 seen.clipped_T[layout.targets] = terms.clipped_N.cpu().numpy()
         if sampled:
             output.values = seen
-        output.flops = batch_flops(self._arch, layouts, frozen=self.trained_parameters < self.parameters)
+        if self._arch is not None:
+            own = [layout for layout in layouts if isinstance(layout, TokenLayout)]
+            output.flops = batch_flops(self._arch, own, frozen=self.trained_parameters < self.parameters)
         return output
 
     @torch.no_grad()
@@ -136,7 +147,7 @@ class TorchLearner:
         """log p of every trained token under the present weights, as it was sampled; 0 for other tokens."""
         self.weights.model.eval()
         result_T = np.zeros(len(batch.ids), np.float32)
-        layouts = micro_batches(batch, self._computation.micro_batch_tokens)
+        layouts = self._layouts(batch)
         for layout, (logprobs_N, _) in zip(layouts, self._forward(batch, layouts), strict=True):
             result_T[layout.targets] = logprobs_N.cpu().numpy()
         return result_T
@@ -203,20 +214,34 @@ class TorchLearner:
         if self._thread is not None:
             self._thread.shutdown(cancel_futures=True)
 
-    def _forward(self, batch: PackedBatch, layouts: Iterable[TokenLayout]) -> Iterator[tuple[Tensor, Tensor]]:
+    def _layouts(self, batch: PackedBatch) -> Sequence[Layout]:
+        budget = self._computation.micro_batch_tokens
+        if self._arch is not None:
+            return micro_batches(batch, budget)
+        return padded_micro_batches(batch, budget, self.weights.model.get_input_embeddings().num_embeddings)
+
+    def _forward(self, batch: PackedBatch, layouts: Iterable[Layout]) -> Iterator[tuple[Tensor, Tensor]]:
         return (self._logprobs(self.weights.model, batch, layout) for layout in layouts)
 
     @torch.no_grad()
-    def _wholes(self, batch: PackedBatch, layouts: Sequence[TokenLayout]) -> list[tuple[Tensor, Tensor]]:
+    def _wholes(self, batch: PackedBatch, layouts: Sequence[Layout]) -> list[tuple[Tensor, Tensor]]:
         """What each micro-batch is under the policy itself, without dropout: that is what was sampled with."""
         self.weights.model.eval()
         return list(self._forward(batch, layouts))
 
-    def _logprobs(self, model: Any, batch: PackedBatch, layout: TokenLayout) -> tuple[Tensor, Tensor]:
+    def _logprobs(self, model: Any, batch: PackedBatch, layout: Layout) -> tuple[Tensor, Tensor]:
         """log p and entropy of a micro-batch's N targets under `model`."""
         half = self._computation.dtype == "bfloat16"
         # No weight is used twice in a pass: to cache them in bfloat16 would only hold them for longer.
         with torch.autocast(self._device.type, torch.bfloat16, enabled=half, cache_enabled=False):
+            if isinstance(layout, PlainLayout):
+                return padded_logprobs(
+                    model,
+                    layout,
+                    self._tensor(batch.ids[layout.targets]).long(),
+                    self._tensor(batch.temperatures[layout.targets]),
+                    self._kept(batch, layout.targets),
+                )
             ids_T = self._tensor(batch.ids[layout.tokens]).long()
             experts_TLK = None if batch.experts is None else self._tensor(batch.experts[layout.tokens])
             recompute = self._computation.activation_checkpointing
@@ -230,18 +255,18 @@ class TorchLearner:
                 self._tensor(batch.ids[layout.targets]).long(),
                 self._tensor(layout.distribution_of_target),
                 F.pad(temperatures_D, (0, len(hidden_UD) - len(temperatures_D)), value=1.0),  # of padding
-                self._kept(batch, layout),
+                self._kept(batch, layout.a_target_of_distribution),
             )
 
-    def _kept(self, batch: PackedBatch, layout: TokenLayout) -> Kept | None:
-        """What the sampler's cuts left of each distribution, where probabilities are compared within that."""
+    def _kept(self, batch: PackedBatch, targets: Index) -> Kept | None:
+        """What the sampler's cuts left of the distribution of each target, where probabilities are compared in that."""
         if batch.kept is None:
             return None
-        kept = batch.kept.take(layout.a_target_of_distribution)
+        kept = batch.kept.take(targets)
         states = np.repeat(np.arange(len(kept)), kept.counts)
         return Kept(self._tensor(states), self._tensor(kept.ids).long())
 
-    def _references(self, batch: PackedBatch, layouts: Sequence[TokenLayout]) -> Iterator[Tensor]:
+    def _references(self, batch: PackedBatch, layouts: Sequence[Layout]) -> Iterator[Tensor]:
         """The reference's logprobs of each micro-batch: computed on demand, or earlier in the thread."""
         if self._reference is None:
             raise TrainingError("kl_coef needs a reference policy, and this learner was made without one.")
@@ -250,11 +275,11 @@ class TorchLearner:
         return map(work, layouts) if self._thread is None else self._thread.map(work, layouts)
 
     @torch.no_grad()
-    def _reference_logprobs(self, reference: Reference, batch: PackedBatch, layout: TokenLayout) -> Tensor:
+    def _reference_logprobs(self, reference: Reference, batch: PackedBatch, layout: Layout) -> Tensor:
         with reference.lend() as model:
             return self._logprobs(model, batch, layout)[0]
 
-    def _loss_inputs(self, batch: PackedBatch, layout: TokenLayout, logprobs_N: Tensor) -> LossInputs:
+    def _loss_inputs(self, batch: PackedBatch, layout: Layout, logprobs_N: Tensor) -> LossInputs:
         return LossInputs(
             logprobs_N=logprobs_N,
             sampled_logprobs_N=self._tensor(batch.logprobs[layout.targets]),
@@ -286,7 +311,7 @@ def _add(sums: dict[str, float], more: dict[str, float]) -> None:
         sums[name] = sums.get(name, 0.0) + value
 
 
-def _not_finite(batch: PackedBatch, layout: TokenLayout, logprobs_N: Tensor, terms: LossTerms) -> TrainingError:
+def _not_finite(batch: PackedBatch, layout: Layout, logprobs_N: Tensor, terms: LossTerms) -> TrainingError:
     bad_N = ~terms.loss_N.detach().isfinite().cpu().numpy()
     sequences = np.unique(batch.sequence_of_token[layout.targets[bad_N]])
     names = ", ".join(dict.fromkeys(batch.rollouts[sequence] for sequence in sequences.tolist()))

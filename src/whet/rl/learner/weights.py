@@ -21,7 +21,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from whet.errors import RunError
-from whet.inference.architecture import read_architecture
+from whet.inference.architecture import Architecture
+from whet.inference.plain.family import describe
+from whet.inference.plain.weights import in_layers
 from whet.inference.protocol import WeightUpdate
 from whet.inference.weights.model_weights import packed_tensors
 from whet.inference.weights.packed_file import take_unread, write_packed
@@ -72,7 +74,7 @@ class Weights(ABC):
 
     def hidden_parameters(self) -> set[str]:
         """Names of those that belong to decoder layers (not embeddings, not the head)."""
-        return {name for name, _ in self.parameters() if ".layers." in name}
+        return {name for name, _ in self.parameters() if in_layers(name)}
 
     def save(self, directory: Path) -> None:
         write_tensors(directory / self.FILE, {name: p.detach() for name, p in self.parameters()})
@@ -93,7 +95,7 @@ class FullWeights(Weights):
         """Engines are given weights in `publish_dtype`; the forward pass reads matrices in `dtype`."""
         super().__init__(model, source)
         self._masters = Masters(model.named_parameters(), dtype)
-        self._arch = read_architecture(source)
+        self._arch = describe(source)
         self._publish_dtype = publish_dtype
 
     def parameters(self) -> list[tuple[str, nn.Parameter]]:
@@ -109,8 +111,10 @@ class FullWeights(Weights):
         written over an older one that no engine reads any more (see `packed_file.py`).
         """
         path, pattern = directory / f"weights-{version:08d}.packed", "weights-*.packed"
-        named = as_checkpoint({name: p.detach() for name, p in self.model.named_parameters()})
-        tensors = packed_tensors(named, self._arch, dtype=self._publish_dtype, device=self.model.device)
+        named, dtype = {name: p.detach() for name, p in self.model.named_parameters()}, self._publish_dtype
+        tensors: Iterable[tuple[str, Tensor]] = ((name, tensor.to(dtype)) for name, tensor in named.items())
+        if isinstance(self._arch, Architecture):
+            tensors = packed_tensors(as_checkpoint(named), self._arch, dtype=dtype, device=self.model.device)
 
         def write(aside: Path) -> None:
             for older in published(directory, pattern)[:-1]:  # the newest may be about to be read
@@ -138,8 +142,21 @@ def write_model(directory: Path, model: PreTrainedModel, tensors: dict[str, Tens
     config.save_pretrained(directory)
     if model.generation_config is not None:
         model.generation_config.save_pretrained(directory)
-    write_tensors(directory / "model.safetensors", as_checkpoint(tensors))
+    write_tensors(directory / "model.safetensors", _as_checkpoint(model, tensors, source))
     copy_tokenizer(source, directory)
+
+
+def _as_checkpoint(model: PreTrainedModel, tensors: dict[str, Tensor], source: Path) -> dict[str, Tensor]:
+    """The tensors under the names that checkpoints of the model's family have."""
+    if isinstance(describe(source), Architecture):
+        return as_checkpoint(tensors)
+    from transformers.core_model_loading import revert_weight_conversion
+
+    saved = model.state_dict().keys()
+    buffers = {name: buffer for name, buffer in model.named_buffers() if name in saved}
+    renamed = {name.replace(".base_layer.", "."): buffer for name, buffer in buffers.items()}
+    reverted: dict[str, Tensor] = revert_weight_conversion(model, renamed | tensors)
+    return reverted
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:

@@ -108,9 +108,10 @@ def _run(
     hears = tell_parent(log)
     try:
         with rare_collections():
-            from whet.inference.loading import load_policy
+            from whet.inference.loading import load_policy, read_model
 
-            engine = load_policy(str(model), repeatable=False, **options).engine
+            files = read_model(str(model), announce=False)  # the run has said what there is to say
+            engine = load_policy(files, repeatable=False, **options).engine
         hears.attach()
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         listening.bind(str(path))
