@@ -82,7 +82,9 @@ def test_sampler_and_learner_agree_and_a_resumed_run_is_the_uninterrupted_one(ru
 def test_an_adapter_is_sampled_as_it_was_learned_and_loads_in_peft(run, models, kind):
     directory, metrics = run(kind, lora={"rank": 4, "merge": True}, max_steps=3)
     assert all(abs(line["policy/kl"]) < 1e-6 for line in metrics)
-    adapted = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(models[kind]), next((directory / "adapters").iterdir()))
+    adapted = PeftModel.from_pretrained(
+        AutoModelForCausalLM.from_pretrained(models[kind]), next((directory / "adapters").iterdir())
+    )
     whole = AutoModelForCausalLM.from_pretrained(directory / "model")
     ids = torch.arange(5, 20)[None]
     with torch.no_grad():

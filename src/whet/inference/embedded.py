@@ -97,7 +97,7 @@ class EmbeddedEngine:
             self._cache: KVCache | PlainCache = KVCache(
                 arch, dtype=dtype, device=self.device, record_experts=record_experts
             )
-            bytes_per_token = KVCache.bytes_per_token(arch, dtype)
+            self._bytes_per_token = KVCache.bytes_per_token(arch, dtype)
             self._weight_loader: WeightLoader[Any] = WeightLoader(
                 FusedForm(arch, dtype, self.device), named, device=self.device
             )
@@ -107,8 +107,8 @@ class EmbeddedEngine:
 
             assert not isinstance(named, dict), "a family that is not whet's own is given as a model"
             self._cache, self._weight_loader, self._decoder = plain_parts(named, dtype=dtype, device=self.device)
-            bytes_per_token = self._cache.bytes_per_token
-        self._token_budget = kv_bytes // bytes_per_token
+            self._bytes_per_token = self._cache.bytes_per_token
+        self._token_budget = kv_bytes // self._bytes_per_token
         self._scheduler = Scheduler(
             max_rows=limits.max_rows, token_budget=self._token_budget, keep_columns=not repeatable
         )
@@ -241,7 +241,7 @@ class EmbeddedEngine:
     def _give_back(self) -> None:
         """Free a large cache that holds nothing any more: a learner in this process needs the memory next."""
         empty = self._scheduler.empty and not self._scheduler.keep_columns
-        if empty and self._cache.keys.nbytes + self._cache.values.nbytes > _KEPT_CACHE:
+        if empty and self._cache.slots * self._cache.columns * self._bytes_per_token > _KEPT_CACHE:
             self._cache.resize(0, 0, kept=0)
 
     async def close(self) -> None:

@@ -106,7 +106,7 @@ def _of_logits(
     if kept is None:
         logs_NV = summed_NV = logits_NV.log_softmax(-1)
     else:
-        cut_NV = kept.cut(slice(0, len(logits_NV)), *logits_NV.shape)
+        cut_NV = kept.cut(slice(0, logits_NV.shape[0]), slice(0, logits_NV.shape[1]))
         logs_NV = logits_NV.masked_fill(cut_NV, -math.inf).log_softmax(-1)
         summed_NV = logs_NV.masked_fill(cut_NV, 0.0)
     logprobs_N = logs_NV.gather(1, targets_N[:, None]).squeeze(1)
