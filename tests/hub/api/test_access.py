@@ -81,7 +81,7 @@ def test_private_environment_cannot_be_told_from_none(acme: Any) -> None:
                 continue
             answer = acme.ask(method, path, user, json=body)
             other = acme.ask(
-                method, path.replace("word-game", "no-game").replace("acme", "nobody-at-all"), user, json=body
+                method, path.replace("word-game", "no-game").replace("acme", "no-such-owner"), user, json=body
             )
             assert answer.status_code == other.status_code == (401 if user is None else 404), (method, path)
 
