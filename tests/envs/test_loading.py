@@ -34,9 +34,9 @@ def write(path, code):
 def test_an_installed_package_is_found_by_its_name_with_dashes(tmp_path, monkeypatch):
     write(tmp_path / "site" / "whet_test_installed.py", GOOD)
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    env = whet.load_environment("owner/whet-test-installed@1.2", size=3)
+    env = whet.load_environment("whet-test-installed", size=3)
     assert len(env.get_dataset()) == 3
-    assert (env.env_id, env.env_args) == ("owner/whet-test-installed@1.2", {"size": 3})
+    assert (env.env_id, env.env_args) == ("whet-test-installed", {"size": 3})
 
 
 @pytest.mark.parametrize("folder", ["whet-test-local", "whet_test_local"])

@@ -22,9 +22,11 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from whet import __version__
+from whet.authoring.hub_wheels import credentials_for_pip, find_wheel
 from whet.authoring.wheels import check_wheels
 from whet.compat.alias import CONTRACT_VERSION
-from whet.envs.loading import LOCAL_FOLDER, module_name_of
+from whet.envs.identity.ids import parse_id
+from whet.envs.loading import LOCAL_FOLDER
 from whet.errors import ConfigError
 
 REPLACED = "verifiers"
@@ -47,8 +49,8 @@ def install_environment(target: str, *, editable: bool = False) -> Installed:
     """Install a package from a folder, an archive, or an index.
 
     Args:
-        target: A path, the name of a folder in `environments/`, or a name for pip such as `word-game` or
-            `word-game==1.2`.
+        target: Any id of an environment (`envs/identity/ids.py`), or a requirement for pip such as `word-game==1.2`.
+            A folder in `environments/` comes before a package of its name in an index.
         editable: Install a folder so that its edits count at once.
 
     Raises `ConfigError` where pip cannot, with what it said, where the package wants another `verifiers`, and where a
@@ -74,6 +76,8 @@ def install_environment(target: str, *, editable: bool = False) -> Installed:
             _pip(["install", "--no-deps", *these, *map(_by_name, dependencies)])
         if editable:
             _pip(["install", "--no-deps", "--force-reinstall", "-e", source])
+        elif " @ " in source:  # by URL and hash, which pip records: what an id is verified against
+            _pip(["install", "--no-deps", "--force-reinstall", source])
         else:
             _pip(["install", "--no-deps", "--force-reinstall", *these, _by_name(found)])
     return Installed(
@@ -92,17 +96,23 @@ def _source(target: str) -> str:
         return str(path.resolve())
     if target.startswith((".", "/", "~")):
         raise ConfigError(f"{path} does not exist.")
-    for name in (target, module_name_of(target)):
-        local = Path(LOCAL_FOLDER, name)
-        if local.is_dir():
-            return str(local.resolve())
     try:
-        Requirement(target)
+        if "/" not in target and "@" not in target:
+            Requirement(target)
+            if not any(mark in target for mark in "=<>~![; "):
+                parse_id(target)
+                for name in (target, target.replace("-", "_")):
+                    if (local := Path(LOCAL_FOLDER, name)).is_dir():
+                        return str(local.resolve())
+            return target
     except InvalidRequirement:
         raise ConfigError(
             f"'{target}' is neither a path nor a package's name. Give a folder, or a name such as word-game==1.2."
         ) from None
-    return target
+    wanted = parse_id(target)
+    if wanted.owner is not None:
+        return find_wheel(wanted).requirement
+    return wanted.requirement if wanted.url is not None else f"{wanted.name}=={wanted.version}"
 
 
 def divide(lines: Sequence[str], package: str) -> tuple[list[str], list[str]]:
@@ -176,7 +186,8 @@ def _by_name(item: Mapping[str, Any]) -> str:
 
 def _pip(arguments: Sequence[str]) -> None:
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "--quiet", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    with credentials_for_pip() as environment:
+        done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=environment)
     if done.returncode != 0:
         lines = [line for line in done.stderr.strip().splitlines() if line.strip()][-8:]
         raise ConfigError("\n".join(["pip could not install that. It said:", *lines]))

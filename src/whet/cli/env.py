@@ -90,7 +90,10 @@ def check(
 @app.command("install")
 def install(
     targets: Annotated[
-        list[str], typer.Argument(metavar="ENV...", help="Paths, folders in environments/, or names for pip.")
+        list[str],
+        typer.Argument(
+            metavar="ENV...", help="Paths, folders in environments/, OWNER/NAME[@VERSION], URLs, or names for pip."
+        ),
     ],
     editable: Annotated[
         bool, typer.Option("--editable", "-e", help="Install folders so that their edits count at once.")
@@ -100,12 +103,13 @@ def install(
     """Install environments into this Python, with what they require, by pip.
 
     For an environment written for verifiers 0.1, verifiers itself is left out: whet replaces it. Installing may
-    run the package's build code.
+    run the package's build code. OWNER/NAME comes from the hub WHET_HUB, with the token WHET_HUB_TOKEN.
 
     \b
     Examples:
       whet env install ./my-environments/word_game -e
       whet env install word-game==1.2
+      whet env install alice/word-game@1.2
     """
     from whet.authoring.install import install_environment
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -132,12 +133,13 @@ def compare_evaluations(
 
     first, second = open_stored(before), open_stored(after)
     comparison = compare(first.rows(), second.rows())
+    differences = first.environment_differences(second)
     if json_output:
-        print_json(comparison)
+        print_json({**dataclasses.asdict(comparison), "environment_differences": differences})
         return
     from whet.evals.printing import print_comparison
 
-    print_comparison(comparison, f"{first.name} ({before})", f"{second.name} ({after})", top)
+    print_comparison(comparison, f"{first.name} ({before})", f"{second.name} ({after})", top, differences)
 
 
 @app.command("report")

@@ -1,7 +1,8 @@
 """`load_environment(id, **args)`: from an environment's id to an `Environment`.
 
-An id is the name of an installed package (`reverse-text`, `owner/name@version`), a path to a package or a file, or the
-name of a folder in `environments/` under the current directory, installed or not. Every environment also takes
+An id is the name of an installed package (`reverse-text`), a path to a package or a file, or the name of a folder in
+`environments/` under the current directory, installed or not. An id with an owner, a version, or the URL of a wheel or
+a commit (`identity/ids.py`) loads what is installed from there and nothing else. Every environment also takes
 `system_prompt`, unless its loader has that argument itself, and `components`, texts by name (`texts.py`). Failures are
 `EnvironmentLoadError`s that say where and what to do. A package written for `verifiers` 0.1 runs unmodified
 (`compat/alias.py`).
@@ -26,6 +27,8 @@ from whet.envs.config.arguments import nearest
 from whet.envs.config.sections import COMPONENTS, SECTIONS, typed_config, with_files
 from whet.envs.config.texts import SYSTEM_PROMPT
 from whet.envs.environment import Environment
+from whet.envs.identity.ids import parse_id
+from whet.envs.identity.installed import verify
 from whet.errors import EnvironmentLoadError, WhetError
 
 LOCAL_FOLDER = "environments"
@@ -70,11 +73,6 @@ def takes_system_prompt(env_id: str) -> bool:
     return SYSTEM_PROMPT in inspect.signature(_find_module(env_id).load_environment).parameters
 
 
-def module_name_of(env_id: str) -> str:
-    """`owner/my-env@1.2` is imported as `my_env`."""
-    return env_id.split("/")[-1].split("@")[0].replace("-", "_")
-
-
 @dataclass(frozen=True, slots=True)
 class Location:
     """Where an environment's module is, found without importing it."""
@@ -85,11 +83,28 @@ class Location:
 
 
 def locate(env_id: str) -> Location:
-    """The location of an environment, by its id or path. Raises `EnvironmentLoadError` if there is none."""
-    name = module_name_of(env_id)
-    path = Path(env_id).expanduser()
-    if env_id.startswith((".", "/", "~")) or env_id.endswith(".py") or (len(path.parts) > 1 and path.exists()):
-        return _at_path(env_id, path)
+    """The location of an environment, by its id or path; a package that an id pins down is verified.
+
+    Raises `EnvironmentLoadError` if there is none, or another than the id asks for.
+    """
+    wanted = parse_id(env_id)
+    if wanted.path is not None:
+        return _at_path(env_id, wanted.path)
+    found = _installed(wanted.module)
+    if wanted.verified:
+        file = None if found is None else found.path / "__init__.py" if found.path.is_dir() else found.path
+        verify(wanted, file)
+        assert found is not None  # or it was refused
+        return found
+    if found is not None:
+        return found
+    for folder in (Path(LOCAL_FOLDER) / wanted.name, Path(LOCAL_FOLDER) / wanted.module):
+        if folder.is_dir():
+            return _at_path(env_id, folder)
+    raise EnvironmentLoadError(_not_found(wanted.name))
+
+
+def _installed(name: str) -> Location | None:
     if name.isidentifier():
         with contextlib.suppress(ValueError, ImportError):
             if name in sys.modules:
@@ -98,11 +113,7 @@ def locate(env_id: str) -> Location:
             if spec is not None:
                 folders = spec.submodule_search_locations
                 return Location(name, None, Path(next(iter(folders), name) if folders else spec.origin or name))
-    local = Path(LOCAL_FOLDER) / env_id.split("/")[-1].split("@")[0]
-    for folder in (local, Path(LOCAL_FOLDER) / name):
-        if folder.is_dir():
-            return _at_path(env_id, folder)
-    raise EnvironmentLoadError(_not_found(env_id))
+    return None
 
 
 def _at_path(env_id: str, path: Path) -> Location:
@@ -162,14 +173,13 @@ def _on_path(root: Path) -> Iterator[None]:
             sys.path.append(entry)
 
 
-def _not_found(env_id: str) -> str:
+def _not_found(name: str) -> str:
     known = [folder.name for folder in Path(LOCAL_FOLDER).glob("*") if folder.is_dir()] if _is_local() else []
-    near = nearest(env_id, known) if known else ""
+    near = nearest(name, known) if known else ""
     hint = near if "Did you mean" in near else ""
-    folder = env_id.split("/")[-1].split("@")[0]
     return (
-        f"environment '{env_id}' is not installed and there is no {LOCAL_FOLDER}/{folder} here.{hint} "
-        f"Install its package (pip install {folder}, or pip install -e PATH), or give its path."
+        f"environment '{name}' is not installed and there is no {LOCAL_FOLDER}/{name} here.{hint} "
+        f"Install its package (pip install {name}, or pip install -e PATH), or give its path."
     )
 
 

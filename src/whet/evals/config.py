@@ -15,6 +15,7 @@ from pydantic import Field, field_validator
 from whet.clients.config import ClientConfig
 from whet.clients.endpoints import DEFAULT_FILE, find_endpoint
 from whet.config import Option, StrictModel, options_of
+from whet.envs.identity.ids import label_of
 from whet.inference.devices import DEVICE_HELP, DEVICE_PATTERN
 from whet.inference.model_names import MODEL_HELP
 
@@ -61,7 +62,7 @@ class EvalConfig(StrictModel):
     """`whet eval run ENV`: a model on an environment's held-out tasks."""
 
     environment: Annotated[str, Option(aliases=("id", "env_id"))] = Field(
-        min_length=1, description="Name of an installed environment, or a path to one."
+        min_length=1, description="An installed environment (NAME, OWNER/NAME, with @VERSION), a path, or a URL."
     )
     model: ModelName = "whet/tiny"
     base_url: BaseUrl = None
@@ -149,7 +150,7 @@ class EvalConfig(StrictModel):
         """The environment's name: its id, or the last part of a path."""
         path = Path(self.environment)
         is_path = self.environment.startswith((".", "/", "~")) or path.suffix == ".py" or path.exists()
-        return path.stem if is_path else self.environment
+        return path.stem if is_path else label_of(self.environment)
 
     @property
     def local(self) -> bool:

@@ -83,8 +83,18 @@ def summary_lines(summary: EvalSummary) -> list[tuple[str, str]]:
     return lines
 
 
-def print_comparison(comparison: Comparison, before: str, after: str, top: int, console: Console | None = None) -> None:
-    """B against A: the difference, the verdict, and the tasks that changed most, losses first."""
+def print_comparison(
+    comparison: Comparison,
+    before: str,
+    after: str,
+    top: int,
+    environment: Sequence[str] = (),
+    console: Console | None = None,
+) -> None:
+    """B against A: the difference, the verdict, and the tasks that changed most, losses first.
+
+    `environment` has a line for each way in which B's environment is another than A's.
+    """
     console = console or Console(highlight=False)
     difference = comparison.difference
     interval = "" if difference.low is None else f" (95 % interval {difference.low:+.3f} to {difference.high:+.3f})"
@@ -97,6 +107,7 @@ def print_comparison(comparison: Comparison, before: str, after: str, top: int, 
     ]
     if comparison.only_before or comparison.only_after:
         lines.append(("left out", f"{comparison.only_before} tasks only in A, {comparison.only_after} only in B"))
+    lines += [("differs", f"the environment, A to B: {safe_text(line, 300)}") for line in environment]
     for label, text in lines:
         print_fact(label, text, console)
     losses = [change for change in comparison.changes if change.difference < 0][:top]

@@ -10,6 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from whet.clients.endpoints import DEFAULT_FILE
 from whet.config import Option, StrictModel, options_of
 from whet.envs.config.env_table import EnvTable
+from whet.envs.identity.ids import label_of
 from whet.evals.config import (
     ApiKeyVar,
     BaseUrl,
@@ -79,7 +80,7 @@ class EnvSection(EnvTable):
 
     @property
     def label(self) -> str:
-        return self.name or Path(self.id.partition("@")[0]).stem
+        return self.name or Path(label_of(self.id).partition("@")[0]).stem
 
 
 class GepaConfig(StrictModel):

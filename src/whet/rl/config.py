@@ -17,6 +17,7 @@ from pydantic import Field, field_validator, model_validator
 from whet.config import Paths, StrictModel, all_keys, apply_overrides, parse_overrides, read_toml, validate
 from whet.envs.config.env_table import EnvTable
 from whet.envs.config.sections import with_files
+from whet.envs.identity.ids import label_of
 from whet.errors import ConfigError
 from whet.inference.devices import DEVICE_HELP, DEVICE_PATTERN, choose_device
 from whet.inference.model_names import MODEL_HELP
@@ -131,7 +132,7 @@ class TrainingEnvConfig(EnvTable):
 
     @property
     def label(self) -> str:
-        return self.name or Path(self.id).name
+        return self.name or Path(label_of(self.id)).name
 
 
 class HeldOutConfig(StrictModel):

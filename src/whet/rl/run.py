@@ -38,6 +38,7 @@ from whet.rl.loop.sync_source import SyncSource
 from whet.rl.loop.training_loop import inline
 from whet.rl.monitors.protocol import Outcome
 from whet.rl.preflight import check_models, load_environments
+from whet.rl.storage.environments import check_identities, identities_of, write_identities
 from whet.rl.storage.records import Records
 from whet.rl.storage.starting_point import starting_model
 from whet.rl.storage.weight_directory import weights_directory
@@ -66,6 +67,9 @@ def run_training(
     labels = [env.label for env in config.env]
     directory = begin(config, partial(check_models, config), labels, resume=resume, quiet=json_output)
     environments, held_out = load_environments(config)
+    identities = identities_of(config.env, config.eval.env)
+    if resume:
+        check_identities(directory.path, identities)
     watchers = Watchers.of(config, quiet=json_output)
 
     engine_threads, learner_threads = config.threads()
@@ -101,6 +105,7 @@ def run_training(
         sampler: Engine = load_policy(model, **sampling).engine if process is None else process.engine()
         children = [part.log for part in (process, learner) if isinstance(part, EngineProcess | ProcessLearner)]
         monitor = stack.enter_context(watchers.of_run(directory, config, resume=resume, children=children))
+        write_identities(directory.path, identities)
         evaluated = held_out or [(env.name, env.env) for env in environments]
         monitor.watch(lambda: sampling_text(sampler))
         watchdog = Watchdog(config.watchdog)

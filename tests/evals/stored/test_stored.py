@@ -93,6 +93,20 @@ def test_the_commands_list_show_and_compare(saved, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["worse"] == 3
 
 
+def test_compare_says_in_what_the_environments_differ(saved, capsys):
+    a, b = saved("a", right), saved("b", right)
+    for directory, version in ((a, "1.0"), (b, "1.1")):
+        metadata = json.loads((directory / "metadata.json").read_text())
+        identity = {"id": "echo", "name": "echo", "owner": "alice", "version": version, "content": "ab12"}
+        (directory / "metadata.json").write_text(json.dumps({**metadata, "environment": identity}))
+    assert main(["eval", "compare", str(a), str(b)]) == 0
+    assert "differs    the environment, A to B: version: was '1.0', is '1.1'" in capsys.readouterr().out
+    assert main(["eval", "compare", str(a), str(b), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["environment_differences"] == ["version: was '1.0', is '1.1'"]
+    assert main(["eval", "compare", str(a), str(a), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["environment_differences"] == []
+
+
 def test_the_commands_report_and_export_write_beside_the_results(saved, capsys):
     directory = saved("a", right)
     assert main(["eval", "report", str(directory), "--json"]) == 0

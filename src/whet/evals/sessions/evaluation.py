@@ -20,6 +20,7 @@ from typing import Any, Literal
 from whet import __version__
 from whet.envs.env_group import held_out_rows, member_names
 from whet.envs.environment import Environment
+from whet.envs.identity.record import identify
 from whet.errors import DatasetError, RunError
 from whet.evals.analysis.summary import EvalSummary, SummaryBuilder, sampling_name
 from whet.evals.config import EvalConfig
@@ -145,6 +146,10 @@ class Evaluation:
     def _caution(self) -> str:
         rollouts = len(self.tasks) * self.attempts - self.kept
         return answers_without_limit(self.config, self.sampling, rollouts, "--max-tokens") if rollouts else ""
+
+    @cached_property
+    def _environment(self) -> dict[str, Any]:
+        return identify(self.config.environment).as_dict()
 
     @property
     def most_tokens(self) -> int:
@@ -304,6 +309,7 @@ class Evaluation:
             "version_info": {"whet": __version__},
             "state_columns": list(config.state_columns),
             "tools": self._tools if isinstance(self._tools, list) else None,
+            "environment": self._environment,
             "config": config.model_dump(mode="json", exclude={"env_file", "resume"}),
             IDENTITY: self._identity,
             TASKS: self._tasks_digest,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from whet.envs.identity.record import identity_differences
 from whet.errors import RunError
 from whet.evals.analysis.summary import EvalSummary, SummaryBuilder, varied_of
 from whet.evals.config import EvalConfig, command_words
@@ -33,6 +34,11 @@ class StoredEval:
     @property
     def name(self) -> str:
         return f"{self.metadata.get('env_id') or '?'} with {self.metadata.get('model') or '?'}"
+
+    def environment_differences(self, other: StoredEval) -> list[str]:
+        """How the environment of `other` differs from that of this one, a line each, where both recorded it."""
+        first, second = self.metadata.get("environment"), other.metadata.get("environment")
+        return identity_differences(first, second) if isinstance(first, dict) and isinstance(second, dict) else []
 
     def rows(self) -> Iterator[RolloutOutput]:
         """Its rows, one at a time. Raises `RunError`, naming the line, for what is no row of a rollout."""

@@ -27,6 +27,7 @@ from whet.rl.sft.config import SftConfig
 from whet.rl.sft.data import SftData, load_data
 from whet.rl.sft.loop import SftLoop
 from whet.rl.sft.sources import check_path
+from whet.rl.storage.environments import identities_of, write_identities
 from whet.rl.storage.records import Records
 from whet.rl.storage.starting_point import check_starting_point, starting_model
 from whet.rl.storage.weight_directory import weights_directory
@@ -58,7 +59,8 @@ def run_sft(config: SftConfig, *, resume: bool = False, step: int | None = None,
 
     loaded = [*map(str, paths)] or [str(config.data.dataset)]
     directory = begin(config, check, loaded, resume=resume, quiet=json_output)
-    held_out = load_held_out(() if config.eval is None else config.eval.env)
+    held_out_sections = () if config.eval is None else config.eval.env
+    held_out = load_held_out(held_out_sections)
     watchers = Watchers.of(config, quiet=json_output)
     model = read_model(starting_model(config.model))
     data = load_data(config, model.renderer, context=model.arch.max_context)
@@ -82,6 +84,7 @@ def run_sft(config: SftConfig, *, resume: bool = False, step: int | None = None,
         learner = make_learner(model.path, **options)
         stack.callback(learner.close)
         monitor = stack.enter_context(watchers.of_run(directory, config, resume=resume))
+        write_identities(directory.path, identities_of((), held_out_sections))
         budget = Budget(config.budget, counted="trained")
         ending = Ending(budget, config.early_stop, lambda: batches.tokens_taken, Spending(), monitor.note)
         parts = (config, directory, learner, monitor, watchdog, ending, last_step)

@@ -16,6 +16,7 @@ from pydantic_core import PydanticUndefined
 from whet.rl.config import RunConfig
 from whet.rl.monitors.protocol import EvalReport
 from whet.rl.sft.config import SftConfig
+from whet.rl.storage.environments import environment_differences
 from whet.rl.stored.series import HEADLINES, curve, held_out, recent
 from whet.rl.stored.stored_run import StoredTraining
 from whet.runs.differences import differences
@@ -50,7 +51,7 @@ class HeldOut:
 
 @dataclass(frozen=True, slots=True)
 class RunComparison:
-    """A and B; differences of their configs by path."""
+    """A and B; differences of their configs by path, and of the environments that both trained on."""
 
     a: str
     b: str
@@ -73,7 +74,8 @@ def compare_runs(a: StoredTraining, b: StoredTraining) -> RunComparison:
             shared = [recent(curve([row for row in rows if row["step"] <= common], name)) for rows in (rows_a, rows_b)]
             curves.append(Curves(name, one, other, *shared))
     scores = _scores(a.evaluations(), b.evaluations())
-    return RunComparison(str(a.directory), str(b.directory), common, _differences(a.config, b.config), curves, scores)
+    config = _differences(a.config, b.config) | environment_differences(a.directory, b.directory)
+    return RunComparison(str(a.directory), str(b.directory), common, config, curves, scores)
 
 
 def _scores(a: Sequence[EvalReport], b: Sequence[EvalReport]) -> list[HeldOut]:
