@@ -6,6 +6,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 # One worker per core is faster than one process from two cores on; each test file stays in one worker.
 PYTEST_ARGS ?= -n 2 --dist loadfile
+# What the time-out of a test raises may be lost in a task of an event loop: then the process itself ends, with its stacks.
+LAST_RESORT := -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
 
 export PYTHON
 ifdef TORCH
@@ -31,7 +33,7 @@ quickstart-real: install  ## Train a real pretrained model, SmolLM2-135M (93 MB 
 
 test: install  ## All checks, and all tests but the longest
 	@$(MAKE) --no-print-directory -j 2 check parity
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs $(PYTEST_ARGS)
+	@PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs $(LAST_RESORT) $(PYTEST_ARGS)
 
 test-parts: install  ## The tests with heavy real parts, which it downloads: SmolLM2-135M (93 MB), uv, PostgreSQL
 	@$(BIN)/whet model get smollm2-135m

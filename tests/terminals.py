@@ -88,6 +88,7 @@ class Terminal:
         self._closed = False  # by the command's side
         self._master, slave = pty.openpty()
         _set_size(slave, columns, rows)
+        self.settings_before = self.settings()  # before the command, which may have changed them when a test looks
         wanted = _environment(env or {})
         warmed = _warmed(command)
         if server is not None and warmed is not None:

@@ -193,7 +193,8 @@ def test_missing_keys_are_all_named(monkeypatch):
 
 def test_logging_is_set_up_once_and_its_level_can_be_lent(capsys):
     logger = logging.getLogger("whet")
-    before = (list(logger.handlers), logger.level, logger.propagate)
+    loggers = [logger, logging.getLogger("verifiers")]
+    before = [(one, list(one.handlers), one.level, one.propagate) for one in loggers]
     try:
         whet.setup_logging("info")
         whet.setup_logging("warning")
@@ -203,8 +204,9 @@ def test_logging_is_set_up_once_and_its_level_can_be_lent(capsys):
         assert capsys.readouterr().err.count("once") == 1
         assert logger.level == logging.WARNING
     finally:
-        logger.handlers, logger.propagate = before[0], before[2]
-        logger.setLevel(before[1])
+        for one, handlers, level, propagate in before:
+            one.handlers, one.propagate = handlers, propagate
+            one.setLevel(level)
 
 
 def test_a_sample_is_printed_with_its_reward_or_error(capsys):

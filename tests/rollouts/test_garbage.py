@@ -26,6 +26,7 @@ def _thawed():
     gc.unfreeze()
     yield
     assert gc.get_freeze_count() == 0
+    gc.freeze()  # for the tests of other files, as tests/conftest.py did
 
 
 def test_what_has_survived_is_not_visited_again():

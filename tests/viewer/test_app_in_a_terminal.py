@@ -83,11 +83,10 @@ def test_greedy_and_sampled_rollouts_of_a_held_out_task_are_shown_apart(
 @pytest.mark.parametrize(("key", "code"), [("q", 0), ("\x03", 130)], ids=["q", "Ctrl-C"])
 def test_the_terminal_is_given_back_as_it_was(run: Path, terminals: Any, key: str, code: int) -> None:
     terminal = terminals.open(["whet", "view", run])
-    before = terminal.settings()
     terminal.wait_for("40 rollouts")
     terminal.send(key)
     assert terminal.wait() == code
-    assert terminal.settings() == before
+    assert terminal.settings() == terminal.settings_before
     assert terminal.raw.rstrip().endswith(b"l")  # the last that is written switches a mode of the viewer's off
     assert LEFT in terminal.raw
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 
 import whet
 
@@ -73,8 +74,9 @@ def sometimes_raises(completion, answer, **_) -> float:
     return overlap(completion, answer)
 
 
-async def waits(completion, answer, **_) -> float:
-    await asyncio.sleep(0.25)
+async def waits(completion, answer, state, **_) -> float:
+    """A judge that takes longer than the rollout did, however slow the machine is."""
+    await asyncio.sleep(max(0.25, 2 * (time.time() - state["timing"].generation.start)))
     return overlap(completion, answer)
 
 
