@@ -12,7 +12,8 @@ from typing import Any
 import hypothesis
 import pytest
 
-from whet.errors import SandboxUnavailableError
+from whet.errors import ConfigError, SandboxUnavailableError
+from whet.inference.devices import check_device
 from whet.sandboxes.bubblewrap import host as bubblewrap_host
 
 # As `whet` sets it before it loads torch, which test modules do here: threads that spin for each other on shared cores
@@ -83,6 +84,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: places.get(item.path, len(places)))
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu") is not None:
+        try:
+            check_device("cuda", "device")
+        except ConfigError as error:
+            pytest.skip(str(error))
+
+
 def pytest_collection_finish() -> None:
     """What has been imported stays: the garbage collector need not look at it again in every test."""
     gc.collect()
@@ -131,6 +140,13 @@ def read_page() -> Callable[[Path], Any]:
 def stand_in_device() -> Any:
     """Takes the place of a GPU inside a `with` block; see `stand_in.py`."""
     return _beside("stand_in").StandInDevice
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest) -> str:
+    """Each that a test computes on; `-m gpu` takes the second."""
+    chosen: str = request.param
+    return chosen
 
 
 @pytest.fixture

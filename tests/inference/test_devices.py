@@ -97,6 +97,35 @@ def test_without_a_driver_no_check_imports_torch():
 
 
 @pytest.mark.parametrize("kind", ["qwen3", "qwen3-moe"])
+def test_sampled_logprobs_are_those_of_transformers(kind, device, checkpoints, reference):
+    from whet.inference.embedded import EmbeddedEngine
+    from whet.inference.limits import EngineLimits
+    from whet.inference.protocol import SampleRequest, SamplingParams
+
+    directory, model = checkpoints(kind)
+    engine = EmbeddedEngine.from_directory(directory, device=device, limits=EngineLimits(kv_bytes=1 << 24))
+
+    async def turns():
+        for prompt in ([5, 6, 7], [5, 6, 7, 9, 8, 9, 3, 2]):
+            params = [SamplingParams(max_tokens=6, temperature=0.7, seed=seed) for seed in range(3)]
+            requests = [SampleRequest(prompt_ids=prompt, params=one, group_key="g") for one in params]
+            for sample in await asyncio.gather(*map(engine.sample, requests)):
+                yield prompt, sample
+        await engine.close()
+
+    async def differences():
+        return [
+            abs(reference(model, prompt, sample.ids, 0.7) - torch.tensor(sample.logprobs)).max().item()
+            async for prompt, sample in turns()
+        ]
+
+    torch = pytest.importorskip("torch")
+    found = asyncio.run(differences())
+    assert len(found) == 6
+    assert max(found) < (1e-4 if device == "cpu" else 1e-3)
+
+
+@pytest.mark.parametrize("kind", ["qwen3", "qwen3-moe"])
 def test_every_tensor_of_the_engine_is_made_on_its_device(kind, checkpoints, stand_in_device):
     pytest.importorskip("torch")
     from whet.inference.embedded import EmbeddedEngine

@@ -39,12 +39,6 @@ def model_dir(request, tmp_path_factory):
     return path
 
 
-@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def device(request):
-    """Each that a test of the learner runs on; `-m gpu` takes the second."""
-    return request.param
-
-
 @pytest.fixture
 def make(model_dir, tmp_path):
     def make(optimizer=None, lora=None, **changes):

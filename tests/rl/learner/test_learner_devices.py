@@ -106,6 +106,26 @@ def test_a_base_in_bfloat16_takes_half_the_memory_and_trains_the_same_adapter(de
         assert updated.grad_norm == pytest.approx(expected_update.grad_norm, rel=0.05)
 
 
+def test_a_mixture_of_experts_learns_as_on_a_cpu(device, tmp_path, sequences):
+    sizes = {"vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "head_dim": 8}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    experts = {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+    torch.manual_seed(3)
+    AutoModelForCausalLM.from_config(Qwen3MoeConfig(**sizes, **heads, **experts)).save_pretrained(tmp_path)
+    options = {"optimizer": OptimizerConfig(), "lora": None, "max_steps": 1, "seed": 0, "publish_directory": tmp_path}
+    batch = pack(sequences, np.ones(len(sequences)))
+    found = []
+    for place, half in ((device, False), ("cpu", False), (device, True)):
+        dtype = "bfloat16" if half else "float32"
+        computation = LearnerConfig(device=place, dtype=dtype, weights_dtype=dtype)
+        learner = make_learner(tmp_path, computation=computation, **options)
+        output, updated = step(learner, batch, LossConfig())
+        found.append((output.loss, updated.grad_norm))
+    ours, theirs, rounded = found
+    assert ours == pytest.approx(theirs, rel=1e-3)
+    assert rounded == pytest.approx(theirs, rel=0.1)
+
+
 @pytest.fixture
 def stand_in(monkeypatch, stand_in_device):
     monkeypatch.setattr("whet.rl.learner.make.choose_device", lambda *_: "meta")
