@@ -103,6 +103,7 @@ def main() -> None:
         port = listening.getsockname()[1]
         server = multiprocessing.get_context("fork").Process(target=serve, args=(data, listening, cores[0]))
         server.start()
+        assert server.pid is not None
         os.sched_setaffinity(0, {cores[-1]})
         auth = {"Authorization": f"Bearer {token}"}
         packed = {"Accept-Encoding": "gzip"}
