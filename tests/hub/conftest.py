@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,7 @@ def beside(name: str) -> Any:
 
 
 _packages = beside("packages")
+USERS = ("ann", "bob", "eve")
 
 
 @pytest.fixture(scope="session")
@@ -57,12 +59,30 @@ def open_hub(tmp_path: Path, database_url: str | None) -> Any:
     return lambda **more: _running.running(tmp_path / "hub", database_url, **more)
 
 
-@pytest.fixture
-def hub(open_hub: Any) -> Iterator[Any]:
-    """A running hub with the users ann, bob and eve; see `running.py`."""
-    with open_hub() as found:
-        for name in ("ann", "bob", "eve"):
+@pytest.fixture(scope="session")
+def first_hub(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+    """The folder of a hub on SQLite with the users ann, bob and eve, to be copied; and their tokens."""
+    folder = tmp_path_factory.mktemp("hub") / "hub"
+    with _running.running(folder, None) as found:
+        for name in USERS:
             found.user(name)
+        return folder, found.tokens
+
+
+@pytest.fixture
+def hub(
+    open_hub: Any, tmp_path: Path, database_url: str | None, first_hub: tuple[Path, dict[str, str]]
+) -> Iterator[Any]:
+    """A running hub with the users ann, bob and eve; see `running.py`."""
+    folder, tokens = first_hub
+    if database_url is None:
+        shutil.copytree(folder, tmp_path / "hub")
+    with open_hub() as found:
+        if database_url is None:
+            found.tokens = dict(tokens)
+        else:
+            for name in USERS:
+                found.user(name)
         yield found
 
 

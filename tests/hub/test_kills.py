@@ -14,7 +14,7 @@ pytest.importorskip("fastapi")
 
 import httpx
 
-SHORT, LONG = 3, 100
+SHORT, LONG = 2, 100
 
 
 def push_until_killed(

@@ -181,6 +181,16 @@ def test_expired_push_is_closed_and_removed_at_the_next_start(open_hub: Any, pac
         assert list(hub.hub.uploads.iterdir()) == []
 
 
+def test_expired_push_is_removed_when_the_next_one_begins(hub: Any, packages: Any) -> None:
+    wheel = packages.Wheel()
+    push = hub.begin("ann", "ann", wheel).json()
+    hub.upload("ann", push, "wheel", wheel.bytes()[:9])
+    hub.ahead = 25 * 3600.0
+    assert hub.begin("bob", "bob", wheel).status_code == 201
+    assert list(hub.hub.uploads.iterdir()) == []
+    assert hub.ok("GET", f"/pushes/{push['id']}", "ann")["state"] == "expired"
+
+
 def test_quota_of_an_owner_holds(hub: Any, packages: Any) -> None:
     import dataclasses
 

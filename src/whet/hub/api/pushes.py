@@ -103,6 +103,8 @@ def _announced(call: Call, identity: str, kind: str) -> int:
 @action(policy.OWN_PUSHES)
 def commit_push(call: CallParameter, identity: Identity, response: Response) -> Json:
     """Verify what was uploaded, then publish it. Again for a committed push: 200 and the same."""
+    with call.read() as (session, caller):
+        pushes.own_push(session, caller, identity)
     lock = call.hub.push_locks[identity]
     if not lock.acquire(blocking=False):
         raise HubError("conflict", "another request works on this push. Ask for its state.")

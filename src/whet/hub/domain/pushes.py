@@ -46,6 +46,7 @@ def begin(
     _check_sizes(hub, session, account, expected)
     there = _standing(session, environment, owner, name, version, visibility, expected)
     now = hub.clock()
+    expire(hub, session, now)
     if there is None:
         mine = select(Push).where(Push.user_id == caller.known.id, Push.state == "open")
         for row in session.scalars(mine):
@@ -69,6 +70,15 @@ def begin(
     )
     session.add(row)
     return row, there is None
+
+
+def expire(hub: Hub, session: Session, now: float) -> int:
+    """Close pushes that had no bytes for too long, and remove what was uploaded; returns how many."""
+    old = list(session.scalars(select(Push).where(Push.state == "open", Push.expires_at <= now)))
+    for row in old:
+        row.state = "expired"
+        discard(hub, row.id)
+    return len(old)
 
 
 def _namespace(session: Session, caller: Caller, owner: str, name: str) -> tuple[Account, EnvironmentRow | None]:
@@ -281,16 +291,14 @@ def queued_action(version: Version, now: float) -> ActionRow:
 def clean(hub: Hub) -> dict[str, int]:
     """At start, with no request running: expire old pushes, and remove what no row names."""
     with hub.database.write() as session:
-        old = list(session.scalars(select(Push).where(Push.state == "open", Push.expires_at <= hub.clock())))
-        for row in old:
-            row.state = "expired"
+        old = expire(hub, session, hub.clock())
     with hub.database.read() as session:
         alive = set(session.scalars(select(Push.id).where(Push.state == "open")))
         named = set(session.scalars(select(StoredFile.sha256)))
     gone = [folder for folder in hub.uploads.iterdir() if folder.name not in alive]
     for folder in gone:
         shutil.rmtree(folder)
-    return {"pushes": len(old), "uploads": len(gone), "files": hub.store.keep_only(named)}
+    return {"pushes": old, "uploads": len(gone), "files": hub.store.keep_only(named)}
 
 
 def view(hub: Hub, session: Session, row: Push, base: str) -> dict[str, Any]:
