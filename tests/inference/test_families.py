@@ -148,7 +148,9 @@ MODELS: dict[str, dict[str, Any]] = {
     },
 }
 every_model = pytest.mark.parametrize("kind", MODELS)
-every_family = pytest.mark.parametrize("kind", {str(MODELS[kind]["model_type"]): kind for kind in MODELS}.values())
+ONE_OF_EACH = {str(settings["model_type"]): kind for kind, settings in MODELS.items()}.values()
+"""The last model of each family."""
+every_family = pytest.mark.parametrize("kind", ONE_OF_EACH)
 Checkpoint = tuple[Path, Any]
 CROSS_ENTROPY = LossConfig(loss="cross_entropy")
 
@@ -239,8 +241,10 @@ def test_every_family_has_a_model_here() -> None:
     assert {settings["model_type"] for settings in MODELS.values()} == FAMILIES.keys()
 
 
-@every_model
-@pytest.mark.parametrize("eager", [True, False], ids=["one product", "long"])
+@pytest.mark.parametrize(
+    ("kind", "eager"),
+    [*((kind, True) for kind in MODELS), *((kind, False) for kind in ONE_OF_EACH)],
+)
 def test_learner_has_the_logprobs_and_gradients_of_transformers(
     checkpoint: Callable[[str], Checkpoint], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, eager: bool
 ) -> None:
