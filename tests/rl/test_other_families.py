@@ -10,6 +10,7 @@ pytest.importorskip("torch")
 
 import torch
 from peft import PeftModel
+from safetensors.torch import load_file
 from tests.inference.plain import small_models
 from transformers import AutoModelForCausalLM
 
@@ -124,3 +125,14 @@ def test_a_dry_run_says_what_it_cannot_estimate(config):
     found = estimate(config("gpt2"))
     assert (found.parameters, found.total) == (None, None)
     assert any("not estimated, since whet's own forward pass does not know gpt2 models" in why for why in found.unknown)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "granite"])
+def test_weights_in_bfloat16_have_masters_here_too(kind, run):
+    half = {"device": "cpu", "dtype": "bfloat16", "weights_dtype": "bfloat16"}
+    directory, lines = run(kind, learner=half)
+    assert [line["step"] for line in lines] == [1, 2]
+    assert all(abs(line["policy/kl"]) < 0.05 for line in lines)
+    assert {t.dtype for t in load_file(directory / "checkpoints" / "step_2" / "weights.safetensors").values()} == {
+        torch.float32
+    }
