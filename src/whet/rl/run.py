@@ -8,6 +8,7 @@ This file holds no training logic; how a run begins and ends is in `supervision/
 from __future__ import annotations
 
 import asyncio
+import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -190,7 +191,7 @@ class ReinforcementRun(TrainingRun):
         }
 
     def _next_command(self, weights: Path) -> str:
-        return f"whet eval run {self.config.env[0].id} -m {weights}"
+        return f"whet eval run {shlex.quote(self.config.env[0].id)} -m {weights}"
 
     def make_source(self) -> Source:
         """Where batches come from: one after the other, or all the time."""

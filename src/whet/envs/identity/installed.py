@@ -1,6 +1,7 @@
 """What is installed under the name of an environment, and whether it is what an id asks for.
 
-pip and uv record where a package came from in `direct_url.json` (PEP 610), unless they found it by name in an index.
+pip records where a package came from in `direct_url.json` (PEP 610), unless it found it by name in an index; uv writes
+no hash of a wheel there, so that its installations have no owner.
 The last five parts of the URL of a wheel on a hub are `files/OWNER/NAME/VERSION/FILE`; see docs/design/hub.md.
 """
 
