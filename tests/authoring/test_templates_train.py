@@ -43,7 +43,7 @@ def held_out(folder: Path) -> tuple[float, float]:
 
 def test_the_first_steps_of_its_training_help(kind: str, warm: Any, tmp_path: Path) -> None:
     run(warm, tmp_path, "env", "init", "fresh", "--kind", kind)
-    run(warm, tmp_path, "eval", "run", "fresh")
+    run(warm, tmp_path, "eval", "run", "fresh", "-n", "16")
     assert 0.15 <= mean_reward(tmp_path) <= 0.7
     short = ("--max_steps", str(FEWEST_STEPS[kind]), "--eval.greedy", "false")
     run(warm, tmp_path, "train", "run", "environments/fresh/train.toml", *short)
