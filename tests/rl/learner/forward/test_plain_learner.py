@@ -13,7 +13,7 @@ import pytest
 import torch
 from tests.inference.plain import small_models
 from tests.rl.learner.conftest import rollouts
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from whet.errors import ConfigError
 from whet.inference.embedded import EmbeddedEngine
@@ -205,3 +205,30 @@ def test_muon_moves_the_matrices_of_numbered_layers(make: Callable[..., TorchLea
     hidden = make("gpt2").weights.hidden_parameters()
     assert "transformer.h.1.mlp.c_fc.weight" in hidden
     assert not {"transformer.wte.weight", "transformer.ln_f.weight"} & hidden
+
+
+def test_a_reference_of_another_family_is_computed_by_the_same_forward_pass(
+    others: Callable[[str], tuple[Path, Any]], tmp_path: Path
+) -> None:
+    """The policy is of a family that whet's own forward knows; its reference is not."""
+    config = LlamaConfig(vocab_size=512, hidden_size=32, intermediate_size=48, num_hidden_layers=2)
+    config.num_attention_heads = config.num_key_value_heads = 4
+    torch.manual_seed(0)
+    LlamaForCausalLM(config).save_pretrained(tmp_path / "llama")
+    learner = make_learner(
+        tmp_path / "llama",
+        optimizer=OptimizerConfig(),
+        lora=None,
+        max_steps=10,
+        seed=0,
+        publish_directory=tmp_path / "published",
+        computation=LearnerConfig(device="cpu"),
+        threads=1,
+        reference=str(others("granite")[0]),
+    )
+    batch = batch_of()
+    output = learner.forward_backward(batch, LossConfig(loss="grpo", kl_coef=0.1, kl_estimator="k1"))
+    with torch.no_grad():
+        policy, _ = expected_logprobs(AutoModelForCausalLM.from_pretrained(tmp_path / "llama"), batch)
+        reference, _ = expected_logprobs(others("granite")[1], batch)
+    assert output.sums["kl_reference"] == pytest.approx((policy - reference).sum().item(), rel=1e-4)
