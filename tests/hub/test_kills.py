@@ -18,9 +18,12 @@ SHORT, LONG = 2, 100
 
 
 def push_until_killed(
-    hub: Any, packages: Any, round_number: int, enough: threading.Event, after: int
+    hub: Any, packages: Any, round_number: int, left: list[Any], enough: threading.Event, after: int
 ) -> dict[str, bytes]:
-    """Push version after version; those that were acknowledged, with their bytes. Sets `enough` after some requests."""
+    """Push version after version; those that were acknowledged, with their bytes. Sets `enough` after some requests.
+
+    The push that a kill interrupts is `left`, and is continued first in the next round.
+    """
     done: dict[str, bytes] = {}
     requests = 0
 
@@ -33,14 +36,37 @@ def push_until_killed(
 
     hub.ask = ask
     for number in range(1000):
-        wheel = packages.Wheel(version=f"{round_number}.{number}", code=f"X = {number}\n" + "#" * 20_000)
+        wheel = left.pop() if left else game(packages, round_number, number)
         try:
-            answer = hub.push("ann", "ann", wheel)
+            continue_push(hub, wheel)
         except httpx.TransportError:
+            left.append(wheel)
             return done
-        assert answer.status_code == 201, answer.text
         done[wheel.version] = wheel.bytes()
     raise AssertionError("the server was not killed")
+
+
+def kill_when(hub: Any, enough: threading.Event) -> None:
+    enough.wait()
+    hub.process.kill()
+
+
+def game(packages: Any, round_number: int, number: int) -> Any:
+    return packages.Wheel(version=f"{round_number}.{number}", code=f"X = {number}\n" + "#" * 20_000)
+
+
+def continue_push(hub: Any, wheel: Any) -> None:
+    """Push a version, of which a killed server may have a part, or all."""
+    begun = hub.begin("ann", "ann", wheel)
+    assert begun.status_code in (200, 201), begun.text
+    push = begun.json()
+    if push["state"] == "committed":
+        return
+    offset = push["files"][0]["offset"]
+    answer = hub.upload("ann", push, "wheel", wheel.bytes()[offset:], offset)
+    assert answer.json() == {"offset": len(wheel.bytes())}, answer.text
+    answer = hub.ask("POST", f"/pushes/{push['id']}/commit", "ann")
+    assert answer.status_code == 201, answer.text
 
 
 @pytest.mark.parametrize("kills", [SHORT, pytest.param(LONG, marks=pytest.mark.long)])
@@ -52,12 +78,13 @@ def test_acknowledged_pushes_survive_kills_and_nothing_else_is_left(
     first.user("ann")
     tokens, hub = dict(first.tokens), first
     acknowledged: dict[str, bytes] = {}
+    left: list[Any] = []
     for round_number in range(kills):
         enough = threading.Event()
         after = rng.randrange(1, 16)
-        killer = threading.Thread(target=lambda hub=hub, enough=enough: (enough.wait(), hub.process.kill()))
+        killer = threading.Thread(target=kill_when, args=(hub, enough), daemon=True)
         killer.start()
-        acknowledged |= push_until_killed(hub, packages, round_number, enough, after)
+        acknowledged |= push_until_killed(hub, packages, round_number, left, enough, after)
         killer.join()
         hub.end(9)
         hub = served("--no-actions")
