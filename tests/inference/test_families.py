@@ -418,6 +418,20 @@ def test_frequencies_are_those_of_transformers_to_the_last_bit(
             assert rope.attention_factor == pytest.approx(getattr(theirs, f"{at}attention_scaling"), rel=1e-12)
 
 
+@pytest.mark.parametrize("kind", ["qwen2", "qwen3_moe", "phi3", "glm4"])
+def test_without_targets_every_linear_layer_but_those_of_experts_gets_an_adapter(
+    checkpoint: Callable[[str], Checkpoint], tmp_path: Path, kind: str
+) -> None:
+    directory, _ = checkpoint(kind)
+    learner = learner_of(directory, tmp_path, LoraConfig(rank=2))
+    assert learner.trained_parameters == trained_count(read_architecture(directory), LoraConfig(rank=2)) > 0
+    parts = {name.split(".")[-4] for name, _ in learner.weights.parameters()}
+    fused = {"phi3": {"qkv_proj", "gate_up_proj"}, "glm4": {"q_proj", "k_proj", "v_proj", "gate_up_proj"}}
+    feed_forward = set() if kind == "qwen3_moe" else {"gate_proj", "up_proj", "down_proj"}
+    expected = fused.get(kind, {"q_proj", "k_proj", "v_proj"} | feed_forward) | {"o_proj"}
+    assert parts == expected | ({"down_proj"} if kind in fused else set())
+
+
 def test_adapters_at_experts_are_refused_by_name(checkpoint: Callable[[str], Checkpoint], tmp_path: Path) -> None:
     directory, _ = checkpoint("qwen3_moe")
     lora = LoraConfig(target_modules=("q_proj", "down_proj"))

@@ -125,13 +125,14 @@ def trained_count(arch: Architecture, lora: LoraConfig | None) -> int:
     if lora is None:
         return parameter_count(arch)
     hidden, query, keys = _widths(arch)
-    others = {"q_proj": query, "k_proj": keys, "v_proj": keys, "qkv_proj": query + 2 * keys, "o_proj": query}
-    feed_forward = dict.fromkeys(("gate_proj", "up_proj", "down_proj"), arch.intermediate_size)
-    feed_forward["gate_up_proj"] = 2 * arch.intermediate_size
-    dense = arch.num_layers - (0 if arch.experts is None else len(arch.experts.layers))
-    widths = {name: arch.num_layers * (hidden + width) for name, width in others.items()}
-    widths |= {name: dense * (hidden + width) for name, width in feed_forward.items()}
-    return lora.rank * sum(widths[name] for name in lora.target_modules if name in widths)
+    apart = {"q_proj": query, "k_proj": keys, "v_proj": keys}
+    widths = ({"qkv_proj": query + 2 * keys} if arch.fused_qkv else apart) | {"o_proj": query}
+    if arch.experts is None:  # with experts there are adapters at attention alone
+        inner = arch.intermediate_size
+        widths |= {"gate_up_proj": 2 * inner} if arch.fused_gate_up else {"gate_proj": inner, "up_proj": inner}
+        widths |= {"down_proj": inner}
+    own = widths if not lora.differs("target_modules") else [name for name in lora.target_modules if name in widths]
+    return lora.rank * arch.num_layers * sum(hidden + widths[name] for name in own)
 
 
 def _widths(arch: Architecture) -> tuple[int, int, int]:

@@ -28,7 +28,6 @@ from transformers.pytorch_utils import Conv1D
 from whet.errors import ConfigError, ModelLoadError
 from whet.inference.architecture import read_json
 from whet.inference.model_names import resolve_model
-from whet.inference.plain.family import OtherFamily, describe
 from whet.inference.plain.weights import projections
 from whet.inference.protocol import WeightUpdate
 from whet.inference.weights.adapters import CONFIG_NAME
@@ -52,7 +51,7 @@ class LoraWeights(Weights):
 
         Raises `ConfigError` for a target that the model does not have.
         """
-        config = config.model_copy(update={"target_modules": targets_of(model, source, config)})
+        config = config.model_copy(update={"target_modules": targets_of(model, config)})
         layers = PeftLoraConfig(
             task_type="CAUSAL_LM",
             r=config.rank,
@@ -115,7 +114,7 @@ class LoraWeights(Weights):
         config.save_pretrained(directory)
 
 
-def targets_of(model: nn.Module, source: Path, config: LoraConfig) -> tuple[str, ...]:
+def targets_of(model: nn.Module, config: LoraConfig) -> tuple[str, ...]:
     """Which linear layers get an adapter: of a family with other names, where none are set, all that its layers have.
 
     Raises `ConfigError` for a target that the model does not have.
@@ -123,7 +122,7 @@ def targets_of(model: nn.Module, source: Path, config: LoraConfig) -> tuple[str,
     linear, targets = {name.rpartition(".")[2] for name in projections(model)}, config.target_modules
     stacked = any(name.endswith(".experts") for name, _ in model.named_modules())
     unknown = sorted(set(targets) - linear)
-    if (unknown or stacked) and not config.differs("target_modules") and isinstance(describe(source), OtherFamily):
+    if (unknown or stacked) and not config.differs("target_modules"):
         targets = tuple(sorted(linear.difference(OF_EXPERTS if stacked else ())))
     elif unknown:
         raise ConfigError(
