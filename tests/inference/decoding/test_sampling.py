@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
 from whet.inference.decoding.sampling import Cuts, draw, uniforms
@@ -80,12 +81,37 @@ def test_greedy_rows_and_sampled_rows_share_a_batch() -> None:
     assert drawn.tokens_B.tolist() == [1, 0]
 
 
-def test_extreme_numbers_never_leave_the_support() -> None:
-    tail = torch.full((1, 1000), -200.0)
+@pytest.mark.parametrize("vocabulary", [1000, 8192])
+def test_extreme_numbers_never_leave_the_support(vocabulary: int) -> None:
+    tail = torch.full((1, vocabulary), -200.0)
     tail[0, 500] = 0.0
     greatest = np.float32((1 - 2.0**-24) * (1 - 2.0**-22))
     for uniform in (np.float32(2.0**-24), greatest):
         assert draw(tail, torch.tensor([float(uniform)])).tokens_B.item() == 500
+
+
+@pytest.mark.parametrize("vocabulary", [5000, 8192, 49_152])
+def test_a_large_vocabulary_is_drawn_from_as_by_one_cumulative_sum(vocabulary: int) -> None:
+    random = torch.Generator().manual_seed(0)
+    logits = torch.randn(64, vocabulary, generator=random) * 3
+    logits[::2, vocabulary // 3 :] = float("-inf")  # blocks without any probability
+    uniform = torch.from_numpy(uniforms(range(64), [0] * 64, 1)[:, 0])
+    drawn = draw(logits, uniform)
+    cumulative = logits.double().softmax(-1).cumsum(-1)
+    below = cumulative.gather(1, (drawn.tokens_B - 1).clamp_min(0)[:, None])[:, 0] * (drawn.tokens_B > 0)
+    upto = cumulative.gather(1, drawn.tokens_B[:, None])[:, 0]
+    assert bool(((below <= uniform + 1e-5) & (uniform - 1e-5 < upto)).all())
+    assert bool(drawn.logprobs_B.isfinite().all())
+
+
+def test_no_rounding_of_a_block_draws_what_a_cut_took() -> None:
+    random = torch.Generator().manual_seed(0)
+    logits = torch.randn(256, 8192, generator=random)
+    some = Cuts(torch.full((256,), 40), torch.full((256,), 0.9), torch.zeros(256))
+    for uniform in (2.0**-24, (1 - 2.0**-24) * (1 - 2.0**-22)):
+        drawn = draw(logits, torch.full((256,), uniform), cuts=some)
+        assert drawn.kept_BV is not None
+        assert bool((drawn.kept_BV.gather(1, drawn.tokens_B[:, None]) > 0).all())
 
 
 def test_numbers_depend_on_seed_and_position_alone() -> None:
