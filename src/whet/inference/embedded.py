@@ -17,7 +17,7 @@ import math
 import secrets
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -25,27 +25,19 @@ from whet.errors import ModelError, ModelLoadError
 from whet.inference.architecture import Architecture
 from whet.inference.decoding.adapter_rows import AdapterRows
 from whet.inference.decoding.cache import KVCache
-from whet.inference.decoding.decoder import Decoder
 from whet.inference.decoding.followers import Followers
 from whet.inference.decoding.kv_width import columns_read
+from whet.inference.decoding.parts import WholeModel, engine_parts, read_whole
 from whet.inference.decoding.prefill import Prefill, adapter_rows
 from whet.inference.decoding.rows import BatchRows
 from whet.inference.decoding.sampling import draw, note_kept
 from whet.inference.decoding.scheduler import LoadedAdapter, SampleJob, Scheduler
 from whet.inference.limits import EngineLimits, EngineStats, device_memory
-from whet.inference.plain.family import OtherFamily, describe
+from whet.inference.plain.family import OtherFamily
 from whet.inference.protocol import OnTokens, Sample, SampleRequest, WeightUpdate
 from whet.inference.requests import check_adapter, check_request
 from whet.inference.stops import StopWatcher, TextDecoder
 from whet.inference.token_sets import TokenSets
-from whet.inference.weights.model_weights import NamedWeights, read_checkpoint
-from whet.inference.weights.weight_loader import FusedForm, WeightLoader
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-    from whet.inference.plain.cache import PlainCache
-    from whet.inference.plain.decoder import PlainDecoder
 
 _TURNS_AFTER_FINISH = 4
 """Turns of the event loop a finished rollout has to come back with its next request before the next step."""
@@ -61,7 +53,7 @@ class EmbeddedEngine:
     def __init__(
         self,
         arch: Architecture | OtherFamily,
-        named: NamedWeights | PreTrainedModel,
+        named: WholeModel,
         *,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
@@ -92,22 +84,9 @@ class EmbeddedEngine:
         self._decode_text = decode_text
         self._seed = secrets.randbits(63) if seed is None else seed
         kv_bytes = limits.kv_bytes or device_memory(self.device) // 4
-        if isinstance(arch, Architecture):
-            assert isinstance(named, dict), "the weights of a family of whet's own are given by name"
-            self._cache: KVCache | PlainCache = KVCache(
-                arch, dtype=dtype, device=self.device, record_experts=record_experts
-            )
-            self._bytes_per_token = KVCache.bytes_per_token(arch, dtype)
-            self._weight_loader: WeightLoader[Any] = WeightLoader(
-                FusedForm(arch, dtype, self.device), named, device=self.device
-            )
-            self._decoder: Decoder | PlainDecoder = Decoder(arch, self._weight_loader.pack(named), self._cache)
-        else:
-            from whet.inference.plain.decoder import plain_parts
-
-            assert not isinstance(named, dict), "a family that is not whet's own is given as a model"
-            self._cache, self._weight_loader, self._decoder = plain_parts(named, dtype=dtype, device=self.device)
-            self._bytes_per_token = self._cache.bytes_per_token
+        self._cache, self._bytes_per_token, self._weight_loader, self._decoder = engine_parts(
+            arch, named, dtype=dtype, device=self.device, record_experts=record_experts
+        )
         self._token_budget = kv_bytes // self._bytes_per_token
         self._scheduler = Scheduler(
             max_rows=limits.max_rows, token_budget=self._token_budget, keep_columns=not repeatable
@@ -131,12 +110,7 @@ class EmbeddedEngine:
 
         Raises `ModelLoadError` for files that are missing, torn or unsupported.
         """
-        arch = describe(directory)
-        if isinstance(arch, Architecture):
-            return cls(arch, read_checkpoint(directory), **options)
-        from whet.inference.plain.weights import load_transformers
-
-        return cls(arch, load_transformers(directory, options.get("dtype", torch.float32)), **options)
+        return cls(*read_whole(directory, options.get("dtype", torch.float32)), **options)
 
     async def sample(self, request: SampleRequest, *, on_tokens: OnTokens | None = None) -> Sample:
         self._check(request)
