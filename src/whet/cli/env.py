@@ -9,8 +9,16 @@ import typer
 
 from whet.authoring.scaffold import Kind
 from whet.cli.output import JsonOption, json_object, print_json, print_result
+from whet.cli.sharing import packages
+from whet.cli.sharing.keys import secret_app, var_app
+from whet.cli.sharing.versions import action_app, version_app
 
 app = typer.Typer(rich_markup_mode=None)
+app.add_typer(packages.app)
+app.add_typer(version_app, name="version", help="Versions on the hub: list, yank, delete.")
+app.add_typer(action_app, name="action", help="How the hub tried a version out: list, logs, retry.")
+app.add_typer(secret_app, name="secret", help="Secrets of an environment on the hub: names are shown, values never.")
+app.add_typer(var_app, name="var", help="Variables of an environment on the hub.")
 
 
 @app.command("init")

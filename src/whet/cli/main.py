@@ -21,6 +21,7 @@ from whet import __version__
 from whet.cli.doctor import doctor_command
 from whet.cli.groups import SuggestingGroup, lazy_group
 from whet.cli.serve import serve_command
+from whet.cli.sharing.account import config_app, login, logout, whoami
 from whet.errors import Error, RunError, TrainingError, WhetError
 from whet.system.loading_time import rare_collections
 
@@ -44,6 +45,10 @@ app.add_typer(lazy_group("whet.cli.env", "Make, check and install environments."
 app.add_typer(lazy_group("whet.cli.hub", "Share environments on a server that one hosts."), name="hub")
 app.command("doctor")(doctor_command)
 app.command("serve")(serve_command)
+app.command("login")(login)
+app.command("logout")(logout)
+app.command("whoami")(whoami)
+app.add_typer(config_app, name="config", help="The hub and the owner that this machine uses.")
 app.add_typer(lazy_group("whet.cli.model", "Build the tiny model, or describe a model."), name="model")
 
 

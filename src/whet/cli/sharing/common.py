@@ -1,0 +1,42 @@
+"""What the commands about a hub share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from whet.errors import ConfigError
+from whet.system.terminal import safe_text
+
+if TYPE_CHECKING:
+    from whet.hub.client.fetch import HubId
+
+HubOption = Annotated[
+    str | None, typer.Option("--hub", help="Address of the hub.", metavar="URL", show_default="the one of `whet login`")
+]
+IdArgument = Annotated[str, typer.Argument(metavar="OWNER/NAME[@VERSION]", help="Id of an environment on the hub.")]
+
+
+def hub_id(text: str) -> HubId:
+    """A name alone is one of the default owner's."""
+    from whet.hub.client.fetch import HubId
+    from whet.hub.client.settings import read_settings
+
+    return HubId.parse(text, read_settings().owner)
+
+
+def id_with_version(text: str) -> HubId:
+    wanted = hub_id(text)
+    if wanted.version is None:
+        raise ConfigError(f"name the version: {wanted}@VERSION. `whet env version list {wanted}` has them.")
+    return wanted
+
+
+def safe(value: Any) -> Any:
+    """What a hub says, with texts that cannot move or colour anything in a terminal."""
+    if isinstance(value, str):
+        return safe_text(value, 1_000)
+    if isinstance(value, dict):
+        return {key: safe(item) for key, item in value.items()}
+    return [safe(item) for item in value] if isinstance(value, list) else value

@@ -1,0 +1,96 @@
+"""`whet env secret` and `whet env var`: what an environment on a hub is given when it runs."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from whet.cli.output import JsonOption, print_result
+from whet.cli.sharing.common import HubOption, IdArgument, hub_id, safe
+from whet.errors import ConfigError
+
+KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="A-Z, 0-9 and _, such as API_KEY.")]
+
+secret_app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
+var_app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
+
+
+@secret_app.command("list")
+def list_secrets(environment: IdArgument, hub: HubOption = None, json_output: JsonOption = False) -> None:
+    """The names of an environment's secrets."""
+    _list_keys(environment, "secrets", hub, json_output)
+
+
+@secret_app.command("set")
+def set_secret(environment: IdArgument, key: KeyArgument, hub: HubOption = None) -> None:
+    """Set a secret. Its value is read from standard input, or typed unseen; no command line shows it.
+
+    \b
+    Example:
+      whet env secret set alice/word-game API_KEY < key.txt
+    """
+    if sys.stdin.isatty():
+        value = typer.prompt(f"value of {key}", hide_input=True, err=True)
+    else:
+        value = sys.stdin.read().removesuffix("\n")
+    if not value:
+        raise ConfigError(f"the value of {key} on standard input is empty.")
+    _set_key(environment, "secrets", key, value, hub)
+
+
+@secret_app.command("delete")
+def delete_secret(environment: IdArgument, key: KeyArgument, hub: HubOption = None) -> None:
+    """Delete a secret."""
+    _delete_key(environment, "secrets", key, hub)
+
+
+@var_app.command("list")
+def list_variables(environment: IdArgument, hub: HubOption = None, json_output: JsonOption = False) -> None:
+    """The variables of an environment."""
+    _list_keys(environment, "variables", hub, json_output)
+
+
+@var_app.command("set")
+def set_variable(
+    environment: IdArgument,
+    key: KeyArgument,
+    value: Annotated[str, typer.Argument(metavar="VALUE")],
+    hub: HubOption = None,
+) -> None:
+    """Set a variable, which is no secret."""
+    _set_key(environment, "variables", key, value, hub)
+
+
+@var_app.command("delete")
+def delete_variable(environment: IdArgument, key: KeyArgument, hub: HubOption = None) -> None:
+    """Delete a variable."""
+    _delete_key(environment, "variables", key, hub)
+
+
+def _list_keys(environment: str, kind: str, hub: str | None, json_output: bool) -> None:
+    from whet.hub.client.answers import KeyAnswer
+    from whet.hub.client.connection import connect
+
+    with connect(hub) as connection:
+        found = list(connection.items(KeyAnswer, f"{hub_id(environment).path}/{kind}"))
+    print_result(safe({kind: [item.model_dump(exclude_none=True) for item in found]}), json_output)
+
+
+def _set_key(environment: str, kind: str, key: str, value: str, hub: str | None) -> None:
+    from whet.hub.client.connection import connect, path_of
+
+    wanted = hub_id(environment)
+    with connect(hub) as connection:
+        connection.send("PUT", f"/api/v1{wanted.path}/{kind}{path_of(key)}", json={"value": value})
+    typer.echo(f"{key} of {wanted} is set")
+
+
+def _delete_key(environment: str, kind: str, key: str, hub: str | None) -> None:
+    from whet.hub.client.connection import connect, path_of
+
+    wanted = hub_id(environment)
+    with connect(hub) as connection:
+        connection.send("DELETE", f"/api/v1{wanted.path}/{kind}{path_of(key)}")
+    typer.echo(f"{key} of {wanted} is deleted")

@@ -1,0 +1,129 @@
+"""What a hub answers, as docs/design/hub.md has it. Fields that a newer hub adds are left out."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel
+
+
+class Membership(BaseModel):
+    owner: str
+    role: str
+
+
+class Identity(BaseModel):
+    user: str
+    is_admin: bool
+    scope: str
+    owners: list[Membership]
+
+
+class ActionState(BaseModel):
+    id: str
+    state: Literal["queued", "running", "passed", "failed"]
+
+
+class ActionAnswer(ActionState):
+    environment: str
+    version: str
+    attempt: int
+    summary: str | None
+    queued_at: str
+    started_at: str | None
+    finished_at: str | None
+
+
+class FileAnswer(BaseModel):
+    kind: Literal["wheel", "sdist"]
+    filename: str
+    size: int
+    sha256: str
+    url: str
+
+
+class Yanked(BaseModel):
+    reason: str | None
+    at: str
+
+
+class VersionAnswer(BaseModel):
+    """One version of an environment."""
+
+    id: str
+    owner: str
+    name: str
+    version: str
+    visibility: Literal["PUBLIC", "PRIVATE"]
+    module: str
+    summary: str
+    requires_python: str
+    requires_dist: list[str]
+    sha256: str
+    url: str
+    requirement: str
+    files: list[FileAnswer]
+    created_at: str
+    pushed_by: str
+    yanked: Yanked | None
+    downloads: int
+    action: ActionState | None
+
+
+class EnvironmentAnswer(BaseModel):
+    """An environment and its newest version."""
+
+    id: str
+    owner: str
+    name: str
+    visibility: Literal["PUBLIC", "PRIVATE"]
+    summary: str
+    created_at: str
+    updated_at: str
+    downloads: int
+    latest: str | None
+
+
+class PushFile(BaseModel):
+    kind: Literal["wheel", "sdist"]
+    size: int
+    offset: int
+
+
+class PushAnswer(BaseModel):
+    """A push: what the hub has of it, and the version once it is committed."""
+
+    id: str
+    state: Literal["open", "committed", "refused", "aborted", "expired"]
+    files: list[PushFile]
+    chunk_bytes: int
+    version: VersionAnswer | None
+
+
+class DeviceCode(BaseModel):
+    device_code: str
+    user_code: str
+    verification_uri: str
+    verification_uri_complete: str
+    expires_in: float
+    interval: float
+
+
+class NewToken(BaseModel):
+    token: str
+    scope: str
+    expires_at: str
+    user: str
+
+
+class ContentEntry(BaseModel):
+    path: str
+    size: int
+
+
+class KeyAnswer(BaseModel):
+    """A secret, whose value is never returned, or a variable."""
+
+    name: str
+    value: str | None = None
+    updated_at: str
