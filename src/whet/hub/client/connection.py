@@ -78,7 +78,7 @@ class Hub:
             cursor = str(following)
 
     def send(self, method: str, path: str, *, retry: bool | None = None, **request: Any) -> httpx.Response:
-        """A request, repeated while the hub is busy and, where `retry` (default: all but POST), after a lost connection.
+        """A request, repeated while the hub is busy and, if `retry` (default: all but POST), after a lost connection.
 
         Raises `HubError` for an answer that is no success.
         """

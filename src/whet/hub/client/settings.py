@@ -1,8 +1,8 @@
 """Which hub this machine uses, and with what token.
 
 `~/.config/whet/hub.toml` (below XDG_CONFIG_HOME) has the hub's address and the default owner. Tokens are in the
-system's keyring where the package `keyring` is installed and has one, else in `hub-tokens.json` next to it, which others
-cannot read. WHET_HUB and WHET_HUB_TOKEN stand before both, for machines without a login.
+system's keyring where the package `keyring` is installed and has one, else in `hub-tokens.json` next to it, which
+others cannot read. WHET_HUB and WHET_HUB_TOKEN stand before both, for machines without a login.
 """
 
 from __future__ import annotations
