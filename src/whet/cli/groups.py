@@ -16,19 +16,29 @@ from whet.errors import ConfigError
 
 COMMANDS_OF_OTHERS = {
     "whet eval": {"tui": "`whet view`"},
-    "whet env": {"new": "`whet env init NAME`", "create": "`whet env init NAME`"},
+    "whet env": {
+        "new": "`whet env init NAME`",
+        "create": "`whet env init NAME`",
+        "publish": "`whet env push NAME`",
+        "upload": "`whet env push NAME`",
+        "download": "`whet env pull OWNER/NAME`",
+        "search": "`whet env list --search TEXT`",
+    },
     "whet train": {
         "submit": "`whet train run FILE`, which trains on this machine",
         "start": "`whet train run FILE`",
         "rl": "`whet train run FILE`",
     },
     "whet": {
-        "lab": "`whet env init NAME` for a new environment, and `whet train run FILE` to train on it",
         "rl": "`whet train run FILE`",
         "sft": "`whet train sft FILE`",
         "run": "`whet train run FILE`, or `whet eval run ENV`",
         "init": "`whet env init NAME`",
         "install": "`whet env install ENV`",
+        "push": "`whet env push NAME`",
+        "publish": "`whet env push NAME`",
+        "prime-rl": "`whet train run FILE`",
+        "inference": "`whet serve MODEL`",
         "tui": "`whet view`",
     },
 }

@@ -48,6 +48,7 @@ app.command("serve")(serve_command)
 app.command("login")(login)
 app.command("logout")(logout)
 app.command("whoami")(whoami)
+app.add_typer(lazy_group("whet.cli.sharing.lab", "Make a workspace; see what is missing."), name="lab")
 app.add_typer(config_app, name="config", help="The hub and the owner that this machine uses.")
 app.add_typer(lazy_group("whet.cli.model", "Build the tiny model, or describe a model."), name="model")
 

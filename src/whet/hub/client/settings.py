@@ -7,6 +7,7 @@ others cannot read. WHET_HUB and WHET_HUB_TOKEN stand before both, for machines 
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 from collections.abc import Mapping
@@ -16,13 +17,13 @@ from urllib.parse import urlsplit, urlunsplit
 
 import tomli_w
 
+from whet.clients.keys import SERVICE
 from whet.config import StrictModel, read_toml, validate
 from whet.errors import ConfigError
 from whet.system.files import write_whole
 from whet.system.offline import is_loopback
 
 HUB_VARIABLE, TOKEN_VARIABLE = "WHET_HUB", "WHET_HUB_TOKEN"
-KEYRING_SERVICE = "whet"
 NO_HUB = "no hub is set. Log in to one: whet login --hub URL. To host one: whet hub serve"
 
 
@@ -96,7 +97,7 @@ def token_for(url: str) -> str | None:
     if stored is None:
         return None
     ring = _keyring() if stored.get("in_keyring") else None
-    token = ring.get_password(KEYRING_SERVICE, url) if ring is not None else stored.get("token")
+    token = ring.get_password(SERVICE, url) if ring is not None else stored.get("token")
     return str(token) if token else None
 
 
@@ -105,7 +106,7 @@ def save_token(url: str, token: str) -> str:
     tokens = _read_tokens()
     ring = _keyring()
     if ring is not None:
-        ring.set_password(KEYRING_SERVICE, url, token)
+        ring.set_password(SERVICE, url, token)
         tokens[url] = {"in_keyring": True}
     else:
         tokens[url] = {"token": token}
@@ -121,7 +122,7 @@ def forget_token(url: str) -> bool:
         return False
     ring = _keyring() if stored.get("in_keyring") else None
     if ring is not None:
-        ring.delete_password(KEYRING_SERVICE, url)
+        ring.delete_password(SERVICE, url)
     _write_tokens(tokens)
     return True
 
@@ -129,9 +130,8 @@ def forget_token(url: str) -> bool:
 def _keyring() -> Any:
     """The package `keyring` where it is installed and has a store that keeps secrets, else None."""
     try:
-        import keyring
-        import keyring.errors
-    except ImportError:
+        keyring = importlib.import_module("keyring")
+    except ModuleNotFoundError:
         return None
     try:
         return keyring if keyring.get_keyring().priority >= 1 else None
