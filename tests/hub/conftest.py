@@ -36,6 +36,12 @@ _running = beside("running")
 
 
 @pytest.fixture(scope="session")
+def running() -> Any:
+    """A hub in this process or in its own; see `running.py`."""
+    return _running
+
+
+@pytest.fixture(scope="session")
 def postgresql() -> Iterator[Any]:
     """A server of PostgreSQL; see `postgresql.py`."""
     module = beside("postgresql")

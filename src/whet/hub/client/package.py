@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
@@ -129,24 +130,11 @@ def uncommitted(folder: Path) -> list[str]:
 
 
 def build(source: Source, into: Path) -> Built:
-    """Build sdist and wheel in isolation, and check them as the hub will.
+    """Build an sdist, and a wheel from it, in isolation, and check both as the hub will.
 
-    uv builds where it is installed, since it is quicker, else the package `build`. Raises `ConfigError` with what the
-    build printed, and `ArchiveRefusedError`.
+    Raises `ConfigError` with what the build printed, and `ArchiveRefusedError`.
     """
-    uv = shutil.which("uv")
-    if uv is not None:
-        command = [uv, "build", "--quiet", "--no-config", "--out-dir", str(into), str(source.folder)]
-    elif importlib.util.find_spec("build") is not None:
-        command = [sys.executable, "-m", "build", "--outdir", str(into), str(source.folder)]
-    else:
-        raise ConfigError(f"a push needs a build tool. Install one with: {sys.executable} -m pip install build")
-    environment = {key: value for key, value in os.environ.items() if key != TOKEN_VARIABLE}
-    environment.setdefault("SOURCE_DATE_EPOCH", EPOCH)
-    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=environment)
-    if done.returncode != 0:
-        lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()][-12:]
-        raise ConfigError("\n".join([f"{source.folder} could not be built. The build said:", *lines]))
+    _build_archives(source.folder, into)
     wheel, sdist = _only(into, "*.whl"), _only(into, "*.tar.gz")
     with wheel.open("rb") as file:
         check_wheel(file, wheel.name, source.name, source.version)
@@ -160,13 +148,70 @@ def build(source: Source, into: Path) -> Built:
     return Built(_archive("wheel", wheel, in_wheel), _archive("sdist", sdist, in_sdist), warnings)
 
 
+def _build_archives(folder: Path, into: Path) -> None:
+    """One isolated environment for both; uv makes it where it is installed, since it is quicker than pip."""
+    try:
+        from build import BuildBackendException, BuildException, ProjectBuilder
+        from build.env import DefaultIsolatedEnv
+    except ModuleNotFoundError:
+        raise ConfigError(f"a push needs the package build: {sys.executable} -m pip install build") from None
+
+    try:
+        with DefaultIsolatedEnv(installer="uv" if shutil.which("uv") else "pip") as environment:
+
+            def make(kind: Literal["sdist", "wheel"], of: Path) -> Path:
+                builder = ProjectBuilder.from_isolated_env(environment, of, runner=_run_hook)
+                environment.install(builder.build_system_requires)
+                environment.install(builder.get_requires_for_build(kind))
+                return Path(builder.build(kind, into))
+
+            sdist = make("sdist", folder)
+            with tempfile.TemporaryDirectory(prefix="whet-build-") as unpacked:
+                unpack(sdist, Path(unpacked))
+                make("wheel", Path(unpacked))
+    except subprocess.CalledProcessError as error:
+        raise _failed(folder, str(error.stdout or "") + str(error.stderr or "")) from None
+    except BuildBackendException as error:
+        cause = error.exception
+        said = str(cause.output) if isinstance(cause, subprocess.CalledProcessError) else str(cause)
+        raise _failed(folder, said) from None
+    except (BuildException, tarfile.TarError, OSError) as error:
+        raise _failed(folder, str(error)) from None
+
+
+def _run_hook(cmd: Sequence[str], cwd: str | None = None, extra_environ: Mapping[str, str] | None = None) -> None:
+    """A step of a build: its output is kept for an error, and it does not get the hub's token."""
+    environment = {key: value for key, value in os.environ.items() if key != TOKEN_VARIABLE}
+    environment.setdefault("SOURCE_DATE_EPOCH", EPOCH)
+    subprocess.run(
+        cmd,
+        cwd=cwd,
+        env={**environment, **(extra_environ or {})},
+        check=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+
+
+def _failed(folder: Path, said: str) -> ConfigError:
+    lines = [safe_text(line) for line in said.splitlines() if line.strip()][-12:]
+    return ConfigError("\n".join([f"{folder} could not be built. The build said:", *lines]))
+
+
 def unpack(sdist: Path, target: Path) -> None:
-    """The files of a checked sdist, without its top folder, as the new folder `target`."""
+    """The files of an sdist, without its top folder, into `target`, which has none of them.
+
+    Raises `FileExistsError`, and `ConfigError` for a name that leads outside.
+    """
     with tarfile.open(sdist) as tar:
         for member in tar:
             inside = member.name.partition("/")[2]
             if inside and member.isfile():
                 place = target / inside
+                if ".." in Path(inside).parts or Path(inside).is_absolute():
+                    raise ConfigError(f"{sdist.name} has {safe_text(member.name)}, which is outside of it.")
                 place.parent.mkdir(parents=True, exist_ok=True)
                 content = tar.extractfile(member)
                 assert content is not None  # it is a file
