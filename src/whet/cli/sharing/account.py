@@ -1,4 +1,4 @@
-"""`whet login`, `logout`, `whoami`, `config`: which hub this machine uses, and as whom."""
+"""`whet login`, `logout`, `whoami`, `config`: which hub this machine uses, and its login there."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def show_config(json_output: JsonOption = False) -> None:
 @config_app.command("set")
 def set_config(
     key: Annotated[Key, typer.Argument(help="`hub`, its address; or `owner`, where `env push` puts environments.")],
-    value: Annotated[str, typer.Argument(metavar="VALUE")],
+    value: Annotated[str, typer.Argument(metavar="VALUE", help="Address of a hub, or name of an owner.")],
 ) -> None:
     """Change one setting of this machine.
 
@@ -175,7 +175,7 @@ def set_config(
 
 
 @config_app.command("unset")
-def unset_config(key: Annotated[Key, typer.Argument()]) -> None:
+def unset_config(key: Annotated[Key, typer.Argument(help="`hub` or `owner`.")]) -> None:
     """Remove one setting of this machine.
 
     \b

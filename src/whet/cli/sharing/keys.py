@@ -56,7 +56,7 @@ def list_variables(environment: IdArgument, hub: HubOption = None, json_output: 
 def set_variable(
     environment: IdArgument,
     key: KeyArgument,
-    value: Annotated[str, typer.Argument(metavar="VALUE")],
+    value: Annotated[str, typer.Argument(metavar="VALUE", help="Text of at most 64 KiB.")],
     hub: HubOption = None,
 ) -> None:
     """Set a variable, which is no secret."""

@@ -19,6 +19,7 @@ from whet.hub.archive.problems import MAX_ENTRIES, MAX_RATIO, MAX_UNPACKED, MIB,
 _END = struct.Struct("<4s4H2LH")
 _ENTRY = struct.Struct("<4s6H3L5H2L")
 _LOCAL = struct.Struct("<4s5H3L2H")
+MAX_VERSION = 45  # of the zip format, times ten: what 64-bit archives need
 _ENCRYPTED = 0x0001 | 0x0040 | 0x2000
 _DESCRIPTOR = 0x0008
 _ALLOWED_FLAGS = _DESCRIPTOR | 0x0800 | 0x0006  # a descriptor follows, names are UTF-8, level of compression
@@ -89,12 +90,16 @@ class StrictZip:
             if at + _ENTRY.size > len(table):
                 raise self._refuse("damaged", "its table of contents is cut short")
             fields = _ENTRY.unpack_from(table, at)
-            mark, made, _, flags, method, _, _, crc, packed, size, named, extra, comment, disk, _, mode, offset = fields
+            mark, made, needed, flags, method, _, _, crc, packed, size, named, extra, comment, disk, _, mode, offset = (
+                fields
+            )
             rest = table[at + _ENTRY.size : at + _ENTRY.size + named + extra + comment]
             if mark != b"PK\1\2" or len(rest) != named + extra + comment:
                 raise self._refuse("damaged", "its table of contents is damaged")
             at += _ENTRY.size + len(rest)
             name = rest[:named].decode("utf-8", "backslashreplace")
+            if needed > MAX_VERSION:
+                raise self._refuse("odd-zip", f"it needs zip {needed / 10:.1f}, which readers do not have", name)
             self._check_entry(name, flags, method, rest[named : named + extra], disk)
             self._check_mode(name, made >> 8, mode)
             yield Entry(name, method, packed, size, crc, 0), offset
