@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from whet.authoring import install
+from whet.hub.client import install as hub_install
 from whet.authoring.review import check
 from whet.authoring.review.findings import Finding, Report
 from whet.cli.main import main
@@ -109,7 +110,7 @@ def test_an_installation_says_what_came_with_it_and_what_was_left_out(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     done = install.Installed("old-env", "0.3", "/here", True, ("helper 1.5",), ("verifiers>=0.1.8",))
-    monkeypatch.setattr(install, "install_environment", lambda target, editable: done)
+    monkeypatch.setattr(hub_install, "install", lambda target, editable, hub: done)
     assert main(["env", "install", "./old_env", "-e"]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "installed old-env 0.3 (editable, /here)",

@@ -14,11 +14,9 @@ import pytest
 pytest.importorskip("fastapi")
 
 import whet
-from whet.authoring.hub_wheels import find_wheel
-from whet.authoring.install import install_environment
-from whet.envs.identity.ids import parse_id
 from whet.envs.identity.record import identify
-from whet.errors import ConfigError, EnvironmentLoadError
+from whet.errors import EnvironmentLoadError, WhetError
+from whet.hub.client.install import install
 
 MODULE = "word_game"
 
@@ -31,6 +29,7 @@ def address(hub: Any, listening: Any, packages: Any, monkeypatch: pytest.MonkeyP
     settings = {"TARGET": str(tmp_path / "site"), "NO_INDEX": "1", "CONFIG_FILE": "/dev/null", "NO_CACHE_DIR": "1"}
     for name, value in settings.items():
         monkeypatch.setenv(f"PIP_{name}", value)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("WHET_HUB_TOKEN", hub.tokens["ann"])
     with listening(hub.app) as found:
         monkeypatch.setenv("WHET_HUB", found)
@@ -41,7 +40,7 @@ def address(hub: Any, listening: Any, packages: Any, monkeypatch: pytest.MonkeyP
 def test_a_private_environment_is_installed_by_its_id_and_loaded_by_it_alone(
     address: str, hub: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert install_environment("ann/word-game@1.0.0").version == "1.0.0"
+    assert install("ann/word-game@1.0.0").version == "1.0.0"
     site = tmp_path / "site"
     record = (site / f"{MODULE}-1.0.0.dist-info" / "direct_url.json").read_text()
     assert json.loads(record)["url"] == f"{address}/files/ann/word-game/1.0.0/{MODULE}-1.0.0-py3-none-any.whl"
@@ -60,20 +59,21 @@ def test_a_private_environment_is_installed_by_its_id_and_loaded_by_it_alone(
 
 
 def test_without_a_version_the_newest_is_meant(address: str) -> None:
-    wheel = find_wheel(parse_id("ann/word-game"))
-    assert wheel.url == f"{address}/files/ann/word-game/1.1.0/{MODULE}-1.1.0-py3-none-any.whl"
+    assert install("ann/word-game").source.startswith(
+        f"word-game @ {address}/files/ann/word-game/1.1.0/{MODULE}-1.1.0-py3-none-any.whl#sha256="
+    )
 
 
 @pytest.mark.parametrize(
     ("environment", "variables", "says"),
     [
-        ("ann/word-game@9.9.9", {}, "the hub has no 'ann/word-game@9.9.9'"),
-        ("ann/other", {}, "the hub has no 'ann/other'"),
-        ("ann/word-game", {"WHET_HUB_TOKEN": ""}, "the hub has no 'ann/word-game', or WHET_HUB_TOKEN may not read it"),
-        ("ann/word-game", {"WHET_HUB_TOKEN": "whet_wrong"}, "the hub answered with status 401"),
-        ("ann/word-game", {"WHET_HUB": ""}, "Set WHET_HUB to the hub's URL"),
-        ("ann/word-game", {"WHET_HUB": "file:///etc"}, "Set WHET_HUB to the hub's URL"),
-        ("ann/word-game", {"WHET_HUB": "http://127.0.0.1:1"}, "cannot be read"),
+        ("ann/word-game@9.9.9", {}, "9.9.9"),
+        ("ann/other", {}, "there is no environment ann/other here"),
+        ("ann/word-game", {"WHET_HUB_TOKEN": ""}, "private environments need: whet login"),
+        ("ann/word-game", {"WHET_HUB_TOKEN": "whet_wrong"}, "Log in with: whet login --hub"),
+        ("ann/word-game", {"WHET_HUB": ""}, "whet login --hub URL"),
+        ("ann/word-game", {"WHET_HUB": "file:///etc"}, "is no address of a hub"),
+        ("ann/word-game", {"WHET_HUB": "http://127.0.0.1:1"}, "cannot be reached"),
     ],
 )
 def test_what_a_hub_does_not_give_is_one_line(
@@ -86,8 +86,8 @@ def test_what_a_hub_does_not_give_is_one_line(
 ) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(ConfigError) as raised:
-        install_environment(environment)
+    with pytest.raises(WhetError) as raised:
+        install(environment)
     assert says in str(raised.value)
     assert "\n" not in str(raised.value)
     assert not (tmp_path / "site").exists()

@@ -22,7 +22,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from whet import __version__
-from whet.authoring.hub_wheels import credentials_for_pip, find_wheel
+from whet.authoring.listing import installed_environments
 from whet.authoring.wheels import check_wheels
 from whet.compat.alias import CONTRACT_VERSION
 from whet.envs.identity.ids import parse_id
@@ -45,13 +45,16 @@ class Installed:
     left_out: tuple[str, ...]  # replaced by whet
 
 
-def install_environment(target: str, *, editable: bool = False) -> Installed:
+def install_environment(
+    target: str, *, editable: bool = False, variables: Mapping[str, str] | None = None
+) -> Installed:
     """Install a package from a folder, an archive, or an index.
 
     Args:
-        target: Any id of an environment (`envs/identity/ids.py`), or a requirement for pip such as `word-game==1.2`.
-            A folder in `environments/` comes before a package of its name in an index.
+        target: An id of an environment (`envs/identity/ids.py`) without an owner, or a requirement for pip such as
+            `word-game==1.2`. A folder in `environments/` comes before a package of its name in an index.
         editable: Install a folder so that its edits count at once.
+        variables: The environment variables of pip, by default those of this process.
 
     Raises `ConfigError` where pip cannot, with what it said, where the package wants another `verifiers`, and where a
     wheel has files that are not its own (`wheels.py`).
@@ -61,25 +64,25 @@ def install_environment(target: str, *, editable: bool = False) -> Installed:
     source = _source(target)
     if editable and not Path(source).is_dir():
         raise ConfigError(f"{target} is not a folder, so it cannot be installed with -e.")
-    [found] = _resolve(["--no-deps", "--ignore-installed", source])
+    [found] = _resolve(["--no-deps", "--ignore-installed", source], variables)
     metadata = found["metadata"]
     wanted, left_out = divide(metadata.get("requires_dist", []), metadata["name"])
-    dependencies = [one for one in _resolve(wanted) if _plain(one) != REPLACED] if wanted else []
+    dependencies = [one for one in _resolve(wanted, variables) if _plain(one) != REPLACED] if wanted else []
     for one in dependencies:
         left_out += divide(one["metadata"].get("requires_dist", []), one["metadata"]["name"])[1]
     with tempfile.TemporaryDirectory(prefix="whet-install-") as folder:
-        _pip(["wheel", "--no-deps", "--wheel-dir", folder, *map(_exactly, dependencies), source])
+        _pip(["wheel", "--no-deps", "--wheel-dir", folder, *map(_exactly, dependencies), source], variables)
         check_wheels(sorted(Path(folder).glob("*.whl")))
         # By name, so that pip records no path of a file that will be gone.
         these = ["--no-index", "--find-links", folder]
         if dependencies:
-            _pip(["install", "--no-deps", *these, *map(_by_name, dependencies)])
+            _pip(["install", "--no-deps", *these, *map(_by_name, dependencies)], variables)
         if editable:
-            _pip(["install", "--no-deps", "--force-reinstall", "-e", source])
+            _pip(["install", "--no-deps", "--force-reinstall", "-e", source], variables)
         elif " @ " in source:  # by URL and hash, which pip records: what an id is verified against
-            _pip(["install", "--no-deps", "--force-reinstall", source])
+            _pip(["install", "--no-deps", "--force-reinstall", source], variables)
         else:
-            _pip(["install", "--no-deps", "--force-reinstall", *these, _by_name(found)])
+            _pip(["install", "--no-deps", "--force-reinstall", *these, _by_name(found)], variables)
     return Installed(
         metadata["name"],
         metadata["version"],
@@ -88,6 +91,16 @@ def install_environment(target: str, *, editable: bool = False) -> Installed:
         tuple(f"{one['metadata']['name']} {one['metadata']['version']}" for one in dependencies),
         tuple(dict.fromkeys(left_out)),
     )
+
+
+def uninstall_environment(name: str) -> str:
+    """Remove an installed environment; returns its name and version. Raises `ConfigError` where it is none."""
+    plain = str(canonicalize_name(parse_id(name).name))
+    found = installed_environments().get(plain)
+    if found is None:
+        raise ConfigError(f"no environment '{name}' is installed. `whet env list` has those that are.")
+    _pip(["uninstall", "--yes", plain], None)
+    return f"{plain} {found['version']}"
 
 
 def _source(target: str) -> str:
@@ -111,7 +124,7 @@ def _source(target: str) -> str:
         ) from None
     wanted = parse_id(target)
     if wanted.owner is not None:
-        return find_wheel(wanted).requirement
+        raise ConfigError(f"'{target}' is an environment of a hub. Install it with: whet env install {target}")
     return wanted.requirement if wanted.url is not None else f"{wanted.name}=={wanted.version}"
 
 
@@ -144,7 +157,7 @@ def _may_be_of_the_contract(requirement: Requirement) -> bool:
     return any(requirement.specifier.filter(versions, prereleases=True))
 
 
-def _resolve(arguments: Sequence[str]) -> list[dict[str, Any]]:
+def _resolve(arguments: Sequence[str], variables: Mapping[str, str] | None) -> list[dict[str, Any]]:
     """What pip would install for these arguments, as its report has it; nothing that is there already."""
     with tempfile.TemporaryDirectory(prefix="whet-install-") as folder:
         constraints, report = Path(folder, "constraints.txt"), Path(folder, "report.json")
@@ -152,7 +165,7 @@ def _resolve(arguments: Sequence[str]) -> list[dict[str, Any]]:
         for version in STAND_INS:
             _write_stand_in(Path(folder), version)
         options = ["--dry-run", "--report", str(report), "-c", str(constraints), "--find-links", folder]
-        _pip(["install", *options, *arguments])
+        _pip(["install", *options, *arguments], variables)
         found: list[dict[str, Any]] = json.loads(report.read_text(encoding="utf-8"))["install"]
     return found
 
@@ -184,10 +197,9 @@ def _by_name(item: Mapping[str, Any]) -> str:
     return f"{item['metadata']['name']}=={item['metadata']['version']}"
 
 
-def _pip(arguments: Sequence[str]) -> None:
+def _pip(arguments: Sequence[str], variables: Mapping[str, str] | None) -> None:
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "--quiet", *arguments]
-    with credentials_for_pip() as environment:
-        done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=variables)
     if done.returncode != 0:
         lines = [line for line in done.stderr.strip().splitlines() if line.strip()][-8:]
         raise ConfigError("\n".join(["pip could not install that. It said:", *lines]))

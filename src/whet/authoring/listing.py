@@ -16,7 +16,7 @@ CONTRACTS = frozenset({"whet", "verifiers"})
 
 def environments_here() -> list[dict[str, str]]:
     """id, version, where and description of each, by id. An installed one hides a folder of its name."""
-    found = {**_local(), **_installed()}
+    found = {**_local(), **installed_environments()}
     return [found[name] for name in sorted(found)]
 
 
@@ -35,8 +35,8 @@ def _local() -> dict[str, dict[str, str]]:
     return found
 
 
-def _installed() -> dict[str, dict[str, str]]:
-    """The installed packages that require whet or the library that it replaces."""
+def installed_environments() -> dict[str, dict[str, str]]:
+    """The installed packages that require whet or the library that it replaces, by id."""
     found = {}
     for distribution in importlib.metadata.distributions():
         name = canonicalize_name(distribution.metadata["Name"] or "")

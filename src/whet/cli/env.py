@@ -10,6 +10,7 @@ import typer
 from whet.authoring.scaffold import Kind
 from whet.cli.output import JsonOption, json_object, print_json, print_result
 from whet.cli.sharing import packages
+from whet.cli.sharing.common import HubOption, safe
 from whet.cli.sharing.keys import secret_app, var_app
 from whet.cli.sharing.versions import action_app, version_app
 
@@ -106,12 +107,13 @@ def install(
     editable: Annotated[
         bool, typer.Option("--editable", "-e", help="Install folders so that their edits count at once.")
     ] = False,
+    hub: HubOption = None,
     json_output: JsonOption = False,
 ) -> None:
     """Install environments into this Python, with what they require, by pip.
 
     For an environment written for verifiers 0.1, verifiers itself is left out: whet replaces it. Installing may
-    run the package's build code. OWNER/NAME comes from the hub WHET_HUB, with the token WHET_HUB_TOKEN.
+    run the package's build code. OWNER/NAME comes from the hub of `whet login`, by URL and hash.
 
     \b
     Examples:
@@ -119,9 +121,9 @@ def install(
       whet env install word-game==1.2
       whet env install alice/word-game@1.2
     """
-    from whet.authoring.install import install_environment
+    from whet.hub.client.install import install as install_from_anywhere
 
-    done = [install_environment(target, editable=editable) for target in targets]
+    done = [install_from_anywhere(target, editable=editable, hub=hub) for target in targets]
     if json_output:
         print_json(done)
         return
@@ -134,19 +136,63 @@ def install(
             typer.echo(f"  without {', '.join(one.left_out)}: whet replaces it")
 
 
+@app.command("uninstall")
+def uninstall(
+    names: Annotated[list[str], typer.Argument(metavar="ENV...", help="Ids of environments that are installed.")],
+) -> None:
+    """Remove environments from this Python. What they required stays.
+
+    \b
+    Example:
+      whet env uninstall word-game
+    """
+    from whet.authoring.install import uninstall_environment
+
+    for name in names:
+        typer.echo(f"removed {uninstall_environment(name)}")
+
+
 @app.command("list")
-def list_environments(json_output: JsonOption = False) -> None:
-    """The environments that are found by their id here: installed ones, and those in environments/.
+def list_environments(
+    on_hub: Annotated[bool, typer.Option("--on-hub", help="Those of the hub that you may read.")] = False,
+    owner: Annotated[str | None, typer.Option(help="Those of this owner on the hub.")] = None,
+    search: Annotated[str | None, typer.Option(help="Those on the hub with this text in name or summary.")] = None,
+    hub: HubOption = None,
+    json_output: JsonOption = False,
+) -> None:
+    """The environments that are found by their id here, installed or in environments/; or those of the hub.
 
     \b
     Examples:
       whet env list
-      whet env list --json
+      whet env list --owner my-team
+      whet env list --search word --json
     """
     from whet.authoring.listing import environments_here
 
+    if on_hub or owner or search or hub:
+        _list_hub(owner, search, hub, json_output)
+        return
     found = environments_here()
     if not found and not json_output:
         typer.echo("no environments here. Make one with: whet env init NAME")
         return
     print_result({"environments": found}, json_output)
+
+
+def _list_hub(owner: str | None, search: str | None, hub: str | None, json_output: bool) -> None:
+    from whet.hub.client.answers import EnvironmentAnswer
+    from whet.hub.client.connection import connect
+
+    with connect(hub) as connection:
+        found = list(connection.items(EnvironmentAnswer, "/environments", owner=owner, search=search))
+    if not found and not json_output:
+        typer.echo(f"no such environments on {connection.url}")
+        return
+    rows = [
+        environment.model_dump(include={"id", "latest", "visibility", "downloads", "summary"}) for environment in found
+    ]
+    print_result(
+        safe({"environments": [environment.model_dump() for environment in found] if json_output else rows}),
+        json_output,
+    )

@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from whet.envs.identity.ids import parse_id
 from whet.errors import ConfigError
 from whet.hub.archive.names import check_environment_name, check_owner_name, check_version
 from whet.hub.archive.sdists import check_sdist
 from whet.hub.client.answers import EnvironmentAnswer, FileAnswer, VersionAnswer
 from whet.hub.client.connection import Hub, HubError, path_of
 from whet.hub.client.package import unpack
+from whet.hub.client.settings import TOKEN_VARIABLE
 from whet.system.terminal import safe_text
 
 
@@ -30,14 +32,13 @@ class HubId:
 
     @classmethod
     def parse(cls, text: str, default_owner: str | None = None) -> HubId:
-        """Raises `ConfigError` for what is no id. A name alone is one of `default_owner`."""
-        rest, at, version = text.partition("@")
-        owner, slash, name = rest.rpartition("/")
-        if not slash and default_owner is not None:
-            owner = default_owner
-        elif not slash or "/" in owner or (at and not version):
-            raise ConfigError(f"'{safe_text(text)}' is no id. Write owner/name or owner/name@version.")
-        return cls(check_owner_name(owner), check_environment_name(name), check_version(version) if at else None)
+        """Raises `ConfigError` and `EnvironmentLoadError` for what is no id. A name alone is one of `default_owner`."""
+        wanted = parse_id(text, exists=lambda _: False)
+        owner = wanted.owner or default_owner
+        if wanted.path is not None or wanted.url is not None or owner is None:
+            raise ConfigError(f"'{safe_text(text)}' is no id of a hub. Write OWNER/NAME or OWNER/NAME@VERSION.")
+        version = None if wanted.version is None else check_version(wanted.version)
+        return cls(check_owner_name(owner), check_environment_name(wanted.name), version)
 
     @property
     def path(self) -> str:
@@ -83,7 +84,7 @@ def credentials_for_pip(hub: Hub) -> Iterator[dict[str, str]]:
                 out.write(f"machine {urlsplit(hub.url).hostname} login __token__ password {hub.token}\n")
             with contextlib.suppress(OSError, UnicodeDecodeError):  # the user's other hosts
                 out.write(own.read_text(encoding="utf-8"))
-        yield {**os.environ, "NETRC": str(file)}
+        yield {**{name: value for name, value in os.environ.items() if name != TOKEN_VARIABLE}, "NETRC": str(file)}
 
 
 def pull(hub: Hub, version: VersionAnswer, target: Path) -> Path:

@@ -21,7 +21,7 @@ from packaging.version import InvalidVersion, Version
 
 from whet.authoring.review.about_files import secrets_in
 from whet.config import parse_toml, read_toml, table_of
-from whet.envs.loading import LOCAL_FOLDER, module_name_of
+from whet.envs.loading import LOCAL_FOLDER
 from whet.errors import ConfigError
 from whet.hub.archive.names import check_environment_name, check_version
 from whet.hub.archive.sdists import check_sdist
@@ -71,7 +71,7 @@ def find_source(target: str) -> Source:
     path = Path(target).expanduser()
     candidates = [path]
     if "/" not in target and target not in (".", ".."):
-        candidates += [Path(LOCAL_FOLDER, target), Path(LOCAL_FOLDER, module_name_of(target))]
+        candidates += [Path(LOCAL_FOLDER, target), Path(LOCAL_FOLDER, target.replace("-", "_"))]
     folder = next((one for one in candidates if (one / "pyproject.toml").is_file()), None)
     if folder is None:
         raise ConfigError(
