@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from whet.authoring import install
-from whet.hub.client import install as hub_install
 from whet.authoring.review import check
 from whet.authoring.review.findings import Finding, Report
 from whet.cli.main import main
+from whet.hub.client import install as hub_install
 
 
 @pytest.fixture(autouse=True)
