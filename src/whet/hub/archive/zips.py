@@ -19,11 +19,11 @@ from whet.hub.archive.problems import MAX_ENTRIES, MAX_RATIO, MAX_UNPACKED, MIB,
 _END = struct.Struct("<4s4H2LH")
 _ENTRY = struct.Struct("<4s6H3L5H2L")
 _LOCAL = struct.Struct("<4s5H3L2H")
-MAX_VERSION = 45  # of the zip format, times ten: what 64-bit archives need
 _ENCRYPTED = 0x0001 | 0x0040 | 0x2000
 _DESCRIPTOR = 0x0008
 _ALLOWED_FLAGS = _DESCRIPTOR | 0x0800 | 0x0006  # a descriptor follows, names are UTF-8, level of compression
 STORED, DEFLATED = 0, 8
+NEEDED = 20  # the version of zip that has deflate and folders, and nothing after it
 _EXTRAS_REFUSED = {0x0001: "64-bit sizes", 0x7075: "a second name", 0x9901: "encryption"}
 CHUNK = 1 << 16
 
@@ -98,18 +98,16 @@ class StrictZip:
                 raise self._refuse("damaged", "its table of contents is damaged")
             at += _ENTRY.size + len(rest)
             name = rest[:named].decode("utf-8", "backslashreplace")
-            if needed > MAX_VERSION:
-                raise self._refuse("odd-zip", f"it needs zip {needed / 10:.1f}, which readers do not have", name)
-            self._check_entry(name, flags, method, rest[named : named + extra], disk)
+            self._check_entry(name, needed, flags, method, rest[named : named + extra], disk)
             self._check_mode(name, made >> 8, mode)
             yield Entry(name, method, packed, size, crc, 0), offset
         if at != len(table):
             raise self._refuse("hidden-data", "its table of contents has more than it counts")
 
-    def _check_entry(self, name: str, flags: int, method: int, extra: bytes, disk: int) -> None:
+    def _check_entry(self, name: str, needed: int, flags: int, method: int, extra: bytes, disk: int) -> None:
         if flags & _ENCRYPTED:
             raise self._refuse("encrypted", "it is encrypted", name)
-        if flags & ~_ALLOWED_FLAGS or disk:
+        if flags & ~_ALLOWED_FLAGS or disk or needed > NEEDED:
             raise self._refuse("odd-zip", "it uses features of zip that not every reader has", name)
         if method not in (STORED, DEFLATED):
             raise self._refuse("odd-zip", f"it is compressed by method {method}; wheels use deflate", name)
@@ -166,7 +164,7 @@ class StrictZip:
                 )
                 raise self._refuse(code, what, entry.name)
             fields = _LOCAL.unpack(self._at(at, _LOCAL.size))
-            mark, _, flags, method, _, _, crc, packed, size, named, extra = fields
+            mark, needed, flags, method, _, _, crc, packed, size, named, extra = fields
             rest = self._at(at + _LOCAL.size, named + extra)
             late = bool(flags & _DESCRIPTOR)
             same = (crc, packed, size) == (entry.crc, entry.packed, entry.size) or (
@@ -175,7 +173,7 @@ class StrictZip:
             name = rest[:named].decode("utf-8", "backslashreplace")
             if mark != b"PK\3\4" or name != entry.name or method != entry.method or not same:
                 raise self._refuse("ambiguous", f"its local header says otherwise ({shown(name)})", entry.name)
-            self._check_entry(name, flags, method, rest[named:], 0)
+            self._check_entry(name, needed, flags, method, rest[named:], 0)
             start = at + _LOCAL.size + named + extra
             at = start + entry.packed
             if late:
