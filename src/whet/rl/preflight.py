@@ -14,10 +14,11 @@ from whet.envs.loading import load_environment
 from whet.errors import DatasetError
 from whet.inference.devices import check_device
 from whet.rl.algorithms import check_imported
-from whet.rl.config import RunConfig, TrainingEnvConfig
+from whet.rl.config import RunConfig
 from whet.rl.loop.group_runner import TrainingEnv
 from whet.rl.sft.config import SftConfig
 from whet.rl.storage.starting_point import check_starting_point
+from whet.rl.training_config import TrainingEnvConfig
 from whet.system import cancellation
 from whet.system.env_files import load_env_files
 from whet.types import RolloutInput

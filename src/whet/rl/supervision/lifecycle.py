@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from whet.config import read_toml
 from whet.errors import TrainingError
-from whet.rl.config import TrainingConfig
 from whet.rl.loop.training_loop import TrainingLoop
 from whet.rl.monitors import Monitor, announce, console_and_others
 from whet.rl.monitors.log import run_log
@@ -36,6 +35,7 @@ from whet.rl.storage.status import Status
 from whet.rl.supervision.child_log import ChildLog
 from whet.rl.supervision.ending import Ending, StopRequested
 from whet.rl.supervision.watchdog_thread import Watchdog
+from whet.rl.training_config import TrainingConfig
 from whet.rollouts.garbage import what_is_loaded_stays
 from whet.runs.directory import failure_message
 from whet.runs.lock import EndState

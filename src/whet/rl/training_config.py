@@ -1,0 +1,183 @@
+"""`TrainingConfig`: the sections and keys that every run that trains has, whatever it learns from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from whet.config import Paths, StrictModel
+from whet.envs.config.env_table import EnvTable
+from whet.envs.identity.ids import label_of
+from whet.inference.devices import DEVICE_HELP, DEVICE_PATTERN, choose_device
+from whet.inference.model_names import MODEL_HELP
+from whet.rl.learner.config import (
+    AUTO_DTYPE,
+    LearnerConfig,
+    LoraConfig,
+    OptimizerConfig,
+    Precision,
+    settled_dtype,
+)
+from whet.rl.monitors.config import TrackioConfig, WandbConfig
+from whet.rl.sampling_config import EvalSamplingConfig
+from whet.rl.supervision.early_stop import EarlyStopConfig
+from whet.rl.supervision.watchdog import WatchdogConfig
+from whet.runs.directory import free_path
+from whet.system.redaction import redacted
+
+
+class TrainingEnvConfig(EnvTable):
+    """`[[env]]`: one environment to learn from."""
+
+    weight: float = Field(1.0, gt=0, description="Share of the groups of a batch, relative to the other environments.")
+    name: str | None = Field(None, min_length=1, description="Name in metrics; the id if absent.")
+
+    @property
+    def label(self) -> str:
+        return self.name or Path(label_of(self.id)).name
+
+
+class HeldOutConfig(StrictModel):
+    """`[eval]`: scores on held-out tasks before, during and after training."""
+
+    interval: int = Field(0, ge=0, description="Steps between evaluations; 0 evaluates only before and after.")
+    num_examples: int = Field(64, ge=1, description="Held-out tasks per environment.")
+    rollouts_per_example: int = Field(1, ge=1, description="Rollouts of each task.")
+    before: bool = Field(True, description="Evaluate before the first step.")
+    after: bool = Field(True, description="Evaluate after the last step.")
+    greedy: bool = Field(True, description="Evaluate greedily as well as at the evaluation's temperature.")
+    max_retries: int = Field(
+        0, ge=0, description="Further attempts of a rollout that failed because of a model or an endpoint."
+    )
+    timeout: float | None = Field(None, gt=0, description="Seconds a rollout may take; one that takes longer failed.")
+    sampling: EvalSamplingConfig = Field(default_factory=EvalSamplingConfig, description="Overrides of [sampling].")
+    env: tuple[TrainingEnvConfig, ...] = Field((), description="Environments to evaluate; those of training if absent.")
+
+
+class CheckpointingConfig(StrictModel):
+    """`[checkpointing]`: when the run is saved."""
+
+    save_every_n_steps: int = Field(50, ge=1, description="Steps between checkpoints; the last step is always saved.")
+    keep_n_checkpoints: int = Field(10, ge=1, description="How many of the newest checkpoints to keep.")
+    export_dtype: Literal["float32", "bfloat16"] = Field(
+        "float32", description="Of the weights that a run leaves, and of those that whet train export writes."
+    )
+
+
+class InferenceConfig(StrictModel):
+    """`[inference]`: the engine that samples."""
+
+    engine: Literal["auto", "embedded"] = Field("auto", description="auto picks the embedded torch engine.")
+    device: str = Field("auto", pattern=DEVICE_PATTERN, description=f"Where the engine computes: {DEVICE_HELP}")
+    dtype: Precision = Field(
+        "auto", description=f"bfloat16 is faster from about 4M parameters up, float32 exact. {AUTO_DTYPE}"
+    )
+
+    @field_validator("engine", mode="before")
+    @classmethod
+    def _one_engine(cls, engine: Any) -> Any:
+        if engine not in ("auto", "embedded"):
+            raise ValueError(
+                f"this version samples with the embedded torch engine alone, because training hands it new weights "
+                f"at every step; {engine!r} is not in it. Use 'embedded', or remove the key."
+            )
+        return engine
+
+    def settled(self, began: Mapping[str, Any] | None) -> Self:
+        """As `TrainingConfig.settled`."""
+        on_cuda = choose_device(self.device, "[inference] device").startswith("cuda")
+        otherwise: Precision = "bfloat16" if on_cuda else "float32"
+        return self.model_copy(update={"dtype": settled_dtype(self.dtype, "dtype", began, otherwise)})
+
+
+class DeploymentConfig(StrictModel):
+    """`[deployment]`: what of the machine a run may use."""
+
+    threads: int = Field(0, ge=0, description="CPU threads of torch; 0 uses one per core, at most 4.")
+    engine_process: bool | Literal["auto"] = Field(
+        "auto", description="Sample in a process apart from rollouts and scoring; auto: with asynchronous training."
+    )
+
+    def torch_threads(self) -> int:
+        return self.threads or min(4, _cores())
+
+
+def _cores() -> int:
+    """Cores this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class TrainingConfig(StrictModel):
+    """What every run that trains is configured with, whatever it learns from."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="The run is the directory runs/<name>.")
+    model: str = Field("whet/tiny", min_length=1, description=MODEL_HELP)
+    learning_rate: float = Field(1e-5, gt=0, description="Peak learning rate.")
+    seed: int = Field(0, ge=0, description="Seed of everything random.")
+    env_file: Paths = Field((), description="Files of KEY=VALUE lines for environments; never saved.")
+    runs_directory: Path = Field(Path("runs"), description="Where run directories are made.")
+
+    lora: LoraConfig | None = Field(None, description="Present: train an adapter. Absent: all weights.")
+    optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig, description="Update rule and schedule.")
+    learner: LearnerConfig = Field(default_factory=LearnerConfig, description="How a batch is computed.")
+    checkpointing: CheckpointingConfig = Field(
+        default_factory=CheckpointingConfig, description="When the run is saved."
+    )
+    watchdog: WatchdogConfig = Field(
+        default_factory=WatchdogConfig, description="How long anything may wait for anything."
+    )
+    wandb: WandbConfig | None = Field(None, description="Present: track the run with Weights & Biases.")
+    trackio: TrackioConfig | None = Field(None, description="Present: track the run with trackio.")
+    deployment: DeploymentConfig = Field(default_factory=DeploymentConfig, description="What of the machine to use.")
+
+    @model_validator(mode="after")
+    def _dtypes_have_an_effect(self) -> Self:
+        self.learner.check_dtypes(self.lora)
+        return self
+
+    def settled(self, began: Mapping[str, Any] | None = None) -> Self:
+        """With a dtype for each `auto`: by device, or, resumed, by the saved config that the run `began` with.
+
+        So a run keeps its dtypes on whatever device it is resumed. Raises `ConfigError` for a missing device.
+        """
+        before: Mapping[str, Any] = began or {}
+        learner = before.get("learner", {}) if began is not None else None
+        changes: dict[str, Any] = {"learner": self.learner.settled(adapter=self.lora is not None, began=learner)}
+        inference: InferenceConfig | None = getattr(self, "inference", None)
+        if inference is not None:
+            changes["inference"] = inference.settled(before.get("inference", {}) if began is not None else None)
+        return self.model_copy(update=changes)
+
+    @property
+    def directory(self) -> Path:
+        return self.runs_directory / self.name
+
+    def to_toml(self) -> str:
+        """The resolved config; reading it back gives an equal config."""
+        import tomli_w
+
+        return tomli_w.dumps(redacted(self.model_dump(mode="json", exclude_none=True)))
+
+
+def check_early_stop(
+    early_stop: EarlyStopConfig, evaluated: HeldOutConfig | None, environments: tuple[TrainingEnvConfig, ...] = ()
+) -> None:
+    """Raise `ValueError` where nothing would ever be measured. `environments` are evaluated where [eval] names none."""
+    if evaluated is None or not evaluated.interval:
+        raise ValueError("[early_stop] has no effect without evaluations during training: set eval.interval")
+    names = [env.label for env in evaluated.env or environments]
+    if early_stop.environment not in (None, *names):
+        raise ValueError(
+            f"early_stop.environment = {early_stop.environment!r} is not evaluated; choose from {', '.join(names)}"
+        )
+
+
+def set_name(data: dict[str, Any], path: Path) -> None:
+    """Name a run after its file where the config does not name it; `auto` is the first such name that is free."""
+    runs, stem = Path(str(data.get("runs_directory", "runs"))), path.stem
+    if data.setdefault("name", stem) == "auto":
+        data["name"] = free_path(runs, stem).name
