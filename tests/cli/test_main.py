@@ -77,7 +77,11 @@ def test_debugging_shows_where_an_error_came_from(arguments: list[str], monkeypa
     ("arguments", "words"),
     [
         (["trian"], "there is no command `whet trian`. Type `whet train`.\n"),
-        (["train", "submit", "my.toml"], "Type `whet train run FILE`, which trains on this machine.\n"),
+        (
+            ["train", "submit", "my.toml"],
+            "`whet train run my.toml`, which trains on this machine: there is no service to submit a run to yet.\n",
+        ),
+        (["train", "submit"], "Type `whet train run FILE`, which"),
         (["train", "my.toml"], "Type `whet train run my.toml`.\n"),
         (["train", "my.toml", "--max_steps", "3"], "Type `whet train run my.toml --max_steps 3`.\n"),
         (
@@ -85,8 +89,10 @@ def test_debugging_shows_where_an_error_came_from(arguments: list[str], monkeypa
             "Type `whet eval run reverse-text -n 3`, if reverse-text is",
         ),
         (["gepa", "sweep.toml"], "Type `whet gepa run sweep.toml`.\n"),
-        (["env", "publish", "word-game"], "Type `whet env push NAME`.\n"),
-        (["prime-rl", "my.toml"], "Type `whet train run FILE`.\n"),
+        (["env", "publish", "word-game"], "Type `whet env push word-game`.\n"),
+        (["env", "publish"], "Type `whet env push NAME`.\n"),
+        (["env", "download", "alice/word-game"], "Type `whet env pull alice/word-game`.\n"),
+        (["prime-rl", "my.toml"], "Type `whet train run my.toml`.\n"),
         (["env", "lst"], "Type `whet env list`.\n"),
         (["env", "bogus"], "`whet env --help` lists the commands.\n"),
         (["model", "show", "--jsno"], "--jsno"),

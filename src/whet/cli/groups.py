@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
@@ -25,7 +26,7 @@ COMMANDS_OF_OTHERS = {
         "search": "`whet env list --search TEXT`",
     },
     "whet train": {
-        "submit": "`whet train run FILE`, which trains on this machine",
+        "submit": "`whet train run FILE`, which trains on this machine: there is no service to submit a run to yet",
         "start": "`whet train run FILE`",
         "rl": "`whet train run FILE`",
     },
@@ -43,6 +44,9 @@ COMMANDS_OF_OTHERS = {
     },
 }
 """By group: names that comparable tools have for something, and the command that does it here."""
+
+PLACEHOLDERS = re.compile(r"\b(?:FILE|NAME|ENV|MODEL|TEXT|OWNER/NAME)\b")
+"""In those commands: what is replaced by the argument that was given."""
 
 TARGETS = {"whet train": "run", "whet eval": "run", "whet gepa": "run"}
 """The command of a group that takes a config file (or, except for training, an environment)."""
@@ -89,6 +93,8 @@ def unknown_command(group: str, args: Sequence[str], commands: Sequence[str]) ->
     """The error for `args` after `group` ("whet train"), which has these `commands`."""
     word = args[0]
     instead = COMMANDS_OF_OTHERS.get(group, {}).get(word)
+    if instead is not None and len(args) == 2 and not args[1].startswith("-"):
+        instead = PLACEHOLDERS.sub(lambda _: args[1], instead)
     if instead is None and group in TARGETS and (word.endswith(".toml") or Path(word).exists()):
         instead = _quoted(group, TARGETS[group], *args)
     if instead is None:

@@ -1,4 +1,4 @@
-"""`whet hub`: a server on which environments are shared."""
+"""`whet hub`: a server on which environments are shared, and its users."""
 
 from __future__ import annotations
 
@@ -8,11 +8,17 @@ import typer
 
 from whet.cli.options import config_options
 from whet.cli.output import extra
+from whet.cli.sharing.administration import audit_app, member_app, org_app, token_app, user_app
 from whet.config import options_of, validate
 from whet.hub.serve import HubConfig, serve
 from whet.system.offline import is_loopback
 
 app = typer.Typer(rich_markup_mode=None)
+app.add_typer(user_app, name="user", help="Users of the hub: add, list, remove.")
+app.add_typer(org_app, name="org", help="Organisations: create.")
+app.add_typer(member_app, name="member", help="Members of an organisation and their roles: set, remove, list.")
+app.add_typer(token_app, name="token", help="Your tokens: create, list, revoke.")
+app.add_typer(audit_app, name="audit", help="The audit log: list, verify.")
 
 
 @app.callback()
@@ -26,7 +32,7 @@ def serve_hub(*, given: dict[str, Any]) -> None:
     """Serve a hub of environments until Ctrl-C: push, find, and install with plain pip or uv.
 
     The first start prints the token of an administrator, once. SQLite and a folder are enough; a team may use
-    PostgreSQL and remote storage. docs/design/hub.md describes the interface.
+    PostgreSQL and remote storage. docs/hub.md is the guide.
 
     \b
     Examples:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel
 
@@ -127,3 +127,58 @@ class KeyAnswer(BaseModel):
     name: str
     value: str | None = None
     updated_at: str
+
+
+class UserAnswer(BaseModel):
+    name: str
+    is_admin: bool
+    disabled: bool = False
+
+
+class NewUserAnswer(UserAnswer):
+    """A user who was just made; the token is shown only here."""
+
+    token: str
+
+
+class OrganisationAnswer(BaseModel):
+    name: str
+    kind: Literal["organisation"]
+
+
+class MemberAnswer(BaseModel):
+    user: str
+    role: str
+
+
+class TokenAnswer(BaseModel):
+    id: str
+    name: str
+    scope: str
+    created_at: str
+    expires_at: str
+    last_used_at: str | None
+
+
+class NewTokenAnswer(TokenAnswer):
+    """A token that was just made; its text is shown only here."""
+
+    token: str
+
+
+class AuditAnswer(BaseModel):
+    """One entry of the audit log."""
+
+    number: int
+    at: str
+    actor: str
+    action: str
+    owner: str
+    target: str
+    detail: dict[str, Any]
+
+
+class AuditVerification(BaseModel):
+    intact: bool
+    entries: int
+    first_broken: int | None
