@@ -124,6 +124,22 @@ def test_a_key_given_in_two_spellings_is_refused(load) -> None:
     assert "the same key" in refused(load, MINIMAL + "", "--model", "a", "--model_name", "b")
 
 
+@pytest.mark.parametrize(
+    ("env_id", "label"),
+    [
+        ("word-game", "word-game"),
+        ("alice/word-game", "word-game"),
+        ("alice/word-game@1.0", "word-game"),
+        ("word-game@1.0", "word-game"),
+        ("./games/word_game", "word_game"),
+        ("./word.py", "word.py"),
+        ("https://hub.example/word_game-1.0-py3-none-any.whl#sha256=" + 64 * "0", "word-game"),
+    ],
+)
+def test_name_in_metrics_has_no_owner_and_no_version(load, env_id: str, label: str) -> None:
+    assert load(MINIMAL.replace("reverse-text", env_id)).env[0].label == label
+
+
 def test_one_environment_twice_needs_names(load) -> None:
     assert "name" in refused(load, MINIMAL + '[[env]]\nid = "reverse-text"\n')
     assert len(load(MINIMAL + '[[env]]\nid = "reverse-text"\nname = "b"\n').env) == 2

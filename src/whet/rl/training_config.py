@@ -11,7 +11,7 @@ from pydantic import Field, field_validator, model_validator
 
 from whet.config import Paths, StrictModel
 from whet.envs.config.env_table import EnvTable
-from whet.envs.identity.ids import label_of
+from whet.envs.identity.ids import parse_id
 from whet.inference.devices import DEVICE_HELP, DEVICE_PATTERN, choose_device
 from whet.inference.model_names import MODEL_HELP
 from whet.rl.learner.config import (
@@ -34,11 +34,16 @@ class TrainingEnvConfig(EnvTable):
     """`[[env]]`: one environment to learn from."""
 
     weight: float = Field(1.0, gt=0, description="Share of the groups of a batch, relative to the other environments.")
-    name: str | None = Field(None, min_length=1, description="Name in metrics; the id if absent.")
+    name: str | None = Field(
+        None, min_length=1, description="Name in metrics; if absent the id without owner and version."
+    )
 
     @property
     def label(self) -> str:
-        return self.name or Path(label_of(self.id)).name
+        if self.name is not None:
+            return self.name
+        wanted = parse_id(self.id)
+        return wanted.name if wanted.verified else Path(self.id).name
 
 
 class HeldOutConfig(StrictModel):

@@ -19,7 +19,8 @@ def state(hub: Any) -> dict[str, Any]:
 
 @pytest.mark.usefixtures("bubblewrap")
 def test_good_version_passes_and_its_log_is_kept_without_secrets(hub: Any, packages: Any) -> None:
-    hub.push("ann", "ann", packages.Wheel(), packages.sdist())
+    files = {f"tests/test_{name}.py": b"" for name in ("rewards", "tasks")} | {"tests/deep/test_x.py": b""}
+    hub.push("ann", "ann", packages.Wheel(), packages.sdist(files=files))
     hub.ok("PUT", "/environments/ann/word-game/secrets/API_KEY", "ann", json={"value": "SingleTurnEnv"})
     assert Worker(hub.hub).try_next()
     found = state(hub)
@@ -28,6 +29,7 @@ def test_good_version_passes_and_its_log_is_kept_without_secrets(hub: Any, packa
     assert found["attempt"] == 1
     assert "0 errors" in found["summary"]
     assert "loaded    [redacted-by-whet] with" in log.text
+    assert "no-tests" not in log.text
     assert str(hub.hub.uploads.parent) not in log.text
     assert hub.ok("GET", "/environments/ann/word-game/versions/1.0.0", "ann")["action"]["state"] == "passed"
     assert not Worker(hub.hub).try_next()

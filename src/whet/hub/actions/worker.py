@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -34,6 +35,9 @@ MARGIN_S = 60.0
 IDLE_S = 5.0
 FOLDER = "trials"
 SUMMARY = 300
+DESCRIBING = ("README.MD", "LICENSE", "LICENSE.TXT")
+TEST = re.compile(r"tests/test_\w+\.py", re.ASCII)
+"""That a source archive has one is all that a review asks of its tests."""
 
 
 class Worker:
@@ -99,7 +103,7 @@ class Worker:
             shutil.rmtree(package.parent, ignore_errors=True)
 
     def _unpack(self, file: StoredFile, package: Path) -> None:
-        """The modules of the wheel, and what describes the package in the source archive.
+        """The modules of the wheel, and what describes the package in the source archive, with a test.
 
         Both passed the static checks: names are relative and plain, and sizes are bounded.
         """
@@ -115,13 +119,13 @@ class Worker:
                         target.writelines(archive.pieces(entry))
                 return
             top = file.filename.removesuffix(".tar.gz")
-            names = [name for name, _ in list_contents(stream, file.filename)]
-            for name in names:
-                inside = name.removeprefix(f"{top}/")
-                if inside == "pyproject.toml" or inside.upper() in ("README.MD", "LICENSE", "LICENSE.TXT"):
-                    content = read_content(stream, file.filename, name)
-                    if content is not None and not (package / inside).exists():
-                        (package / inside).write_bytes(content)
+            inner = [name.removeprefix(f"{top}/") for name, _ in list_contents(stream, file.filename)]
+            wanted = [name for name in inner if name == "pyproject.toml" or name.upper() in DESCRIBING]
+            for inside in [*wanted, *filter(TEST.fullmatch, inner)][: len(wanted) + 1]:  # one test: it is not run
+                content = read_content(stream, file.filename, f"{top}/{inside}")
+                if content is not None and not (package / inside).exists():
+                    (package / inside).parent.mkdir(exist_ok=True)
+                    (package / inside).write_bytes(content)
 
     def _check(self, package: Path) -> tuple[bool, str, str]:
         command = [sys.executable, "-m", "whet.cli.main", "env", "check", str(package)]

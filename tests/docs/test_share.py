@@ -1,0 +1,81 @@
+"""`docs/guides/share.sh`, from an empty folder to training on an environment of a hub, in a Python of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+
+from whet.errors import SandboxUnavailableError
+from whet.sandboxes.bubblewrap.host import host
+
+SCRIPT = Path(__file__).parents[2] / "docs" / "guides" / "share.sh"
+SECONDS = 570
+
+for module in ("fastapi", "sqlalchemy", "torch"):
+    pytest.importorskip(module)
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Path:
+    """The folder of a `whet` whose Python has the packages of this one, and installs into itself alone."""
+    try:
+        host()
+    except SandboxUnavailableError as error:
+        pytest.skip(f"packages are tried out in bubblewrap: {error}")
+    home = tmp_path / "venv"
+    venv.create(home, with_pip=False)
+    python = home / "bin" / "python"
+    packages = Path(sysconfig.get_path("purelib", "venv", {"base": str(home), "platbase": str(home)}))
+    packages.joinpath("outer.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
+    whet = home / "bin" / "whet"
+    whet.write_text(f'#!/bin/sh\nexec "{python}" -m whet.cli.main "$@"\n')
+    whet.chmod(0o755)
+    return whet.parent
+
+
+@pytest.mark.parts
+def test_the_script_shares_an_environment_and_trains_on_it(programs: Path, tmp_path: Path) -> None:
+    work, home = tmp_path / "share", tmp_path / "home"
+    home.mkdir()
+    env = {key: value for key, value in os.environ.items() if not key.startswith(("WHET_", "COV_", "PYTEST_"))}
+    env |= {"PATH": f"{programs}{os.pathsep}{env['PATH']}", "HOME": str(home), "OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
+    output = tmp_path / "output"
+    with output.open("wb") as printed:
+        process = subprocess.Popen(
+            ["bash", str(SCRIPT), str(work)],
+            stdin=subprocess.DEVNULL,
+            stdout=printed,
+            stderr=subprocess.STDOUT,
+            env=env,
+            cwd=tmp_path,
+        )
+        try:
+            code = process.wait(SECONDS)
+        finally:
+            process.terminate()  # its trap stops the hub
+            process.wait()
+    text = output.read_text(encoding="utf-8", errors="replace")
+    assert code == 0, text
+    assert "pushed ann/word-game@0.1.0 (PRIVATE)" in text
+    assert "installed word-game 0.1.0" in text
+    assert "removed word-game 0.1.0" in text
+    assert "whet_" not in text  # no token is printed
+    assert "warning" not in text
+
+    [evaluation] = work.glob("trainer/outputs/evals/*/*/metadata.json")
+    evaluated = json.loads(evaluation.read_text())["environment"]
+    trained = json.loads((work / "trainer/runs/share/environments.json").read_text())["trained"]
+    assert (evaluated["owner"], evaluated["name"], evaluated["version"]) == ("ann", "word-game", "0.1.0")
+    assert trained["word-game"]["id"] == "ann/word-game@0.1.0"
+    assert trained["word-game"]["wheel"] == evaluated["wheel"]
+    assert len(evaluated["wheel"]) == 64
+    assert (work / "trainer/runs/share/model").is_dir()
+    assert not list(programs.parent.glob("lib/*/site-packages/word_game*"))
+    left = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    assert str(work) not in left  # the hub has ended
