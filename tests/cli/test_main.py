@@ -82,6 +82,8 @@ def test_debugging_shows_where_an_error_came_from(arguments: list[str], monkeypa
             "`whet train run my.toml`, which trains on this machine: there is no service to submit a run to yet.\n",
         ),
         (["train", "submit"], "Type `whet train run FILE`, which"),
+        (["rl", "models"], "Type `whet train run FILE`.\n"),
+        (["inference", "models"], "Type `whet serve MODEL`.\n"),
         (["train", "my.toml"], "Type `whet train run my.toml`.\n"),
         (["train", "my.toml", "--max_steps", "3"], "Type `whet train run my.toml --max_steps 3`.\n"),
         (

@@ -45,8 +45,8 @@ COMMANDS_OF_OTHERS = {
 }
 """By group: names that comparable tools have for something, and the command that does it here."""
 
-PLACEHOLDERS = re.compile(r"\b(?:FILE|NAME|ENV|MODEL|TEXT|OWNER/NAME)\b")
-"""In those commands: what is replaced by the argument that was given."""
+OF_CONFIGS, OF_ENVIRONMENTS = re.compile(r"\bFILE\b"), re.compile(r"\b(?:OWNER/NAME|NAME|ENV|TEXT)\b")
+"""What is replaced in those commands by the argument that was given."""
 
 TARGETS = {"whet train": "run", "whet eval": "run", "whet gepa": "run"}
 """The command of a group that takes a config file (or, except for training, an environment)."""
@@ -94,7 +94,8 @@ def unknown_command(group: str, args: Sequence[str], commands: Sequence[str]) ->
     word = args[0]
     instead = COMMANDS_OF_OTHERS.get(group, {}).get(word)
     if instead is not None and len(args) == 2 and not args[1].startswith("-"):
-        instead = PLACEHOLDERS.sub(lambda _: args[1], instead)
+        holders = OF_CONFIGS if args[1].endswith(".toml") else OF_ENVIRONMENTS
+        instead = holders.sub(lambda _: args[1], instead)
     if instead is None and group in TARGETS and (word.endswith(".toml") or Path(word).exists()):
         instead = _quoted(group, TARGETS[group], *args)
     if instead is None:

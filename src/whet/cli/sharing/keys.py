@@ -1,4 +1,4 @@
-"""`whet env secret` and `whet env var`: what an environment on a hub is given when it runs."""
+"""`whet env secret` and `whet env var`: what a hub keeps with an environment."""
 
 from __future__ import annotations
 
