@@ -130,7 +130,7 @@ class Side:
 
 
 class SideEnded(SystemExit):
-    """A worker ended before its time; the benchmark ends too, unless it goes on without a side that is `missing`."""
+    """A worker ended before its time; the benchmark ends too, unless it continues without a side that is `missing`."""
 
     def __init__(self, message: str, *, missing: bool) -> None:
         super().__init__(message)

@@ -170,26 +170,26 @@ def llama_side(job: dict[str, Any], prompts: list[list[int]]) -> Callable[[], in
     def decode(tokens: list[tuple[int, int, list[int], bool]]) -> None:
         """Each token with its position, its sequences, and whether its logits are needed."""
         batch.n_tokens = len(tokens)
-        for place, (token, position, sequences, wanted) in enumerate(tokens):
-            batch.token[place], batch.pos[place], batch.logits[place] = token, position, wanted
-            batch.n_seq_id[place] = len(sequences)
+        for index, (token, position, sequences, wanted) in enumerate(tokens):
+            batch.token[index], batch.pos[index], batch.logits[index] = token, position, wanted
+            batch.n_seq_id[index] = len(sequences)
             for number, sequence in enumerate(sequences):
-                batch.seq_id[place][number] = sequence
+                batch.seq_id[index][number] = sequence
         if (code := llama_cpp.llama_decode(context, batch)) != 0:
             sys.exit(f"llama_decode failed with code {code}")
 
     def run() -> int:
         llama_cpp.llama_memory_clear(memory, True)
-        places: list[int] = []  # of the last token of each row's prompt, in a batch
+        last_tokens: list[int] = []  # their indices in a batch, of each row's prompt
         drawn: list[int] = []
         for number, prompt in enumerate(prompts):
             group = list(range(number * SAMPLES, (number + 1) * SAMPLES))
             decode([(token, at, group, at == len(prompt) - 1) for at, token in enumerate(prompt)])
             drawn += [llama_cpp.llama_sampler_sample(samplers[row], context, len(prompt) - 1) for row in group]
-            places += [len(prompt)] * SAMPLES
+            last_tokens += [len(prompt)] * SAMPLES
         count = rows
         for step in range(new_tokens - 1):
-            decode([(token, places[row] + step, [row], True) for row, token in enumerate(drawn)])
+            decode([(token, last_tokens[row] + step, [row], True) for row, token in enumerate(drawn)])
             drawn = [llama_cpp.llama_sampler_sample(samplers[row], context, row) for row in range(rows)]
             count += rows
         return count

@@ -26,5 +26,5 @@ def running(gateway: Gateway, *, send_buffer: int | None = None) -> Iterator[str
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
     finally:
         server.should_exit = True
-        thread.join(10)
+        thread.join()  # requests of the next test must not meet this event loop
         listening.close()

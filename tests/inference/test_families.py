@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.inference import family_models
+from tests.inference.family_models import EXPERTS, LONGROPE, MODELS, ONE_OF_EACH, SIZES
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -30,126 +31,7 @@ from whet.rl.learner.forward import attention
 from whet.rl.learner.make import make_learner
 from whet.rl.learner.protocol import OptimParams
 
-SIZES: dict[str, Any] = {
-    "vocab_size": 67,
-    "hidden_size": 32,
-    "intermediate_size": 40,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 128,
-    "pad_token_id": None,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
-EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 12}
-WINDOW = 5
-SLIDING = ["sliding_attention", "full_attention", "sliding_attention"]
-LLAMA3 = {
-    "rope_type": "llama3",
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 32,
-}
-YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
-LONGROPE = {"rope_type": "longrope", "short_factor": [1.0, 1.5, 2.0, 3.0], "long_factor": [2.0, 4.0, 8.0, 16.0]}
-BY_KIND = {"sliding_attention": {"rope_type": "default", "rope_theta": 100.0}, "full_attention": {**YARN}}
-
-
-def rope(**parameters: Any) -> dict[str, Any]:
-    return {"rope_parameters": {"rope_theta": 1000.0, **parameters}}
-
-
-MODELS: dict[str, dict[str, Any]] = {
-    "llama": {"model_type": "llama"},
-    "llama, biases, tied": {
-        "model_type": "llama",
-        "attention_bias": True,
-        "mlp_bias": True,
-        "tie_word_embeddings": True,
-    },
-    "llama, gelu, linear": {"model_type": "llama", "hidden_act": "gelu", **rope(rope_type="linear", factor=3.0)},
-    "llama, dynamic": {"model_type": "llama", **rope(rope_type="dynamic", factor=4.0)},
-    "llama, llama3": {"model_type": "llama", **rope(**LLAMA3)},
-    "mistral": {"model_type": "mistral", "sliding_window": WINDOW, "head_dim": 12},
-    "mistral, no window": {"model_type": "mistral", "sliding_window": None, "tie_word_embeddings": True},
-    "qwen2": {"model_type": "qwen2", "tie_word_embeddings": True, **rope(**YARN)},
-    "qwen2, window": {
-        "model_type": "qwen2",
-        "use_sliding_window": True,
-        "sliding_window": WINDOW,
-        "max_window_layers": 1,
-    },
-    "qwen3": {
-        "model_type": "qwen3",
-        "head_dim": 12,
-        **rope(**YARN, beta_fast=16, beta_slow=2, truncate=False, mscale=0.7, mscale_all_dim=0.4),
-    },
-    "qwen3, window": {
-        "model_type": "qwen3",
-        "use_sliding_window": True,
-        "sliding_window": WINDOW,
-        "layer_types": SLIDING,
-        "tie_word_embeddings": True,
-    },
-    "qwen3_moe": {"model_type": "qwen3_moe", **EXPERTS, "head_dim": 8, "mlp_only_layers": [1]},
-    "qwen3_moe, window": {
-        "model_type": "qwen3_moe",
-        **EXPERTS,
-        "norm_topk_prob": True,
-        "use_sliding_window": True,
-        "sliding_window": WINDOW,
-    },
-    "smollm3": {"model_type": "smollm3", "no_rope_layer_interval": 2},
-    "smollm3, window": {
-        "model_type": "smollm3",
-        "no_rope_layers": [1, 0, 0],
-        "use_sliding_window": True,
-        "sliding_window": WINDOW,
-        "attention_bias": True,
-        "mlp_bias": True,
-        "tie_word_embeddings": False,
-    },
-    "phi3": {"model_type": "phi3", "sliding_window": WINDOW},
-    "phi3, longrope": {
-        "model_type": "phi3",
-        "original_max_position_embeddings": 64,
-        "tie_word_embeddings": True,
-        **rope(**LONGROPE),
-    },
-    "phi3, partial longrope": {
-        "model_type": "phi3",
-        "original_max_position_embeddings": 64,
-        **rope(**{**LONGROPE, "short_factor": [1.0, 2.0], "long_factor": [2.0, 4.0]}, partial_rotary_factor=0.5),
-    },
-    "olmo2": {"model_type": "olmo2"},
-    "olmo3": {"model_type": "olmo3", "sliding_window": WINDOW, "layer_types": SLIDING, "rope_parameters": BY_KIND},
-    "glm": {"model_type": "glm", "head_dim": 8},
-    "glm4": {"model_type": "glm4", "head_dim": 12, "tie_word_embeddings": True, **rope(partial_rotary_factor=0.5)},
-    "gemma3_text": {
-        "model_type": "gemma3_text",
-        "head_dim": 12,
-        "query_pre_attn_scalar": 24,
-        "sliding_window": WINDOW,
-        "sliding_window_pattern": 2,
-    },
-    "gemma3_text, untied": {
-        "model_type": "gemma3_text",
-        "head_dim": 12,
-        "sliding_window": WINDOW,
-        "layer_types": SLIDING,
-        "attention_bias": True,
-        "tie_word_embeddings": False,
-        "rope_parameters": {
-            "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
-            "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e5},
-        },
-    },
-}
 every_model = pytest.mark.parametrize("kind", MODELS)
-ONE_OF_EACH = {str(settings["model_type"]): kind for kind, settings in MODELS.items()}.values()
-"""The last model of each family."""
 every_family = pytest.mark.parametrize("kind", ONE_OF_EACH)
 Checkpoint = tuple[Path, Any]
 CROSS_ENTROPY = LossConfig(loss="cross_entropy")
@@ -163,17 +45,8 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Chec
     def get(kind: str) -> Checkpoint:
         if kind not in made:
             torch.set_num_threads(1)
-            torch.manual_seed(len(made))
-            settings = {**SIZES, **MODELS[kind]}
-            config = CONFIG_MAPPING[settings.pop("model_type")](**json.loads(json.dumps(settings)))
-            model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
-            with torch.no_grad():
-                for name, parameter in model.named_parameters():
-                    around = 0.0 if "norm" not in name or "gemma" in kind else 1.0
-                    parameter.copy_(around + (0.3 if parameter.dim() == 1 else 0.2) * torch.randn_like(parameter))
             directory = tmp_path_factory.mktemp("family")
-            model.save_pretrained(directory)
-            made[kind] = directory, model.eval()
+            made[kind] = directory, family_models.write(kind, directory, seed=len(made))
         return made[kind]
 
     return get
@@ -449,8 +322,14 @@ def test_adapters_at_experts_are_refused_by_name(checkpoint: Callable[[str], Che
         ({"model_type": "llama", "layer_types": ["full_attention"] * 2 + ["sliding_attention"]}, "sliding_attention"),
         ({"model_type": "qwen3", "layer_types": ["chunked_attention"] * 3}, "chunked_attention"),
         ({"model_type": "llama", "rope_scaling": {"rope_type": "proportional", "factor": 2.0}}, "proportional"),
-        ({"model_type": "llama", **rope(rope_type="llama3", partial_rotary_factor=0.5)}, "4 of 8 dimensions"),
-        ({"model_type": "phi3", **rope(**{**LONGROPE, "short_factor": [1.0]})}, "1 short factors for 4 pairs"),
+        (
+            {"model_type": "llama", **family_models.rope(rope_type="llama3", partial_rotary_factor=0.5)},
+            "4 of 8 dimensions",
+        ),
+        (
+            {"model_type": "phi3", **family_models.rope(**{**LONGROPE, "short_factor": [1.0]})},
+            "1 short factors for 4 pairs",
+        ),
         ({"model_type": "qwen3_moe", **EXPERTS, "hidden_act": "gelu"}, "gelu"),
         ({"model_type": "llama", "hidden_act": "relu2"}, "relu2"),
         ({"model_type": "llama", "quantization_config": {"quant_method": "fp8"}}, "quantised"),

@@ -21,7 +21,7 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 from whet.errors import ConfigError
 
 OURS = ("verifiers", "whet")  # the library that the alias replaces, and this one, wherever it is imported from
-AT_START = ("sitecustomize", "usercustomize")
+AT_START = ("sitecustomize", "usercustomize")  # modules that every Python imports when it starts
 SCHEMES = ("purelib", "platlib", "scripts", "data", "headers")
 
 

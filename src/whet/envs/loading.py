@@ -85,7 +85,7 @@ class Location:
 def locate(env_id: str) -> Location:
     """The location of an environment, by its id or path; a package that an id pins down is verified.
 
-    Raises `EnvironmentLoadError` if there is none, or another than the id asks for.
+    Raises `EnvironmentLoadError` if there is none, or another than the id names.
     """
     wanted = parse_id(env_id)
     if wanted.path is not None:

@@ -17,7 +17,7 @@ from whet.hub.domain.cipher import Cipher, read_key
 from whet.hub.domain.hub import Hub
 from whet.hub.policy import Scope
 from whet.hub.storage.database import Database, migrate
-from whet.hub.storage.store import Store
+from whet.hub.storage.store import FileStore
 from whet.hub.storage.tables import Account, HubState
 
 PROOF, PROOF_OF = "whet hub", "the key of this hub"
@@ -40,7 +40,7 @@ def open_hub(
             opened.take()
             (data / "uploads").mkdir(mode=0o700, exist_ok=True)
             cipher = Cipher(read_key(data / "secrets.key"))
-            store = Store(storage or str(data / "files"))
+            store = FileStore(storage or str(data / "files"))
             hub = Hub(opened, store, cipher, data / "uploads", upstream)
             _prove_key(hub)
             pushes.clean(hub)

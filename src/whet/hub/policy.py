@@ -1,7 +1,7 @@
 """Who may do what: one pure function, which every route of the hub calls through its action.
 
-Nothing here knows of requests or tables. The caller states who asks, with what scope, in which role, and whether what
-is concerned is public.
+Nothing here knows of requests or tables. The caller passes the requester, its role, and whether the object of the
+action is public.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ AUDIT = Action("read the whole audit log", Scope.ADMIN, site=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
-    """Who asks. No scope: a request without a token."""
+class Requester:
+    """The user behind a request, by the rights of the token. No scope: a request without a token."""
 
     scope: Scope | None = None
     is_admin: bool = False
@@ -69,26 +69,26 @@ class Subject:
 Verdict = Literal["allow", "unauthenticated", "hidden", "forbidden"]
 
 
-def decide(subject: Subject, action: Action, role: Role = Role.NONE, *, visible: bool) -> tuple[Verdict, str]:
-    """Whether `subject`, who has `role` in the owner concerned, may do `action`.
+def decide(requester: Requester, action: Action, role: Role = Role.NONE, *, visible: bool) -> tuple[Verdict, str]:
+    """Whether `requester`, who has `role` in the owner concerned, may do `action`.
 
     Args:
         visible: whether what is concerned is public, or of no owner. What is not is hidden from those without a role.
 
     Returns the verdict and, where it is `forbidden`, what is missing.
     """
-    administrates = subject.is_admin and (action.site or action.site_too)
+    administrates = requester.is_admin and (action.site or action.site_too)
     if not visible and role < Role.VIEWER and not administrates:
         # A request without a token learns the same about what exists as about what does not.
-        return ("hidden" if subject.scope is not None or action.anonymous else "unauthenticated"), ""
-    if subject.scope is None:
+        return ("hidden" if requester.scope is not None or action.anonymous else "unauthenticated"), ""
+    if requester.scope is None:
         return ("allow", "") if action.anonymous else ("unauthenticated", "")
-    if subject.scope < action.scope:
-        return "forbidden", f"this token's scope is '{subject.scope.name.lower()}'; to {action.name} it needs " + (
+    if requester.scope < action.scope:
+        return "forbidden", f"this token's scope is '{requester.scope.name.lower()}'; to {action.name} it needs " + (
             f"'{action.scope.name.lower()}'"
         )
-    if action.site and not subject.is_admin:
+    if action.site and not requester.is_admin:
         return "forbidden", f"to {action.name} one has to be an administrator of this hub"
-    if role < action.role and not (action.site_too and subject.is_admin):
+    if role < action.role and not (action.site_too and requester.is_admin):
         return "forbidden", f"to {action.name} needs the role '{action.role.name.lower()}' or a higher one"
     return "allow", ""

@@ -1,4 +1,4 @@
-"""The families that whet's own forward knows: a row for each `model_type`. Nothing else in whet asks for its name.
+"""The families that whet's own forward knows: a row for each `model_type`. No other part of whet tests for its name.
 
 A row says where the norms of a layer are, which projections have biases, and what the configs leave unsaid.
 `architecture.py` reads a config by it. Source: the configuration classes and modules of `transformers`, with which

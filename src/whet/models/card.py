@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 CARD = "card.json"
 MAX_TOKENS = 64
 """Of a turn, when measuring."""
+_USUAL_KEYS = {"hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,16 +139,18 @@ def describe(model: str | Path) -> dict[str, Any]:
     if not weights:
         raise ModelLoadError(f"{directory}: there are no weights (no *.safetensors).")
     tokenizer = read_json(directory / "tokenizer.json", "a model")
+    sizes = _with_usual_keys(config)
+    heads, shared = sizes.get("num_attention_heads"), sizes.get("num_key_value_heads")
     description: dict[str, Any] = {
         "model": str(model),
         "path": str(directory),
         "architecture": ", ".join(config.get("architectures") or [config.get("model_type", "unknown")]),
         **files,
-        "hidden_size": config.get("hidden_size"),
-        "layers": config.get("num_hidden_layers"),
-        "heads": f"{config.get('num_attention_heads')} query, {config.get('num_key_value_heads')} key/value",
-        "context": config.get("max_position_embeddings"),
-        "vocabulary": config.get("vocab_size"),
+        "hidden_size": sizes.get("hidden_size"),
+        "layers": sizes.get("num_hidden_layers"),
+        "heads": heads if shared is None else f"{heads} query, {shared} key/value",
+        "context": sizes.get("max_position_embeddings"),
+        "vocabulary": sizes.get("vocab_size"),
         "tokenizer": _tokenizer(tokenizer),
     }
     if (directory / CARD).is_file():
@@ -158,6 +161,18 @@ def describe(model: str | Path) -> dict[str, Any]:
             "scores": card["scores"],
         }
     return description
+
+
+def _with_usual_keys(config: dict[str, Any]) -> dict[str, Any]:
+    """The config of the language model, also by the usual keys where the family has others, as `n_layer` of GPT-2."""
+    text = config["text_config"] if isinstance(config.get("text_config"), dict) else config
+    if text.keys() >= _USUAL_KEYS:
+        return text
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    kind = text.get("model_type")
+    own = CONFIG_MAPPING[kind].attribute_map if kind in CONFIG_MAPPING else {}
+    return {usual: text[key] for usual, key in own.items() if key in text} | text
 
 
 def _tensors(file: Path) -> list[tuple[int, str]]:

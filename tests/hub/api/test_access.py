@@ -14,7 +14,7 @@ from sqlalchemy import text, update
 from whet.hub.api.app import ROUTERS
 from whet.hub.domain.access import digest_of
 from whet.hub.policy import Action
-from whet.hub.storage.tables import AuditEntry, Token
+from whet.hub.storage.tables import AuditEntry, TokenRow
 
 ENVIRONMENT = "/environments/acme/word-game"
 VERSION = f"{ENVIRONMENT}/versions/1.0.0"
@@ -159,7 +159,7 @@ def test_expired_revoked_unknown_and_malformed_tokens_are_refused_everywhere(hub
 def test_tokens_are_stored_as_hashes_only(hub: Any) -> None:
     made = hub.token("ann", "read")
     with hub.hub.database.read() as session:
-        row = session.get_one(Token, made["id"])
+        row = session.get_one(TokenRow, made["id"])
         assert row.digest == digest_of(made["token"])
         everything = str(session.execute(text("SELECT * FROM tokens")).all())
         everything += str(session.execute(text("SELECT * FROM audit")).all())

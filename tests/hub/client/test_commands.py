@@ -11,7 +11,8 @@ import pytest
 
 from whet.authoring.scaffold import init_package
 from whet.cli.main import main
-from whet.hub.client.connection import Hub, HubError
+from whet.errors import ConfigError, EnvironmentLoadError
+from whet.hub.client.connection import HubClient, HubRequestError
 from whet.hub.client.fetch import HubId, find_version
 from whet.hub.client.package import find_source
 from whet.hub.client.publish import Options, push
@@ -123,33 +124,35 @@ def test_an_upload_that_broke_off_continues_where_it_was(user: str, hub: Any, ho
     init_package("word-game")
     source = find_source("word-game")
 
-    class Breaking(Hub):
+    class Breaking(HubClient):
         """Sends the first half of the first piece, and loses the connection."""
 
         def send(self, method: str, path: str, **request: Any) -> Any:
             if method == "PATCH":
                 half = request["content"][: len(request["content"]) // 2]
                 super().send(method, path, **{**request, "content": half})
-                raise HubError("the connection was lost")
+                raise HubRequestError("the connection was lost")
             return super().send(method, path, **request)
 
-    def pushed(kind: type[Hub]) -> Any:
+    def pushed(kind: type[HubClient]) -> Any:
         offsets: list[tuple[str, int, int]] = []
         with kind(hub.address, hub.tokens[user]) as connection:
             more = {"preview": nothing, "say": nothing, "progress": lambda *step: offsets.append(step)}
             return push(connection, user, source, Options(), **more), offsets
 
-    with pytest.raises(HubError, match="lost"):
+    with pytest.raises(HubRequestError, match="lost"):
         pushed(Breaking)
     assert hub.ask("GET", f"/environments/{user}/word-game", user).status_code == 404
-    done, offsets = pushed(Hub)
+    done, offsets = pushed(HubClient)
     assert done.new
     assert [kind for kind, _, _ in offsets] == ["wheel", "sdist"]
-    again, offsets = pushed(Hub)
+    again, offsets = pushed(HubClient)
     assert (again.new, offsets) == (False, [])
 
 
-def test_a_package_with_errors_or_changes_is_pushed_only_if_told(user: str, home: Path, capsys: Capture) -> None:
+def test_a_package_with_errors_or_changes_is_pushed_only_with_the_options(
+    user: str, home: Path, capsys: Capture
+) -> None:
     folder = init_package("word-game").folder
     (folder / "word_game.py").write_text("raise ImportError('not today')\n")
     text = said(capsys, "env", "push", "word-game", code=2)
@@ -158,8 +161,8 @@ def test_a_package_with_errors_or_changes_is_pushed_only_if_told(user: str, home
 
 
 @pytest.mark.parametrize("text", ["a", "a/b/c", "a/b@", "a/b@x", "A/b", "a/B!", "/b", "a/", "a/b@1@2", "a/b@1.0+x"])
-def test_no_id_is_refused(text: str) -> None:
-    with pytest.raises(Exception, match=r"id|name|version"):
+def test_text_that_is_no_id_is_refused(text: str) -> None:
+    with pytest.raises((ConfigError, EnvironmentLoadError), match=r"OWNER/NAME|is no name|version"):
         HubId.parse(text)
 
 
@@ -177,10 +180,10 @@ def test_errors_of_the_connection_are_one_line_and_name_the_hub(hub: Any, capsys
 def test_a_version_is_the_newest_without_a_number(user: str, hub: Any, packages: Any) -> None:
     for version in ("1.0.0", "1.2.0", "2.0.0rc1"):
         assert hub.push(user, user, packages.Wheel(version=version)).status_code == 201
-    with Hub(hub.address, hub.tokens[user]) as connection:
+    with HubClient(hub.address, hub.tokens[user]) as connection:
         assert find_version(connection, HubId(user, "word-game")).version == "1.2.0"
         assert find_version(connection, HubId(user, "word-game", "2.0.0rc1")).version == "2.0.0rc1"
-        with pytest.raises(HubError, match=r"3\.0"):
+        with pytest.raises(HubRequestError, match=r"3\.0"):
             find_version(connection, HubId(user, "word-game", "3.0"))
 
 

@@ -16,7 +16,7 @@ from whet.hub.client import package
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[package.Source, package.Built]:
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[package.PackageSource, package.Built]:
     """One package, built once: a build in isolation installs its tools first."""
     folder = tmp_path_factory.mktemp("built")
     made = init_package("word-game", "single", folder / "environments").folder
@@ -84,7 +84,7 @@ def test_a_package_is_found_by_folder_and_by_name(home: Path) -> None:
 
 
 def test_a_build_has_both_archives_and_warns_of_secrets_and_large_files(
-    built: tuple[package.Source, package.Built],
+    built: tuple[package.PackageSource, package.Built],
 ) -> None:
     _, archives = built
     assert [archive.kind for archive in (archives.wheel, archives.sdist)] == ["wheel", "sdist"]
@@ -96,14 +96,14 @@ def test_a_build_has_both_archives_and_warns_of_secrets_and_large_files(
 
 
 def test_a_source_archive_is_unpacked_without_its_top_folder(
-    built: tuple[package.Source, package.Built], tmp_path: Path
+    built: tuple[package.PackageSource, package.Built], tmp_path: Path
 ) -> None:
     source, archives = built
     package.unpack(archives.sdist.path, tmp_path / "new")
     assert (tmp_path / "new" / "word_game.py").read_bytes() == (source.folder / "word_game.py").read_bytes()
 
 
-def test_unpacking_writes_over_nothing(built: tuple[package.Source, package.Built], tmp_path: Path) -> None:
+def test_unpacking_writes_over_nothing(built: tuple[package.PackageSource, package.Built], tmp_path: Path) -> None:
     (tmp_path / "word_game.py").write_text("mine")
     with pytest.raises(FileExistsError):
         package.unpack(built[1].sdist.path, tmp_path)
@@ -139,6 +139,6 @@ def test_uncommitted_changes_are_those_of_the_folder(tmp_path: Path) -> None:
     assert package.uncommitted(inside) == []
 
 
-def test_archives_of_equal_sources_are_equal(built: tuple[package.Source, package.Built]) -> None:
+def test_archives_of_equal_sources_are_equal(built: tuple[package.PackageSource, package.Built]) -> None:
     with tarfile.open(built[1].sdist.path) as tar:
         assert {member.mtime for member in tar} == {int(package.EPOCH)}

@@ -17,7 +17,7 @@ from sqlalchemy import inspect
 
 from whet.hub.errors import HubError
 from whet.hub.storage.database import Database, migrate
-from whet.hub.storage.store import Store
+from whet.hub.storage.store import FileStore
 from whet.hub.storage.tables import Account, Base
 
 
@@ -68,7 +68,7 @@ def test_changes_wait_for_each_other(database: Database, monkeypatch: pytest.Mon
 
 
 def test_store_keeps_files_by_content_and_removes_what_no_row_names(tmp_path: Path) -> None:
-    store = Store(str(tmp_path / "files"))
+    store = FileStore(str(tmp_path / "files"))
     source = tmp_path / "source"
     source.write_bytes(b"content")
     for sha256 in ("a" * 64, "b" * 64):
@@ -84,7 +84,7 @@ def test_store_keeps_files_by_content_and_removes_what_no_row_names(tmp_path: Pa
 
 
 def test_file_that_cannot_be_stored_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = Store(str(tmp_path / "files"))
+    store = FileStore(str(tmp_path / "files"))
     source = tmp_path / "source"
     source.write_bytes(b"content")
 
@@ -99,7 +99,7 @@ def test_file_that_cannot_be_stored_leaves_nothing(tmp_path: Path, monkeypatch: 
 
 
 def test_store_works_on_a_remote_file_system(tmp_path: Path) -> None:
-    store = Store("memory://hub-test")
+    store = FileStore("memory://hub-test")
     source = tmp_path / "source"
     source.write_bytes(b"content")
     store.add(source, "a" * 64)

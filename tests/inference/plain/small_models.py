@@ -1,8 +1,10 @@
 """Random models of families that whet's own forward pass does not know, small and far from equally likely tokens."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -49,3 +51,16 @@ def write(kind: str, directory: Path) -> Any:
     model.save_pretrained(directory)
     build_tokenizer().save_pretrained(directory)
     return model
+
+
+def built_once(folders: pytest.TempPathFactory) -> Callable[[str], tuple[Path, Any]]:
+    """(directory, model) of a family, each built when it is first needed."""
+    made: dict[str, tuple[Path, Any]] = {}
+
+    def get(kind: str) -> tuple[Path, Any]:
+        if kind not in made:
+            directory = folders.mktemp(kind)
+            made[kind] = directory, write(kind, directory)
+        return made[kind]
+
+    return get

@@ -145,7 +145,8 @@ def test_new_weights_come_between_two_tokens(reference: Reference, others: Other
     else:
         write_packed(tmp_path / "new", named.items())
     engine = EmbeddedEngine.from_directory(directory)
-    request = SampleRequest([7, 8, 9], SamplingParams(max_tokens=12, seed=1))
+    # Many tokens: the weights are read in a thread meanwhile.
+    request = SampleRequest([7, 8, 9], SamplingParams(max_tokens=240, seed=1))
 
     async def run() -> Sample:
         seen: list[int] = []
@@ -163,9 +164,9 @@ def test_new_weights_come_between_two_tokens(reference: Reference, others: Other
 
     sample = asyncio.run(run())
     assert [run.version for run in sample.versions] == [0, 5]
-    assert sum(run.count for run in sample.versions) == 12
+    assert sum(run.count for run in sample.versions) == 240
     after = together(engine, [request])[0]
-    assert after.versions == [VersionRun(5, 12)]
+    assert after.versions == [VersionRun(5, 240)]
     check(reference, new, [request], [after])
 
 

@@ -15,7 +15,7 @@ from whet.cli.sharing.common import HubOption
 from whet.errors import ConfigError
 
 if TYPE_CHECKING:
-    from whet.hub.client.connection import Hub
+    from whet.hub.client.connection import HubClient
 
 Key = Literal["hub", "owner"]
 config_app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
@@ -43,7 +43,7 @@ def login(
       whet login --hub http://127.0.0.1:8800 --headless < token.txt
     """
     from whet.hub.client.answers import Identity
-    from whet.hub.client.connection import Hub
+    from whet.hub.client.connection import HubClient
     from whet.hub.client.settings import hub_url, read_settings, save_token, sends_in_clear, write_settings
 
     url = hub_url(hub)
@@ -52,16 +52,16 @@ def login(
     if headless:
         token = _token_from_input()
     else:
-        with Hub(url) as anonymous:
+        with HubClient(url) as anonymous:
             token = _token_for_code(anonymous, scope, browser)
-    with Hub(url, token) as checked:
+    with HubClient(url, token) as checked:
         identity = checked.ask(Identity, "GET", "/whoami")
-    place = save_token(url, token)
+    stored_in = save_token(url, token)
     write_settings(read_settings().model_copy(update={"hub": url}))
     if json_output:
         print_json({"hub": url, "user": identity.user, "scope": identity.scope})
     else:
-        typer.echo(f"logged in to {url} as {identity.user} (scope {identity.scope}); the token is in {place}")
+        typer.echo(f"logged in to {url} as {identity.user} (scope {identity.scope}); the token is in {stored_in}")
 
 
 def _token_from_input() -> str:
@@ -78,16 +78,16 @@ def _token_from_input() -> str:
     return token
 
 
-def _token_for_code(hub: Hub, scope: str, browser: bool) -> str:
+def _token_for_code(hub: HubClient, scope: str, browser: bool) -> str:
     """The token of a login that a user confirms elsewhere."""
     import platform
 
-    from whet.hub.client.answers import DeviceCode, NewToken
-    from whet.hub.client.connection import HubError
+    from whet.hub.client.answers import DeviceCodeAnswer, LoginAnswer
+    from whet.hub.client.connection import HubRequestError
     from whet.system.terminal import safe_text
 
     body = {"client": f"whet on {platform.node() or 'a machine'}"[:100], "scope": scope}
-    code = hub.ask(DeviceCode, "POST", "/device/code", json=body)
+    code = hub.ask(DeviceCodeAnswer, "POST", "/device/code", json=body)
     typer.echo(f"open {safe_text(code.verification_uri)} and confirm the code {safe_text(code.user_code)}", err=True)
     if browser and sys.stderr.isatty() and code.verification_uri_complete.startswith(("http://", "https://")):
         webbrowser.open(code.verification_uri_complete)
@@ -95,13 +95,13 @@ def _token_for_code(hub: Hub, scope: str, browser: bool) -> str:
     while time.monotonic() < deadline:
         time.sleep(interval)
         try:
-            return hub.ask(NewToken, "POST", "/device/token", json={"device_code": code.device_code}).token
-        except HubError as error:
+            return hub.ask(LoginAnswer, "POST", "/device/token", json={"device_code": code.device_code}).token
+        except HubRequestError as error:
             if error.code == "slow_down":
                 interval += 5.0
             elif error.code != "authorization_pending":
                 raise
-    raise HubError("the code was not confirmed in time. Log in again.")
+    raise HubRequestError("the code was not confirmed in time. Log in again.")
 
 
 def logout(hub: HubOption = None) -> None:
@@ -111,14 +111,14 @@ def logout(hub: HubOption = None) -> None:
     Example:
       whet logout
     """
-    from whet.hub.client.connection import HubError, connect
+    from whet.hub.client.connection import HubRequestError, connect
     from whet.hub.client.settings import forget_token
 
     with connect(hub) as connection:
         try:
             if connection.token is not None:
                 connection.send("DELETE", "/api/v1/tokens/current")
-        except HubError as error:
+        except HubRequestError as error:
             revoked = error.code == "unauthenticated"  # it was revoked or has expired before
             if not revoked:
                 typer.echo(f"warning: the token is still valid, since it could not be revoked: {error}", err=True)

@@ -16,7 +16,7 @@ from whet.system.terminal import safe_lines, safe_text
 
 if TYPE_CHECKING:
     from whet.authoring.review.findings import Report
-    from whet.hub.client.package import Built, Source
+    from whet.hub.client.package import Built, PackageSource
 
 SHOWN_FILES = 12
 
@@ -103,7 +103,7 @@ def _show_findings(report: Report, quiet: bool) -> None:
             typer.echo(f"{finding.severity}: {safe_text(finding.message)}", err=quiet)
 
 
-def _preview(source: Source, built: Built) -> None:
+def _preview(source: PackageSource, built: Built) -> None:
     total = sum(size for _, size in built.wheel.files)
     typer.echo(f"{source.name} {source.version}: {len(built.wheel.files)} files, {_size(total)}")
     for name, size in sorted(built.wheel.files, key=lambda file: -file[1])[:SHOWN_FILES]:
@@ -115,7 +115,7 @@ def _preview(source: Source, built: Built) -> None:
     _warn(built)
 
 
-def _no_preview(source: Source, built: Built) -> None:
+def _no_preview(source: PackageSource, built: Built) -> None:
     _warn(built)
 
 
@@ -236,7 +236,7 @@ def status(
       whet env status word-game
     """
     from whet.hub.client.answers import VersionAnswer
-    from whet.hub.client.connection import HubError, connect
+    from whet.hub.client.connection import HubRequestError, connect
     from whet.hub.client.fetch import HubId
     from whet.hub.client.package import find_source, uncommitted
     from whet.hub.client.publish import default_owner
@@ -246,7 +246,7 @@ def status(
         wanted = HubId.parse(f"{owner or default_owner(connection)}/{source.name}")
         try:
             there = list(connection.items(VersionAnswer, f"{wanted.path}/versions"))
-        except HubError as error:
+        except HubRequestError as error:
             if error.code != "not_found":
                 raise
             there = []

@@ -14,7 +14,7 @@ from whet.system.terminal import safe_lines
 
 if TYPE_CHECKING:
     from whet.hub.client.answers import ActionAnswer
-    from whet.hub.client.connection import Hub
+    from whet.hub.client.connection import HubClient
     from whet.hub.client.fetch import HubId
 
 WATCH_S = 1.0
@@ -143,7 +143,7 @@ def _version_path(wanted: HubId) -> str:
     return f"{wanted.path}/versions{path_of(wanted.version or '')}"
 
 
-def _actions(hub: Hub, environment: str) -> list[ActionAnswer]:
+def _actions(hub: HubClient, environment: str) -> list[ActionAnswer]:
     from whet.hub.client.answers import ActionAnswer
     from whet.hub.client.connection import path_of
     from whet.hub.client.fetch import find_version
@@ -153,14 +153,14 @@ def _actions(hub: Hub, environment: str) -> list[ActionAnswer]:
     return list(hub.items(ActionAnswer, path))
 
 
-def _newest_action(hub: Hub, environment: str) -> ActionAnswer:
+def _newest_action(hub: HubClient, environment: str) -> ActionAnswer:
     found = _actions(hub, environment)
     if not found:
         raise ConfigError(f"the hub has not tried {environment} out.")
     return max(found, key=lambda action: action.queued_at)
 
 
-def watched(hub: Hub, action: str, *, quiet: bool) -> ActionAnswer:
+def watched(hub: HubClient, action: str, *, quiet: bool) -> ActionAnswer:
     """An action once it is done; its log is printed as it grows, on standard error."""
     from whet.hub.client.answers import ActionAnswer
     from whet.hub.client.connection import path_of
@@ -175,7 +175,7 @@ def watched(hub: Hub, action: str, *, quiet: bool) -> ActionAnswer:
         time.sleep(WATCH_S)
 
 
-def _print_log(hub: Hub, action: str, offset: int) -> int:
+def _print_log(hub: HubClient, action: str, offset: int) -> int:
     """Print an action's log from a byte on; returns the byte after the last."""
     from whet.hub.client.connection import path_of
 

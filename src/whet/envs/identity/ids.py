@@ -20,13 +20,13 @@ from pathlib import Path
 from whet.errors import EnvironmentLoadError
 
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
-_OWNER = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
+LOWER_CASE = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")  # owners, and the names of environments on a hub
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _WHEEL = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._]*)-[^-/]+(?:-[0-9][^-/]*)?-[^-/]+-[^-/]+-[^-/]+\.whl")
 _BELOW = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(?:/[A-Za-z0-9_-][A-Za-z0-9._-]*)*")
 _SCHEMES = ("https://", "http://", "file://")
-LONGEST_NAME, LONGEST_OWNER, LONGEST_VERSION, SHOWN = 64, 39, 64, 200
+MAX_NAME, MAX_OWNER, MAX_VERSION, SHOWN = 64, 39, 64, 200
 FORMS = "NAME, NAME@VERSION, OWNER/NAME, OWNER/NAME@VERSION, a path, or the URL of a wheel or a git commit"
 
 
@@ -77,11 +77,11 @@ def parse_id(text: str, exists: Callable[[Path], bool] = Path.exists) -> Environ
     owner, slash, name = whole.rpartition("/")
     if "/" in owner:
         raise _malformed(text, "is no path that exists, and OWNER/NAME has one '/'")
-    if slash and not (_OWNER.fullmatch(owner) and len(owner) <= LONGEST_OWNER):
+    if slash and not (LOWER_CASE.fullmatch(owner) and len(owner) <= MAX_OWNER):
         raise _malformed(
             text,
             f"has the owner '{_shown(owner)}': an owner has a-z, 0-9 and single '-' inside, at most "
-            f"{LONGEST_OWNER} characters",
+            f"{MAX_OWNER} characters",
         )
     _check_name(text, name)
     if at:
@@ -95,6 +95,8 @@ def label_of(text: str) -> str:
 
 
 def _url(text: str) -> EnvironmentId:
+    from packaging.utils import canonicalize_name
+
     name, separator, url = text.rpartition(" @ ") if " @ " in text else ("", "", text)
     if separator:
         _check_name(text, name.strip())
@@ -113,9 +115,10 @@ def _url(text: str) -> EnvironmentId:
         )
     if not _SHA256.fullmatch(parts.get("sha256", "")):
         raise _malformed(text, "names a wheel without its hash: add #sha256= and its 64 hexadecimal digits")
-    if name and _plain(name) != _plain(wheel["name"]):
+    in_wheel = canonicalize_name(wheel["name"])
+    if name and canonicalize_name(name.strip()) != in_wheel:
         raise _malformed(text, f"calls {_shown(name.strip())} what is a wheel of {wheel['name']}")
-    return EnvironmentId(text, _plain(wheel["name"]), url=url, hash=parts["sha256"])
+    return EnvironmentId(text, in_wheel, url=url, hash=parts["sha256"])
 
 
 def _git(text: str, name: str, location: str, parts: dict[str, str]) -> EnvironmentId:
@@ -131,11 +134,11 @@ def _git(text: str, name: str, location: str, parts: dict[str, str]) -> Environm
 
 
 def _check_name(text: str, name: str) -> None:
-    if not _NAME.fullmatch(name) or len(name) > LONGEST_NAME:
+    if not _NAME.fullmatch(name) or len(name) > MAX_NAME:
         raise _malformed(
             text,
             f"has the name '{_shown(name)}': a name has A-Z, a-z, 0-9, and '-', '_' or '.' inside, at most "
-            f"{LONGEST_NAME} characters",
+            f"{MAX_NAME} characters",
         )
 
 
@@ -143,17 +146,13 @@ def _check_version(text: str, version: str) -> None:
     from packaging.version import InvalidVersion, Version
 
     try:
-        if len(version) > LONGEST_VERSION or not version.isascii():
+        if len(version) > MAX_VERSION or not version.isascii():
             raise InvalidVersion
         Version(version)
     except InvalidVersion:
         raise _malformed(
             text, f"has the version '{_shown(version)}': give one such as 1.2.0, or leave out '@' for any"
         ) from None
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name.strip()).lower()
 
 
 def _without_password(text: str) -> str:

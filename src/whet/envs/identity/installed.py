@@ -1,4 +1,4 @@
-"""What is installed under the name of an environment, and whether it is what an id asks for.
+"""What is installed under the name of an environment, and whether it is what an id names.
 
 pip records where a package came from in `direct_url.json` (PEP 610), unless it found it by name in an index; uv writes
 no hash of a wheel there, so that its installations have no owner.
@@ -106,9 +106,9 @@ def _origin(distribution: metadata.Distribution, name: str, version: str) -> dic
 
 
 def verify(wanted: EnvironmentId, module_file: Path | None) -> InstalledPackage:
-    """What is installed, where it is what `wanted` asks for and `module_file` is its module.
+    """What is installed, where it is what `wanted` names and `module_file` is its module.
 
-    Raises `EnvironmentLoadError` with what is installed instead, and the command that installs what was asked for.
+    Raises `EnvironmentLoadError` with what is installed instead, and the command that installs the one that is named.
     """
     found = installed_package(wanted.name)
     problem = _problem(wanted, found, module_file)

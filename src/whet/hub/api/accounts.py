@@ -10,7 +10,7 @@ from sqlalchemy import select
 
 from whet import __version__
 from whet.hub import policy
-from whet.hub.api.call import Body, CallParameter, Cursor, Identity, Limit, Owner, Words, action, page
+from whet.hub.api.call import CallParameter, Cursor, Identity, Limit, Owner, RequestBody, Words, action, page
 from whet.hub.domain import accounts, audit, devices
 from whet.hub.domain.access import organisation_for, permit
 from whet.hub.errors import HubError
@@ -24,35 +24,35 @@ ShortWords = Annotated[Words, Field(min_length=1, max_length=100)]
 Json = dict[str, Any]
 
 
-class NewToken(Body):
+class NewToken(RequestBody):
     name: ShortWords
     scope: ScopeName = "read"
     days: int = Field(90, ge=1, le=366)
 
 
-class NewUser(Body):
+class NewUser(RequestBody):
     name: Words = Field(max_length=100)
     is_admin: bool = False
 
 
-class NewOrganisation(Body):
+class NewOrganisation(RequestBody):
     name: Words = Field(max_length=100)
 
 
-class Member(Body):
+class Member(RequestBody):
     role: RoleName
 
 
-class NewDevice(Body):
+class NewDevice(RequestBody):
     client: ShortWords
     scope: ScopeName = "push"
 
 
-class DeviceToken(Body):
+class DeviceToken(RequestBody):
     device_code: Words = Field(max_length=200)
 
 
-class Approval(Body):
+class Approval(RequestBody):
     user_code: Words = Field(max_length=20)
     approve: bool
 

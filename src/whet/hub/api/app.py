@@ -49,7 +49,7 @@ def create_app(hub: Hub) -> FastAPI:
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(OSError, _os_error)
-    app.add_middleware(Guard, upload_bytes=hub.limits.chunk_bytes)
+    app.add_middleware(RequestGuard, upload_bytes=hub.limits.chunk_bytes)
     return app
 
 
@@ -98,7 +98,7 @@ async def _os_error(request: Request, error: Exception) -> Response:
     raise error
 
 
-class Guard:
+class RequestGuard:
     """Limits what a request may send, and adds headers to each answer that does not have its own."""
 
     def __init__(self, app: ASGIApp, upload_bytes: int) -> None:

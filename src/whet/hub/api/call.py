@@ -20,7 +20,7 @@ from whet.hub.domain.access import Caller, identify, permit
 from whet.hub.domain.hub import Hub
 from whet.hub.errors import HubError
 from whet.hub.policy import Action
-from whet.hub.storage.tables import Token
+from whet.hub.storage.tables import TokenRow
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 USED_S = 600.0  # how exact `last_used_at` of a token is
@@ -29,7 +29,7 @@ _HOST = re.compile(r"[A-Za-z0-9._-]{1,255}(:\d{1,5})?|\[[0-9A-Fa-f:.]{2,45}\](:\
 
 
 def action(what: Action) -> Callable[[Endpoint], Endpoint]:
-    """Declare what a route does; `policy.decide` is asked about nothing else."""
+    """Declare what a route does; `policy.decide` gets nothing else."""
 
     def mark(endpoint: Endpoint) -> Endpoint:
         endpoint.hub_action = what  # type: ignore[attr-defined]
@@ -75,7 +75,7 @@ class Call:
         if token is None or now - (token.last_used_at or 0.0) < USED_S:
             return
         with contextlib.suppress(HubError), self.hub.database.write() as session:
-            session.execute(update(Token).where(Token.id == token.id).values(last_used_at=now))
+            session.execute(update(TokenRow).where(TokenRow.id == token.id).values(last_used_at=now))
 
 
 def token_of(authorization: str | None) -> str | None:
@@ -111,7 +111,7 @@ async def call_of(request: Request) -> Call:
 CallParameter = Annotated[Call, Depends(call_of)]
 
 
-class Body(StrictModel):
+class RequestBody(StrictModel):
     """A JSON object of a request; unknown fields are refused."""
 
 

@@ -13,7 +13,6 @@ from sqlalchemy.orm import Session
 
 from whet.hub import policy
 from whet.hub.api.call import (
-    Body,
     Call,
     CallParameter,
     Cursor,
@@ -22,6 +21,7 @@ from whet.hub.api.call import (
     Limit,
     Name,
     Owner,
+    RequestBody,
     VersionName,
     Words,
     action,
@@ -43,15 +43,15 @@ Offset = Annotated[int, Query(ge=0, le=10**9)]
 Text = Annotated[Words | None, Query(max_length=200)]
 
 
-class Visibility(Body):
+class Visibility(RequestBody):
     visibility: Literal["PUBLIC", "PRIVATE"]
 
 
-class Reason(Body):
+class Reason(RequestBody):
     reason: Words = Field("", max_length=500)
 
 
-class Value(Body):
+class Value(RequestBody):
     value: Words = Field(max_length=1 << 16)
 
 

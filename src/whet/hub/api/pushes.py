@@ -14,7 +14,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
 from whet.hub import policy
-from whet.hub.api.call import Body, Call, CallParameter, Identity, Name, Owner, Words, action
+from whet.hub.api.call import Call, CallParameter, Identity, Name, Owner, RequestBody, Words, action
 from whet.hub.archive.wheels import WheelFacts
 from whet.hub.domain import pushes
 from whet.hub.domain.access import Caller
@@ -27,13 +27,13 @@ Kind = Literal["wheel", "sdist"]
 BLOCK = 1 << 18
 
 
-class AnnouncedFile(Body):
+class AnnouncedFile(RequestBody):
     filename: Words = Field(min_length=1, max_length=200)
     size: int = Field(ge=1, le=1 << 40)
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
 
 
-class NewPush(Body):
+class NewPush(RequestBody):
     version: Words = Field(max_length=100)
     visibility: Literal["PUBLIC", "PRIVATE"] | None = None
     wheel: AnnouncedFile

@@ -11,16 +11,13 @@ from collections.abc import Iterable, Iterator
 
 from packaging.version import InvalidVersion, Version
 
+from whet.envs.identity.ids import LOWER_CASE, MAX_NAME, MAX_OWNER, MAX_VERSION
 from whet.errors import ConfigError
 from whet.hub.archive.problems import Problem, shown
 
-MAX_NAME, MAX_OWNER, MAX_VERSION, MAX_ENTRY = 64, 39, 64, 200
-_PLAIN = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+MAX_ENTRY = 200
 _ENTRY = re.compile(r"[A-Za-z0-9 !#$%&'()+,\-./;=@\[\]^_`{}~]+")
 _DEVICES = frozenset({"con", "prn", "aux", "nul", *(f"{n}{i}" for n in ("com", "lpt") for i in range(1, 10))})
-
-AT_START = frozenset({"sitecustomize", "usercustomize"})
-"""Modules that every Python imports when it starts."""
 
 
 def _words(*lines: str) -> frozenset[str]:
@@ -62,11 +59,7 @@ def module_of(name: str) -> str:
 
 def check_owner_name(name: str) -> str:
     """`name`, where it may be a user or an organisation. Raises `ConfigError`."""
-    if not _PLAIN.fullmatch(name) or len(name) > MAX_OWNER:
-        raise ConfigError(
-            f"'{shown(name)}' is no name for an owner: use a-z, 0-9 and single '-' inside, "
-            f"at most {MAX_OWNER} characters."
-        )
+    _check_form(name, "an owner", MAX_OWNER)
     if name in OWNERS_RESERVED:
         raise ConfigError(f"the owner name '{name}' is reserved. Choose another.")
     return name
@@ -74,11 +67,7 @@ def check_owner_name(name: str) -> str:
 
 def check_environment_name(name: str) -> str:
     """`name`, where it may be an environment. Raises `ConfigError`."""
-    if not _PLAIN.fullmatch(name) or len(name) > MAX_NAME:
-        raise ConfigError(
-            f"'{shown(name)}' is no name for an environment: use a-z, 0-9 and single '-' inside, "
-            f"at most {MAX_NAME} characters."
-        )
+    _check_form(name, "an environment", MAX_NAME)
     if name[0].isdigit():
         raise ConfigError(f"'{name}' is no name for an environment: its module {module_of(name)} cannot be imported.")
     if module_of(name) in MODULES_RESERVED:
@@ -87,6 +76,13 @@ def check_environment_name(name: str) -> str:
             "Choose another."
         )
     return name
+
+
+def _check_form(name: str, what: str, most: int) -> None:
+    if not LOWER_CASE.fullmatch(name) or len(name) > most:
+        raise ConfigError(
+            f"'{shown(name)}' is no name for {what}: use a-z, 0-9 and single '-' inside, at most {most} characters."
+        )
 
 
 def check_version(version: str) -> str:

@@ -16,7 +16,8 @@ from packaging.metadata import Metadata
 from packaging.specifiers import SpecifierSet
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
-from whet.hub.archive.names import AT_START, MODULES_RESERVED, entry_problems, module_of
+from whet.authoring.wheels import AT_START
+from whet.hub.archive.names import MODULES_RESERVED, entry_problems, module_of
 from whet.hub.archive.problems import (
     MAX_METADATA,
     MAX_RECORD,
@@ -26,7 +27,7 @@ from whet.hub.archive.problems import (
     refused,
     shown,
 )
-from whet.hub.archive.zips import Entry, StrictZip
+from whet.hub.archive.zips import StrictZip, ZipEntry
 
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 COMPILED = (".so", ".pyd", ".dll", ".dylib", ".pyc", ".pyo")
@@ -148,7 +149,7 @@ def _foreign(top: str, module: str) -> Problem:
     )
 
 
-def _info_problems(archive: StrictZip, entry: Entry, rest: str) -> Iterator[Problem]:
+def _info_problems(archive: StrictZip, entry: ZipEntry, rest: str) -> Iterator[Problem]:
     if rest in INSTALLERS:
         yield Problem(entry.name, "installer-file", "only an installer writes this file")
     if rest == "entry_points.txt" and _read(archive, entry.name, MAX_METADATA).strip():
@@ -175,7 +176,7 @@ def parse_metadata(data: bytes, file: str) -> Metadata:
 
 
 def metadata_problems(metadata: Metadata, file: str, name: str, version: str) -> Iterator[Problem]:
-    """Where core metadata contradicts the name and version, or asks for what no installation should fetch."""
+    """Where core metadata contradicts the name and version, or requires what no installation should fetch."""
     if canonicalize_name(metadata.name) != name:
         yield Problem(file, "name", f"the metadata is of {shown(metadata.name)}, not of {name}")
     if str(metadata.version) != version:
@@ -234,7 +235,7 @@ def _record_problems(archive: StrictZip, info: str) -> Iterator[Problem]:
         yield Problem(shown(name), "record", "RECORD lists it and it is not there")
 
 
-def _digest(archive: StrictZip, entry: Entry) -> str:
+def _digest(archive: StrictZip, entry: ZipEntry) -> str:
     sha = hashlib.sha256()
     for piece in archive.pieces(entry):
         sha.update(piece)

@@ -29,7 +29,7 @@ CHUNK = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ZipEntry:
     """One entry, as table and local header agree."""
 
     name: str
@@ -60,7 +60,7 @@ class StrictZip:
             raise self._refuse("damaged", "the zip archive is cut short")
         return data
 
-    def _read(self) -> list[Entry]:
+    def _read(self) -> list[ZipEntry]:
         if self._size < _END.size:
             raise self._refuse("not-a-zip", "it is not a zip archive")
         tail = self._at(self._size - _END.size, _END.size)
@@ -83,7 +83,7 @@ class StrictZip:
         self._check_sizes([entry for entry, _ in found])
         return self._placed(found, offset)
 
-    def _table(self, table: bytes, total: int) -> Iterator[tuple[Entry, int]]:
+    def _table(self, table: bytes, total: int) -> Iterator[tuple[ZipEntry, int]]:
         """The entries of the table of contents, with the offsets of their local headers."""
         at = 0
         for _ in range(total):
@@ -100,7 +100,7 @@ class StrictZip:
             name = rest[:named].decode("utf-8", "backslashreplace")
             self._check_entry(name, needed, flags, method, rest[named : named + extra], disk)
             self._check_mode(name, made >> 8, mode)
-            yield Entry(name, method, packed, size, crc, 0), offset
+            yield ZipEntry(name, method, packed, size, crc, 0), offset
         if at != len(table):
             raise self._refuse("hidden-data", "its table of contents has more than it counts")
 
@@ -129,7 +129,7 @@ class StrictZip:
         if (kind == stat.S_IFDIR) != name.endswith("/") and kind:
             raise self._refuse("odd-zip", "its name and its kind contradict each other", name)
 
-    def _check_sizes(self, entries: list[Entry]) -> None:
+    def _check_sizes(self, entries: list[ZipEntry]) -> None:
         total = sum(entry.size for entry in entries)
         if total > MAX_UNPACKED:
             raise self._refuse(
@@ -149,8 +149,8 @@ class StrictZip:
         if total > RATIO_FROM and total > MAX_RATIO * self._size:
             raise self._refuse("bomb", f"it expands {total // self._size} times; at most {MAX_RATIO} are allowed")
 
-    def _placed(self, found: list[tuple[Entry, int]], end: int) -> list[Entry]:
-        """The entries with the places of their bytes, which follow one another without gaps."""
+    def _placed(self, found: list[tuple[ZipEntry, int]], end: int) -> list[ZipEntry]:
+        """The entries with the offsets of their bytes, which follow one another without gaps."""
         entries, at = [], 0
         for entry, offset in sorted(found, key=lambda one: one[1]):
             if offset != at:
@@ -178,14 +178,14 @@ class StrictZip:
             at = start + entry.packed
             if late:
                 at += self._descriptor(entry, at)
-            entries.append(Entry(entry.name, method, entry.packed, entry.size, entry.crc, start))
+            entries.append(ZipEntry(entry.name, method, entry.packed, entry.size, entry.crc, start))
         if at != end:
             raise self._refuse(
                 "hidden-data" if at < end else "overlap", "its entries do not end where its table begins"
             )
         return entries
 
-    def _descriptor(self, entry: Entry, at: int) -> int:
+    def _descriptor(self, entry: ZipEntry, at: int) -> int:
         """The length of the descriptor after an entry whose sizes were not known when it was begun."""
         plain = struct.pack("<3L", entry.crc, entry.packed, entry.size)
         for text in (b"PK\7\x08" + plain, plain):
@@ -193,8 +193,8 @@ class StrictZip:
                 return len(text)
         raise self._refuse("ambiguous", "its data descriptor says otherwise", entry.name)
 
-    def pieces(self, entry: Entry) -> Iterator[bytes]:
-        """The content of an entry, never more than it declares. Raises `ArchiveRefusedError` where it lies."""
+    def pieces(self, entry: ZipEntry) -> Iterator[bytes]:
+        """The content of an entry, never more than it declares. Raises `ArchiveRefusedError` where it differs."""
         inflate = zlib.decompressobj(-15) if entry.method == DEFLATED else None
         left, crc, at, end = entry.size, 0, entry.start, entry.start + entry.packed
         while at < end:
@@ -215,7 +215,7 @@ class StrictZip:
         if left or crc != entry.crc or not whole:
             raise self._refuse("damaged", "its bytes are not those that it declares", entry.name)
 
-    def read(self, entry: Entry, most: int) -> bytes:
+    def read(self, entry: ZipEntry, most: int) -> bytes:
         """The content of an entry of at most `most` bytes."""
         if entry.size > most:
             raise self._refuse("too-large", f"it has {entry.size} bytes; at most {most} are allowed", entry.name)

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 
-class Membership(BaseModel):
+class MembershipAnswer(BaseModel):
     owner: str
     role: str
 
@@ -16,7 +16,7 @@ class Identity(BaseModel):
     user: str
     is_admin: bool
     scope: str
-    owners: list[Membership]
+    owners: list[MembershipAnswer]
 
 
 class ActionState(BaseModel):
@@ -100,7 +100,7 @@ class PushAnswer(BaseModel):
     version: VersionAnswer | None
 
 
-class DeviceCode(BaseModel):
+class DeviceCodeAnswer(BaseModel):
     device_code: str
     user_code: str
     verification_uri: str
@@ -109,7 +109,7 @@ class DeviceCode(BaseModel):
     interval: float
 
 
-class NewToken(BaseModel):
+class LoginAnswer(BaseModel):
     token: str
     scope: str
     expires_at: str

@@ -23,7 +23,7 @@ BUSY = (429, 503)
 AnswerT = TypeVar("AnswerT", bound=BaseModel)
 
 
-class HubError(WhetError):
+class HubRequestError(WhetError):
     """A hub refused a request, or cannot be reached.
 
     `code` is the hub's own word for it (docs/design/hub.md), None where there is no hub that answers; `details` is
@@ -36,7 +36,7 @@ class HubError(WhetError):
         self.details = details
 
 
-class Hub:
+class HubClient:
     """A hub as one user sees it. Use it in a `with`; requests are made one after the other."""
 
     def __init__(self, url: str, token: str | None = None, *, pause_s: float = PAUSE_S) -> None:
@@ -50,18 +50,18 @@ class Hub:
         # No redirects: the token would go where they lead.
         self._http = httpx.Client(base_url=url, headers=headers, timeout=TIMEOUT_S, follow_redirects=False)
 
-    def __enter__(self) -> Hub:
+    def __enter__(self) -> HubClient:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._http.close()
 
     def ask(self, answer: type[AnswerT], method: str, path: str, **request: Any) -> AnswerT:
-        """A request to `/api/v1` and its answer. Raises `HubError`."""
+        """A request to `/api/v1` and its answer. Raises `HubRequestError`."""
         return self._read(answer, self.send(method, f"/api/v1{path}", **request))
 
     def items(self, answer: type[AnswerT], path: str, **query: str | None) -> Iterator[AnswerT]:
-        """Everything of a list, page after page. Raises `HubError`."""
+        """Everything of a list, page after page. Raises `HubRequestError`."""
         parameters = {key: value for key, value in query.items() if value is not None}
         cursor: str | None = None
         while True:
@@ -80,7 +80,7 @@ class Hub:
     def send(self, method: str, path: str, *, retry: bool | None = None, **request: Any) -> httpx.Response:
         """A request, repeated while the hub is busy and, if `retry` (default: all but POST), after a lost connection.
 
-        Raises `HubError` for an answer that is no success.
+        Raises `HubRequestError` for an answer that is no success.
         """
         retry = method != "POST" if retry is None else retry
         for attempt in range(1, ATTEMPTS + 1):
@@ -100,7 +100,7 @@ class Hub:
         raise AssertionError("the last attempt returns or raises")
 
     def download(self, path: str) -> Iterator[bytes]:
-        """The bytes of a file, piece by piece. Raises `HubError`."""
+        """The bytes of a file, piece by piece. Raises `HubRequestError`."""
         try:
             with self._http.stream("GET", path, headers={"Accept": "*/*"}) as response:
                 if not response.is_success:
@@ -125,25 +125,25 @@ class Hub:
         except (ValueError, RecursionError):
             raise self._unknown(response) from None
 
-    def _unknown(self, response: httpx.Response) -> HubError:
-        return HubError(
+    def _unknown(self, response: httpx.Response) -> HubRequestError:
+        return HubRequestError(
             f"{response.request.method} {safe_text(str(response.request.url), 200)}: the answer is not that of a hub "
             f"which whet {__version__} knows. Check the address, and that hub and client have the same version."
         )
 
-    def _unreachable(self, error: httpx.TransportError) -> HubError:
-        return HubError(
+    def _unreachable(self, error: httpx.TransportError) -> HubRequestError:
+        return HubRequestError(
             f"the hub at {self.url} cannot be reached ({safe_text(str(error) or type(error).__name__, 200)}). "
             "Check the address and that it is running, then do it again."
         )
 
-    def _refused(self, response: httpx.Response) -> HubError:
+    def _refused(self, response: httpx.Response) -> HubRequestError:
         try:
             said = response.json()["error"]
             code, message = str(said["code"]), str(said["message"])
             details = tuple(said.get("details") or ())
         except (ValueError, KeyError, TypeError, RecursionError):
-            return HubError(
+            return HubRequestError(
                 f"{response.request.method} {safe_text(str(response.request.url), 200)}: status {response.status_code} "
                 "with a body that is not a hub's. Check the address."
             )
@@ -152,13 +152,13 @@ class Hub:
             message = f"{message} Log in with: whet login --hub {self.url}"
         elif code == "not_found" and self.token is None:
             message = f"{message} You are not logged in to {self.url}; private environments need: whet login"
-        return HubError(message, code, details)
+        return HubRequestError(message, code, details)
 
 
-def connect(url: str | None = None) -> Hub:
+def connect(url: str | None = None) -> HubClient:
     """The hub that this machine uses (`settings.hub_url`), with its token. Raises `ConfigError` where none is set."""
     url = hub_url(url)
-    return Hub(url, token_for(url))
+    return HubClient(url, token_for(url))
 
 
 def path_of(*parts: str | int) -> str:

@@ -16,7 +16,7 @@ from whet.errors import ConfigError
 from whet.hub.archive.names import check_environment_name, check_owner_name, check_version
 from whet.hub.archive.sdists import check_sdist
 from whet.hub.client.answers import EnvironmentAnswer, FileAnswer, VersionAnswer
-from whet.hub.client.connection import Hub, HubError, path_of
+from whet.hub.client.connection import HubClient, HubRequestError, path_of
 from whet.hub.client.package import unpack
 from whet.hub.client.settings import TOKEN_VARIABLE
 from whet.system.terminal import safe_text
@@ -49,31 +49,33 @@ class HubId:
         return f"{self.owner}/{self.name}" + (f"@{self.version}" if self.version else "")
 
 
-def find_version(hub: Hub, wanted: HubId) -> VersionAnswer:
+def find_version(hub: HubClient, wanted: HubId) -> VersionAnswer:
     """The version of an id; without one in the id the newest that is neither yanked nor a pre-release.
 
-    Raises `HubError`.
+    Raises `HubRequestError`.
     """
     version = wanted.version
     if version is None:
         version = hub.ask(EnvironmentAnswer, "GET", wanted.path).latest
     if version is None:
-        raise HubError(f"{wanted} has no version that is not yanked or a pre-release. Name one: {wanted}@VERSION")
+        raise HubRequestError(
+            f"{wanted} has no version that is not yanked or a pre-release. Name one: {wanted}@VERSION"
+        )
     return hub.ask(VersionAnswer, "GET", f"{wanted.path}/versions{path_of(version)}")
 
 
-def url_of(hub: Hub, version: VersionAnswer, file: FileAnswer) -> str:
+def url_of(hub: HubClient, version: VersionAnswer, file: FileAnswer) -> str:
     """Where a file is, as seen from here; behind a proxy the hub knows itself by another address."""
     return hub.url + path_of("files", version.owner, version.name, version.version, file.filename)
 
 
-def requirement_of(hub: Hub, version: VersionAnswer) -> str:
+def requirement_of(hub: HubClient, version: VersionAnswer) -> str:
     """The requirement for pip that brings exactly this wheel."""
     return f"{version.name} @ {url_of(hub, version, _file(version, 'wheel'))}#sha256={_file(version, 'wheel').sha256}"
 
 
 @contextlib.contextmanager
-def credentials_for_pip(hub: Hub) -> Iterator[dict[str, str]]:
+def credentials_for_pip(hub: HubClient) -> Iterator[dict[str, str]]:
     """Environment variables for pip: it reads the token from a file, so that no command line and no URL has it."""
     own = Path(os.environ.get("NETRC") or Path.home() / ".netrc")
     with tempfile.TemporaryDirectory(prefix="whet-pip-") as folder:
@@ -87,8 +89,8 @@ def credentials_for_pip(hub: Hub) -> Iterator[dict[str, str]]:
         yield {**{name: value for name, value in os.environ.items() if name != TOKEN_VARIABLE}, "NETRC": str(file)}
 
 
-def pull(hub: Hub, version: VersionAnswer, target: Path) -> Path:
-    """The source of a version as the new folder `target`. Raises `ConfigError` where it exists, and `HubError`."""
+def pull(hub: HubClient, version: VersionAnswer, target: Path) -> Path:
+    """The source of a version as the new folder `target`. Raises `HubRequestError`, and `ConfigError` if it exists."""
     if target.exists():
         raise ConfigError(f"{target} exists already. Name another folder with --path, or remove it.")
     file = _file(version, "sdist")
@@ -105,7 +107,7 @@ def pull(hub: Hub, version: VersionAnswer, target: Path) -> Path:
     return target
 
 
-def _fetch(hub: Hub, version: VersionAnswer, file: FileAnswer, into: Path) -> None:
+def _fetch(hub: HubClient, version: VersionAnswer, file: FileAnswer, into: Path) -> None:
     digest, size = hashlib.sha256(), 0
     with into.open("wb") as out:
         for piece in hub.download(path_of("files", version.owner, version.name, version.version, file.filename)):
@@ -115,11 +117,11 @@ def _fetch(hub: Hub, version: VersionAnswer, file: FileAnswer, into: Path) -> No
             digest.update(piece)
             out.write(piece)
     if size != file.size or digest.hexdigest() != file.sha256:
-        raise HubError(f"{file.filename}: what the hub sent is not the file that it names (SHA-256). Try again.")
+        raise HubRequestError(f"{file.filename}: what the hub sent is not the file that it names (SHA-256). Try again.")
 
 
 def _file(version: VersionAnswer, kind: str) -> FileAnswer:
     found = next((file for file in version.files if file.kind == kind), None)
     if found is None:
-        raise HubError(f"{version.id} has no {kind} on the hub.")
+        raise HubRequestError(f"{version.id} has no {kind} on the hub.")
     return found

@@ -14,8 +14,8 @@ from whet.hub.client.fetch import HubId, credentials_for_pip, find_version, requ
 def install(target: str, *, editable: bool = False, hub: str | None = None) -> Installed:
     """Install an environment, from the hub where it is named by an owner.
 
-    `hub` is the hub's address, by default the one of `whet login`. Raises `ConfigError` and `HubError`, besides what
-    `install_environment` raises.
+    `hub` is the hub's address, by default the one of `whet login`. Raises `ConfigError` and `HubRequestError`, besides
+    what `install_environment` raises.
     """
     if not _is_of_a_hub(target):
         return install_environment(target, editable=editable)

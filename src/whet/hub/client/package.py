@@ -38,7 +38,7 @@ _VERSION_LINE = re.compile(r"""^(\s*version\s*=\s*)(["'])[^"'\n]*\2""", re.MULTI
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class PackageSource:
     """A package's folder, and what its `pyproject.toml` calls it."""
 
     folder: Path
@@ -66,7 +66,7 @@ class Built:
     warnings: tuple[str, ...]
 
 
-def find_source(target: str) -> Source:
+def find_source(target: str) -> PackageSource:
     """The package in a folder, or in the folder of that name in `environments/`. Raises `ConfigError`."""
     path = Path(target).expanduser()
     candidates = [path]
@@ -81,7 +81,7 @@ def find_source(target: str) -> Source:
     return read_source(folder.resolve())
 
 
-def read_source(folder: Path) -> Source:
+def read_source(folder: Path) -> PackageSource:
     """Raises `ConfigError` for a `pyproject.toml` without a name and version that a hub takes."""
     file = folder / "pyproject.toml"
     project = table_of(read_toml(file), "project")
@@ -93,7 +93,7 @@ def read_source(folder: Path) -> Source:
         normal = str(Version(version))
     except InvalidVersion:
         raise ConfigError(f"{file}: '{safe_text(version)}' is no version. Write one such as 1.2.0.") from None
-    return Source(folder, check_environment_name(str(canonicalize_name(name))), check_version(normal))
+    return PackageSource(folder, check_environment_name(str(canonicalize_name(name))), check_version(normal))
 
 
 def next_version(version: str, taken: Iterable[str]) -> str:
@@ -105,7 +105,7 @@ def next_version(version: str, taken: Iterable[str]) -> str:
     return f"{major}.{minor}.{patch + 1}"
 
 
-def write_version(source: Source, version: str) -> Source:
+def write_version(source: PackageSource, version: str) -> PackageSource:
     """Change the version in `pyproject.toml` alone. Raises `ConfigError` where it is not a line of its own."""
     file = source.folder / "pyproject.toml"
     text = file.read_text(encoding="utf-8")
@@ -129,7 +129,7 @@ def uncommitted(folder: Path) -> list[str]:
     return done.stdout.splitlines() if done.returncode == 0 else []
 
 
-def build(source: Source, into: Path) -> Built:
+def build(source: PackageSource, into: Path) -> Built:
     """Build an sdist, and a wheel from it, in isolation, and check both as the hub will.
 
     Raises `ConfigError` with what the build printed, and `ArchiveRefusedError`.
@@ -209,13 +209,13 @@ def unpack(sdist: Path, target: Path) -> None:
         for member in tar:
             inside = member.name.partition("/")[2]
             if inside and member.isfile():
-                place = target / inside
+                path = target / inside
                 if ".." in Path(inside).parts or Path(inside).is_absolute():
                     raise ConfigError(f"{sdist.name} has {safe_text(member.name)}, which is outside of it.")
-                place.parent.mkdir(parents=True, exist_ok=True)
+                path.parent.mkdir(parents=True, exist_ok=True)
                 content = tar.extractfile(member)
                 assert content is not None  # it is a file
-                with content, place.open("xb") as file:
+                with content, path.open("xb") as file:
                     shutil.copyfileobj(content, file)
 
 

@@ -12,8 +12,8 @@ from whet.authoring.review.check import check_environment
 from whet.authoring.review.findings import Report
 from whet.errors import ConfigError
 from whet.hub.client.answers import Identity, PushAnswer, PushFile, VersionAnswer
-from whet.hub.client.connection import Hub, HubError, path_of
-from whet.hub.client.package import Archive, Built, Source, build, next_version, uncommitted, write_version
+from whet.hub.client.connection import HubClient, HubRequestError, path_of
+from whet.hub.client.package import Archive, Built, PackageSource, build, next_version, uncommitted, write_version
 from whet.hub.client.settings import read_settings
 from whet.system.terminal import safe_text
 
@@ -41,12 +41,12 @@ class Pushed:
     new: bool
 
 
-def default_owner(hub: Hub) -> str:
-    """The owner of the settings, else the user's own namespace. Raises `HubError`."""
+def default_owner(hub: HubClient) -> str:
+    """The owner of the settings, else the user's own namespace. Raises `HubRequestError`."""
     return read_settings().owner or hub.ask(Identity, "GET", "/whoami").user
 
 
-def refuse_unready(source: Source, options: Options, show: Callable[[Report], None]) -> None:
+def refuse_unready(source: PackageSource, options: Options, show: Callable[[Report], None]) -> None:
     """Raises `ConfigError` for uncommitted changes, and for a package in which `whet env check` finds errors."""
     changed = [] if options.allow_dirty else uncommitted(source.folder)
     if changed:
@@ -66,18 +66,18 @@ def refuse_unready(source: Source, options: Options, show: Callable[[Report], No
 
 
 def push(
-    hub: Hub,
+    hub: HubClient,
     owner: str,
-    source: Source,
+    source: PackageSource,
     options: Options,
     *,
-    preview: Callable[[Source, Built], None],
+    preview: Callable[[PackageSource, Built], None],
     say: Say,
     progress: Progress,
 ) -> Pushed:
     """Build and upload a version. `preview` sees what will be uploaded before it is.
 
-    Pushing the same bytes again changes nothing. Raises `ConfigError`, `ArchiveRefusedError` and `HubError`.
+    Pushing the same bytes again changes nothing. Raises `ConfigError`, `ArchiveRefusedError` and `HubRequestError`.
     """
     while True:
         with tempfile.TemporaryDirectory(prefix="whet-push-") as folder:
@@ -85,17 +85,17 @@ def push(
             preview(source, built)
             try:
                 answer = _begin(hub, owner, source, built, options)
-            except HubError as error:
+            except HubRequestError as error:
                 if error.code not in ("version_exists", "version_deleted"):
                     raise
                 if not options.auto_bump:
-                    raise HubError(f"{error} Raise the version, or let --auto-bump do it.", error.code) from None
+                    raise HubRequestError(f"{error} Raise the version, or let --auto-bump do it.", error.code) from None
             else:
                 return _finish(hub, answer, built, progress)
         source = _bumped(hub, owner, source, say)
 
 
-def _begin(hub: Hub, owner: str, source: Source, built: Built, options: Options) -> PushAnswer:
+def _begin(hub: HubClient, owner: str, source: PackageSource, built: Built, options: Options) -> PushAnswer:
     body: dict[str, Any] = {"version": source.version, "visibility": options.visibility}
     for archive in (built.wheel, built.sdist):
         body[archive.kind] = {"filename": archive.path.name, "size": archive.size, "sha256": archive.sha256}
@@ -103,7 +103,7 @@ def _begin(hub: Hub, owner: str, source: Source, built: Built, options: Options)
     return hub.ask(PushAnswer, "POST", path, json=body, retry=True)  # the same bytes give the same push
 
 
-def _bumped(hub: Hub, owner: str, source: Source, say: Say) -> Source:
+def _bumped(hub: HubClient, owner: str, source: PackageSource, say: Say) -> PackageSource:
     """The package with the next version that is free."""
     path = f"/environments{path_of(owner, source.name)}/versions"
     taken = [version.version for version in hub.items(VersionAnswer, path)]
@@ -112,7 +112,7 @@ def _bumped(hub: Hub, owner: str, source: Source, say: Say) -> Source:
     return bumped
 
 
-def _finish(hub: Hub, answer: PushAnswer, built: Built, progress: Progress) -> Pushed:
+def _finish(hub: HubClient, answer: PushAnswer, built: Built, progress: Progress) -> Pushed:
     new = answer.state == "open"
     if new:
         archives: Mapping[str, Archive] = {archive.kind: archive for archive in (built.wheel, built.sdist)}
@@ -120,11 +120,11 @@ def _finish(hub: Hub, answer: PushAnswer, built: Built, progress: Progress) -> P
             _upload(hub, answer, file, archives[file.kind].path, progress)
         answer = hub.ask(PushAnswer, "POST", f"/pushes{path_of(answer.id)}/commit", retry=True)
     if answer.state != "committed" or answer.version is None:
-        raise HubError(f"the push is {answer.state}, and no version was made. Push again.")
+        raise HubRequestError(f"the push is {answer.state}, and no version was made. Push again.")
     return Pushed(answer.version, new)
 
 
-def _upload(hub: Hub, push: PushAnswer, file: PushFile, path: Path, progress: Progress) -> None:
+def _upload(hub: HubClient, push: PushAnswer, file: PushFile, path: Path, progress: Progress) -> None:
     """The bytes that the hub does not have yet."""
     where = f"/api/v1/pushes{path_of(push.id)}/files{path_of(file.kind)}"
     offset = file.offset
@@ -135,7 +135,7 @@ def _upload(hub: Hub, push: PushAnswer, file: PushFile, path: Path, progress: Pr
             try:
                 hub.send("PATCH", where, headers={"Upload-Offset": str(offset)}, content=piece)
                 offset += len(piece)
-            except HubError as error:
+            except HubRequestError as error:
                 arrived = _offset_of(error)
                 if arrived is None or not offset < arrived <= file.size:
                     raise
@@ -143,7 +143,7 @@ def _upload(hub: Hub, push: PushAnswer, file: PushFile, path: Path, progress: Pr
             progress(file.kind, offset, file.size)
 
 
-def _offset_of(error: HubError) -> int | None:
+def _offset_of(error: HubRequestError) -> int | None:
     """How far the hub is, where that is its reason to refuse a piece."""
     if error.code != "wrong_offset" or not error.details or not isinstance(error.details[0], dict):
         return None

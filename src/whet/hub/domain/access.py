@@ -9,8 +9,8 @@ from sqlalchemy import ColumnElement, or_, select
 from sqlalchemy.orm import Session
 
 from whet.hub.errors import HubError, not_found
-from whet.hub.policy import Action, Role, Scope, Subject, decide
-from whet.hub.storage.tables import Account, EnvironmentRow, Membership, Token, Version
+from whet.hub.policy import Action, Requester, Role, Scope, decide
+from whet.hub.storage.tables import Account, EnvironmentRow, Membership, TokenRow, Version
 
 PREFIX = "whet_"
 
@@ -20,7 +20,7 @@ class Caller:
     """The user of a request, if it had a token, and the action that its route declares."""
 
     action: Action
-    token: Token | None = None
+    token: TokenRow | None = None
 
     @property
     def user(self) -> Account | None:
@@ -37,10 +37,10 @@ class Caller:
         return self.token.user
 
     @property
-    def subject(self) -> Subject:
+    def subject(self) -> Requester:
         if self.token is None:
-            return Subject()
-        return Subject(Scope(self.token.scope), self.token.user.is_admin)
+            return Requester()
+        return Requester(Scope(self.token.scope), self.token.user.is_admin)
 
 
 def digest_of(token: str) -> str:
@@ -51,7 +51,7 @@ def identify(session: Session, token: str | None, action: Action, now: float, ki
     """The caller. Raises `HubError` for a token that is not valid: it is never served as a request without one."""
     if token is None:
         return Caller(action)
-    row = session.scalar(select(Token).where(Token.digest == digest_of(token), Token.kind == kind))
+    row = session.scalar(select(TokenRow).where(TokenRow.digest == digest_of(token), TokenRow.kind == kind))
     what = "is not known to this hub"
     if row is not None:
         what = "has expired" if row.expires_at <= now else "was revoked" if row.revoked_at else ""

@@ -16,7 +16,7 @@ from whet.hub.domain.views import moment, token_view
 from whet.hub.errors import HubError, not_found
 from whet.hub.policy import Role, Scope
 from whet.hub.storage.database import INDEX_CHANGED
-from whet.hub.storage.tables import Account, Membership, Token
+from whet.hub.storage.tables import Account, Membership, TokenRow
 
 DAY_S = 86_400.0
 SESSION_S = 12 * 3600.0
@@ -52,14 +52,14 @@ def issue(
     now: float,
     *,
     kind: str = "token",
-    parent: Token | None = None,
-) -> tuple[Token, str]:
+    parent: TokenRow | None = None,
+) -> tuple[TokenRow, str]:
     """A new token and its text, which is not kept."""
-    alive = select(func.count()).select_from(Token).where(Token.user_id == user.id, Token.revoked_at.is_(None))
-    if int(session.scalar(alive.where(Token.expires_at > now)) or 0) >= MAX_TOKENS:
+    alive = select(func.count()).select_from(TokenRow).where(TokenRow.user_id == user.id, TokenRow.revoked_at.is_(None))
+    if int(session.scalar(alive.where(TokenRow.expires_at > now)) or 0) >= MAX_TOKENS:
         raise HubError("too_many", f"{user.name} has {MAX_TOKENS} tokens. Revoke some first.")
     text = PREFIX + secrets.token_urlsafe(32)
-    row = Token(
+    row = TokenRow(
         id=secrets.token_hex(8),
         digest=digest_of(text),
         user_id=user.id,
@@ -93,8 +93,8 @@ def disable_user(session: Session, caller: Caller, name: str, now: float) -> Non
     if user.id == caller.known.id:
         raise HubError("conflict", "you cannot disable your own account. Another administrator has to.")
     user.disabled_at = now
-    alive = Token.user_id == user.id, Token.revoked_at.is_(None)
-    session.execute(update(Token).where(*alive).values(revoked_at=now))
+    alive = TokenRow.user_id == user.id, TokenRow.revoked_at.is_(None)
+    session.execute(update(TokenRow).where(*alive).values(revoked_at=now))
     bump(session)
     record(session, caller.name, "user.disable", name, name, now)
 
@@ -110,18 +110,22 @@ def add_token(session: Session, caller: Caller, name: str, scope: Scope, days: i
 
 def revoke_token(session: Session, caller: Caller, token_id: str, now: float) -> None:
     """A token of the caller, and the sessions that were made with it, end at once."""
-    row = session.get(Token, token_id)
+    row = session.get(TokenRow, token_id)
     if row is None or row.user_id != caller.known.id or row.revoked_at is not None:
         raise not_found(f"token {token_id}")
-    session.execute(update(Token).where((Token.id == token_id) | (Token.parent_id == token_id)).values(revoked_at=now))
+    session.execute(
+        update(TokenRow).where((TokenRow.id == token_id) | (TokenRow.parent_id == token_id)).values(revoked_at=now)
+    )
     bump(session)
     record(session, caller.name, "token.revoke", caller.name, token_id, now)
 
 
 def tokens_of(session: Session, caller: Caller, now: float) -> list[dict[str, Any]]:
     permit(caller)
-    query = select(Token).where(Token.user_id == caller.known.id, Token.revoked_at.is_(None), Token.expires_at > now)
-    rows = session.scalars(query.where(Token.kind == "token").order_by(Token.created_at))
+    query = select(TokenRow).where(
+        TokenRow.user_id == caller.known.id, TokenRow.revoked_at.is_(None), TokenRow.expires_at > now
+    )
+    rows = session.scalars(query.where(TokenRow.kind == "token").order_by(TokenRow.created_at))
     return [token_view(row) for row in rows]
 
 

@@ -24,7 +24,7 @@ def record(
     now: float,
     detail: Mapping[str, Any] | None = None,
 ) -> None:
-    """Add an entry in the transaction of the change that it tells of."""
+    """Add an entry in the transaction of the change that it records."""
     state = session.get_one(HubState, 1)
     entry = AuditEntry(
         number=state.audit_number + 1,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from whet.hub.domain.cipher import Cipher
 from whet.hub.storage.database import Database
-from whet.hub.storage.store import Store
+from whet.hub.storage.store import FileStore
 
 MIB = 1 << 20
 
@@ -34,7 +34,7 @@ class Hub:
     """One server's database, store and configuration."""
 
     database: Database
-    store: Store
+    store: FileStore
     cipher: Cipher
     uploads: Path
     upstream: str

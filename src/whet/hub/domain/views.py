@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from whet.hub.archive.names import module_of
 from whet.hub.domain.hub import Hub
 from whet.hub.policy import Scope
-from whet.hub.storage.tables import ActionRow, EnvironmentRow, Push, StoredFile, Token, Version
+from whet.hub.storage.tables import ActionRow, EnvironmentRow, Push, StoredFile, TokenRow, Version
 
 
 def moment(at: float) -> str:
@@ -31,7 +31,7 @@ def file_path(row: Version, file: StoredFile) -> str:
     return "files/" + "/".join(map(quote, (environment.owner.name, environment.name, row.version, file.filename)))
 
 
-def token_view(row: Token) -> dict[str, Any]:
+def token_view(row: TokenRow) -> dict[str, Any]:
     return {
         "id": row.id,
         "name": row.name,

@@ -22,7 +22,7 @@ from whet.system.files import sync
 ASIDE, BY_HASH = "aside", "sha256"
 
 
-class Store:
+class FileStore:
     """A folder of files by content; `url` is a local path or any address of fsspec."""
 
     def __init__(self, url: str) -> None:

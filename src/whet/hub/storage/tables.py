@@ -46,7 +46,7 @@ class Membership(Base):
     role: Mapped[int]
 
 
-class Token(Base):
+class TokenRow(Base):
     """A token or a session of the pages, by the SHA-256 of its text."""
 
     __tablename__ = "tokens"

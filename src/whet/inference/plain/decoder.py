@@ -43,7 +43,7 @@ class _Batch:
     real_BQ: Tensor  # which of the tokens fed are no padding
     slot_N: Tensor  # where in the cache each of those belongs
     position_N: Tensor
-    columns_BW: Tensor | None  # which column of its slot is at each place; None where all rows begin together
+    columns_BW: Tensor | None  # which column of its slot is at each position; None where all rows begin together
     mask_BW: Tensor
 
     @classmethod
@@ -52,7 +52,7 @@ class _Batch:
         width, queries = max(ends), max(fed)
         slots_B = torch.tensor(slots, device=device)
         ends_B1, fed_B1 = (torch.tensor(counts, device=device).unsqueeze(1) for counts in (ends, fed))
-        places_BW = torch.arange(width, device=device) - (width - ends_B1)
+        offsets_BW = torch.arange(width, device=device) - (width - ends_B1)
         real_BQ = torch.arange(queries, device=device) >= queries - fed_B1
         return cls(
             slots_B=slots_B,
@@ -60,9 +60,9 @@ class _Batch:
             queries=queries,
             real_BQ=real_BQ,
             slot_N=slots_B.unsqueeze(1).expand_as(real_BQ)[real_BQ],
-            position_N=places_BW[:, width - queries :][real_BQ],
-            columns_BW=None if min(ends) == width else places_BW.clamp(min=0),
-            mask_BW=(places_BW >= 0).long(),
+            position_N=offsets_BW[:, width - queries :][real_BQ],
+            columns_BW=None if min(ends) == width else offsets_BW.clamp(min=0),
+            mask_BW=(offsets_BW >= 0).long(),
         )
 
     @property
@@ -172,16 +172,16 @@ class PlainDecoder:
         """Of the next forward pass; a model that never has adapters has no hooks."""
         self._row_adapters = adapters
         if adapters is not None and not self._hooked:
-            for place, module in enumerate(projections(self._model).values()):
-                module.register_forward_hook(self._adding(place))
+            for index, module in enumerate(projections(self._model).values()):
+                module.register_forward_hook(self._adding(index))
             self._hooked = True
 
-    def _adding(self, place: int) -> Any:
+    def _adding(self, projection: int) -> Any:
         def add(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
             if self._row_adapters is None:
                 return output
             added = output.reshape(-1, output.shape[-1]).clone()
-            self._row_adapters.add(added, inputs[0].reshape(-1, inputs[0].shape[-1]), 0, place)
+            self._row_adapters.add(added, inputs[0].reshape(-1, inputs[0].shape[-1]), 0, projection)
             return added.view(output.shape)
 
         return add

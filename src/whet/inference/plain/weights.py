@@ -116,7 +116,7 @@ class PlainForm:
         return merged
 
     def adapter(self, directory: Path, named: NamedWeights) -> PackedAdapter:
-        """An adapter to be served with the base: one layer, whose places are the projections."""
+        """An adapter to be served with the base: one layer, whose factors are in the order of the projections."""
         adapter = self._adapter(directory)
         return PackedAdapter([tuple(self._factors(adapter.get(module)) for module in self._transposed)])
 

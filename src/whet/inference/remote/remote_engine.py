@@ -65,7 +65,7 @@ class RemoteEngine:
     def answer_lengths(self) -> list[int]:
         """Tokens so far of each answer that is being sampled, half a second old at most while requests are sent.
 
-        May be called from another thread; the engine is asked for them from the first call on.
+        May be called from another thread; the engine is polled for them from the first call on.
         """
         self._watched = True
         return self._lengths if self._asking else []

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from whet.errors import ModelLoadError
 from whet.inference.architecture import Architecture, read_json
-from whet.inference.weights.fusions import Fusion, Part, fusions
+from whet.inference.weights.fusions import FusedPart, Fusion, fusions
 from whet.inference.weights.model_weights import NamedWeights, gain, read_safetensors
 
 CONFIG_NAME, WEIGHTS_NAME = "adapter_config.json", "adapter_model.safetensors"
@@ -147,7 +147,7 @@ def pack_adapter(
     adapter = read_adapter(directory)
     layers = []
     for i in range(arch.num_layers):
-        at, places = f"model.layers.{i}.", list[Factors | None]()
+        at, factors = f"model.layers.{i}.", list[Factors | None]()
         for fusion in fusions(arch, i):
             found = [(part, adapter.pop(at + part.name, None)) for part in fusion.parts]
             for part, low in found:
@@ -156,8 +156,8 @@ def pack_adapter(
             weight = None
             if fusion.norm is not None:
                 weight = gain(named[f"{at}{fusion.norm}.weight"].to("cpu", torch.float32), arch)
-            places.append(_fused(fusion, found, weight, dtype, device))
-        layers.append(tuple(places))
+            factors.append(_fused(fusion, found, weight, dtype, device))
+        layers.append(tuple(factors))
     if adapter:
         raise ModelLoadError(
             f"{directory}: the engine has adapters at the dense projections of its {arch.num_layers} decoder "
@@ -168,7 +168,7 @@ def pack_adapter(
 
 def _fused(
     fusion: Fusion,
-    found: list[tuple[Part, LowRank | None]],
+    found: list[tuple[FusedPart, LowRank | None]],
     gain: Tensor | None,
     dtype: torch.dtype,
     device: torch.device,

@@ -18,7 +18,7 @@ QKV, OUTPUT, GATE_UP, DOWN = range(4)
 """The four matrices of a decoder layer."""
 
 
-class Part(NamedTuple):
+class FusedPart(NamedTuple):
     """A linear layer: its name within the decoder layer, and its outputs."""
 
     name: str
@@ -30,7 +30,7 @@ class Fusion(NamedTuple):
 
     source: int  # inputs
     norm: str | None  # whose gain is folded in
-    parts: tuple[Part, ...]
+    parts: tuple[FusedPart, ...]
     scale: Tensor | None = None  # of each output
     order: Tensor | None = None  # outputs as they are packed
 
@@ -53,9 +53,13 @@ def fusions(arch: Architecture, layer: int) -> tuple[Fusion, ...]:
 def attention(arch: Architecture) -> Fusion:
     """Queries, keys and values. The scale of scores goes into the queries, or with a query norm into its gain."""
     queries, keys = arch.num_heads * arch.head_dim, arch.num_kv_heads * arch.head_dim
-    parts: tuple[Part, ...] = (Part("self_attn.qkv_proj", queries + 2 * keys),)
+    parts: tuple[FusedPart, ...] = (FusedPart("self_attn.qkv_proj", queries + 2 * keys),)
     if not arch.fused_qkv:
-        parts = (Part("self_attn.q_proj", queries), Part("self_attn.k_proj", keys), Part("self_attn.v_proj", keys))
+        parts = (
+            FusedPart("self_attn.q_proj", queries),
+            FusedPart("self_attn.k_proj", keys),
+            FusedPart("self_attn.v_proj", keys),
+        )
     scale = None
     if arch.qk_norm is None:
         scale = torch.ones(queries + 2 * keys)
@@ -69,19 +73,19 @@ def attention(arch: Architecture) -> Fusion:
 
 
 def output_projection(arch: Architecture) -> Fusion:
-    return Fusion(arch.num_heads * arch.head_dim, None, (Part("self_attn.o_proj", arch.hidden_size),))
+    return Fusion(arch.num_heads * arch.head_dim, None, (FusedPart("self_attn.o_proj", arch.hidden_size),))
 
 
 def gate_up(arch: Architecture, at: str, size: int) -> Fusion:
     """Gates, then ups."""
-    parts: tuple[Part, ...] = (Part(f"{at}gate_up_proj", 2 * size),)
+    parts: tuple[FusedPart, ...] = (FusedPart(f"{at}gate_up_proj", 2 * size),)
     if not arch.fused_gate_up:
-        parts = (Part(f"{at}gate_proj", size), Part(f"{at}up_proj", size))
+        parts = (FusedPart(f"{at}gate_proj", size), FusedPart(f"{at}up_proj", size))
     return Fusion(arch.hidden_size, arch.norms.feed_in, parts)
 
 
 def down(arch: Architecture, at: str, size: int) -> Fusion:
-    return Fusion(size, None, (Part(f"{at}down_proj", arch.hidden_size),))
+    return Fusion(size, None, (FusedPart(f"{at}down_proj", arch.hidden_size),))
 
 
 def head_order(arch: Architecture) -> Tensor | None:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from whet.errors import ModelLoadError
 from whet.inference.architecture import Architecture
-from whet.inference.weights.fusions import Fusion, Part, attention, down, gate_up, head_order, output_projection
+from whet.inference.weights.fusions import FusedPart, Fusion, attention, down, gate_up, head_order, output_projection
 
 NamedWeights: TypeAlias = dict[str, Tensor]
 _DTYPES = {
@@ -226,7 +226,7 @@ class _Packing:
         if (experts := arch.experts) is not None and layer in experts.layers:
             each = [f"mlp.experts.{expert}." for expert in range(experts.count)]
             size = experts.intermediate_size
-            router = Fusion(arch.hidden_size, arch.norms.feed_in, (Part("mlp.gate", experts.count),))
+            router = Fusion(arch.hidden_size, arch.norms.feed_in, (FusedPart("mlp.gate", experts.count),))
             return {
                 "router": self.fused(at, router),
                 "gate_up": torch.stack([self.fused(at, gate_up(arch, expert, size)) for expert in each]),

@@ -33,15 +33,7 @@ ENTROPY = LossConfig(loss="grpo", entropy_coef=0.1)
 
 @pytest.fixture(scope="module")
 def others(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, Any]]:
-    made: dict[str, tuple[Path, Any]] = {}
-
-    def get(kind: str) -> tuple[Path, Any]:
-        if kind not in made:
-            directory = tmp_path_factory.mktemp(kind)
-            made[kind] = directory, small_models.write(kind, directory)
-        return made[kind]
-
-    return get
+    return small_models.built_once(tmp_path_factory)
 
 
 @pytest.fixture

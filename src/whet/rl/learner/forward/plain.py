@@ -41,7 +41,7 @@ class PlainLayout:
 
 
 def padded_micro_batches(batch: PackedBatch, token_budget: int, vocab_size: int) -> list[PlainLayout]:
-    """The batch in rectangles of at most `token_budget` places. Every trained token is a target exactly once.
+    """The batch in rectangles of at most `token_budget` positions. Every trained token is a target exactly once.
 
     A sequence that is longer than the budget gets a rectangle of its own.
     """
@@ -82,16 +82,16 @@ def padded_logprobs(
     """
     device = targets_N.device
     ids_BT = torch.from_numpy(layout.ids_BT).to(device)
-    columns_K, place_N = np.unique(layout.column_N, return_inverse=True)
+    columns_K, target_N = np.unique(layout.column_N, return_inverse=True)
     taken, options = inspect.signature(model.forward).parameters, {}
     if "position_ids" in taken:
         options["position_ids"] = torch.arange(ids_BT.shape[1], device=device).expand_as(ids_BT)
     if "logits_to_keep" in taken:
         options["logits_to_keep"] = torch.from_numpy(columns_K).to(device)
     else:
-        place_N = layout.column_N
+        target_N = layout.column_N
     logits_BKV = model(ids_BT, use_cache=False, **options).logits
-    logits_NV = logits_BKV[torch.from_numpy(layout.row_N).to(device), torch.from_numpy(place_N).to(device)]
+    logits_NV = logits_BKV[torch.from_numpy(layout.row_N).to(device), torch.from_numpy(target_N).to(device)]
     # Computed again for its gradient, so that no more than the logits themselves is held.
     found: tuple[Tensor, Tensor] = checkpoint(
         _of_logits, logits_NV, targets_N, temperatures_N, kept, use_reentrant=False

@@ -10,6 +10,14 @@ depends_on = None
 
 
 def upgrade() -> None:
+    _accounts()
+    _audit()
+    _environments()
+    _versions()
+
+
+def _accounts() -> None:
+    """Users, organisations and how they log in."""
     op.create_table(
         "accounts",
         sa.Column("id", sa.Integer(), nullable=False),
@@ -21,6 +29,53 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_accounts")),
         sa.UniqueConstraint("name", name=op.f("uq_accounts_name")),
     )
+    op.create_table(
+        "memberships",
+        sa.Column("owner_id", sa.Integer(), nullable=False),
+        sa.Column("user_id", sa.Integer(), nullable=False),
+        sa.Column("role", sa.Integer(), nullable=False),
+        sa.ForeignKeyConstraint(["owner_id"], ["accounts.id"], name=op.f("fk_memberships_owner_id")),
+        sa.ForeignKeyConstraint(["user_id"], ["accounts.id"], name=op.f("fk_memberships_user_id")),
+        sa.PrimaryKeyConstraint("owner_id", "user_id", name=op.f("pk_memberships")),
+    )
+    op.create_index(op.f("ix_memberships_user_id"), "memberships", ["user_id"], unique=False)
+    op.create_table(
+        "tokens",
+        sa.Column("id", sa.String(length=40), nullable=False),
+        sa.Column("digest", sa.String(length=64), nullable=False),
+        sa.Column("user_id", sa.Integer(), nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("scope", sa.Integer(), nullable=False),
+        sa.Column("kind", sa.String(length=80), nullable=False),
+        sa.Column("parent_id", sa.String(length=40), nullable=True),
+        sa.Column("created_at", sa.Float(precision=53), nullable=False),
+        sa.Column("expires_at", sa.Float(precision=53), nullable=False),
+        sa.Column("last_used_at", sa.Float(precision=53), nullable=True),
+        sa.Column("revoked_at", sa.Float(precision=53), nullable=True),
+        sa.ForeignKeyConstraint(["user_id"], ["accounts.id"], name=op.f("fk_tokens_user_id")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_tokens")),
+        sa.UniqueConstraint("digest", name=op.f("uq_tokens_digest")),
+    )
+    op.create_index(op.f("ix_tokens_parent_id"), "tokens", ["parent_id"], unique=False)
+    op.create_index(op.f("ix_tokens_user_id"), "tokens", ["user_id"], unique=False)
+    op.create_table(
+        "device_codes",
+        sa.Column("digest", sa.String(length=64), nullable=False),
+        sa.Column("user_code", sa.String(length=16), nullable=False),
+        sa.Column("client", sa.Text(), nullable=False),
+        sa.Column("scope", sa.Integer(), nullable=False),
+        sa.Column("state", sa.String(length=80), nullable=False),
+        sa.Column("user_id", sa.Integer(), nullable=True),
+        sa.Column("expires_at", sa.Float(precision=53), nullable=False),
+        sa.Column("polled_at", sa.Float(precision=53), nullable=True),
+        sa.ForeignKeyConstraint(["user_id"], ["accounts.id"], name=op.f("fk_device_codes_user_id")),
+        sa.PrimaryKeyConstraint("digest", name=op.f("pk_device_codes")),
+        sa.UniqueConstraint("user_code", name=op.f("uq_device_codes_user_code")),
+    )
+
+
+def _audit() -> None:
+    """The audit log, and the one row of state."""
     op.create_table(
         "audit",
         sa.Column("number", sa.Integer(), autoincrement=False, nullable=False),
@@ -43,20 +98,11 @@ def upgrade() -> None:
         sa.Column("key_proof", sa.LargeBinary(), nullable=True),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_state")),
     )
-    op.create_table(
-        "device_codes",
-        sa.Column("digest", sa.String(length=64), nullable=False),
-        sa.Column("user_code", sa.String(length=16), nullable=False),
-        sa.Column("client", sa.Text(), nullable=False),
-        sa.Column("scope", sa.Integer(), nullable=False),
-        sa.Column("state", sa.String(length=80), nullable=False),
-        sa.Column("user_id", sa.Integer(), nullable=True),
-        sa.Column("expires_at", sa.Float(precision=53), nullable=False),
-        sa.Column("polled_at", sa.Float(precision=53), nullable=True),
-        sa.ForeignKeyConstraint(["user_id"], ["accounts.id"], name=op.f("fk_device_codes_user_id")),
-        sa.PrimaryKeyConstraint("digest", name=op.f("pk_device_codes")),
-        sa.UniqueConstraint("user_code", name=op.f("uq_device_codes_user_code")),
-    )
+    op.execute(f"INSERT INTO state (id, audit_number, audit_hash) VALUES (1, 0, '{'0' * 64}')")
+
+
+def _environments() -> None:
+    """Environments with their secrets and variables."""
     op.create_table(
         "environments",
         sa.Column("id", sa.Integer(), nullable=False),
@@ -72,54 +118,6 @@ def upgrade() -> None:
         sa.UniqueConstraint("owner_id", "name", name=op.f("uq_environments_owner_id")),
     )
     op.create_index(op.f("ix_environments_name"), "environments", ["name"], unique=False)
-    op.create_table(
-        "memberships",
-        sa.Column("owner_id", sa.Integer(), nullable=False),
-        sa.Column("user_id", sa.Integer(), nullable=False),
-        sa.Column("role", sa.Integer(), nullable=False),
-        sa.ForeignKeyConstraint(["owner_id"], ["accounts.id"], name=op.f("fk_memberships_owner_id")),
-        sa.ForeignKeyConstraint(["user_id"], ["accounts.id"], name=op.f("fk_memberships_user_id")),
-        sa.PrimaryKeyConstraint("owner_id", "user_id", name=op.f("pk_memberships")),
-    )
-    op.create_index(op.f("ix_memberships_user_id"), "memberships", ["user_id"], unique=False)
-    op.create_table(
-        "pushes",
-        sa.Column("id", sa.String(length=40), nullable=False),
-        sa.Column("user_id", sa.Integer(), nullable=False),
-        sa.Column("owner_id", sa.Integer(), nullable=False),
-        sa.Column("name", sa.String(length=80), nullable=False),
-        sa.Column("version", sa.String(length=80), nullable=False),
-        sa.Column("visibility", sa.String(length=10), nullable=True),
-        sa.Column("state", sa.String(length=20), nullable=False),
-        sa.Column("expected", sa.JSON(), nullable=False),
-        sa.Column("findings", sa.JSON(), nullable=False),
-        sa.Column("created_at", sa.Float(precision=53), nullable=False),
-        sa.Column("expires_at", sa.Float(precision=53), nullable=False),
-        sa.ForeignKeyConstraint(["owner_id"], ["accounts.id"], name=op.f("fk_pushes_owner_id")),
-        sa.ForeignKeyConstraint(["user_id"], ["accounts.id"], name=op.f("fk_pushes_user_id")),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_pushes")),
-    )
-    op.create_index(op.f("ix_pushes_state"), "pushes", ["state"], unique=False)
-    op.create_index(op.f("ix_pushes_user_id"), "pushes", ["user_id"], unique=False)
-    op.create_table(
-        "tokens",
-        sa.Column("id", sa.String(length=40), nullable=False),
-        sa.Column("digest", sa.String(length=64), nullable=False),
-        sa.Column("user_id", sa.Integer(), nullable=False),
-        sa.Column("name", sa.Text(), nullable=False),
-        sa.Column("scope", sa.Integer(), nullable=False),
-        sa.Column("kind", sa.String(length=80), nullable=False),
-        sa.Column("parent_id", sa.String(length=40), nullable=True),
-        sa.Column("created_at", sa.Float(precision=53), nullable=False),
-        sa.Column("expires_at", sa.Float(precision=53), nullable=False),
-        sa.Column("last_used_at", sa.Float(precision=53), nullable=True),
-        sa.Column("revoked_at", sa.Float(precision=53), nullable=True),
-        sa.ForeignKeyConstraint(["user_id"], ["accounts.id"], name=op.f("fk_tokens_user_id")),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_tokens")),
-        sa.UniqueConstraint("digest", name=op.f("uq_tokens_digest")),
-    )
-    op.create_index(op.f("ix_tokens_parent_id"), "tokens", ["parent_id"], unique=False)
-    op.create_index(op.f("ix_tokens_user_id"), "tokens", ["user_id"], unique=False)
     op.create_table(
         "secrets",
         sa.Column("environment_id", sa.Integer(), nullable=False),
@@ -138,6 +136,10 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["environment_id"], ["environments.id"], name=op.f("fk_variables_environment_id")),
         sa.PrimaryKeyConstraint("environment_id", "name", name=op.f("pk_variables")),
     )
+
+
+def _versions() -> None:
+    """Versions with their files and actions, and the pushes that make them."""
     op.create_table(
         "versions",
         sa.Column("id", sa.Integer(), nullable=False),
@@ -161,6 +163,19 @@ def upgrade() -> None:
     )
     op.create_index("ix_versions_alive", "versions", ["environment_id", "deleted_at"], unique=False)
     op.create_table(
+        "files",
+        sa.Column("id", sa.Integer(), nullable=False),
+        sa.Column("version_id", sa.Integer(), nullable=False),
+        sa.Column("kind", sa.String(length=80), nullable=False),
+        sa.Column("filename", sa.Text(), nullable=False),
+        sa.Column("size", sa.Integer(), nullable=False),
+        sa.Column("sha256", sa.String(length=64), nullable=False),
+        sa.ForeignKeyConstraint(["version_id"], ["versions.id"], name=op.f("fk_files_version_id")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_files")),
+        sa.UniqueConstraint("version_id", "kind", name=op.f("uq_files_version_id")),
+    )
+    op.create_index(op.f("ix_files_sha256"), "files", ["sha256"], unique=False)
+    op.create_table(
         "actions",
         sa.Column("id", sa.String(length=40), nullable=False),
         sa.Column("version_id", sa.Integer(), nullable=False),
@@ -178,19 +193,24 @@ def upgrade() -> None:
     op.create_index(op.f("ix_actions_state"), "actions", ["state"], unique=False)
     op.create_index(op.f("ix_actions_version_id"), "actions", ["version_id"], unique=False)
     op.create_table(
-        "files",
-        sa.Column("id", sa.Integer(), nullable=False),
-        sa.Column("version_id", sa.Integer(), nullable=False),
-        sa.Column("kind", sa.String(length=80), nullable=False),
-        sa.Column("filename", sa.Text(), nullable=False),
-        sa.Column("size", sa.Integer(), nullable=False),
-        sa.Column("sha256", sa.String(length=64), nullable=False),
-        sa.ForeignKeyConstraint(["version_id"], ["versions.id"], name=op.f("fk_files_version_id")),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_files")),
-        sa.UniqueConstraint("version_id", "kind", name=op.f("uq_files_version_id")),
+        "pushes",
+        sa.Column("id", sa.String(length=40), nullable=False),
+        sa.Column("user_id", sa.Integer(), nullable=False),
+        sa.Column("owner_id", sa.Integer(), nullable=False),
+        sa.Column("name", sa.String(length=80), nullable=False),
+        sa.Column("version", sa.String(length=80), nullable=False),
+        sa.Column("visibility", sa.String(length=10), nullable=True),
+        sa.Column("state", sa.String(length=20), nullable=False),
+        sa.Column("expected", sa.JSON(), nullable=False),
+        sa.Column("findings", sa.JSON(), nullable=False),
+        sa.Column("created_at", sa.Float(precision=53), nullable=False),
+        sa.Column("expires_at", sa.Float(precision=53), nullable=False),
+        sa.ForeignKeyConstraint(["owner_id"], ["accounts.id"], name=op.f("fk_pushes_owner_id")),
+        sa.ForeignKeyConstraint(["user_id"], ["accounts.id"], name=op.f("fk_pushes_user_id")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_pushes")),
     )
-    op.create_index(op.f("ix_files_sha256"), "files", ["sha256"], unique=False)
-    op.execute(f"INSERT INTO state (id, audit_number, audit_hash) VALUES (1, 0, '{'0' * 64}')")
+    op.create_index(op.f("ix_pushes_state"), "pushes", ["state"], unique=False)
+    op.create_index(op.f("ix_pushes_user_id"), "pushes", ["user_id"], unique=False)
 
 
 def downgrade() -> None:
