@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +14,6 @@ from safetensors.torch import save_file
 
 from whet.errors import ModelError, ModelLoadError, OverlongPromptError, RequestRefusedError
 from whet.inference.architecture import read_architecture
-from whet.inference.decoding.cache import KVCache
 from whet.inference.decoding.decoder import Decoder
 from whet.inference.embedded import EmbeddedEngine
 from whet.inference.limits import EngineLimits
@@ -37,10 +35,6 @@ def engine(checkpoints: Checkpoints) -> EmbeddedEngine:
 
 def request(seed: int | None = 0, max_tokens: int = 12, prompt: list[int] | None = None, **keys: Any) -> SampleRequest:
     return SampleRequest(prompt or [1, 2, 3, 4, 5], SamplingParams(max_tokens=max_tokens, seed=seed), **keys)
-
-
-def all_caches() -> list[KVCache]:
-    return [each for each in gc.get_objects() if type(each) is KVCache]
 
 
 def save_weights(model: Any, path: Path) -> None:
@@ -395,26 +389,3 @@ def test_a_stop_watcher_that_fails_ends_its_own_request_only(checkpoints: Checkp
     sample, error = asyncio.run(run())
     assert isinstance(error, UnicodeError)
     assert len(sample.ids) == 12
-
-
-@pytest.mark.parametrize("rollout_key", [None, "0"], ids=["one turn", "turns"])
-def test_a_large_cache_is_freed_while_nothing_is_sampled(
-    checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch, rollout_key: str | None
-) -> None:
-    others = all_caches()
-    engine = EmbeddedEngine.from_directory(checkpoints("qwen3")[0], limits=EngineLimits(max_rows=8))
-    (cache,) = (each for each in all_caches() if each not in others)
-
-    async def burst() -> list[Sample]:
-        samples = await together(engine, [request(seed, 40, rollout_key=rollout_key) for seed in range(8)])
-        if rollout_key is not None:
-            assert cache.keys.nbytes > 0, "the rollout may have another turn"
-            await engine.release(rollout_key)
-        return samples
-
-    first = asyncio.run(burst())
-    assert cache.keys.nbytes > 0, "a small one stays"
-    monkeypatch.setattr("whet.inference.embedded._KEPT_CACHE", 0)
-    assert asyncio.run(burst()) == first
-    assert cache.keys.nbytes == cache.values.nbytes == 0
-    assert asyncio.run(burst()) == first

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,9 @@ import torch
 
 from whet.inference.architecture import read_architecture
 from whet.inference.decoding.cache import KVCache
+from whet.inference.embedded import EmbeddedEngine
+from whet.inference.limits import EngineLimits
+from whet.inference.protocol import Sample, SampleRequest, SamplingParams
 
 
 @pytest.fixture
@@ -62,3 +67,35 @@ def test_slots_change_places(cache: KVCache) -> None:
     cache.swap([3, 2], [0, 1], 8)
     for was, now in zip(before, slots_of(cache, 8), strict=True):
         assert torch.equal(now, was.flip(0))
+
+
+def all_caches() -> list[KVCache]:
+    return [each for each in gc.get_objects() if type(each) is KVCache]
+
+
+@pytest.mark.parametrize("rollout_key", [None, "0"], ids=["one turn", "turns"])
+def test_a_large_cache_is_freed_while_nothing_is_sampled(
+    checkpoints: Callable[[str], tuple[Path, Any]], monkeypatch: pytest.MonkeyPatch, rollout_key: str | None
+) -> None:
+    others = all_caches()
+    engine = EmbeddedEngine.from_directory(checkpoints("qwen3")[0], limits=EngineLimits(max_rows=8))
+    (cache,) = (each for each in all_caches() if each not in others)
+
+    requests = [
+        SampleRequest([1, 2, 3, 4, 5], SamplingParams(max_tokens=40, seed=seed), rollout_key=rollout_key)
+        for seed in range(8)
+    ]
+
+    async def burst() -> list[Sample]:
+        samples = await asyncio.gather(*(engine.sample(request) for request in requests))
+        if rollout_key is not None:
+            assert cache.keys.nbytes > 0, "the rollout may have another turn"
+            await engine.release(rollout_key)
+        return samples
+
+    first = asyncio.run(burst())
+    assert cache.keys.nbytes > 0, "a small one stays"
+    monkeypatch.setattr("whet.inference.embedded._KEPT_CACHE", 0)
+    assert asyncio.run(burst()) == first
+    assert cache.keys.nbytes == cache.values.nbytes == 0
+    assert asyncio.run(burst()) == first
