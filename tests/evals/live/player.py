@@ -87,6 +87,7 @@ def main(pipe: str) -> None:
 
 def wake_reads() -> None:
     """A signal that arrives just before a read begins has its handler run when the next one interrupts the read."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # what `nohup` has the tests ignore
     signal.signal(signal.SIGALRM, lambda *_: None)
     signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
 

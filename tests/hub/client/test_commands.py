@@ -41,33 +41,33 @@ def nothing(*_: Any) -> None:
 
 
 def test_an_environment_is_pushed_changed_and_taken_away_again(user: str, home: Path, capsys: Capture) -> None:
-    folder = init_package("word-game").folder
-    first = answered(capsys, "env", "push", "word-game", "--no-check")
-    assert (first["new"], first["id"], first["visibility"]) == (True, f"{user}/word-game@0.1.0", "PRIVATE")
+    folder = init_package("letter-game").folder
+    first = answered(capsys, "env", "push", "letter-game", "--no-check")
+    assert (first["new"], first["id"], first["visibility"]) == (True, f"{user}/letter-game@0.1.0", "PRIVATE")
     (folder / "README.md").write_text("# Other words\n")
-    assert "--auto-bump" in said(capsys, "env", "push", "word-game", "--no-check", code=2)
-    text = said(capsys, "env", "push", "word-game", "--no-check", "--auto-bump")
+    assert "--auto-bump" in said(capsys, "env", "push", "letter-game", "--no-check", code=2)
+    text = said(capsys, "env", "push", "letter-game", "--no-check", "--auto-bump")
     assert "pyproject.toml has 0.1.1 now" in text
-    assert f"pushed {user}/word-game@0.1.1 (PRIVATE)" in text
-    assert "word_game.py" in text
-    status = answered(capsys, "env", "status", "word-game")
+    assert f"pushed {user}/letter-game@0.1.1 (PRIVATE)" in text
+    assert "letter_game.py" in text
+    status = answered(capsys, "env", "status", "letter-game")
     assert (status["version here"], status["on the hub"]) == ("0.1.1", "yes")
     assert status["versions there"] == ["0.1.1", "0.1.0"]
 
-    readme = "word_game-0.1.1/README.md"
-    assert "Other words" in said(capsys, "env", "inspect", f"{user}/word-game", readme, "--source")
-    files = answered(capsys, "env", "inspect", f"{user}/word-game@0.1.0")["files"]
-    assert "word_game.py" in [file["path"] for file in files]
-    said(capsys, "env", "pull", f"{user}/word-game@0.1.1", "--path", "pulled")
+    readme = "letter_game-0.1.1/README.md"
+    assert "Other words" in said(capsys, "env", "inspect", f"{user}/letter-game", readme, "--source")
+    files = answered(capsys, "env", "inspect", f"{user}/letter-game@0.1.0")["files"]
+    assert "letter_game.py" in [file["path"] for file in files]
+    said(capsys, "env", "pull", f"{user}/letter-game@0.1.1", "--path", "pulled")
     assert (home / "pulled" / "README.md").read_text() == "# Other words\n"
-    assert "exists already" in said(capsys, "env", "pull", f"{user}/word-game", "--path", "pulled", code=2)
+    assert "exists already" in said(capsys, "env", "pull", f"{user}/letter-game", "--path", "pulled", code=2)
 
-    said(capsys, "env", "version", "yank", f"{user}/word-game@0.1.1", "--reason", "wrong answers")
-    assert answered(capsys, "env", "info", f"{user}/word-game")["version"] == "0.1.0"
-    said(capsys, "env", "version", "yank", f"{user}/word-game@0.1.1", "--undo")
-    assert answered(capsys, "env", "info", f"{user}/word-game")["version"] == "0.1.1"
-    said(capsys, "env", "version", "delete", f"{user}/word-game@0.1.0", "--yes")
-    assert "was deleted" in said(capsys, "env", "info", f"{user}/word-game@0.1.0", code=2)
+    said(capsys, "env", "version", "yank", f"{user}/letter-game@0.1.1", "--reason", "wrong answers")
+    assert answered(capsys, "env", "info", f"{user}/letter-game")["version"] == "0.1.0"
+    said(capsys, "env", "version", "yank", f"{user}/letter-game@0.1.1", "--undo")
+    assert answered(capsys, "env", "info", f"{user}/letter-game")["version"] == "0.1.1"
+    said(capsys, "env", "version", "delete", f"{user}/letter-game@0.1.0", "--yes")
+    assert "was deleted" in said(capsys, "env", "info", f"{user}/letter-game@0.1.0", code=2)
 
 
 def test_secrets_are_read_from_standard_input_and_never_shown(
@@ -121,8 +121,8 @@ def test_login_with_a_code_that_is_confirmed_elsewhere(
 
 
 def test_an_upload_that_broke_off_continues_where_it_was(user: str, hub: Any, home: Path) -> None:
-    init_package("word-game")
-    source = find_source("word-game")
+    init_package("letter-game")
+    source = find_source("letter-game")
 
     class Breaking(HubClient):
         """Sends the first half of the first piece, and loses the connection."""
@@ -142,7 +142,7 @@ def test_an_upload_that_broke_off_continues_where_it_was(user: str, hub: Any, ho
 
     with pytest.raises(HubRequestError, match="lost"):
         pushed(Breaking)
-    assert hub.ask("GET", f"/environments/{user}/word-game", user).status_code == 404
+    assert hub.ask("GET", f"/environments/{user}/letter-game", user).status_code == 404
     done, offsets = pushed(HubClient)
     assert done.new
     assert [kind for kind, _, _ in offsets] == ["wheel", "sdist"]
@@ -153,9 +153,9 @@ def test_an_upload_that_broke_off_continues_where_it_was(user: str, hub: Any, ho
 def test_a_package_with_errors_or_changes_is_pushed_only_with_the_options(
     user: str, home: Path, capsys: Capture
 ) -> None:
-    folder = init_package("word-game").folder
-    (folder / "word_game.py").write_text("raise ImportError('not today')\n")
-    text = said(capsys, "env", "push", "word-game", code=2)
+    folder = init_package("letter-game").folder
+    (folder / "letter_game.py").write_text("raise ImportError('not today')\n")
+    text = said(capsys, "env", "push", "letter-game", code=2)
     assert "--no-check" in text
     assert "not today" in text
 

@@ -19,7 +19,7 @@ from whet.hub.client import package
 def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[package.PackageSource, package.Built]:
     """One package, built once: a build in isolation installs its tools first."""
     folder = tmp_path_factory.mktemp("built")
-    made = init_package("word-game", "single", folder / "environments").folder
+    made = init_package("letter-game", "single", folder / "environments").folder
     (made / "settings.env").write_text("OPENAI_API_KEY=sk-proj-Zk3xQ9vT7bN2mL5pR8wJ4hF6\n")
     (made / "data.bin").write_bytes(random.Random(0).randbytes(6 << 20))
     into = folder / "out"
@@ -77,8 +77,8 @@ def test_a_package_that_no_hub_takes_is_refused_before_it_is_built(tmp_path: Pat
 
 
 def test_a_package_is_found_by_folder_and_by_name(home: Path) -> None:
-    made = init_package("word-game").folder.resolve()
-    assert {package.find_source(target).folder for target in ("word-game", "word_game", str(made))} == {made}
+    made = init_package("letter-game").folder.resolve()
+    assert {package.find_source(target).folder for target in ("letter-game", "letter_game", str(made))} == {made}
     with pytest.raises(ConfigError, match="whet env init"):
         package.find_source("other-game")
 
@@ -88,7 +88,7 @@ def test_a_build_has_both_archives_and_warns_of_secrets_and_large_files(
 ) -> None:
     _, archives = built
     assert [archive.kind for archive in (archives.wheel, archives.sdist)] == ["wheel", "sdist"]
-    assert "word_game.py" in dict(archives.wheel.files)
+    assert "letter_game.py" in dict(archives.wheel.files)
     said = "\n".join(archives.warnings)
     assert "settings.env" in said
     assert "data.bin has 6 MiB" in said
@@ -100,14 +100,14 @@ def test_a_source_archive_is_unpacked_without_its_top_folder(
 ) -> None:
     source, archives = built
     package.unpack(archives.sdist.path, tmp_path / "new")
-    assert (tmp_path / "new" / "word_game.py").read_bytes() == (source.folder / "word_game.py").read_bytes()
+    assert (tmp_path / "new" / "letter_game.py").read_bytes() == (source.folder / "letter_game.py").read_bytes()
 
 
 def test_unpacking_writes_over_nothing(built: tuple[package.PackageSource, package.Built], tmp_path: Path) -> None:
-    (tmp_path / "word_game.py").write_text("mine")
+    (tmp_path / "letter_game.py").write_text("mine")
     with pytest.raises(FileExistsError):
         package.unpack(built[1].sdist.path, tmp_path)
-    assert (tmp_path / "word_game.py").read_text() == "mine"
+    assert (tmp_path / "letter_game.py").read_text() == "mine"
 
 
 def test_what_a_failed_build_prints_is_shown(tmp_path: Path) -> None:
