@@ -17,6 +17,7 @@ pytest.importorskip("sqlalchemy")
 
 from sqlalchemy import text
 
+from whet.cli.main import main
 from whet.errors import ConfigError
 from whet.hub.opening import open_hub
 from whet.hub.storage.database import Database
@@ -63,6 +64,25 @@ def refusal(data: Path, **more: Any) -> str:
     with pytest.raises(ConfigError) as caught, open_hub(data, **more):
         pass
     return str(caught.value)
+
+
+def test_a_lost_token_of_the_administrator_is_replaced(
+    running: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "hub"
+    assert main(["hub", "recover", "--data", str(data)]) == 2
+    assert "there is no hub in" in capsys.readouterr().err
+    with running.running(data) as hub:
+        lost = hub.tokens["hub-admin"]
+        assert main(["hub", "recover", "--data", str(data)]) == 2
+        assert "another hub runs on" in capsys.readouterr().err
+    assert main(["hub", "recover", "--data", str(data)]) == 0
+    found = capsys.readouterr().out.strip()
+    with running.running(data) as hub:
+        hub.tokens = {"lost": lost, "found": found}
+        hub.refused(401, "unauthenticated", "GET", "/whoami", "lost")
+        assert hub.ok("GET", "/whoami", "found")["is_admin"] is True
+        assert hub.ok("GET", "/audit/verification", "found")["intact"] is True
 
 
 def test_what_cannot_be_used_is_one_clear_line(tmp_path: Path) -> None:

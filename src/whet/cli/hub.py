@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -51,3 +52,22 @@ def serve_hub(*, given: dict[str, Any]) -> None:
 
     with extra("hub", "serving a hub"):
         serve(config, ready)
+
+
+@app.command("recover")
+def recover(
+    data: Annotated[Path, typer.Option(help="Folder of the hub.", metavar="DIR")] = Path("hub"),
+    database: Annotated[str | None, typer.Option(help="As for `whet hub serve`.", metavar="URL")] = None,
+) -> None:
+    """Print a new token of the administrator, for a hub whose own were lost. All earlier ones end.
+
+    The hub must not be running; run this on its machine.
+
+    \b
+    Example:
+      whet hub recover --data /srv/hub
+    """
+    with extra("hub", "a hub"):
+        from whet.hub.opening import new_admin_token
+
+        typer.echo(new_admin_token(data.expanduser().absolute(), database))

@@ -12,7 +12,8 @@ from sqlalchemy import select
 
 from whet.errors import ConfigError
 from whet.hub.domain import actions, pushes
-from whet.hub.domain.accounts import DAY_S, add_account, issue
+from whet.hub.domain.accounts import DAY_S, add_account, issue, revoke_all
+from whet.hub.domain.audit import record
 from whet.hub.domain.cipher import Cipher, read_key
 from whet.hub.domain.hub import Hub
 from whet.hub.policy import Scope
@@ -90,3 +91,22 @@ def _first_token(hub: Hub) -> str | None:
         now = hub.clock()
         user = add_account(session, ADMINISTRATOR, "user", "", now, is_admin=True)
         return issue(session, user, "first token", Scope.ADMIN, 366 * DAY_S, now)[1]
+
+
+def new_admin_token(data: Path, database: str | None = None) -> str:
+    """A token of the first administrator in place of all earlier ones, which end. The hub must not be running.
+
+    For a hub whose administrators' tokens are lost or have expired. Raises `ConfigError`, also where there is no hub.
+    """
+    if database is None and not (data / "hub.sqlite").exists():
+        raise ConfigError(f"there is no hub in {data}. Name its folder with --data.")
+    with open_hub(data, database) as (hub, first):
+        if first is not None:
+            return first
+        now = hub.clock()
+        with hub.database.write() as session:
+            user = session.scalars(select(Account).where(Account.name == ADMINISTRATOR)).one()
+            user.disabled_at, user.is_admin = None, True
+            revoke_all(session, user, now)
+            record(session, ADMINISTRATOR, "user.recover", ADMINISTRATOR, ADMINISTRATOR, now)
+            return issue(session, user, "recovered", Scope.ADMIN, 90 * DAY_S, now)[1]

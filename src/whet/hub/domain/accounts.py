@@ -93,10 +93,14 @@ def disable_user(session: Session, caller: Caller, name: str, now: float) -> Non
     if user.id == caller.known.id:
         raise HubError("conflict", "you cannot disable your own account. Another administrator has to.")
     user.disabled_at = now
+    revoke_all(session, user, now)
+    record(session, caller.name, "user.disable", name, name, now)
+
+
+def revoke_all(session: Session, user: Account, now: float) -> None:
     alive = TokenRow.user_id == user.id, TokenRow.revoked_at.is_(None)
     session.execute(update(TokenRow).where(*alive).values(revoked_at=now))
     bump(session)
-    record(session, caller.name, "user.disable", name, name, now)
 
 
 def add_token(session: Session, caller: Caller, name: str, scope: Scope, days: int, now: float) -> dict[str, Any]:
