@@ -1,0 +1,1 @@
+"""The service's tables and their migrations, in the hub's database."""

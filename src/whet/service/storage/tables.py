@@ -1,0 +1,204 @@
+"""The tables. Times are seconds since 1970 in UTC by the database's clock; owners and users are names of the hub's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import JSON, Boolean, Float, ForeignKey, Index, Integer, LargeBinary, MetaData, String, Text
+from sqlalchemy import UniqueConstraint as Unique
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from whet.hub.storage.tables import NAMES
+
+
+class ServiceBase(DeclarativeBase):
+    metadata = MetaData(naming_convention=NAMES)
+    type_annotation_map = {str: Text, float: Float(53), bool: Boolean, dict[str, Any]: JSON, list[Any]: JSON}  # noqa: RUF012
+
+
+def _name() -> Any:
+    return mapped_column(String(80))
+
+
+def _run_id() -> Any:
+    return mapped_column(ForeignKey("runs.id"), index=True)
+
+
+class RunRow(ServiceBase):
+    """A submitted run: training, fine-tuning, evaluation or search."""
+
+    __tablename__ = "runs"
+    __table_args__ = (Unique("user", "key"),)
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)  # 16 hex digits
+    key: Mapped[str] = mapped_column(String(40))  # of the submission, so that one that is repeated is one run
+    owner: Mapped[str] = mapped_column(String(80), index=True)
+    user: Mapped[str] = _name()
+    name: Mapped[str]
+    kind: Mapped[str] = _name()  # training, sft, evaluation, search
+    model: Mapped[str]
+    config: Mapped[str]  # TOML
+    files: Mapped[dict[str, Any]]  # path below submission/ -> sha256, in the hub's store
+    environments: Mapped[list[Any]]  # owner/name@version, to be installed
+    labels: Mapped[list[Any]]  # names of the environments, as metrics have them
+    needs: Mapped[dict[str, Any]]  # cores, memory (bytes), devices, device_memory (bytes)
+    caps: Mapped[dict[str, Any]]  # seconds, cost; null where there is none
+    priority: Mapped[int]
+    state: Mapped[str] = mapped_column(String(20), index=True)
+    reason: Mapped[str]
+    attempt: Mapped[int]  # number of the newest, from 1; 0 before the first
+    fence: Mapped[int]
+    resume: Mapped[bool]  # the next attempt continues the run directory
+    resume_step: Mapped[int | None]
+    stop_requested_at: Mapped[float | None]
+    submitted_at: Mapped[float]
+    queued_at: Mapped[float]
+    started_at: Mapped[float | None]
+    ended_at: Mapped[float | None]
+    deleted_at: Mapped[float | None]
+    step: Mapped[int]
+    max_steps: Mapped[int | None]
+    seconds: Mapped[float]  # of all attempts
+    tokens: Mapped[int]
+    cost: Mapped[float]
+
+
+class AttemptRow(ServiceBase):
+    """One start of a run; its identity is that of the shim's process."""
+
+    __tablename__ = "attempts"
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id"), primary_key=True)
+    number: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    fence: Mapped[int]
+    runner_id: Mapped[str] = mapped_column(String(40), index=True)
+    host: Mapped[str]
+    boot_id: Mapped[str]
+    pid: Mapped[int | None]
+    process_began: Mapped[str | None]
+    state: Mapped[str] = mapped_column(String(20), index=True)  # starting, running, ended, lost
+    lease_until: Mapped[float]
+    started_at: Mapped[float]
+    ended_at: Mapped[float | None]
+    exit_code: Mapped[int | None]
+    outcome: Mapped[str]
+    charged_until: Mapped[float]  # up to when its use is in the usage tables
+
+
+class RunnerRow(ServiceBase):
+    """A process that starts runs; `held` sums the needs of its attempts."""
+
+    __tablename__ = "runners"
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    host: Mapped[str]
+    boot_id: Mapped[str]
+    pid: Mapped[int]
+    process_began: Mapped[str | None]
+    version: Mapped[str]
+    capacity: Mapped[dict[str, Any]]  # cores, memory, devices, device_memory, device_kind
+    started_at: Mapped[float]
+    heartbeat_at: Mapped[float] = mapped_column(index=True)
+    ended_at: Mapped[float | None]
+
+
+class OwnerSecret(ServiceBase):
+    """A secret of an owner, for all of its runs; encrypted by the key `key_id`."""
+
+    __tablename__ = "owner_secrets"
+    owner: Mapped[str] = mapped_column(String(80), primary_key=True)
+    name: Mapped[str] = mapped_column(String(80), primary_key=True)
+    value: Mapped[bytes] = mapped_column(LargeBinary)
+    key_id: Mapped[str] = mapped_column(String(16))
+    updated_at: Mapped[float]
+
+
+class RunSecret(ServiceBase):
+    """A secret of one run (`--env-file`); it goes when the run is deleted."""
+
+    __tablename__ = "run_secrets"
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id"), primary_key=True)
+    name: Mapped[str] = mapped_column(String(80), primary_key=True)
+    value: Mapped[bytes] = mapped_column(LargeBinary)
+    key_id: Mapped[str] = mapped_column(String(16))
+
+
+class Quota(ServiceBase):
+    """Limits of an owner, and its decayed usage as of `decayed_at`."""
+
+    __tablename__ = "quotas"
+    owner: Mapped[str] = mapped_column(String(80), primary_key=True)
+    running: Mapped[int | None]
+    queued: Mapped[int | None]
+    seconds: Mapped[float | None]  # in a calendar month
+    cost: Mapped[float | None]  # in a calendar month
+    decayed: Mapped[float]
+    decayed_at: Mapped[float]
+
+
+class UsageDay(ServiceBase):
+    """What an owner used in a day (UTC, YYYY-MM-DD)."""
+
+    __tablename__ = "usage_days"
+    owner: Mapped[str] = mapped_column(String(80), primary_key=True)
+    day: Mapped[str] = mapped_column(String(10), primary_key=True)
+    core_seconds: Mapped[float]
+    device_seconds: Mapped[float]
+    run_seconds: Mapped[float]
+    tokens: Mapped[int]
+    cost: Mapped[float]
+    requests: Mapped[int]  # of deployments
+    input_tokens: Mapped[int]
+    output_tokens: Mapped[int]
+
+
+class DeploymentRow(ServiceBase):
+    """A checkpoint that is served as `base:name`, to its owner."""
+
+    __tablename__ = "deployments"
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    owner: Mapped[str] = mapped_column(String(80), index=True)
+    user: Mapped[str] = _name()
+    run_id: Mapped[str] = _run_id()
+    step: Mapped[int]
+    base: Mapped[str]  # model that an adapter belongs to; of whole weights the model that they began as
+    name: Mapped[str] = _name()
+    adapter: Mapped[bool]
+    state: Mapped[str] = mapped_column(String(20), index=True)  # pending, ready, failed, deleted
+    reason: Mapped[str]
+    created_at: Mapped[float]
+    deleted_at: Mapped[float | None]
+    last_used_at: Mapped[float | None]
+    requests: Mapped[int]
+    input_tokens: Mapped[int]
+    output_tokens: Mapped[int]
+
+
+class Webhook(ServiceBase):
+    """An address that is sent an owner's events."""
+
+    __tablename__ = "webhooks"
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    owner: Mapped[str] = mapped_column(String(80), index=True)
+    user: Mapped[str] = _name()
+    url: Mapped[str]
+    events: Mapped[list[Any]]
+    secret: Mapped[bytes] = mapped_column(LargeBinary)
+    key_id: Mapped[str] = mapped_column(String(16))
+    created_at: Mapped[float]
+    deleted_at: Mapped[float | None]
+
+
+class Delivery(ServiceBase):
+    """One event for one webhook, until it was delivered or given up."""
+
+    __tablename__ = "deliveries"
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    webhook_id: Mapped[str] = mapped_column(ForeignKey("webhooks.id"), index=True)
+    event: Mapped[str] = _name()
+    body: Mapped[str]
+    state: Mapped[str] = mapped_column(String(20), index=True)  # waiting, delivered, given_up
+    attempts: Mapped[int]
+    next_at: Mapped[float] = mapped_column(index=True)
+    answer: Mapped[str]
+    created_at: Mapped[float]
+
+
+Index("ix_runs_queue", RunRow.state, RunRow.queued_at)
