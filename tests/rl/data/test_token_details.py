@@ -22,7 +22,7 @@ from whet.rl.learner.protocol import TokenValues
 from whet.rl.loop.group import Group
 from whet.rl.run import run_training
 from whet.system.files import read_lines
-from whet.viewer.widgets.tokens import token_view
+from whet.viewer.tokens import token_view
 
 CONFIG = """
 max_steps = 2

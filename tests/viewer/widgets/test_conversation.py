@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from whet.viewer.entries import RowToolCall
 from whet.viewer.heads import Head
-from whet.viewer.widgets.conversation import CUT, KEPT, Folding, arguments_text, detail_lines, lay_out, pieces
+from whet.viewer.rollout_text import arguments_text, pieces
+from whet.viewer.widgets.conversation import CUT, KEPT, Folding, detail_lines, lay_out
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),

@@ -18,19 +18,18 @@ from whet.inference.model_names import resolve_model
 from whet.inference.rendering.vocabulary import Vocabulary
 from whet.models.tiny import path as tiny
 from whet.viewer.sources import RunSource
-from whet.viewer.widgets.tokens import (
+from whet.viewer.tokens import (
     NO_TOKENS,
     NO_TURNS,
     Token,
     TokenTurn,
     TokenView,
-    colour,
     colourings,
     describe,
     load_decode,
-    token_lines,
     token_view,
 )
+from whet.viewer.widgets.tokens import colour, token_lines
 
 
 def letters(ids: Sequence[int]) -> list[str]:

@@ -15,19 +15,12 @@ from textual.events import Resize
 
 from whet.errors import WhetError
 from whet.viewer.listing import Listing
+from whet.viewer.rollout_text import candidate_style, number, pieces, reward_style, signed, signed_style
 from whet.viewer.screens.base import LAST_KEYS, SearchingScreen
-from whet.viewer.widgets.conversation import Folding, lay_out, pieces
+from whet.viewer.widgets.conversation import Folding, lay_out
 from whet.viewer.widgets.lines import Part, StyledLine, line, wrapped
 from whet.viewer.widgets.panes import Bar, Document, Keys
-from whet.viewer.widgets.rollouts import (
-    candidate_style,
-    number,
-    origin_parts,
-    reward_bar,
-    reward_style,
-    signed,
-    signed_style,
-)
+from whet.viewer.widgets.rollouts import origin_parts, reward_bar
 
 NARROWEST = 36
 """Cells that a column has at least, as long as the window is not narrower itself."""

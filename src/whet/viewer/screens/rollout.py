@@ -11,8 +11,9 @@ from textual.containers import Horizontal
 from textual.events import Resize
 
 from whet.viewer.listing import Listing
+from whet.viewer.rollout_text import MessagePiece, pieces
 from whet.viewer.screens.base import LAST_KEYS, RolloutView
-from whet.viewer.widgets.conversation import ConversationLayout, Folding, MessagePiece, detail_lines, lay_out, pieces
+from whet.viewer.widgets.conversation import ConversationLayout, Folding, detail_lines, lay_out
 from whet.viewer.widgets.lines import StyledLine, line, wrapped
 from whet.viewer.widgets.panes import Bar, Document, Keys
 from whet.viewer.widgets.rollouts import candidate_parts, origin_parts, reward_parts

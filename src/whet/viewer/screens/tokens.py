@@ -18,23 +18,21 @@ from textual.strip import Strip
 from whet.errors import WhetError
 from whet.viewer.listing import Listing
 from whet.viewer.screens.base import LAST_KEYS, RolloutView
-from whet.viewer.widgets.lines import STYLES, StyledLine, fitted, line, plain
-from whet.viewer.widgets.panes import Bar, Keys, LineView
-from whet.viewer.widgets.rollouts import reward_parts
-from whet.viewer.widgets.tokens import (
+from whet.viewer.tokens import (
     LIKELY,
     Colouring,
     Decode,
     Token,
-    TokenLine,
     TokenView,
-    colour,
     colourings,
     describe,
     load_decode,
-    token_lines,
     token_view,
 )
+from whet.viewer.widgets.lines import STYLES, StyledLine, fitted, line, plain
+from whet.viewer.widgets.panes import Bar, Keys, LineView
+from whet.viewer.widgets.rollouts import reward_parts
+from whet.viewer.widgets.tokens import TokenLine, colour, token_lines
 
 UNLIKELY = -2.302585  # the logarithm of a tenth
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from whet.system.terminal import duration
 from whet.viewer.heads import Head, Variety
+from whet.viewer.rollout_text import candidate_style, number, part_name, reward_style, seconds, signed, signed_style
 from whet.viewer.widgets.lines import Part
 from whet.viewer.widgets.table import Cell, Column
 
@@ -106,41 +106,6 @@ def reward_parts(head: Head, passed: float, *, bar: bool = True) -> list[Part]:
 
 def candidate_parts(name: str) -> list[Part]:
     return ["  candidate ", (name, candidate_style(name))] if name else []
-
-
-def candidate_style(name: str) -> str:
-    return "good" if name.endswith("accepted") else "dim" if name.endswith("rejected") else ""
-
-
-def part_name(head: Head, label: str = "") -> str:
-    """Where in a run a rollout belongs: the step, after `label`, or which evaluation."""
-    if head.part.startswith("step_") and head.step is not None:
-        return f"{label}{head.step}"
-    return head.part.replace("_", " ")
-
-
-def number(value: float | None) -> str:
-    return "" if value is None else f"{value:.3f}" if abs(value) < 1000 else f"{value:.4g}"
-
-
-def signed(value: float | None) -> str:
-    return "" if value is None else f"{value:+.2f}" if abs(value) < 1000 else f"{value:+.2g}"
-
-
-def signed_style(value: float | None) -> str:
-    return "" if not value else "good" if value > 0 else "bad"
-
-
-def seconds(value: float | None) -> str:
-    if value is None:
-        return ""
-    return f"{value:.1f} s" if value < 10 else duration(value)
-
-
-def reward_style(reward: float | None, passed: float) -> str:
-    if reward is None:
-        return "dim"
-    return "good" if reward >= passed else "middling" if reward > 0 else "bad"
 
 
 def reward_bar(reward: float | None, width: int = BAR) -> str:
