@@ -15,6 +15,7 @@ import pytest
 from whet.errors import ConfigError, SandboxUnavailableError
 from whet.inference.devices import check_device
 from whet.sandboxes.bubblewrap import host as bubblewrap_host
+from whet.system.redaction import KNOWN
 
 # As `whet` sets it before it loads torch, which test modules do here: threads that spin for each other on shared cores
 # take several times as long (docs/design/log.md).
@@ -94,6 +95,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             check_device("cuda", "device")
         except ConfigError as error:
             pytest.skip(str(error))
+
+
+def pytest_runtest_teardown() -> None:
+    KNOWN.forget()  # secrets of one test are words of another
 
 
 def pytest_collection_finish() -> None:

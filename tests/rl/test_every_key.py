@@ -313,7 +313,7 @@ def tracked(config: RunConfig) -> Any:
         patch.setattr(wandb, "init", begin)
         patch.setattr(wandb, "Table", lambda columns, data: (columns, data))
         patch.setattr(trackio, "init", begin)
-        (monitor,) = trackers(config, Redactor.of((), {}))
+        (monitor,) = trackers(config, Redactor())
         monitor.start(RunPlan("r", Path(directory), "m", ["e"], 4, 2, 1))
         sample = {"environment": "e", "prompt": "p", "completion": "c", "reward": 1.0, "advantage": 0.0}
         monitor.step(StepReport(1, {"reward/mean": 1.0}, sample))

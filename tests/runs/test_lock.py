@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -26,6 +28,37 @@ def test_the_lock_file_names_its_process_also_after_another_one_was_refused(tmp_
         DirectoryLock(tmp_path)
     assert (tmp_path / LOCK).read_text() == str(os.getpid())
     lock.release()
+
+
+def look(directory: Path) -> IO[str]:
+    """What a process holds for a moment that asks whether a run is locked."""
+    file = (directory / LOCK).open("r")
+    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    return file
+
+
+def test_a_run_starts_while_another_process_looks_at_its_lock(tmp_path: Path) -> None:
+    (tmp_path / LOCK).touch()
+    looks = [look(tmp_path), look(tmp_path)]
+    lock = DirectoryLock(tmp_path, sleep=lambda _: looks.pop().close())
+    assert not looks
+    assert is_locked(tmp_path)
+    lock.release()
+
+
+def test_the_writer_that_comes_first_while_both_wait_for_a_look_has_the_directory(tmp_path: Path) -> None:
+    (tmp_path / LOCK).touch()
+    looking = look(tmp_path)
+    taken: list[DirectoryLock] = []
+
+    def another_one_is_quicker(_: float) -> None:
+        looking.close()
+        taken.append(DirectoryLock(tmp_path))
+
+    with pytest.raises(RunError, match="is in use"):
+        DirectoryLock(tmp_path, sleep=another_one_is_quicker)
+    assert len(taken) == 1
+    taken[0].release()
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,50 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
-from whet.runs.process import began
+import pytest
+
+from whet.errors import RunError
+from whet.runs.lock import DirectoryLock
+from whet.runs.process import began, boot_id, is_alive, stop_process, this_process
 
 
 def test_a_process_is_known_by_when_it_began() -> None:
     assert began(os.getpid()) == began(os.getpid()) is not None
     assert began(1) != began(os.getpid())
     assert began(2**22 + 1) is None
+
+
+def test_a_process_of_another_boot_is_gone_whatever_its_number_is_now() -> None:
+    me = this_process()
+    assert me["boot_id"] == boot_id() is not None
+    assert is_alive(me) is True
+    assert is_alive({**me, "boot_id": "11111111-2222-3333-4444-555555555555"}) is False
+    assert is_alive({**me, "process_began": "another time"}) is False
+    assert is_alive({**me, "host": "elsewhere"}) is None
+    assert is_alive({"state": "running"}) is None
+    assert is_alive({name: value for name, value in me.items() if name != "boot_id"}) is True  # of an earlier whet
+
+
+def test_a_process_that_only_has_the_number_of_an_earlier_boot_is_sent_no_signal(tmp_path: Path) -> None:
+    lock = DirectoryLock(tmp_path)
+    other = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+    try:
+        status = {
+            **this_process(),
+            "pid": other.pid,
+            "process_began": began(other.pid),
+            "boot_id": "of-an-earlier-boot",
+        }
+        with pytest.raises(RunError, match="none is sent a signal"):
+            stop_process(tmp_path, status, patience=0.0)
+        other.communicate(timeout=60)
+        assert other.returncode == 0 != -signal.SIGTERM
+    finally:
+        other.kill()
+        other.wait()
+        lock.release()

@@ -1,11 +1,16 @@
 """env_file: KEY=VALUE lines become environment variables, and values never show up in a message."""
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from whet.errors import ConfigError
-from whet.system.env_files import load_env_files, parse_env_file
+from whet.system.env_files import SECRETS_FILE, load_env_files, parse_env_file, take_secrets_file
+from whet.system.redaction import KNOWN
 
 
 def test_comments_quotes_and_export_are_understood(tmp_path: Path) -> None:
@@ -35,6 +40,73 @@ def test_the_shell_wins_over_the_file(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("WHET_TEST_B", "")
     monkeypatch.delenv("WHET_TEST_B")
     load_env_files([path])
-    import os
-
     assert (os.environ["WHET_TEST_A"], os.environ["WHET_TEST_B"]) == ("shell", "file")
+
+
+def test_values_of_env_files_and_variables_with_telling_names_are_known_as_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "s.env"
+    path.write_text("WHET_TEST_JUDGE=canary-of-the-file\n")
+    monkeypatch.setenv("WHET_TEST_JUDGE", "canary-of-the-shell")
+    monkeypatch.setenv("WHET_TEST_API_KEY", "canary-by-name")
+    load_env_files([path])
+    told = KNOWN.text("canary-of-the-file canary-by-name")
+    assert told == "[WHET_TEST_JUDGE] [WHET_TEST_API_KEY]"
+
+
+def secrets_file(folder: Path, content: object, mode: int = 0o600) -> Path:
+    path = folder / "secrets.json"
+    path.write_text(json.dumps(content))
+    path.chmod(mode)
+    return path
+
+
+PROGRAM = """
+import os, sys
+from whet.system.env_files import load_env_files
+load_env_files([])
+print(os.environ["WHET_TEST_A"] == "canary-a" * 2, os.environ["WHET_TEST_B"] == "two\\nlines", os.environ.get("WHET_SECRETS_FILE"))
+print("printed", os.environ["WHET_TEST_A"])
+print(os.environ["WHET_TEST_A"], file=sys.stderr)
+print(b"canary-a" in open("/proc/self/environ", "rb").read() if os.path.exists("/proc/self/environ") else False)
+"""
+
+
+def test_a_secrets_file_is_read_once_and_removed_and_its_values_are_not_printed(tmp_path: Path) -> None:
+    path = secrets_file(tmp_path, {"WHET_TEST_A": "canary-a" * 2, "WHET_TEST_B": "two\nlines"})
+    environment = {**os.environ, SECRETS_FILE: str(path)}
+    ended = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=True)
+    assert ended.stdout.splitlines() == ["True True None", "printed [WHET_TEST_A]", "False"]
+    assert ended.stderr == "[WHET_TEST_A]\n"
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "message"),
+    [
+        ({"A": "canary-a"}, 0o640, "only this user can read"),
+        (["canary-a"], 0o600, "not a JSON object"),
+        ({"A": 1}, 0o600, "not a JSON object"),
+        ({"A=B": "canary-a"}, 0o600, "not a JSON object"),
+    ],
+)
+def test_a_secrets_file_that_is_none_is_refused_and_removed(
+    content: object, mode: int, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = secrets_file(tmp_path, content, mode)
+    monkeypatch.setenv(SECRETS_FILE, str(path))
+    with pytest.raises(ConfigError, match=message) as caught:
+        take_secrets_file()
+    assert "canary" not in str(caught.value)
+    assert not path.exists()
+    assert SECRETS_FILE not in os.environ
+
+
+def test_a_link_is_no_secrets_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = secrets_file(tmp_path, {"A": "canary-a"})
+    (tmp_path / "link").symlink_to(path)
+    monkeypatch.setenv(SECRETS_FILE, str(tmp_path / "link"))
+    with pytest.raises(ConfigError, match="WHET_SECRETS_FILE"):
+        take_secrets_file()
+    assert path.exists()

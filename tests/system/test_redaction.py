@@ -1,8 +1,13 @@
 """Secrets in settings are not written down."""
 
+import json
+from pathlib import Path
+
 import pytest
 
-from whet.system.redaction import MARK, redacted, redacted_keys
+from whet.rollouts.row_log import write_rows
+from whet.system.files import LineFile, json_line
+from whet.system.redaction import KNOWN, MARK, Redactor, redacted, redacted_keys
 
 
 @pytest.mark.parametrize(
@@ -46,3 +51,43 @@ def test_secrets_of_headers_and_of_arguments_by_name():
     assert [*redacted_keys(redacted(given))] == [
         "sampling_args.extra_headers.X-Team", "env_args.judge_api_key", "urls.0", "authorization",
     ]  # fmt: skip
+
+
+ODD = 'p"a\\ss wört\n' + "second line of the key"
+
+
+@pytest.mark.parametrize(
+    "text", [ODD, json.dumps({"args": ODD}), "?q=p%22a%5Css%20w%C3%B6rt%0Asecond%20line%20of%20the%20key"]
+)
+def test_a_secret_is_found_plain_as_json_and_in_an_address(text: str) -> None:
+    found = Redactor({"ODD": ODD}).text(text)
+    assert "[ODD]" in found
+    assert not any(part in found for part in ("ss wört", "ss%20w", "ss w\\u00f6rt", "second"))
+
+
+def test_lines_of_json_stay_json_and_numbers_stay(tmp_path: Path) -> None:
+    KNOWN.add({"PIN": "123456", "ODD": ODD})
+    row = {"ids": [123456, 1], "text": f"the pin is 123456, {ODD}", "123456": float("nan"), "call": json.dumps([ODD])}
+    expected = {"ids": [123456, 1], "text": "the pin is [PIN], [ODD]", "[PIN]": None, "call": '["[ODD]"]'}
+    assert json.loads(json_line(row)) == json.loads(json_line(row, ascii=False)) == expected
+    log = LineFile(tmp_path / "rows.jsonl")
+    log.append([row])
+    assert json.loads(log.path.read_text()) == expected
+    assert row["text"] == f"the pin is 123456, {ODD}"
+
+
+@pytest.mark.parametrize(("where", "kept"), [("prompt", False), ("completion", False), ("error", True)])
+def test_tokens_of_a_secret_are_not_written_either(where: str, kept: bool, tmp_path: Path) -> None:
+    KNOWN.add({"KEY": "sk-canary-1"})
+    row = {"prompt": "p", "completion": "c", "error": None, "turns": [{"prompt_ids": [1, 2]}, None]}
+    row[where] = {"text": "it is sk-canary-1"}
+    written = json.loads(write_rows(tmp_path / "rows.jsonl", [row]).read_text())
+    assert written[where] == {"text": "it is [KEY]"}
+    assert written["turns"] == ([{"prompt_ids": [1, 2]}, None] if kept else [None, None])
+
+
+def test_known_secrets_are_no_part_of_settings() -> None:
+    KNOWN.add({"KEY": "sk-canary-1"})
+    settings = redacted({"env_args": {"harmless": "use sk-canary-1"}})
+    assert settings == {"env_args": {"harmless": f"use {MARK}"}}
+    assert [*redacted_keys(settings)] == ["env_args.harmless"]

@@ -10,6 +10,7 @@ kill of the process.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,7 +20,8 @@ from typing import IO, Any, BinaryIO
 
 from whet.errors import RunError
 from whet.rollouts.results import ANOTHER_PATH, RESULTS, repair, row_line, what_is_kept
-from whet.system.files import json_line, sync, write_whole
+from whet.system.files import exact_json_line, sync, write_whole
+from whet.system.redaction import KNOWN
 from whet.types import RolloutOutput
 
 ROWS_AT_ONCE = 64
@@ -170,8 +172,20 @@ def append_rows(directory: Path, rows: Iterable[RolloutOutput]) -> None:
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
     """A file of these rows, whole or absent."""
-    write_whole(path, "".join(map(json_line, rows)))
+    write_whole(path, "".join(map(_line, rows)))
     return path
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    """A row without secrets. Where one is in its messages it is in its tokens too, and these are left out."""
+    line = exact_json_line(row)
+    if not KNOWN.in_json(line):
+        return line
+    plain = json.loads(line)
+    clean = KNOWN.data(plain)
+    if "turns" in clean and any(clean.get(name) != plain.get(name) for name in ("prompt", "completion")):
+        clean["turns"] = [None] * len(clean["turns"])
+    return exact_json_line(clean)
 
 
 def read_rows(path: Path) -> Iterator[tuple[int, bytes]]:

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 from whet.errors import RunError
 
 LOCK = ".lock"
+LOOKS_S = 5.0
+"""How long a writer waits for processes that look at its lock; each of them holds it for a moment (`is_locked`)."""
+PAUSE_S = 0.005
 DIED = "died"
 ENDED = ("finished", "failed", "interrupted", DIED)
 RESUMABLE = ("failed", "interrupted", DIED)
@@ -27,16 +31,21 @@ EvaluationState = Literal["finished", "running", "unfinished"]
 class DirectoryLock:
     """Held by the one process that writes into a run's directory, whose id is in the file."""
 
-    def __init__(self, directory: Path, doing: str = "evaluating into") -> None:
+    def __init__(
+        self, directory: Path, doing: str = "evaluating into", sleep: Callable[[float], None] = time.sleep
+    ) -> None:
         """Take it. Raises `RunError` where another process has it; `doing` says in the message what for."""
         # A file of its own, open for writing: network file systems lock nothing else. Opened to append: its text is
         # the id of the other process until the lock is taken.
-        self._file = (directory / LOCK).open("a", encoding="utf-8")
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._file.close()
-            raise RunError(f"{directory} is in use: another process is {doing} it. Wait for it, or stop it.") from None
+        self._file = (directory / LOCK).open("a+", encoding="utf-8")
+        deadline = time.monotonic() + LOOKS_S
+        while not _took(self._file, fcntl.LOCK_EX):
+            # A writer's lock excludes a shared one, a look does not.
+            if not _took(self._file, fcntl.LOCK_SH) or time.monotonic() >= deadline:
+                self._file.close()
+                raise RunError(f"{directory} is in use: another process is {doing} it. Wait for it, or stop it.")
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+            sleep(PAUSE_S)
         self._file.truncate(0)
         self._file.write(str(os.getpid()))
         self._file.flush()
@@ -45,16 +54,21 @@ class DirectoryLock:
         self._file.close()
 
 
+def _took(file: IO[str], kind: int) -> bool:
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 def is_locked(directory: Path) -> bool:
     """Whether some process writes into a run's directory."""
     try:
         with (directory / LOCK).open("r") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return not _took(file, fcntl.LOCK_SH)
     except FileNotFoundError:
         return False
-    except BlockingIOError:
-        return True
-    return False
 
 
 def state_of(directory: Path, metadata: Mapping[str, Any]) -> str:

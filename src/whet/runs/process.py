@@ -1,6 +1,6 @@
 """Which process runs a run, and stopping it.
 
-Process ids are reused; an id together with the time at which its process began is not.
+Process ids are reused; an id together with the time at which its process began and the boot of its machine is not.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +34,37 @@ def began(pid: int) -> str | None:
     return listed.stdout.strip() or None
 
 
+@cache
+def boot_id() -> str | None:
+    """Identifies the time since this machine was started, as text to compare for equality; None where it has no id."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip() or None
+    except OSError:
+        pass
+    try:  # macOS
+        told = subprocess.run(["sysctl", "-n", "kern.bootsessionuuid"], capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    return told.stdout.strip() or None
+
+
 def this_process() -> dict[str, Any]:
     """Fields of a status file that identify the process that writes it."""
     pid = os.getpid()
-    return {"pid": pid, "process_began": began(pid), "host": socket.gethostname()}
+    return {"pid": pid, "process_began": began(pid), "host": socket.gethostname(), "boot_id": boot_id()}
+
+
+def is_alive(process: Mapping[str, Any]) -> bool | None:
+    """Whether the process that `this_process` described still runs; None where that cannot be known here.
+
+    That is on another host, and for an incomplete description. A description without a boot id is of an earlier whet.
+    """
+    pid, host, started, boot = (process.get(name) for name in ("pid", "host", "process_began", "boot_id"))
+    if host not in (None, socket.gethostname()) or not isinstance(pid, int) or started is None:
+        return None
+    if boot is not None and boot != boot_id():
+        return False
+    return bool(began(pid) == started)
 
 
 def stop_process(
@@ -47,10 +75,10 @@ def stop_process(
     `status` has the fields of `this_process`. Raises `RunError` where the process cannot be identified, or has not
     ended after `patience` seconds.
     """
-    pid, host, started = (status.get(name) for name in ("pid", "host", "process_began"))
+    pid, host = status.get("pid"), status.get("host")
     if host not in (None, socket.gethostname()):
         raise RunError(f"{directory} runs on {host}: stop it there.")
-    if not isinstance(pid, int) or started is None or began(pid) != started:
+    if not isinstance(pid, int) or not is_alive(status):
         raise RunError(
             f"{directory} is in use, but not by the process that its status.json names ({pid}); so none is sent a "
             "signal. Stop the one that uses it yourself: its number is in the run's .lock file."

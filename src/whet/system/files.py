@@ -1,7 +1,8 @@
 """Files that survive a kill at any moment: whole or absent when replaced, repaired when appended to.
 
 JSON here is always valid JSON (a number that is not finite becomes null) and always ASCII, so that no text a model can
-produce (lone surrogates, line separators) breaks a line or a file. The caller defines what the lines mean.
+produce (lone surrogates, line separators) breaks a line or a file. The caller defines what the lines mean. Secrets that
+are known are taken out of every line.
 """
 
 from __future__ import annotations
@@ -16,10 +17,22 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from whet.errors import RunError
+from whet.system.redaction import KNOWN
 
 
 def json_line(value: Any, default: Callable[[Any], Any] | None = None, *, ascii: bool = True) -> str:
-    """`value` on one line, with its newline. What JSON does not know goes through `default`, or is written as text."""
+    """`value` on one line, with its newline. What JSON does not know goes through `default`, or is written as text.
+
+    Secrets that this process knows are replaced by their names (`system/redaction.py`).
+    """
+    line = exact_json_line(value, default, ascii=ascii)
+    if not KNOWN.in_json(line):
+        return line
+    return exact_json_line(KNOWN.data(json.loads(line)), ascii=ascii)
+
+
+def exact_json_line(value: Any, default: Callable[[Any], Any] | None = None, *, ascii: bool = True) -> str:
+    """The same, secrets included."""
     plain = default or _as_text
     try:
         return json.dumps(value, allow_nan=False, default=plain, ensure_ascii=ascii) + "\n"

@@ -1,18 +1,20 @@
-"""Secrets in settings: replaced by a mark in everything that is stored or shown.
+"""Secrets in what is stored or shown: replaced by a mark.
 
 Secrets belong into environment variables, and still get into addresses (`https://user:password@host`, `?api_key=...`),
 headers and arguments of environments. Whatever writes settings passes them through `redacted` first. What is read back
 is searched for the mark with `redacted_keys`, so that nothing is run with it in place of the secret.
+
+A secret whose value is known (`KNOWN`) is taken out of every text: `system/files.py` passes each line of JSON through
+it, so rollouts, errors and status files do not have it either.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import Any
-
-from whet.system.env_files import parse_env_file
+from urllib.parse import quote
 
 MARK = "[redacted-by-whet]"
 _NAME = (
@@ -42,6 +44,7 @@ def redacted(value: Any, name: str = "") -> Any:
 
 
 def _redacted_text(text: str) -> str:
+    text = KNOWN.text(text, MARK)
     if "://" not in text:
         return text
     return _QUERY.sub(rf"\g<1>{MARK}", _USER.sub(MARK, text))
@@ -65,35 +68,71 @@ _VARIABLE = re.compile(r"(?:^|_)(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?
 
 
 class Redactor:
-    """Puts `[NAME]` in the place of every secret that a process knows, in text that is written down or sent.
+    """Puts `[NAME]` in the place of every secret that it knows, in text that is written down or sent.
 
-    A secret is a value of a file named by `env_file`, or of an environment variable whose name says so (`..._KEY`,
-    `..._TOKEN`, `..._SECRET`, `..._PASSWORD`).
+    A secret is also found as JSON, as a part of an address, and by each of its lines.
     """
 
-    def __init__(self, secrets: Mapping[str, str]) -> None:
+    def __init__(self, secrets: Mapping[str, str] | None = None) -> None:
         """`secrets` is name to value."""
-        names = {value: name for name, value in secrets.items() if len(value) >= SHORTEST}
-        self._names = names
+        self._names: dict[str, str] = {}
+        self._pattern: re.Pattern[str] | None = None
+        self._in_json: tuple[str, ...] = ()
+        self.add(secrets or {})
+
+    def add(self, secrets: Mapping[str, str]) -> None:
+        """Know these too."""
+        names = dict(self._names)
+        for name, value in secrets.items():
+            for form in _forms(value):
+                names.setdefault(form, name)
+        if len(names) == len(self._names):
+            return
         # The longest first: one secret may be the beginning of another.
-        longest = sorted(names, key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(re.escape, longest))) if longest else None
+        self._pattern = re.compile("|".join(map(re.escape, sorted(names, key=len, reverse=True))))
+        self._in_json = tuple(dict.fromkeys(text for form in names for text in (_json(form), _json(form, ascii=False))))
+        self._names = names
 
-    @classmethod
-    def of(cls, env_files: Sequence[Path], environment: Mapping[str, str]) -> Redactor:
-        """Everything secret that a run knows. Raises `ConfigError` for an env file that cannot be read."""
-        named = {name: value for name, value in environment.items() if _VARIABLE.search(name)}
-        return cls({**named, **{name: value for path in env_files for name, value in parse_env_file(path).items()}})
+    def add_environment(self, environment: Mapping[str, str]) -> None:
+        """Know the variables whose name says that they are secret: `..._KEY`, `..._TOKEN`, `..._PASSWORD`, ..."""
+        self.add({name: value for name, value in environment.items() if _VARIABLE.search(name)})
 
-    def text(self, text: str) -> str:
-        return text if self._pattern is None else self._pattern.sub(lambda found: f"[{self._names[found[0]]}]", text)
+    def forget(self) -> None:
+        """Know nothing."""
+        self._names, self._pattern, self._in_json = {}, None, ()
+
+    def text(self, text: str, mark: str | None = None) -> str:
+        """`text` with `mark`, or the name in brackets, for each secret."""
+        if self._pattern is None:
+            return text
+        return self._pattern.sub(lambda found: mark or f"[{self._names[found[0]]}]", text)
 
     def data(self, value: Any) -> Any:
         """The same for every text inside plain data."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, Mapping):
-            return {key: self.data(item) for key, item in value.items()}
+            return {self.text(key) if isinstance(key, str) else key: self.data(item) for key, item in value.items()}
         if isinstance(value, list | tuple):
             return [self.data(item) for item in value]
         return value
+
+    def in_json(self, line: str) -> bool:
+        """Whether a text of JSON may have a secret. Cheap: it is called for every line that is written."""
+        return any(secret in line for secret in self._in_json)
+
+
+def _forms(secret: str) -> Iterator[str]:
+    """The texts by which a secret is recognised."""
+    lines = secret.splitlines() if "\n" in secret else []
+    for text in (secret, _json(secret), quote(secret, safe=""), *map(str.strip, lines)):
+        if len(text) >= SHORTEST:
+            yield text
+
+
+def _json(text: str, *, ascii: bool = True) -> str:
+    return json.dumps(text, ensure_ascii=ascii)[1:-1]
+
+
+KNOWN = Redactor()
+"""What this process knows as secret. It grows: with env files, with a secrets file, with the process's variables."""

@@ -44,9 +44,8 @@ def test_a_resumed_run_writes_on_and_nobody_writes_after_the_end(tmp_path: Path)
 
 
 def test_known_secrets_and_control_characters_are_taken_out(tmp_path: Path) -> None:
-    secrets = tmp_path / "secrets.env"
-    secrets.write_text("JUDGE=hunter2hunter2\nSHORT=1\n")
-    redactor = Redactor.of([secrets], {"SOME_API_KEY": "sk-12345678", "HOME": "/home/somebody"})
+    redactor = Redactor({"JUDGE": "hunter2hunter2", "SHORT": "1"})
+    redactor.add_environment({"SOME_API_KEY": "sk-12345678", "HOME": "/home/somebody"})
     with run_log(tmp_path, redactor) as log:
         log.note("1 call with sk-12345678 from /home/somebody")
         logging.getLogger("whet").warning("refused: %s\x1b[2J", "hunter2hunter2")

@@ -25,7 +25,7 @@ from whet.rollouts.results import METADATA, load_metadata
 from whet.runs.differences import difference_lines, refuse
 from whet.runs.directory import OwnedDirectory, write_metadata
 from whet.system.files import json_line, write_whole
-from whet.system.redaction import redacted
+from whet.system.redaction import KNOWN, redacted
 
 CONFIG = "gepa.toml"
 IDENTITY = "identity"
@@ -109,7 +109,7 @@ class SearchDirectory(OwnedDirectory):
 
     def write_files(self, files: Mapping[str, str]) -> None:
         for name, text in files.items():
-            write_whole(self.path / name, text)
+            write_whole(self.path / name, KNOWN.text(text))
 
     def _load(self) -> dict[str, Any]:
         found = load_metadata(self.path)

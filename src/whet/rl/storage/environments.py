@@ -15,6 +15,7 @@ from whet.errors import RunError
 from whet.rl.training_config import TrainingEnvConfig
 from whet.runs.differences import refuse
 from whet.system.files import write_whole
+from whet.system.redaction import redacted
 
 FILE = "environments.json"
 TRAINED, EVALUATED = "trained", "evaluated"
@@ -47,7 +48,7 @@ def check_identities(run: Path, now: Identities) -> None:
     if before is None:
         return
     refuse(
-        [f"{name}: {line}" for name, line in _differences(before[TRAINED], now[TRAINED])],
+        [f"{name}: {line}" for name, line in _differences(before[TRAINED], redacted(now)[TRAINED])],
         f"--resume: {run} was trained on other environments:",
         "Install or restore what it had, or begin another run from its weights "
         f'(model = "{run / "checkpoints"}/step_N" in the config).',
@@ -55,7 +56,7 @@ def check_identities(run: Path, now: Identities) -> None:
 
 
 def write_identities(run: Path, now: Identities) -> None:
-    write_whole(run / FILE, json.dumps(now, indent=2) + "\n")
+    write_whole(run / FILE, json.dumps(redacted(now), indent=2) + "\n")
 
 
 def environment_differences(a: Path, b: Path) -> dict[str, tuple[Any, Any]]:

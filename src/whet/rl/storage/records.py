@@ -24,7 +24,7 @@ from whet.rl.storage.repair import complete_ledger, missing_steps, repair_lines,
 from whet.rl.storage.rollout_log import write_evaluation, write_step
 from whet.rl.storage.run_directory import RunDirectory
 from whet.rollouts.token_rows import Turns, rollout_row
-from whet.system.files import LineFile, read_lines
+from whet.system.files import LineFile, json_line, read_lines
 
 CURRICULUM = "curriculum.json"
 KEYS: dict[str, dict[str, type]] = {
@@ -127,7 +127,7 @@ class Records:
 
         def write(directory: Path) -> None:
             learner.save(directory)
-            (directory / CURRICULUM).write_text(json.dumps(state), encoding="utf-8")
+            (directory / CURRICULUM).write_text(json_line(state), encoding="utf-8")
 
         save_checkpoint(self.directory.checkpoints, step, write, keep=self.keep_checkpoints)
         self._saved = step

@@ -43,7 +43,7 @@ from whet.runs.report import report_or_note
 from whet.system import cancellation
 from whet.system.env_files import load_env_files
 from whet.system.files import replace_directory
-from whet.system.redaction import Redactor
+from whet.system.redaction import KNOWN, Redactor
 from whet.system.signals import on_stopping_signals
 
 if TYPE_CHECKING:
@@ -86,8 +86,7 @@ class Watchers:
     @classmethod
     def of(cls, config: TrainingConfig, *, quiet: bool) -> Watchers:
         """Raises `MissingExtraError` for a tracker whose library is not installed; nothing is written."""
-        redactor = Redactor.of(config.env_file, os.environ)
-        return cls(redactor, trackers(config, redactor), quiet)
+        return cls(KNOWN, trackers(config, KNOWN), quiet)
 
     @contextmanager
     def of_run(
