@@ -20,7 +20,7 @@ from typing import IO, Any, BinaryIO
 
 from whet.errors import RunError
 from whet.rollouts.results import ANOTHER_PATH, RESULTS, repair, row_line, what_is_kept
-from whet.system.files import exact_json_line, sync, write_whole
+from whet.system.files import exact_json_line, json_line, sync, write_whole
 from whet.system.redaction import KNOWN
 from whet.types import RolloutOutput
 
@@ -172,20 +172,30 @@ def append_rows(directory: Path, rows: Iterable[RolloutOutput]) -> None:
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
     """A file of these rows, whole or absent."""
-    write_whole(path, "".join(map(_line, rows)))
+    write_whole(path, rows_text(rows))
     return path
 
 
+def rows_text(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Rows as they are written, a line each, without known secrets."""
+    return "".join(map(_line, rows))
+
+
 def _line(row: Mapping[str, Any]) -> str:
-    """A row without secrets. Where one is in its messages it is in its tokens too, and these are left out."""
-    line = exact_json_line(row)
-    if not KNOWN.in_json(line):
-        return line
-    plain = json.loads(line)
-    clean = KNOWN.data(plain)
-    if "turns" in clean and any(clean.get(name) != plain.get(name) for name in ("prompt", "completion")):
-        clean["turns"] = [None] * len(clean["turns"])
-    return exact_json_line(clean)
+    """A row without secrets. Where one is in its messages it is in its tokens too, and these are left out.
+
+    Numbers of tokens are most of a row; they are not searched.
+    """
+    if not isinstance(turns := row.get("turns"), list):
+        return json_line(row)
+    line = exact_json_line({name: value for name, value in row.items() if name != "turns"})
+    if KNOWN.in_json(line):
+        exact = json.loads(line)
+        clean = KNOWN.data(exact)
+        line = exact_json_line(clean)
+        if any(clean.get(name) != exact.get(name) for name in ("prompt", "completion")):
+            turns = [None] * len(turns)
+    return f'{line[:-2]}, "turns": {exact_json_line(turns)[:-1]}}}\n'
 
 
 def read_rows(path: Path) -> Iterator[tuple[int, bytes]]:

@@ -70,7 +70,7 @@ _VARIABLE = re.compile(r"(?:^|_)(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?
 class Redactor:
     """Puts `[NAME]` in the place of every secret that it knows, in text that is written down or sent.
 
-    A secret is also found as JSON, as a part of an address, and by each of its lines.
+    A secret is also found as JSON or Python writes it, as a part of an address, and by each of its lines.
     """
 
     def __init__(self, secrets: Mapping[str, str] | None = None) -> None:
@@ -125,7 +125,8 @@ class Redactor:
 def _forms(secret: str) -> Iterator[str]:
     """The texts by which a secret is recognised."""
     lines = secret.splitlines() if "\n" in secret else []
-    for text in (secret, _json(secret), quote(secret, safe=""), *map(str.strip, lines)):
+    shown = repr(f'"{secret}')[2:-1]  # as a part of an exception's `repr`
+    for text in (secret, _json(secret), shown, repr(secret)[1:-1], quote(secret, safe=""), *map(str.strip, lines)):
         if len(text) >= SHORTEST:
             yield text
 
