@@ -18,6 +18,7 @@ import typer
 from typer.exceptions import TyperException
 
 from whet import __version__
+from whet.cli.dashboard import dashboard_command
 from whet.cli.doctor import doctor_command
 from whet.cli.groups import SuggestingGroup, lazy_group
 from whet.cli.serve import serve_command
@@ -45,6 +46,7 @@ app.add_typer(lazy_group("whet.cli.env", "Make, check and install environments."
 app.add_typer(lazy_group("whet.cli.hub", "Share environments on a server that one hosts."), name="hub")
 app.command("doctor")(doctor_command)
 app.command("serve")(serve_command)
+app.command("dashboard")(dashboard_command)
 app.command("login")(login)
 app.command("logout")(logout)
 app.command("whoami")(whoami)

@@ -22,6 +22,7 @@ RUN_CONFIG, RUN_STATUS, RUN_ROLLOUTS = "config.toml", "status.json", "rollouts"
 SEARCH_CONFIG, CANDIDATES = "gepa.toml", "candidates.jsonl"
 NOT_ENTERED = frozenset({"node_modules", "__pycache__", "checkpoints", "adapters", "model", "site-packages"})
 DEEPEST = 6
+SourceKind = Literal["evaluation", "training", "search"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class RunSource:
     """An evaluation, a training run, or a search for better prompts."""
 
     path: Path  # its directory, or the file that was named
-    kind: Literal["evaluation", "training", "search"]
+    kind: SourceKind
     rollouts: Path  # the file or directory of its rollouts
     environment: str = ""  # several are joined by ", "; "" where unknown
     model: str = ""
@@ -74,20 +75,31 @@ def find_sources(folder: Path) -> list[RunSource]:
     """
     if not folder.is_dir():
         raise RunError(f"{folder}: there is no such folder.")
-    return sorted(_walk(folder), key=lambda source: source.date, reverse=True)
+    made = {"search": _search, "evaluation": _evaluation, "training": _run}
+    rollouts = {"search": Path(RUN_ROLLOUTS, RESULTS), "evaluation": Path(RESULTS), "training": Path(RUN_ROLLOUTS)}
+    sources = [
+        made[kind](path, path, path / rollouts[kind])
+        for path, kind in run_directories(folder)
+        if kind != "training" or (path / RUN_ROLLOUTS).is_dir()
+    ]
+    return sorted(sources, key=lambda source: source.date, reverse=True)
 
 
-def _walk(folder: Path) -> Iterator[RunSource]:
+def run_directories(folder: Path) -> Iterator[tuple[Path, SourceKind]]:
+    """The directories of evaluations, training runs and searches below a folder; nothing in them is read.
+
+    Training without rollouts is one too: of `whet train sft`, or before the first step. Links are not followed.
+    """
     top = len(folder.parts)
     for directory, folders, files in os.walk(folder):
         here = Path(directory)
         if SEARCH_CONFIG in files:
-            yield _search(here, here, here / RUN_ROLLOUTS / RESULTS)
+            yield here, "search"
             folders.clear()
         elif RESULTS in files:
-            yield _evaluation(here, here, here / RESULTS)
-        elif RUN_CONFIG in files and RUN_ROLLOUTS in folders:
-            yield _run(here, here, here / RUN_ROLLOUTS)
+            yield here, "evaluation"
+        elif RUN_CONFIG in files and (RUN_ROLLOUTS in folders or RUN_STATUS in files):
+            yield here, "training"
             folders.clear()
         if len(here.parts) - top >= DEEPEST:
             folders.clear()

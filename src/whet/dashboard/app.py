@@ -1,0 +1,135 @@
+"""The dashboard as an application: routes and pages of a library, errors as JSON or a page, headers on every answer.
+
+    data = DashboardData(library)
+    app.include_router(data_router(data, viewer_of), prefix="/api/v1")          # of tokens
+    app.include_router(data_router(data, viewer_of_session), prefix="/data")    # of pages
+    app.include_router(page_router(data, viewer_of_session, Site("my runs")))
+    app.mount("/static", static_files())
+
+`viewer_of` is a dependency: a function of the request that returns the viewer, or raises what the application turns
+into an answer. The routes turn their own errors into answers, so that any application can include them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import APIRouter, Depends, FastAPI, Request
+from starlette.exceptions import HTTPException
+from starlette.responses import RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from whet import __version__
+from whet.dashboard import routes
+from whet.dashboard.call import DashboardCall, DataRoute, Site, ViewerOf
+from whet.dashboard.data.dashboard_data import DashboardData
+from whet.dashboard.errors import DashboardError
+from whet.dashboard.pages import PAGE_ROUTERS
+from whet.dashboard.pages.rendering import error_page, static_files
+
+HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "X-Frame-Options": "DENY",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'; sandbox",
+}
+"""Of answers that do not have their own: data is never a document."""
+API, PAGE_DATA = "/api/v1", "/data"
+
+
+def data_router(data: DashboardData, viewer_of: ViewerOf) -> APIRouter:
+    """The routes of the runs' data; `viewer_of` says on behalf of which viewer a request is answered."""
+    router = APIRouter(dependencies=[Depends(_binding(data, viewer_of, Site()))])
+    router.include_router(routes.router)
+    return router
+
+
+def page_router(data: DashboardData, viewer_of: ViewerOf, site: Site) -> APIRouter:
+    """The pages; their scripts get data from the routes that `site.data` names."""
+    router = APIRouter(dependencies=[Depends(_binding(data, viewer_of, site))], include_in_schema=False)
+    for pages in PAGE_ROUTERS:
+        router.include_router(pages)
+    return router
+
+
+def _binding(data: DashboardData, viewer_of: ViewerOf, site: Site) -> Callable[..., None]:
+    def bind(request: Request, viewer: Any = Depends(viewer_of)) -> None:  # noqa: B008
+        request.state.dashboard = DashboardCall(data, viewer, site)
+
+    return bind
+
+
+def create_app(data: DashboardData, site: Site) -> FastAPI:
+    """The dashboard by itself: without users, everything in the library for each request."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            data.close()
+
+    app = FastAPI(
+        title="whet dashboard",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=f"{API}/openapi.json",
+        redirect_slashes=False,
+        lifespan=lifespan,
+    )
+    for prefix in (API, PAGE_DATA):
+        app.include_router(data_router(data, _everyone), prefix=prefix, include_in_schema=prefix == API)
+    app.include_router(page_router(data, _everyone, site))
+    app.mount("/static", static_files())
+    app.add_api_route("/", _to_runs, include_in_schema=False)
+    app.add_exception_handler(HTTPException, _no_route)
+    app.add_middleware(SecurityHeaders)
+    app.state.site = site
+    return app
+
+
+def _everyone() -> None:
+    """The one viewer of a dashboard without users."""
+
+
+def _to_runs(request: Request) -> Response:
+    return RedirectResponse(f"{request.scope.get('root_path', '').rstrip('/')}/runs", status_code=303)
+
+
+async def _no_route(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    codes = {404: "not_found", 405: "method_not_allowed"}
+    code = codes.get(error.status_code, "malformed")
+    found = DashboardError(code, "there is no such path." if code == "not_found" else f"{error.detail}.")
+    return answer_of(request, found)
+
+
+def answer_of(request: Request, error: DashboardError) -> Response:
+    """An error of a request that no route answered: JSON below the data's paths, else a page."""
+    if request.url.path.startswith((f"{API}/", f"{PAGE_DATA}/")):
+        return DataRoute.answer(request, error)
+    return error_page(request, request.app.state.site, error)
+
+
+class SecurityHeaders:
+    """Adds `HEADERS` to each answer that does not have its own."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                names = {name.lower() for name, _ in message["headers"]}
+                message["headers"] = [
+                    *message["headers"],
+                    *((k.encode(), v.encode()) for k, v in HEADERS.items() if k.lower().encode() not in names),
+                ]
+            await send(message)
+
+        await self._app(scope, receive, with_headers if scope["type"] == "http" else send)

@@ -1,0 +1,115 @@
+"""One request: its viewer, the library, and how its errors are answered."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import Depends, Query, Request
+from fastapi import Path as InPath
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from starlette.responses import JSONResponse, Response
+
+from whet.dashboard.data.dashboard_data import DashboardData
+from whet.dashboard.errors import DashboardError, no_such
+from whet.dashboard.library import LibraryRun, Viewer
+from whet.errors import ConfigError, MissingExtraError, ModelLoadError, RunError
+
+ViewerOf = Callable[..., Any]
+RunId = Annotated[str, InPath(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+Words = Annotated[str, Query(max_length=200)]
+
+
+@dataclass(frozen=True, slots=True)
+class NavItem:
+    """A link at the top of each page."""
+
+    label: str
+    path: str  # from the root of the application: /runs
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What is around every page: its name, the links at the top, who looks."""
+
+    title: str = "whet"
+    nav: Sequence[NavItem] = (
+        NavItem("Runs", "/runs"),
+        NavItem("Evaluations", "/evaluations"),
+        NavItem("Compare", "/compare"),
+    )
+    data: str = "/data"
+    """Path of the routes that scripts of pages get data from."""
+    templates: Sequence[Path] = ()
+    """Folders of further templates, which may extend `base.html`."""
+    values: Callable[[Viewer], Mapping[str, Any]] = field(default=lambda viewer: {})
+    """Further values of each page: `user`, say, which is the name of the viewer, "" by default."""
+
+
+@dataclass(frozen=True, slots=True)
+class DashboardCall:
+    """What a route needs of its request."""
+
+    data: DashboardData
+    viewer: Viewer
+    site: Site
+
+    def run(self, id: str) -> LibraryRun:
+        """A run that the viewer may see. Raises `DashboardError`."""
+        return self.data.library.run(self.viewer, id)
+
+
+def _bound(request: Request) -> DashboardCall:
+    call = request.state.dashboard
+    assert isinstance(call, DashboardCall)
+    return call
+
+
+Call = Annotated[DashboardCall, Depends(_bound)]
+
+
+class DataRoute(APIRoute):
+    """A route whose errors are answered as JSON; those of the library's own `viewer_of` pass through."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def answered(request: Request) -> Response:
+            try:
+                return await handle(request)
+            except RequestValidationError as error:
+                found = _invalid(error)
+            except DashboardError as error:
+                found = error
+            except (RunError, ConfigError, ModelLoadError) as error:
+                found = DashboardError("unreadable", str(error))
+            except MissingExtraError as error:
+                found = DashboardError("missing_extra", str(error))
+            except FileNotFoundError:
+                found = no_such("file of this run")
+            except OSError as error:
+                if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                    found = DashboardError("disk_full", "the server's disk is full. Free space there.")
+                else:
+                    found = DashboardError("unreadable", f"{error.filename or 'a file'}: {error.strerror or error}.")
+            return self.answer(request, found)
+
+        return answered
+
+    @staticmethod
+    def answer(request: Request, error: DashboardError) -> Response:
+        headers = {"Cache-Control": "no-store"} | ({"Retry-After": "2"} if error.status == 503 else {})
+        return JSONResponse(error.body, status_code=error.status, headers=headers)
+
+
+def _invalid(error: RequestValidationError) -> DashboardError:
+    """Wrong queries are named; a path that cannot be one is a path that does not exist."""
+    found = error.errors()
+    if any(one["loc"][0] == "path" for one in found):
+        return no_such("path")
+    details = [{"field": ".".join(map(str, one["loc"][1:]))[:100], "reason": one["msg"][:300]} for one in found[:10]]
+    return DashboardError("invalid", f"{details[0]['field']}: {details[0]['reason']}.", details)

@@ -1,0 +1,239 @@
+"""The library of plain directories: training, imitation, evaluations and searches below some folders."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import threading
+import time
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from whet.dashboard.data.files import file_stamp, last_line, read_text
+from whet.dashboard.errors import DashboardError, no_such
+from whet.dashboard.library import ENDED, LibraryRun, RunList, RunQuery, RunState, Viewer
+from whet.errors import RunError, WhetError
+from whet.rollouts.results import METADATA, RESULTS
+from whet.runs.lock import state_of
+from whet.runs.stored import environment_names
+from whet.viewer.sources import RUN_CONFIG, RUN_STATUS, SEARCH_CONFIG, SourceKind, run_directories, source_at
+
+WALK_SECONDS = 2.0
+"""How old the list of directories may be."""
+RECENTLY = 30.0
+"""Seconds for which a run that ended still counts as current."""
+STATES: dict[str, tuple[RunState, str]] = {
+    "starting": ("starting", ""),
+    "running": ("running", ""),
+    "finished": ("finished", ""),
+    "failed": ("failed", ""),
+    "interrupted": ("stopped", "interrupted; it can be resumed"),
+    "died": ("failed", "its process ended without a result; it can be resumed"),
+    "unfinished": ("stopped", "it did not end; the same command continues it"),
+}
+"""What the files of a run call its state: the state of the library, and what to say about it."""
+STAMPED = (RUN_CONFIG, RUN_STATUS, METADATA, RESULTS, "metrics.jsonl")
+"""Files whose change changes what the list says of a run."""
+STATUS_BYTES = CONFIG_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    path: Path
+    kind: SourceKind
+
+
+class FolderLibrary:
+    """Every run below `folders`, for everyone that can reach the server. Nothing is written."""
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self.folders = [folder.absolute() for folder in folders]
+        self._lock = threading.Lock()
+        self._walked = float("-inf")
+        self._found: dict[str, _Found] = {}
+        self._known: dict[str, tuple[tuple[object, ...], LibraryRun]] = {}
+        """Runs that have ended, with the stamps of their files."""
+
+    def runs(self, viewer: Viewer, query: RunQuery) -> RunList:
+        try:
+            start = int(query.cursor or 0)
+        except ValueError:
+            raise DashboardError("invalid", "cursor: it is none of this list. Begin again without it.") from None
+        wanted = [run for run in self._all() if _fits(run, query)]
+        wanted.sort(key=lambda run: (run.updated_at or 0.0, run.id), reverse=True)
+        stop = max(start, 0) + query.limit
+        return RunList(wanted[max(start, 0) : stop], str(stop) if stop < len(wanted) else None)
+
+    def run(self, viewer: Viewer, id: str) -> LibraryRun:
+        run = self.look(id)
+        if run is None:
+            raise no_such("run of this name")
+        return run
+
+    def current(self) -> Sequence[LibraryRun]:
+        limit = time.time() - RECENTLY
+        return [run for run in self._all() if not run.ended or (run.ended_at or 0.0) > limit]
+
+    def look(self, id: str) -> LibraryRun | None:
+        found = self._directories().get(id) or self._directories(now=True).get(id)
+        return None if found is None else self._read(id, found)
+
+    def sees(self, viewer: Viewer, run: LibraryRun) -> bool:
+        return True
+
+    def _all(self) -> list[LibraryRun]:
+        read = (self._read(id, found) for id, found in self._directories().items())
+        return [run for run in read if run is not None]
+
+    def _directories(self, *, now: bool = False) -> dict[str, _Found]:
+        with self._lock:
+            if now or time.monotonic() - self._walked > WALK_SECONDS:
+                found = {}
+                for folder in self.folders:
+                    for path, kind in run_directories(folder):
+                        found[identity(path)] = _Found(path, kind)
+                self._found = found
+                self._known = {id: kept for id, kept in self._known.items() if id in found}
+                self._walked = time.monotonic()
+            return self._found
+
+    def _read(self, id: str, found: _Found) -> LibraryRun | None:
+        """The run in a directory; None where the directory is gone."""
+        path = found.path
+        stamps = tuple(
+            file_stamp(path / name)
+            for name in (RUN_CONFIG, RUN_STATUS, "metadata.json", "results.jsonl", "metrics.jsonl")
+        )
+        kept = self._known.get(id)
+        if kept is not None and kept[0] == stamps:
+            return kept[1]
+        if not path.is_dir():
+            return None
+        try:
+            run = _training(id, path) if found.kind == "training" else _other(id, found)
+        except (WhetError, OSError, ValueError) as error:
+            reason = f"cannot be read: {error}"
+            run = LibraryRun(id, path.name, _kind(found.kind), "unknown", path, reason=reason, trusted=True)
+        if run.state in ENDED:
+            self._known[id] = (stamps, run)
+        return run
+
+
+def identity(path: Path) -> str:
+    """Of the run in a directory, for URLs: the same whenever the server is started."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", path.name).strip("-.") or "run"
+    return f"{name[:60]}-{hashlib.sha256(str(path).encode('utf-8', 'surrogateescape')).hexdigest()[:8]}"
+
+
+def _kind(kind: SourceKind, config: Mapping[str, Any] | None = None) -> Any:
+    return "sft" if kind == "training" and config is not None and "data" in config else kind
+
+
+def _fits(run: LibraryRun, query: RunQuery) -> bool:
+    if (
+        query.kind not in (None, run.kind)
+        or query.state not in (None, run.state)
+        or query.owner not in (None, run.owner)
+    ):
+        return False
+    text = f"{run.name} {run.model} {' '.join(run.environments)} {run.directory}"
+    return query.search.casefold() in text.casefold()
+
+
+def _training(id: str, path: Path) -> LibraryRun:
+    config = _config(path)
+    try:
+        status = json.loads(read_text(path, RUN_STATUS, STATUS_BYTES))
+    except FileNotFoundError:
+        status = {}
+    except ValueError as error:
+        raise RunError(f"{path / RUN_STATUS}: not JSON ({error})") from None
+    status = status if isinstance(status, dict) else {}
+    state, reason = STATES.get(state_of(path, status), ("unknown", "it has no status.json"))
+    row = _newest_row(path)
+    ended = _seconds(status.get("ended"))
+    return LibraryRun(
+        id=id,
+        name=str(config.get("name") or path.name),
+        kind=_kind("training", config),
+        state=state,
+        directory=path,
+        config_file=path / RUN_CONFIG,
+        trusted=True,
+        model=str(config.get("model") or ""),
+        environments=tuple(environment_names(config)),
+        reason=str(status.get("last_error") or reason),
+        step=_whole(status.get("step")) or _whole(row.get("step")) or 0,
+        max_steps=_whole(config.get("max_steps")) or _whole(status.get("max_steps")),
+        reward=_number(row.get("reward/mean")),
+        started_at=_seconds(status.get("started")),
+        ended_at=ended,
+        updated_at=ended or _seconds(status.get("heartbeat")) or _modified(path / RUN_CONFIG),
+        details={"path": str(path)},
+    )
+
+
+def _config(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(read_text(path, RUN_CONFIG, CONFIG_BYTES))
+    except (ValueError, RecursionError) as error:
+        raise RunError(f"{path / RUN_CONFIG}: not TOML ({error})") from None
+
+
+def _newest_row(path: Path) -> Mapping[str, Any]:
+    try:
+        row = json.loads(last_line(path, "metrics.jsonl"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return row if isinstance(row, dict) else {}
+
+
+def _other(id: str, found: _Found) -> LibraryRun:
+    """An evaluation or a search for prompts."""
+    source = source_at(found.path)
+    state, reason = STATES.get(source.state, ("finished" if source.state == "" else "unknown", source.state))
+    updated = _seconds(source.date) or _modified(found.path)
+    known = {key: value for key in ("num_examples", "rollouts_per_example") if (value := source.metadata.get(key))}
+    config = found.path / (SEARCH_CONFIG if found.kind == "search" else RUN_CONFIG)
+    run = LibraryRun(
+        id=id,
+        name=found.path.name,
+        kind=found.kind,
+        state=state,
+        directory=found.path,
+        config_file=config if config.is_file() else None,
+        trusted=True,
+        model=source.model,
+        environments=(source.environment,) if source.environment else (),
+        reason=source.note or reason,
+        reward=source.reward,
+        updated_at=updated,
+        details={"path": str(found.path), "rollouts": source.count, **known},
+    )
+    return replace(run, ended_at=updated) if run.ended else run
+
+
+def _seconds(date: Any) -> float | None:
+    """Seconds since 1970 of a date; one without a zone is in local time."""
+    try:
+        return datetime.fromisoformat(date).timestamp()
+    except (TypeError, ValueError, OverflowError, OSError):
+        return None
+
+
+def _modified(path: Path) -> float | None:
+    stamp = file_stamp(path)
+    return None if stamp is None else stamp.modified / 1e9
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -1,0 +1,5 @@
+"""The pages: one file for each subject, with a `router`; PAGE_ROUTERS are those of every dashboard."""
+
+from whet.dashboard.pages import runs
+
+PAGE_ROUTERS = (runs.router,)

@@ -1,0 +1,93 @@
+"""Templates, their values, and the headers of a page.
+
+A template gets `root` (path of the application, "" by default), `site`, `user`, `path` (of the page, below the root),
+and may call `static("dashboard.css")` for the URL of a file of static/, with its hash so that it is cached for good.
+Values of runs are text: autoescape is always on, and no template may use `safe` on them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
+
+from fastapi import Request
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.responses import HTMLResponse, Response
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
+
+from whet.dashboard.call import DashboardCall, DataRoute, Site
+from whet.dashboard.errors import DashboardError
+
+FOLDER = Path(__file__).parents[1]
+STATIC = FOLDER / "static"
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+
+
+@lru_cache(maxsize=8)
+def _templates(folders: tuple[Path, ...]) -> Environment:
+    loader = FileSystemLoader([FOLDER / "templates", *folders])
+    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+
+
+def render(request: Request, template: str, status: int = 200, **values: Any) -> Response:
+    """A page of a request that a route answers."""
+    call: DashboardCall = request.state.dashboard
+    return _render(request, call.site, {"user": "", **call.site.values(call.viewer), **values}, template, status)
+
+
+def error_page(request: Request, site: Site, error: DashboardError) -> Response:
+    values = {"user": "", "message": str(error), "status": error.status}
+    return _render(request, site, values, "error.html", error.status)
+
+
+def _render(request: Request, site: Site, values: dict[str, Any], template: str, status: int) -> Response:
+    root = root_of(request)
+    text = (
+        _templates(tuple(site.templates))
+        .get_template(template)
+        .render(root=root, site=site, path=request.url.path.removeprefix(root), static=_static(root), **values)
+    )
+    headers = {"Content-Security-Policy": POLICY, "Cache-Control": "private, no-store"}
+    return HTMLResponse(text.encode("utf-8", "replace"), status_code=status, headers=headers)
+
+
+def root_of(request: Request) -> str:
+    """The path that the application is under, without a slash at its end."""
+    return str(request.scope.get("root_path", "")).rstrip("/")
+
+
+def _static(root: str) -> Any:
+    return lambda name: f"{root}/static/{name}?v={_hash(name)}"
+
+
+@cache
+def _hash(name: str) -> str:
+    return hashlib.sha256((STATIC / name).read_bytes()).hexdigest()[:12]
+
+
+class PageRoute(DataRoute):
+    """A route whose errors are answered with a page."""
+
+    @staticmethod
+    def answer(request: Request, error: DashboardError) -> Response:
+        call = getattr(request.state, "dashboard", None)
+        return error_page(request, Site() if call is None else call.site, error)
+
+
+class _StaticFiles(StaticFiles):
+    def file_response(self, full_path: Any, stat_result: Any, scope: Scope, status_code: int = 200) -> Response:
+        answer = super().file_response(full_path, stat_result, scope, status_code)
+        named = scope.get("query_string", b"").startswith(b"v=")
+        answer.headers["Cache-Control"] = "public, max-age=31536000, immutable" if named else "no-cache"
+        return answer
+
+
+def static_files() -> StaticFiles:
+    """The files of static/, to be mounted at /static."""
+    return _StaticFiles(directory=STATIC)
