@@ -14,7 +14,7 @@ from whet.errors import ConfigError
 from whet.hub.domain import actions, pushes
 from whet.hub.domain.accounts import DAY_S, add_account, issue, revoke_all
 from whet.hub.domain.audit import record
-from whet.hub.domain.cipher import Cipher, read_key
+from whet.hub.domain.cipher import Cipher, read_keys
 from whet.hub.domain.hub import Hub
 from whet.hub.policy import Scope
 from whet.hub.storage.database import Database, migrate
@@ -40,7 +40,7 @@ def open_hub(
             migrate(opened)
             opened.take()
             (data / "uploads").mkdir(mode=0o700, exist_ok=True)
-            cipher = Cipher(read_key(data / "secrets.key"))
+            cipher = Cipher(*read_keys(data / "secrets.key"))
             store = FileStore(storage or str(data / "files"))
             hub = Hub(opened, store, cipher, data / "uploads", upstream)
             _prove_key(hub)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +15,18 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, Engine, create_engine, event, select, text
+from sqlalchemy import Connection, Engine, MetaData, create_engine, event, extract, func, select, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
 from sqlalchemy.orm import Session
 
 from whet.errors import ConfigError
 from whet.hub.errors import HubError
-from whet.hub.storage.tables import HubState
+from whet.hub.storage.tables import Base, HubState
 
 BUSY_MS = 15_000
 INDEX_CHANGED = "index changed"
+MIGRATING = Path(__file__).with_name("migrations")
 LOCK_KEY = 0x77686574  # of PostgreSQL's advisory lock: one server per database
 _FULL = ("database or disk is full", "no space left", "could not extend file")
 _LOCKED = ("locked", "deadlock", "could not obtain lock", "lock timeout")
@@ -77,6 +79,13 @@ class Database:
         self.engine.dispose()
 
 
+def database_now(session: Session) -> float:
+    """Seconds since 1970 by the database's clock, so that machines whose clocks differ agree."""
+    if session.get_bind().dialect.name == "postgresql":
+        return float(session.scalar(select(extract("epoch", func.clock_timestamp()))) or 0.0)
+    return float(session.scalar(select((func.julianday("now") - 2440587.5) * 86400.0)) or 0.0)
+
+
 def database_url(url: str) -> URL:
     """The address with its driver. Raises `ConfigError` where it is none of the two kinds."""
     try:
@@ -126,20 +135,35 @@ def readable_errors() -> Iterator[None]:
 # Migrations
 
 
-def _config(connection: Connection) -> Config:
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """Tables with migrations of their own; several may share a database."""
+
+    metadata: MetaData
+    folder: Path
+    version_table: str
+
+
+HUB_SCHEMA = Schema(Base.metadata, Path(__file__).with_name("migrations"), "alembic_version")
+
+
+def _config(connection: Connection, schema: Schema) -> Config:
     config = Config()
-    config.set_main_option("script_location", str(Path(__file__).with_name("migrations")))
-    config.attributes["connection"] = connection
+    config.set_main_option("script_location", str(MIGRATING))
+    config.set_main_option("version_locations", str(schema.folder / "versions"))
+    config.set_main_option("path_separator", "newline")
+    config.attributes["connection"], config.attributes["schema"] = connection, schema
     return config
 
 
-def migrate(database: Database, revision: str = "head") -> None:
+def migrate(database: Database, revision: str = "head", schema: Schema = HUB_SCHEMA) -> None:
     """Bring the tables to a revision. Raises `ConfigError` for a database that cannot be used."""
     try:
         with database._writing.begin() as connection:
-            config = _config(connection)
+            config = _config(connection, schema)
             known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
-            current = MigrationContext.configure(connection).get_current_revision()
+            options = {"version_table": schema.version_table}
+            current = MigrationContext.configure(connection, opts=options).get_current_revision()
             if current is not None and current not in known:
                 raise ConfigError(
                     f"the database {database.shown} was made by a newer whet (revision {current}). Update whet here."

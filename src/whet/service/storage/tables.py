@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import JSON, Boolean, Float, ForeignKey, Index, Integer, LargeBinary, MetaData, String, Text
+from sqlalchemy import JSON, BigInteger, Boolean, Float, ForeignKey, Index, Integer, LargeBinary, MetaData, String, Text
 from sqlalchemy import UniqueConstraint as Unique
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
@@ -18,6 +18,10 @@ class ServiceBase(DeclarativeBase):
 
 def _name() -> Any:
     return mapped_column(String(80))
+
+
+def _count() -> Any:
+    return mapped_column(BigInteger)
 
 
 def _run_id() -> Any:
@@ -57,8 +61,9 @@ class RunRow(ServiceBase):
     deleted_at: Mapped[float | None]
     step: Mapped[int]
     max_steps: Mapped[int | None]
+    skip_action_check: Mapped[bool]
     seconds: Mapped[float]  # of all attempts
-    tokens: Mapped[int]
+    tokens: Mapped[int] = _count()
     cost: Mapped[float]
 
 
@@ -142,11 +147,11 @@ class UsageDay(ServiceBase):
     core_seconds: Mapped[float]
     device_seconds: Mapped[float]
     run_seconds: Mapped[float]
-    tokens: Mapped[int]
+    tokens: Mapped[int] = _count()
     cost: Mapped[float]
     requests: Mapped[int]  # of deployments
-    input_tokens: Mapped[int]
-    output_tokens: Mapped[int]
+    input_tokens: Mapped[int] = _count()
+    output_tokens: Mapped[int] = _count()
 
 
 class DeploymentRow(ServiceBase):
@@ -167,8 +172,8 @@ class DeploymentRow(ServiceBase):
     deleted_at: Mapped[float | None]
     last_used_at: Mapped[float | None]
     requests: Mapped[int]
-    input_tokens: Mapped[int]
-    output_tokens: Mapped[int]
+    input_tokens: Mapped[int] = _count()
+    output_tokens: Mapped[int] = _count()
 
 
 class Webhook(ServiceBase):

@@ -2,10 +2,12 @@
 
 from alembic import context
 
-from whet.hub.storage.tables import Base
-
+schema = context.config.attributes["schema"]
 context.configure(
-    connection=context.config.attributes["connection"], target_metadata=Base.metadata, render_as_batch=True
+    connection=context.config.attributes["connection"],
+    target_metadata=schema.metadata,
+    version_table=schema.version_table,
+    render_as_batch=True,
 )
 with context.begin_transaction():
     context.run_migrations()

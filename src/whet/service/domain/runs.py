@@ -1,0 +1,148 @@
+"""Runs from a user's side: submit, stop, restart, delete. Callers have checked who may."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import delete, func, select, update
+from sqlalchemy.orm import Session
+
+from whet.hub.domain.audit import record
+from whet.hub.domain.cipher import Cipher
+from whet.hub.errors import HubError
+from whet.service.domain.events import changed
+from whet.service.domain.usage import IN_PROGRESS, exhausted
+from whet.service.storage.tables import Quota, RunRow, RunSecret
+
+KINDS = ("training", "sft", "evaluation", "search")
+STATES = ("queued", "starting", "running", "finished", "failed", "stopped")
+
+
+@dataclass(frozen=True, slots=True)
+class NewRun:
+    """A submission that passed its checks."""
+
+    key: str
+    owner: str
+    name: str
+    kind: str
+    model: str
+    config: str
+    files: Mapping[str, str]
+    environments: Sequence[str]
+    labels: Sequence[str]
+    needs: Mapping[str, Any]
+    caps: Mapping[str, Any]
+    max_steps: int | None
+    priority: int = 0
+    skip_action_check: bool = False
+    secrets: Mapping[str, str] = field(default_factory=dict)
+
+
+def submit(session: Session, cipher: Cipher, user: str, wanted: NewRun, now: float) -> tuple[RunRow, bool]:
+    """The run of a submission, and whether it is new: the same key of the same user again is the same run.
+
+    Raises `HubError` (over_quota, conflict).
+    """
+    known = session.scalar(select(RunRow).where(RunRow.user == user, RunRow.key == wanted.key))
+    if known is not None:
+        if (known.owner, known.config, known.kind) != (wanted.owner, wanted.config, wanted.kind):
+            raise HubError("conflict", f"this key was used for another submission: {known.owner}/{known.name}.")
+        return known, False
+    _within_quota(session, wanted.owner, now)
+    row = RunRow(
+        id=secrets.token_hex(8),
+        key=wanted.key,
+        owner=wanted.owner,
+        user=user,
+        name=wanted.name,
+        kind=wanted.kind,
+        model=wanted.model,
+        config=wanted.config,
+        files=dict(wanted.files),
+        environments=list(wanted.environments),
+        labels=list(wanted.labels),
+        needs=dict(wanted.needs),
+        caps=dict(wanted.caps),
+        priority=wanted.priority,
+        state="queued",
+        reason="",
+        attempt=0,
+        fence=0,
+        resume=False,
+        submitted_at=now,
+        queued_at=now,
+        step=0,
+        max_steps=wanted.max_steps,
+        skip_action_check=wanted.skip_action_check,
+        seconds=0.0,
+        tokens=0,
+        cost=0.0,
+    )
+    session.add(row)
+    session.flush()
+    for name, value in wanted.secrets.items():
+        encrypted = cipher.encrypt(value, run_secret_of(row.id, name))
+        session.add(RunSecret(run_id=row.id, name=name, value=encrypted, key_id=cipher.key_id))
+    detail = {"name": wanted.name, "kind": wanted.kind, "secrets": sorted(wanted.secrets)}
+    record(session, user, "run.submit", wanted.owner, row.id, now, detail)
+    changed(session, row, "run.queued", now)
+    return row, True
+
+
+def run_secret_of(run: str, name: str) -> str:
+    """What the ciphertext of a run's secret is bound to."""
+    return f"run/{run}/{name}"
+
+
+def _within_quota(session: Session, owner: str, now: float) -> None:
+    quota = session.get(Quota, owner)
+    why = exhausted(session, owner, now)
+    if not why and quota is not None and quota.queued is not None:
+        waiting = select(func.count()).select_from(RunRow).where(RunRow.owner == owner, RunRow.state == "queued")
+        if int(session.scalar(waiting.where(RunRow.deleted_at.is_(None))) or 0) >= quota.queued:
+            why = f"{owner} has {quota.queued} runs in the queue, as many as it may"
+    if why:
+        raise HubError("over_quota", f"{why}. An administrator of the hub can raise it.")
+
+
+def request_stop(session: Session, row: RunRow, user: str, now: float) -> None:
+    """Stop a run: one in the queue at once, one in progress with a checkpoint. Raises `HubError` (wrong_state)."""
+    if row.state in IN_PROGRESS:
+        if row.stop_requested_at is None:
+            row.stop_requested_at, row.reason = now, f"stopped by {user}"
+    elif row.state == "queued":
+        row.state, row.ended_at, row.reason = "stopped", now, f"stopped by {user} before it began"
+        changed(session, row, "run.stopped", now)
+    else:
+        raise HubError("wrong_state", f"run {row.id} is {row.state}: there is nothing to stop.")
+    record(session, user, "run.stop", row.owner, row.id, now)
+
+
+def restart(session: Session, row: RunRow, user: str, step: int | None, now: float) -> None:
+    """Queue a run that ended again, from a checkpoint (None: the newest). Raises `HubError` (wrong_state)."""
+    if row.state not in ("finished", "failed", "stopped"):
+        raise HubError("wrong_state", f"run {row.id} is {row.state}. Stop it first, then restart it.")
+    if step is not None and row.attempt == 0:
+        raise HubError("wrong_state", f"run {row.id} never began: it has no checkpoint of step {step}.")
+    _within_quota(session, row.owner, now)
+    row.state, row.reason, row.queued_at, row.ended_at = "queued", "", now, None
+    row.resume, row.resume_step, row.stop_requested_at = row.attempt > 0, step, None
+    record(session, user, "run.restart", row.owner, row.id, now, {"step": step})
+    changed(session, row, "run.queued", now)
+
+
+def delete_run(session: Session, row: RunRow, user: str, now: float) -> None:
+    """A tombstone; its secrets go. Its folder is the caller's. Raises `HubError` (wrong_state)."""
+    deleted = (
+        update(RunRow)
+        .where(RunRow.id == row.id, RunRow.state.not_in(IN_PROGRESS), RunRow.deleted_at.is_(None))
+        .values(deleted_at=now, config="", files={}, reason="")
+    )
+    if not session.execute(deleted).rowcount:  # type: ignore[attr-defined]
+        raise HubError("wrong_state", f"run {row.id} is {row.state}. Stop it first: whet train stop {row.id}")
+    session.execute(delete(RunSecret).where(RunSecret.run_id == row.id))
+    record(session, user, "run.delete", row.owner, row.id, now, {"name": row.name})

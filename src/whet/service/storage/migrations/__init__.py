@@ -1,0 +1,1 @@
+"""Migrations of the service's tables; run by the hub's `migrate`."""

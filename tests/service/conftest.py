@@ -1,0 +1,64 @@
+"""What tests of the service share: a database with its tables, in a folder or on PostgreSQL."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("sqlalchemy")
+pytest.importorskip("alembic")
+
+HUB = Path(__file__).parents[1] / "hub"
+
+
+def load(path: Path, name: str) -> Any:
+    """A module next to tests: they are imported by path, so that it is not on the path for imports."""
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    return sys.modules[name]
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[Any]:
+    """A server of PostgreSQL; see `tests/hub/postgresql.py`."""
+    module = load(HUB / "postgresql.py", "hub_postgresql")
+    folder = module.programs()
+    if folder is None:
+        pytest.skip("PostgreSQL is not installed here")
+    server = module.Postgresql(folder)
+    yield server
+    server.close()
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.parts)])
+def database_url(request: pytest.FixtureRequest) -> str | None:
+    """The database of a test: SQLite in its folder, and with the marker `parts` PostgreSQL."""
+    return request.getfixturevalue("postgresql").database() if request.param == "postgresql" else None
+
+
+@pytest.fixture
+def database(tmp_path: Path, database_url: str | None) -> Iterator[Any]:
+    """An empty database with the tables of the hub and of the service."""
+    from whet.hub.storage.database import Database, migrate
+    from whet.service.storage.database import SERVICE_SCHEMA
+
+    found = Database(database_url or f"sqlite:///{tmp_path / 'hub.sqlite'}")
+    migrate(found)
+    migrate(found, schema=SERVICE_SCHEMA)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def queue(database: Any) -> Any:
+    """The queue's operations on `database`, with runs and runners in few words; see `queued.py`."""
+    return load(Path(__file__).with_name("queued.py"), "service_queued").Queued(database)
