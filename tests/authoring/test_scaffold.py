@@ -38,7 +38,9 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *command], capture_output=True, text=True, env=env, check=False)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [kind if kind == "single" else pytest.param(kind, marks=pytest.mark.parts) for kind in KINDS]
+)
 def test_new_package_passes_tests_and_review(kind: str) -> None:
     made = init_package("brand-new", kind)
     tests = run("-m", "pytest", "-q", "-p", "no:cacheprovider", str(made.folder))

@@ -41,6 +41,7 @@ def held_out(folder: Path) -> tuple[float, float]:
     return rows["before"]["reward"], rows["after"]["reward"]
 
 
+@pytest.mark.parts
 def test_the_first_steps_of_its_training_help(kind: str, warm: Any, tmp_path: Path) -> None:
     run(warm, tmp_path, "env", "init", "fresh", "--kind", kind)
     run(warm, tmp_path, "eval", "run", "fresh", "-n", "16")
