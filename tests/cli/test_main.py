@@ -77,11 +77,7 @@ def test_debugging_shows_where_an_error_came_from(arguments: list[str], monkeypa
     ("arguments", "words"),
     [
         (["trian"], "there is no command `whet trian`. Type `whet train`.\n"),
-        (
-            ["train", "submit", "my.toml"],
-            "`whet train run my.toml`, which trains on this machine: there is no service to submit a run to yet.\n",
-        ),
-        (["train", "submit"], "Type `whet train run FILE`, which"),
+        (["train", "start", "my.toml"], "Type `whet train run my.toml`.\n"),
         (["rl", "models"], "Type `whet train run FILE`.\n"),
         (["inference", "models"], "Type `whet serve MODEL`.\n"),
         (["train", "my.toml"], "Type `whet train run my.toml`.\n"),

@@ -12,7 +12,8 @@ import typer
 from typer.core import TyperCommand
 
 from whet.cli.options import config_options, spell_out
-from whet.cli.output import JsonOption, Verbose, model_extras, print_json, print_result, set_verbosity
+from whet.cli.output import JsonOption, Verbose, extra, model_extras, print_json, print_result, set_verbosity
+from whet.cli.service.submit import Choices, VariableOption, submit_packed, with_choices
 from whet.config import options_of
 from whet.evals.config import EvalConfig
 
@@ -67,6 +68,34 @@ def run(
         print_summaries(summaries)
     if any(summary.reward is None for summary in summaries):  # every rollout of one failed
         raise typer.Exit(1)
+
+
+@app.command("submit", cls=RunCommand)
+@config_options(options_of(EvalConfig, without=("environment", "save", "output_directory", "resume")))
+@with_choices
+def submit(
+    environments: Annotated[
+        list[str], typer.Argument(metavar="ENV", help="Environments (names or folders), or config files (*.toml).")
+    ],
+    given: dict[str, Any],
+    choices: Choices,
+    name: Annotated[str | None, typer.Option(help="Name of the evaluation.")] = None,
+    env_var: VariableOption = None,
+) -> None:
+    """Queue an evaluation on the service, with the options of `whet eval run`.
+
+    \b
+    Examples:
+      whet eval submit reverse-text -n 64
+      whet eval submit ann/word-game@0.1.0 -m runs/first/model -r 4
+      whet eval submit configs/eval/several.toml -y
+    """
+    with extra("train", "submitting an evaluation"):
+        from whet.service.client.evaluating import pack_evaluations
+        from whet.service.client.packed import secrets_of
+
+        secrets = secrets_of([Path(one) for one in given.get("env_file", [])], env_var or [])
+        submit_packed(lambda service, url: pack_evaluations(environments, given, name, service, url), secrets, choices)
 
 
 @app.command("list")

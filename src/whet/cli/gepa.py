@@ -10,6 +10,7 @@ import typer
 
 from whet.cli.options import config_options
 from whet.cli.output import JsonOption, Verbose, console, extra, model_extras, print_json, print_result, set_verbosity
+from whet.cli.service.submit import Choices, VariableOption, submit_packed, with_choices
 from whet.gepa.config import OPTIONS
 
 if TYPE_CHECKING:
@@ -60,6 +61,32 @@ def run(
         print_labelled(lines(outcome), console(), copied=("evaluate it", "report", "continue with"))
     if outcome.exit_code:
         raise typer.Exit(outcome.exit_code)
+
+
+@app.command("submit")
+@config_options({name: field for name, field in OPTIONS.items() if name != "runs_directory"})
+@with_choices
+def submit(
+    target: Annotated[str, typer.Argument(metavar="ENV", help="Environment (name or folder), or a config file.")],
+    given: dict[str, Any],
+    choices: Choices,
+    env_var: VariableOption = None,
+) -> None:
+    """Queue a prompt search on the service, with the options of `whet gepa run`.
+
+    \b
+    Examples:
+      whet gepa submit wordle -m mini -B 500 --env-var OPENAI_API_KEY
+      whet gepa submit configs/gepa/gsm8k.toml --max-cost 2
+    """
+    with extra("train", "submitting a search"):
+        from whet.gepa.options import load_config
+        from whet.service.client.evaluating import pack_search
+        from whet.service.client.packed import secrets_of
+
+        config = load_config(target, given)
+        secrets = secrets_of(config.env_file, env_var or [])
+        submit_packed(lambda service, url: pack_search(config, service, url), secrets, choices)
 
 
 @app.command("list")

@@ -26,7 +26,6 @@ COMMANDS_OF_OTHERS = {
         "search": "`whet env list --search TEXT`",
     },
     "whet train": {
-        "submit": "`whet train run FILE`, which trains on this machine: there is no service to submit a run to yet",
         "start": "`whet train run FILE`",
         "rl": "`whet train run FILE`",
     },

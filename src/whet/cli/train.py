@@ -12,6 +12,7 @@ import typer
 
 from whet.cli import train_stored
 from whet.cli.output import JsonOption, extra, print_json
+from whet.cli.service.submit import train_submit
 from whet.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -105,6 +106,7 @@ def sft(
     train_stored.finish(outcome, json_output)
 
 
+app.command("submit", context_settings=OVERRIDES)(train_submit)
 app.command("list")(train_stored.list_runs)
 app.command("show")(train_stored.show)
 app.command("logs")(train_stored.logs)

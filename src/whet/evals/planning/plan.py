@@ -26,7 +26,11 @@ Resume = str | Path | bool | None
 
 
 def plan_evals(
-    targets: Sequence[str], given: Mapping[str, Any], *, note: Callable[[str], None] = lambda line: None
+    targets: Sequence[str],
+    given: Mapping[str, Any],
+    *,
+    note: Callable[[str], None] = lambda line: None,
+    elsewhere: bool = False,
 ) -> list[EvalConfig]:
     """The evaluations that `targets` come to, in their order.
 
@@ -34,6 +38,7 @@ def plan_evals(
         targets: environments (ids or paths) and config files (`*.toml`).
         given: options of the command line, by the names of `EvalConfig`'s fields; `resume` may be True for the newest.
         note: called with lines for the user, such as which evaluation is continued.
+        elsewhere: they will run on another machine, so that an environment need not be here.
 
     Raises `ConfigError` for what is wrong in a file or an option, `EnvironmentLoadError` naming every environment that
     is missing, and `RunError` where there is nothing to resume.
@@ -42,7 +47,8 @@ def plan_evals(
     entries = [entry for target in targets for entry in _entries(target)]
     _check_sweeps(entries, command_line)
     layers = [
-        merged(defaults, entry.layer, command_line) for defaults, entry in zip(_defaults(entries), entries, strict=True)
+        merged(defaults, entry.layer, command_line)
+        for defaults, entry in zip(_defaults(entries, elsewhere), entries, strict=True)
     ]
     resumes = [layer.pop("resume", None) for layer in layers]
     configs = [
@@ -64,8 +70,11 @@ def _entries(target: str) -> list[Entry]:
     return [Entry(COMMAND_LINE, {"environment": target})]
 
 
-def _defaults(entries: Sequence[Entry]) -> list[Layer]:
-    """The options that each environment's author chose. Every environment that is missing is named, in one go."""
+def _defaults(entries: Sequence[Entry], elsewhere: bool) -> list[Layer]:
+    """The options that each environment's author chose. Every environment that is missing is named, in one go.
+
+    With `elsewhere` one that is missing has none.
+    """
     found: list[Layer] = []
     missing: dict[str, None] = {}
     for entry in entries:
@@ -74,7 +83,8 @@ def _defaults(entries: Sequence[Entry]) -> list[Layer]:
         except EnvironmentLoadError as error:
             where = "" if entry.source == COMMAND_LINE else f"{entry.source}: "
             missing[f"{where}{error}"] = None
-    if missing:
+            found.append({})
+    if missing and not elsewhere:
         raise EnvironmentLoadError("\n".join(missing))
     return found
 

@@ -1,0 +1,210 @@
+"""A config as it will be submitted: tables whose paths are those of the submission, files, secrets, needs."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+import tomli_w
+
+from whet.envs.identity.ids import EnvironmentId, parse_id
+from whet.errors import ConfigError, ModelLoadError
+from whet.inference.model_names import PACKAGED, TINY
+from whet.service.client.environments import nested_ids
+from whet.service.client.files import SubmissionFiles, with_files
+from whet.system.env_files import parse_env_file
+from whet.system.offline import is_loopback
+from whet.system.redaction import SHORTEST, redacted, redacted_keys
+
+Kind = Literal["training", "sft", "evaluation", "search"]
+COMMANDS: Mapping[Kind, str] = {
+    "training": "whet train run",
+    "sft": "whet train sft",
+    "evaluation": "whet eval run",
+    "search": "whet gepa run",
+}
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_ARGUMENTS = ("args", "taskset", "harness", "env_args", "extra_env_kwargs")
+
+
+@dataclass
+class Packed:
+    """What will be submitted. Ids of environments in `tables` are still those of this machine until `settle`."""
+
+    kind: Kind
+    name: str
+    model: str
+    tables: dict[str, Any]
+    files: SubmissionFiles
+    needs: dict[str, float]
+    notes: list[str] = field(default_factory=list)  # for people: what is left to the service, what is unknown
+
+    @property
+    def environment_ids(self) -> list[str]:
+        return list(dict.fromkeys(table[key] for table, key in _places(self.tables)))
+
+    def settle(self, ids: Mapping[str, str]) -> list[str]:
+        """Put the pinned ids in the place of those of this machine; returns those of the hub.
+
+        A section keeps the name that it has in metrics.
+        """
+        for section in _sections(self.tables):
+            label = _label(parse_id(section["id"]))
+            if "name" not in section and label and label != _label(parse_id(ids[section["id"]], _nowhere)):
+                section["name"] = label
+        for table, key in _places(self.tables):
+            table[key] = ids[table[key]]
+        return sorted({text for text in ids.values() if parse_id(text, _nowhere).owner is not None})
+
+    def config(self, secrets: Mapping[str, str]) -> str:
+        """The TOML. Raises `ConfigError` where it, or a file, has a secret in it, or what TOML cannot say."""
+        for name in redacted_keys(redacted(self.tables)):
+            raise ConfigError(
+                f"{name} has a secret in it, and a submitted config is shown to all who see the run. Give the value "
+                "with --env-file, and let the environment read the variable."
+            )
+        for name in _nulls(self.tables):
+            raise ConfigError(f"{name} is null, which a config file cannot say. Leave it out.")
+        text = tomli_w.dumps(self.tables)
+        for key, value in secrets.items():
+            if len(value) < SHORTEST:
+                continue
+            if value in text:
+                raise ConfigError(f"the value of {key} is also in the config, which others can read. Remove it there.")
+            for name, file in self.files.found.items():
+                if value.encode() in file.content():
+                    raise ConfigError(f"the value of {key} is also in {name}, which others can read. Remove it there.")
+        return text
+
+
+def _places(value: Any) -> list[tuple[dict[str, Any], str]]:
+    """Every table that names an environment, and its key for that."""
+    found = list(nested_ids(value))
+    evaluations = value.get("eval")
+    if isinstance(evaluations, list):
+        found += [(table, "environment") for table in evaluations]
+    return found
+
+
+def _sections(tables: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The `[[env]]` and `[[eval.env]]`, which have names."""
+    held_out = tables.get("eval")
+    return [*tables.get("env", ()), *(held_out.get("env", ()) if isinstance(held_out, dict) else ())]
+
+
+def _nowhere(path: Path) -> bool:
+    """Of an id that the hub gave: a folder of that name here is not meant."""
+    return False
+
+
+def _label(wanted: EnvironmentId) -> str:
+    """As `TrainingEnvConfig.label` without a name."""
+    return wanted.name if wanted.verified else Path(wanted.text).name
+
+
+def _nulls(value: Any, name: str = "") -> Iterator[str]:
+    if value is None:
+        yield name
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _nulls(item, f"{name}.{key}".lstrip("."))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _nulls(item, f"{name}.{index}")
+
+
+def submit_arguments(section: dict[str, Any], where: str, files: SubmissionFiles) -> None:
+    """The files that an environment's arguments name, in place."""
+    for key in _ARGUMENTS:
+        if key in section:
+            section[key] = with_files(section[key], f"{where}.{key}", files)
+
+
+def submitted_model(name: str, where: str, files: SubmissionFiles, models: Sequence[str], notes: list[str]) -> str:
+    """The model's name in the submission; a small directory or .gguf file is submitted. `models` are the service's.
+
+    Raises `ModelLoadError` for a checkpoint or an adapter, and `ConfigError` for one that is too large.
+    """
+    if name == TINY:
+        return name
+    path = Path(name).expanduser()
+    if name not in PACKAGED and (path.is_dir() or path.suffix == ".gguf"):
+        if not path.exists():
+            raise ModelLoadError(f"{where}: there is no file {name}.")
+        if path.is_dir() and not (path / "config.json").is_file():
+            raise ModelLoadError(
+                f"{where}: {name} is a checkpoint or adapter, not a whole model. Submit the folder that this writes: "
+                "whet train export RUN --step N --format model (merged, of a run with [lora])."
+            )
+        try:
+            return files.add(path, where, "models")
+        except ConfigError as error:
+            raise ConfigError(
+                f"{error} A model of this size has to be on the service's machine, or on the Hugging Face hub."
+            ) from None
+    if name not in models:
+        notes.append(f"{where} {name}: not on the service yet; the run fetches it when it begins")
+    return name
+
+
+def submitted_adapter(path: str, where: str, files: SubmissionFiles) -> str:
+    """`[lora] path` in the submission. Raises `ConfigError` for a checkpoint."""
+    folder = Path(path).expanduser()
+    if folder.is_dir() and (folder / "adapter_config.json").is_file():
+        return files.add(folder, where, "models")
+    if folder.exists() or folder.is_absolute():
+        raise ConfigError(
+            f"{where}: {path} is no adapter directory. Export the checkpoint first: whet train export RUN --step N "
+            "--format peft"
+        )
+    return path
+
+
+def check_reachable(url: str | None, where: str, service_url: str) -> None:
+    """Raises `ConfigError` for an endpoint of this machine that the service cannot reach."""
+    for one in (url or "").split(","):
+        host = urlsplit(one).hostname or ""
+        if host and is_loopback(host) and not is_loopback(urlsplit(service_url).hostname or ""):
+            raise ConfigError(
+                f"{where} {one} is this machine alone, which the service cannot reach. Give an address that "
+                f"{urlsplit(service_url).hostname} can reach."
+            )
+
+
+# Secrets
+
+
+def secrets_of(files: Sequence[Path], words: Sequence[str]) -> dict[str, str]:
+    """The values of env files, and of `-e KEY=VALUE`; `-e KEY` takes the value that KEY has here.
+
+    What is written with -e stands before the files, and an earlier file before a later one. Raises `ConfigError`.
+    """
+    found: dict[str, str] = {}
+    for path in reversed(files):
+        found |= parse_env_file(path)
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not _VARIABLE.fullmatch(key):
+            raise ConfigError("-e takes KEY=VALUE, or the name of a variable that is set here.")
+        if not equals and key not in os.environ:
+            raise ConfigError(f"-e {key}: the variable is not set here. Set it, or write it into an --env-file.")
+        found[key] = value if equals else os.environ[key]
+    return found
+
+
+@contextmanager
+def variables(values: Mapping[str, str]) -> Iterator[None]:
+    """The environment's code here sees these variables too, and no process that is started later does."""
+    before = dict(os.environ)
+    os.environ.update({key: value for key, value in values.items() if key not in before})
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)

@@ -1,0 +1,44 @@
+"""Which run a RUN means: one of this machine, or one of the service.
+
+One of this machine goes first: a directory, or a name below runs/. Else, where a service is set, RUN is an id (16
+hexadecimal digits), `owner/name`, or a name, of which the newest is meant.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from whet.errors import RunError
+from whet.hub.client.connection import HubClient, HubRequestError, path_of
+from whet.runs.stored import RUNS
+from whet.service.client.answers import SubmittedRun
+from whet.service.client.connection import service_is_set
+from whet.system.terminal import safe_text
+
+ID = re.compile(r"[0-9a-f]{16}")
+
+
+def is_of_service(run: str) -> bool:
+    """Whether a RUN is to be looked for on the service. Nothing is asked of it."""
+    here = any((path / "config.toml").is_file() for path in (Path(run), RUNS / run))
+    return not here and service_is_set()
+
+
+def find_run(service: HubClient, run: str) -> SubmittedRun:
+    """The run of an id or a name. Raises `RunError` where there is none that this user may see."""
+    if ID.fullmatch(run):
+        try:
+            return service.ask(SubmittedRun, "GET", f"/runs{path_of(run)}")
+        except HubRequestError as error:
+            if error.code != "not_found":
+                raise
+    owner, _, name = run.rpartition("/")
+    if name and not run.startswith((".", "/", "~")):
+        for found in service.items(SubmittedRun, "/runs", search=name, owner=owner or None):  # newest first
+            if found.name == name:
+                return found
+    raise RunError(
+        f"there is no run {safe_text(run)!r}: neither here (a directory, or a name in {RUNS}/) nor on {service.url}. "
+        "`whet train list` and `whet train list --service` show what there is."
+    )

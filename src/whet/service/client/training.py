@@ -1,0 +1,145 @@
+"""From a config of `whet train run` or `whet train sft` to what is submitted of it.
+
+Checked here, as the dry run does it: the file, imported algorithms, models and data that are on this machine, and the
+environments that are installed here, by loading them. Left to the service: devices, models and environments that are
+not here, quotas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from whet.config import read_toml
+from whet.envs.identity.ids import parse_id
+from whet.envs.loading import locate
+from whet.errors import EnvironmentLoadError
+from whet.rl.algorithm_config import INITIAL
+from whet.rl.config import RunConfig, load_run_config
+from whet.rl.sft.config import SftConfig, load_sft_config
+from whet.rl.training_config import TrainingEnvConfig
+from whet.service.client.answers import ServiceAnswer
+from whet.service.client.files import SubmissionFiles, add_modules
+from whet.service.client.needs import needs_of
+from whet.service.client.packed import (
+    Kind,
+    Packed,
+    submit_arguments,
+    submitted_adapter,
+    submitted_model,
+    variables,
+)
+
+NOT_SENT = ("env_file", "runs_directory")
+
+
+def load_config(path: Path, overrides: Sequence[str]) -> RunConfig | SftConfig:
+    """The config of either command: one with [data] and no [[env]] is of fine-tuning. Raises `ConfigError`."""
+    data = read_toml(path)
+    if "data" in data and "env" not in data:
+        return load_sft_config(path, list(overrides))
+    return load_run_config(path, list(overrides))
+
+
+def pack(config: RunConfig | SftConfig, service: ServiceAnswer, secrets: Mapping[str, str]) -> Packed:
+    """What is submitted of a config. Raises `WhetError` for what a run would refuse, as far as that is known here."""
+    notes: list[str] = []
+    on_cpu = _without_devices(config)
+    with variables(secrets):
+        _rehearse(on_cpu, notes)
+        needs = _needs(config, on_cpu, service, notes)
+    files = SubmissionFiles()
+    tables = config.model_dump(mode="json", exclude_unset=True, exclude_none=True, exclude=set(NOT_SENT))
+    tables["model"] = submitted_model(config.model, "model", files, service.models, notes)
+    if config.lora is not None and config.lora.path is not None:
+        tables["lora"]["path"] = submitted_adapter(config.lora.path, "[lora] path", files)
+    sections = [*tables.get("env", ()), *tables.get("eval", {}).get("env", ())]
+    for section in sections:
+        submit_arguments(section, f"[[env]] {section['id']}", files)
+    if isinstance(config, RunConfig):
+        _submit_code(config, tables, files, service, notes)
+    else:
+        for name in ("data", "validation"):
+            if (path := tables.get(name, {}).get("path")) is not None:
+                tables[name]["path"] = files.add(Path(path), f"[{name}] path")
+    if config.wandb is not None and not config.wandb.offline and "WANDB_API_KEY" not in secrets:
+        notes.append("[wandb] needs WANDB_API_KEY: give it with -e WANDB_API_KEY, unless it is a secret of the service")
+    kind: Kind = "training" if isinstance(config, RunConfig) else "sft"
+    return Packed(kind, config.name, config.model, tables, files, needs, notes)
+
+
+def _submit_code(
+    config: RunConfig, tables: dict[str, Any], files: SubmissionFiles, service: ServiceAnswer, notes: list[str]
+) -> None:
+    """Modules that are named by import path, and the reference model."""
+    own = frozenset(_module(env) for env in (*config.env, *config.eval.env))
+    algorithm = config.algorithm
+    for where, reference in (
+        ("buffer.curriculum", config.buffer.curriculum),
+        ("[algorithm] advantage", algorithm.advantage),
+        ("[algorithm] loss", algorithm.loss),
+    ):
+        if reference is not None:
+            add_modules(reference, where, files, own)
+    if algorithm.kl_coef and algorithm.reference != INITIAL:
+        where = "[algorithm] reference"
+        tables["algorithm"]["reference"] = submitted_model(algorithm.reference, where, files, service.models, notes)
+
+
+def _module(env: TrainingEnvConfig) -> str:
+    return parse_id(env.id).module
+
+
+def _without_devices(config: RunConfig | SftConfig) -> RunConfig | SftConfig:
+    """The same run on CPUs: which devices there are is for the service to know."""
+    changes: dict[str, Any] = {"learner": config.learner.model_copy(update={"device": "cpu"})}
+    if config.inference is not None:
+        changes["inference"] = config.inference.model_copy(update={"device": "cpu"})
+    return config.model_copy(update=changes)
+
+
+def _rehearse(config: RunConfig | SftConfig, notes: list[str]) -> None:
+    from whet.rl.preflight import rehearse
+
+    def present(environments: Sequence[TrainingEnvConfig]) -> tuple[TrainingEnvConfig, ...]:
+        return tuple(env for env in environments if _is_here(env.id, notes))
+
+    if isinstance(config, RunConfig):
+        held_out = config.eval.model_copy(update={"env": present(config.eval.env)})
+        rehearse(config.model_copy(update={"env": present(config.env), "eval": held_out}))
+        if config.buffer.curriculum is not None:
+            from whet.tasksets.refs import resolve_function
+
+            resolve_function(config.buffer.curriculum, "buffer.curriculum")
+    else:
+        found = None if config.eval is None else config.eval.model_copy(update={"env": present(config.eval.env)})
+        rehearse(config.model_copy(update={"eval": found}))
+
+
+def _is_here(env_id: str, notes: list[str]) -> bool:
+    """Whether an environment can be loaded here. What is named without a path may be on the service alone."""
+    try:
+        locate(env_id)
+    except EnvironmentLoadError:
+        note = f"environment {env_id}: not installed here, so its arguments are checked by the run"
+        if note not in notes:
+            notes.append(note)
+        return False
+    return True
+
+
+def _needs(
+    config: RunConfig | SftConfig, on_cpu: RunConfig | SftConfig, service: ServiceAnswer, notes: list[str]
+) -> dict[str, float]:
+    from whet.rl.estimate import estimate
+    from whet.rl.sft.estimate import estimate as estimate_fine_tuning
+
+    found = estimate(on_cpu) if isinstance(on_cpu, RunConfig) else estimate_fine_tuning(on_cpu)
+    if not found.memory:
+        notes.append(f"memory: {config.model} is not on this machine, so it is not known; say it with --memory")
+    devices = [config.learner.device, *([] if config.inference is None else [config.inference.device])]
+    apart = isinstance(config, RunConfig) and config.engine_process
+    return needs_of(
+        config.deployment.threads, found.memory, devices, processes=2 if apart else 1, largest=service.largest
+    )
