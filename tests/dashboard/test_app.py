@@ -38,7 +38,7 @@ def test_errors_of_pages_are_pages(browser: Browser) -> None:
     for path, status in (("/nothing", 404), ("/runs?cursor=x", 422)):
         answer = browser.http.get(path)
         assert (answer.status_code, answer.headers["content-type"]) == (status, "text/html; charset=utf-8")
-        assert f"<h1>{status}</h1>" in answer.text
+        assert f'<span class="muted">{status}</span></h1>' in answer.text
     assert browser.http.post("/runs").status_code == 405
 
 

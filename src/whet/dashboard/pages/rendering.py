@@ -1,16 +1,18 @@
 """Templates, their values, and the headers of a page.
 
 A template gets `root` (path of the application, "" by default), `site`, `user`, `path` (of the page, below the root),
-and may call `static("dashboard.css")` for the URL of a file of static/, with its hash so that it is cached for good.
+and may call `static("whet.css")` for the URL of a file of static/, with its hash so that it is cached for good.
 Values of runs are text: autoescape is always on, and no template may use `safe` on them.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 from fastapi import Request
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -20,6 +22,7 @@ from starlette.types import Scope
 
 from whet.dashboard.call import DashboardCall, DataRoute, Site
 from whet.dashboard.errors import DashboardError
+from whet.dashboard.pages.formats import FILTERS
 
 FOLDER = Path(__file__).parents[1]
 STATIC = FOLDER / "static"
@@ -32,7 +35,11 @@ POLICY = (
 @lru_cache(maxsize=8)
 def _templates(folders: tuple[Path, ...]) -> Environment:
     loader = FileSystemLoader([FOLDER / "templates", *folders])
-    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    templates = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    templates.filters.update(FILTERS)
+    return templates
 
 
 def render(request: Request, template: str, status: int = 200, **values: Any) -> Response:
@@ -55,6 +62,11 @@ def _render(request: Request, site: Site, values: dict[str, Any], template: str,
     )
     headers = {"Content-Security-Policy": POLICY, "Cache-Control": "private, no-store"}
     return HTMLResponse(text.encode("utf-8", "replace"), status_code=status, headers=headers)
+
+
+def query_url(values: Mapping[str, str | None]) -> str:
+    """`?a=b` of the values that are not empty; `?` alone keeps the path and drops the query."""
+    return "?" + urlencode({key: value for key, value in values.items() if value})
 
 
 def root_of(request: Request) -> str:

@@ -1,0 +1,87 @@
+"""How values look on a page: filters of the templates, and small drawings whose parts are numbers alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from whet.display.text import number
+from whet.system.terminal import duration
+
+SPARK = (92, 24)
+"""Width and height of a small line, as `spark` of parts.html has it."""
+
+
+def iso(seconds: float | None) -> str:
+    """For the `datetime` of a <time>."""
+    moment = _moment(seconds)
+    return "" if moment is None else moment.isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def clock(seconds: float | None) -> str:
+    """A moment as a page without scripts shows it."""
+    moment = _moment(seconds)
+    return "-" if moment is None else moment.strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _moment(seconds: float | None) -> datetime | None:
+    try:
+        return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def lasted(seconds: float | None) -> str:
+    """How long: `41 s`, `2:05`."""
+    return "-" if seconds is None or not math.isfinite(seconds) else duration(max(0.0, seconds))
+
+
+def compact(value: Any) -> str:
+    """A measured value with four digits, as short as they allow."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return "-"
+    if isinstance(value, int) or (float(value).is_integer() and abs(value) < 1e15):
+        return f"{value:,.0f}"
+    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
+
+
+def size(count: float | None) -> str:
+    """Bytes in a unit that leaves few digits."""
+    if count is None:
+        return "-"
+    for unit in ("bytes", "KB", "MB", "GB"):
+        if count < 1000 or unit == "GB":
+            return f"{count:,.0f} {unit}" if unit == "bytes" or count >= 100 else f"{count:.1f} {unit}"
+        count /= 1000
+    raise AssertionError
+
+
+def sparkline(values: Sequence[float | None]) -> str:
+    """The `d` of a path over these values; "" for fewer than two."""
+    known = [(index, value) for index, value in enumerate(values) if value is not None and math.isfinite(value)]
+    if len(known) < 2:
+        return ""
+    width, height = SPARK
+    low, high = min(value for _, value in known), max(value for _, value in known)
+    last = known[-1][0] - known[0][0]
+    points = (
+        (
+            (index - known[0][0]) / last * (width - 2) + 1,
+            height - 2 - ((value - low) / (high - low) if high > low else 0.5) * (height - 4),
+        )
+        for index, value in known
+    )
+    return "M" + "L".join(f"{x:.1f},{y:.1f}" for x, y in points)
+
+
+FILTERS = {
+    "iso": iso,
+    "clock": clock,
+    "lasted": lasted,
+    "compact": compact,
+    "size": size,
+    "score": number,
+    "sparkline": sparkline,
+}
