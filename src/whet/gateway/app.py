@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import hmac
 import json
 import logging
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -31,7 +30,7 @@ from starlette.responses import Response as HttpResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from whet.clients.client import Client
+from whet.clients.client import AnyClient
 from whet.clients.deltas import Delta, OnDelta
 from whet.errors import (
     ConfigError,
@@ -42,6 +41,7 @@ from whet.errors import (
     RequestRefusedError,
     WhetError,
 )
+from whet.gateway.access import Access, OneKey, Visitor
 from whet.gateway.adapters import Adapters
 from whet.gateway.bodies import Bodies
 from whet.gateway.guard import Guard, Hosts
@@ -59,7 +59,6 @@ INTERFACES: dict[str, Interface] = {
     "/v1/responses": openai_responses,
     "/v1/messages": anthropic_messages,
 }
-AnyClient = Client[Any, Any, Any, Any]
 Answer = Callable[[TurnRequest, OnDelta | None], Awaitable[Response]]
 logger = logging.getLogger(__name__)
 
@@ -72,26 +71,30 @@ class Gateway:
         models: Mapping[str, AnyClient] | None = None,
         *,
         api_key: str | None = None,
+        access: Access | None = None,
         sessions_only: bool = False,
         hosts: Hosts | None = None,
     ) -> None:
         """Make a gateway. With an `api_key`, requests outside sessions have to carry it; with `sessions_only`, there is
-        nothing outside sessions. `hosts` are the names that requests may be for; None means loopback."""
+        nothing outside sessions. `hosts` are the names that requests may be for; None means loopback.
+
+        `access` decides which models a request may use, in place of `models` and `api_key`. The routes that are for the
+        one who runs the server (figures of all requests, loading of adapters) are left out then.
+        """
         self.models = dict(models or {})
         self.sessions = Sessions()
         self.metrics = GatewayMetrics()
         self.adapters: Adapters | None = None
         self._bodies = Bodies()
         self._pace: LoopPace | None = None
-        self._api_key = api_key
-        served = [
-            Route("/health", self._health),
+        self._access: Access = access or OneKey(self.models, api_key)
+        served = [Route("/health", self._health), Route("/v1/models", self._list_models)]
+        own = [
             Route("/metrics", self._metrics),
-            Route("/v1/models", self._list_models),
             Route("/v1/load_lora_adapter", self._adapter_endpoint(Adapters.load_by_request), methods=["POST"]),
             Route("/v1/unload_lora_adapter", self._adapter_endpoint(Adapters.unload_by_request), methods=["POST"]),
         ]
-        routes = [] if sessions_only else served
+        routes = [] if sessions_only else served if access is not None else served + own
         for path, interface in INTERFACES.items():
             if not sessions_only:
                 routes.append(Route(path, self._endpoint(path, interface), methods=["POST"]))
@@ -125,7 +128,7 @@ class Gateway:
             if stream.outcome is None or isinstance(stream.outcome, RequestError):
                 outcome.status = 499 if stream.outcome is None else stream.outcome.status
             else:
-                self.metrics.tokens(stream.outcome)
+                stream.on_answered(stream.outcome)
             closing.close()
 
         return end
@@ -138,8 +141,9 @@ class Gateway:
             await self._pace.turn()
 
     async def _turn(self, request: Request, interface: Interface) -> HttpResponse:
-        answer = self._answer_for(request)
+        answer, visitor = await self._answer_for(request)
         turn = interface.read_request(await self._bodies.read_json(request))
+        count = partial(self._count, visitor, turn.model)
         name = uuid.uuid4().hex
         in_turn = "session" in request.path_params  # each choice is a turn of the session's rollout
         if turn.stream:
@@ -150,44 +154,35 @@ class Gateway:
                 writer,
                 choices=turn.choices,
             )
+            stream.on_answered = count
             await stream.begun()
             return stream
         responses = await unless_gone(request.receive, answers_of(answer, turn, in_turn=in_turn))
         responses[0]["id"] = name
-        self.metrics.tokens(responses)
+        count(responses)
         return _json(interface.write_answer(turn, responses))
 
-    def _answer_for(self, request: Request) -> Answer:
+    def _count(self, visitor: Visitor | None, model: str, responses: Sequence[Response]) -> None:
+        """Count one request that was answered."""
+        self.metrics.tokens(responses)
+        if visitor is not None:
+            visitor.answered(model, responses)
+
+    async def _answer_for(self, request: Request) -> tuple[Answer, Visitor | None]:
+        """What answers a request, and the visitor that it is from where it belongs to no session."""
         session_id = request.path_params.get("session")
         key = _key_of(request)
         if session_id is not None:
-            return self.sessions.find(session_id, key).answer
-        self._check_key(key)
-        return self._serve
-
-    def _check_key(self, key: str | None) -> None:
-        if self._api_key is not None and not (key and hmac.compare_digest(key.encode(), self._api_key.encode())):
-            raise RequestError("the API key is missing or wrong", status=401)
-
-    async def _serve(self, turn: TurnRequest, on_delta: OnDelta | None) -> Response:
-        client = self.models.get(turn.model)
-        if client is None:
-            known = ", ".join(self.models) or "none"
-            raise RequestError(
-                f"there is no model {turn.model!r} here; there are: {known}",
-                status=404,
-                param="model",
-                code="model_not_found",
-            )
-        listening: dict[str, Any] = {} if on_delta is None else {"on_delta": on_delta}
-        return await client.get_response(turn.messages, turn.model, turn.sampling_args, turn.tools, **listening)
+            return self.sessions.find(session_id, key).answer, None
+        visitor = await self._access.visitor(key)
+        return partial(_serve, visitor), visitor
 
     def _adapter_endpoint(
         self, change: Callable[[Adapters, Any], Awaitable[str]]
     ) -> Callable[[Request], Awaitable[HttpResponse]]:
         async def endpoint(request: Request) -> HttpResponse:
             try:
-                self._check_key(_key_of(request))
+                await self._access.visitor(_key_of(request))
                 if self.adapters is None:
                     raise RequestError("no model of this gateway has adapters", status=404)
                 return _json(
@@ -208,12 +203,26 @@ class Gateway:
 
     async def _list_models(self, request: Request) -> HttpResponse:
         try:
-            self._check_key(_key_of(request))
+            visitor = await self._access.visitor(_key_of(request))
         except RequestError as error:
             return _refusal(request.url.path, error)
         created = int(time.time())
-        data = [{"id": name, "object": "model", "created": created, "owned_by": "whet"} for name in self.models]
+        data = [{"id": name, "object": "model", "created": created, "owned_by": "whet"} for name in visitor.models()]
         return _json({"object": "list", "data": data})
+
+
+async def _serve(visitor: Visitor, turn: TurnRequest, on_delta: OnDelta | None) -> Response:
+    client = visitor.find(turn.model)
+    if client is None:
+        known = ", ".join(visitor.models()) or "none"
+        raise RequestError(
+            f"there is no model {turn.model!r} here; there are: {known}",
+            status=404,
+            param="model",
+            code="model_not_found",
+        )
+    listening: dict[str, Any] = {} if on_delta is None else {"on_delta": on_delta}
+    return await client.get_response(turn.messages, turn.model, turn.sampling_args, turn.tools, **listening)
 
 
 def _key_of(request: Request) -> str | None:

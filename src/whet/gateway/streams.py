@@ -39,6 +39,7 @@ class EventStream(StreamingResponse):
         super().__init__((), media_type="text/event-stream", headers={"cache-control": "no-cache"})
         self.outcome: Sequence[Response] | RequestError | None = None  # None: the client has not taken it all
         self.on_end: Callable[[], object] = lambda: None
+        self.on_answered: Callable[[Sequence[Response]], object] = lambda responses: None
         self._request, self._writer = request, writer
         self._streamed = [StreamedAnswer() for _ in range(choices)]
         self._pending, self._size = list[tuple[int, Delta]](), 0
