@@ -16,6 +16,7 @@ from whet.inference.protocol import WeightUpdate
 
 if TYPE_CHECKING:
     from whet.inference.loading import Policy
+    from whet.inference.policy_client import PolicyClient
 
 
 class LoadBody(Body):
@@ -42,24 +43,17 @@ class Adapters:
 
     async def load(self, name: str, path: Path) -> None:
         """Serve the adapter in `path` as `base:name`. Raises `ConfigError` or `ModelLoadError` where it cannot be."""
-        from whet.inference.policy_client import PolicyClient
-
         if not name or ":" in name:
             raise ConfigError(f"an adapter cannot be called {name!r}; give it a name without a colon.")
         full = self.full_name(name)
         if name in self._names or full in self._models:
             raise ConfigError(f"{full} is served already; unload it first, or choose another name.")
         self._names.append(name)  # before the first await, so that no concurrent request takes the name
-        engine = self._policy.engine
         try:
-            await asyncio.to_thread(check_adapter, path, self._policy.path)
-            await engine.load_weights(WeightUpdate(version=0, path=path, kind="adapter", adapter=name))
+            self._models[full] = await load_adapter(self._policy, name, path)
         except BaseException:
             self._names.remove(name)
             raise
-        self._models[full] = PolicyClient(
-            engine, self._policy.renderer, max_context=engine.max_context, adapter=name, in_threads=True
-        )
 
     async def unload(self, name: str) -> None:
         """Take no more requests for `base:name`; it is forgotten once those under way are answered."""
@@ -100,6 +94,16 @@ class Adapters:
             raise RequestError(str(error)) from error
         except OSError as error:
             raise RequestError(f"the adapter cannot be read: {error.strerror}", param="lora_path") from error
+
+
+async def load_adapter(policy: Policy, name: str, path: Path) -> PolicyClient:
+    """Load the adapter in `path` into the policy's engine; its client. Raises `ConfigError` or `ModelLoadError`."""
+    from whet.inference.policy_client import PolicyClient
+
+    engine = policy.engine
+    await asyncio.to_thread(check_adapter, path, policy.path)
+    await engine.load_weights(WeightUpdate(version=0, path=path, kind="adapter", adapter=name))
+    return PolicyClient(engine, policy.renderer, max_context=engine.max_context, adapter=name, in_threads=True)
 
 
 def check_adapter(path: Path, model: Path) -> None:

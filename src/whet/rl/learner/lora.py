@@ -34,6 +34,7 @@ from whet.inference.weights.adapters import CONFIG_NAME
 from whet.rl.learner.config import LoraConfig
 from whet.rl.learner.masters import hold
 from whet.rl.learner.weights import Weights, copy_tokenizer, forget_older, write_aside, write_model, write_tensors
+from whet.rl.storage.checkpoints import ADAPTER as ADAPTER_FILE
 
 ADAPTER = "default"
 OF_EXPERTS = ("gate_proj", "up_proj", "down_proj", "gate_up_proj")
@@ -42,7 +43,7 @@ OF_EXPERTS = ("gate_proj", "up_proj", "down_proj", "gate_up_proj")
 class LoraWeights(Weights):
     """The adapter's parameters; gradients flow through the frozen model."""
 
-    FILE = "adapter.safetensors"
+    FILE = ADAPTER_FILE
 
     def __init__(
         self, model: PreTrainedModel, source: Path, config: LoraConfig, base_dtype: torch.dtype = torch.float32

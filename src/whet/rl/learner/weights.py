@@ -29,6 +29,7 @@ from whet.inference.weights.model_weights import packed_tensors
 from whet.inference.weights.packed_file import take_unread, write_packed
 from whet.rl.learner.forward.moe import as_checkpoint
 from whet.rl.learner.masters import Masters
+from whet.rl.storage.checkpoints import WEIGHTS
 
 KEPT_PUBLICATIONS = 2
 """The newest, and the one before it, which an engine may still be reading."""
@@ -87,7 +88,7 @@ class Weights(ABC):
 class FullWeights(Weights):
     """Every parameter of the model."""
 
-    FILE = "weights.safetensors"
+    FILE = WEIGHTS
 
     def __init__(
         self, model: PreTrainedModel, source: Path, publish_dtype: torch.dtype, dtype: torch.dtype = torch.float32

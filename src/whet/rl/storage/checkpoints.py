@@ -24,6 +24,8 @@ from whet.errors import RunError, TrainingError
 from whet.system.files import sync
 
 MANIFEST = "manifest.json"
+WEIGHTS, ADAPTER = "weights.safetensors", "adapter.safetensors"
+"""What a learner trained: all weights, or an adapter. A checkpoint has one of them."""
 _NAME = re.compile(r"step_(\d+)")
 
 
@@ -91,13 +93,9 @@ def load_checkpoint(root: Path, step: int) -> Checkpoint:
 
 def fault_of(directory: Path) -> str | None:
     """Why a checkpoint cannot be trusted, or None: every file of the manifest is there, with its size and hash."""
-    try:
-        manifest: dict[str, Any] = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
-        files = {str(name): (int(entry["size"]), str(entry["sha256"])) for name, entry in manifest["files"].items()}
-    except FileNotFoundError:
-        return "it has no manifest"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return f"its manifest is damaged ({error})"
+    files = _listed(directory)
+    if isinstance(files, str):
+        return files
     for name, (size, digest) in files.items():
         path = directory / name
         if not path.is_file():
@@ -107,6 +105,32 @@ def fault_of(directory: Path) -> str | None:
         if _hash(path) != digest:
             return f"{name} is damaged (its hash differs)"
     return None
+
+
+def copy_verified(checkpoint: Path, name: str, target: Path) -> None:
+    """Copy one file of a checkpoint. Raises `RunError` where the copy is not what the manifest lists."""
+    files = _listed(checkpoint)
+    if isinstance(files, str):
+        raise RunError(f"the checkpoint cannot be used: {files}.")
+    if name not in files:
+        raise RunError(f"the checkpoint cannot be used: its manifest has no {name}.")
+    try:
+        shutil.copyfile(checkpoint / name, target, follow_symlinks=False)
+    except FileNotFoundError:
+        raise RunError(f"the checkpoint cannot be used: {name} is missing.") from None
+    if target.is_symlink() or files[name] != (target.stat().st_size, _hash(target)):
+        raise RunError(f"the checkpoint cannot be used: {name} is damaged (its size or hash differs).")
+
+
+def _listed(directory: Path) -> dict[str, tuple[int, str]] | str:
+    """Size and SHA-256 of each file of the manifest, by name; or why it cannot be read."""
+    try:
+        manifest: dict[str, Any] = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
+        return {str(name): (int(entry["size"]), str(entry["sha256"])) for name, entry in manifest["files"].items()}
+    except FileNotFoundError:
+        return "it has no manifest"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return f"its manifest is damaged ({error})"
 
 
 def checkpoints_in(root: Path) -> list[Checkpoint]:

@@ -1,0 +1,1 @@
+"""The process that serves deployments: models in memory, rows reconciled with them, access, usage."""

@@ -1,0 +1,119 @@
+"""Which deployments a request may use: its key is a token of the hub, verified against the database."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from whet.clients.client import AnyClient
+from whet.gateway.access import Visitor
+from whet.gateway.wire import RequestError
+from whet.hub.domain.access import digest_of, identify
+from whet.hub.errors import HubError
+from whet.hub.storage.database import Database, database_now
+from whet.service.deployments.deployed import Deployed
+from whet.service.deployments.reconciler import Deployments
+from whet.service.deployments.usage import UsageMeter
+from whet.service.domain.deployments import SEE, owners_of
+from whet.types import Response
+
+CACHE_S = 0.5
+"""How long a token that was verified is not looked up again; as long does one work that was revoked."""
+MOST_CACHED = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """The user of a valid token."""
+
+    name: str
+    token: str  # its id
+    owners: frozenset[str]  # whose deployments it may use
+
+
+@dataclass(frozen=True, slots=True)
+class _LookUp:
+    work: asyncio.Task[User]
+    until: float
+
+
+class TokenAccess:
+    """An `Access` of the gateway by tokens of the hub."""
+
+    def __init__(
+        self,
+        database: Database,
+        deployments: Deployments,
+        meter: UsageMeter,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._database, self._deployments, self._meter, self._clock = database, deployments, meter, clock
+        self._known: dict[str, _LookUp] = {}
+
+    async def visitor(self, key: str | None) -> Visitor:
+        if not key:
+            raise RequestError("send a token of this service as the API key; one is made by: whet login", status=401)
+        user = await asyncio.shield(self._look_up(key).work)
+        return TokenVisitor(user, self._deployments, self._meter)
+
+    def _look_up(self, key: str) -> _LookUp:
+        digest, now = digest_of(key), self._clock()
+        known = self._known.get(digest)
+        if known is None or (known.work.done() and known.until <= now):
+            if len(self._known) >= MOST_CACHED:
+                self._known = {of: one for of, one in self._known.items() if one.until > now or not one.work.done()}
+            work = asyncio.ensure_future(self._deployments.in_thread(partial(self._user, key)))
+            work.add_done_callback(lambda done: done.cancelled() or done.exception())  # where no request waits any more
+            known = self._known[digest] = _LookUp(work, now + CACHE_S)
+        return known
+
+    def _user(self, key: str) -> User:
+        try:
+            with self._database.read() as session:
+                caller = identify(session, key, SEE, database_now(session))
+                assert caller.token is not None
+                return User(caller.name, caller.token.id, owners_of(session, caller))
+        except HubError as error:
+            if error.code == "unauthenticated":
+                raise RequestError(str(error), status=401) from None
+            raise RequestError("the service's database is busy; try again", status=503) from error
+
+
+class TokenVisitor:
+    """One request of a user."""
+
+    def __init__(self, user: User, deployments: Deployments, meter: UsageMeter) -> None:
+        self._user, self._deployments, self._meter = user, deployments, meter
+        self._used: Deployed | None = None
+
+    def models(self) -> Sequence[str]:
+        """`base:name`, or `base:owner/name` where several owners have one of that name."""
+        seen = self._deployments.of_owners(self._user.owners)
+        names = [one.model for one in seen]
+        return sorted(one.model if names.count(one.model) == 1 else one.full_model for one in seen)
+
+    def find(self, model: str) -> AnyClient | None:
+        found = [one for one in self._deployments.of_owners(self._user.owners) if model in (one.model, one.full_model)]
+        own = [one for one in found if one.owner == self._user.name]
+        if len(found) > 1 and len(own) != 1:
+            names = ", ".join(sorted(one.full_model for one in found))
+            raise RequestError(f"several owners have a model {model!r}: {names}. Name one of them", param="model")
+        if not found:
+            return None
+        self._used = deployed = (own or found)[0]
+        if deployed.state == "failed":
+            raise RequestError(f"{model} cannot be served: {deployed.reason}", status=503, code="deployment_failed")
+        if deployed.served is None:
+            raise RequestError(f"{model} is being loaded; try again", status=503, code="deployment_pending")
+        return deployed.client
+
+    def answered(self, model: str, responses: Sequence[Response]) -> None:
+        if self._used is None:
+            return
+        usages = [response.usage for response in responses if response.usage is not None]
+        read = max((usage.prompt_tokens for usage in usages), default=0)
+        written = sum(usage.completion_tokens for usage in usages)
+        self._meter.note(self._used.id, self._used.owner, self._user.token, read, written)

@@ -1,0 +1,153 @@
+"""The folder of one deployment, and how a checkpoint's files come into it.
+
+    DATA/deployments/{id}/source.json       what is deployed: base model, [lora] of the run, step
+    DATA/deployments/{id}/checkpoint/       the weights' file and the manifest, until they are exported
+    DATA/deployments/{id}/weights/          the adapter or the model that is served
+
+A run's directory is written by the run, which executes packages of others. So nothing in it is followed that is a
+link, and what is served is a copy that the run cannot write to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import stat
+import tomllib
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from whet.errors import ConfigError
+from whet.rl.storage.checkpoints import ADAPTER, MANIFEST, WEIGHTS
+from whet.system.files import sync, write_whole
+
+_STEP = re.compile(r"step_(\d{1,18})")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What a deployment is made from."""
+
+    base: str  # as the run's config names it; a directory where that is in the submission
+    lora: dict[str, Any] | None
+    step: int
+    own_base: bool  # the base is in the run's folder, which may be deleted: the weights are served whole
+    data: str  # DATA, for the check that no other directory below it is read
+    run: str
+
+    @property
+    def adapter(self) -> bool:
+        """Whether an adapter is served, with the base of others."""
+        return self.lora is not None and not self.own_base
+
+    @property
+    def file(self) -> str:
+        return WEIGHTS if self.lora is None else ADAPTER
+
+
+class DeploymentFolder:
+    """`DATA/deployments/{id}/`."""
+
+    def __init__(self, data: Path, deployment: str) -> None:
+        self.path = data / "deployments" / deployment
+        self.source_file = self.path / "source.json"
+        self.checkpoint = self.path / "checkpoint"
+        self.weights = self.path / "weights"
+
+    def source(self) -> Source:
+        """Raises `ConfigError` where the folder is gone or damaged."""
+        try:
+            return Source(**json.loads(self.source_file.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError) as error:
+            raise ConfigError(
+                f"the files of the deployment are gone or damaged ({self.source_file.name}: {error}). Deploy it again."
+            ) from None
+
+    def remove(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+def source_of(data: Path, run: str, config: str, step: int) -> Source:
+    """What a checkpoint of a run is made from. Raises `ConfigError` for a config that names no model."""
+    values = tomllib.loads(config)
+    base, lora = values.get("model"), values.get("lora")
+    if not isinstance(base, str) or not base:
+        raise ConfigError("the run's config names no model.")
+    submission = data / "runs" / run / "submission"
+    inside = (submission / base).resolve()
+    own = inside.is_relative_to(submission.resolve()) and inside.is_dir()
+    return Source(
+        base=str(inside) if own else base,
+        lora=dict(lora) if isinstance(lora, dict) else None,
+        step=step,
+        own_base=own,
+        data=str(data),
+        run=run,
+    )
+
+
+def steps_of(data: Path, run: str) -> list[int]:
+    """The steps of a run's checkpoints, oldest first."""
+    with contextlib.ExitStack() as closing:
+        try:
+            checkpoints = closing.enter_context(_opened(data, "runs", run, "run", "checkpoints"))
+        except OSError:
+            return []
+        return sorted(int(found[1]) for name in os.listdir(checkpoints) if (found := _STEP.fullmatch(name)))
+
+
+def take(data: Path, deployment: str, source: Source) -> DeploymentFolder:
+    """Make the folder, with the checkpoint's files in it: the run may delete its checkpoints from then on.
+
+    They are linked, or copied where that cannot be, and verified when they are exported. Raises `FileNotFoundError`
+    where there is no such checkpoint, and other `OSError`s.
+    """
+    folder = DeploymentFolder(data, deployment)
+    aside = folder.path.with_name(f".{deployment}.tmp")
+    shutil.rmtree(aside, ignore_errors=True)
+    try:
+        with _opened(data, "runs", source.run, "run", "checkpoints", f"step_{source.step}") as checkpoint:
+            (aside / "checkpoint").mkdir(mode=0o700, parents=True)
+            for name in (MANIFEST, source.file):
+                _take_file(checkpoint, name, aside / "checkpoint" / name)
+        write_whole(aside / folder.source_file.name, json.dumps(asdict(source)))
+        sync(aside / "checkpoint")
+        sync(aside)
+        os.rename(aside, folder.path)
+        sync(folder.path.parent)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return folder
+
+
+def _take_file(directory: int, name: str, target: Path) -> None:
+    if not stat.S_ISREG(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
+        raise FileNotFoundError(f"{name} is not a file")
+    try:
+        os.link(name, target, src_dir_fd=directory, follow_symlinks=False)
+    except OSError:  # another file system, or one without links
+        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=directory)
+        with os.fdopen(descriptor, "rb") as file, target.open("xb") as copy:
+            shutil.copyfileobj(file, copy, 1 << 20)
+        sync(target)
+    if not stat.S_ISREG(target.lstat().st_mode):  # it was exchanged meanwhile
+        raise FileNotFoundError(f"{name} is not a file")
+
+
+@contextlib.contextmanager
+def _opened(root: Path, *names: str) -> Iterator[int]:
+    """A directory below `root`, opened name by name, none of which may be a link."""
+    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        for name in names:
+            inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=descriptor)
+            os.close(descriptor)
+            descriptor = inner
+        yield descriptor
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,80 @@
+"""Export the weights of a deployment from its checkpoint, in a process of its own:
+
+    python -m whet.service.deployments.prepare FOLDER        exit code 1 and a line on stdout where it cannot be done
+
+It holds the whole model for a moment; if that is too much, the process that answers requests survives it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import Literal
+
+from whet.config import validate
+from whet.errors import ConfigError, WhetError
+from whet.inference.model_names import resolve_model
+from whet.rl.learner.config import LoraConfig
+from whet.rl.storage.checkpoints import copy_verified
+from whet.rl.stored.export import export_checkpoint
+from whet.service.deployments.folder import DeploymentFolder, Source
+
+
+def prepare(folder: DeploymentFolder) -> None:
+    """Write `folder.weights` from `folder.checkpoint`, and remove that. Raises `WhetError` with the reason.
+
+    What is exported is a copy whose hash was verified: the run could write to the original, which is linked.
+    """
+    source = folder.source()
+    lora = None if source.lora is None else validate(LoraConfig, source.lora, "[lora]")
+    base = base_directory(source)
+    with tempfile.TemporaryDirectory(prefix=".checkpoint-", dir=folder.path) as name:
+        copy = Path(name)
+        copy_verified(folder.checkpoint, source.file, copy / source.file)
+        kind: Literal["model", "peft", "merged"] = "model" if lora is None else "peft" if source.adapter else "merged"
+        export_checkpoint(base, lora, copy, folder.weights, kind)
+    shutil.rmtree(folder.checkpoint, ignore_errors=True)
+
+
+def base_directory(source: Source) -> Path:
+    """The directory of the model that the run began with.
+
+    A name may be a path, and a path that of another owner's weights. So below DATA only the run's own folder counts.
+    """
+    found = resolve_model(source.base).resolve()
+    data = Path(source.data).resolve()
+    if found.is_relative_to(data) and not found.is_relative_to(data / "runs" / source.run):
+        raise ConfigError(f"the base model {source.base} is in the folder of the service, which no run may begin with.")
+    return found
+
+
+def _end_with_parent() -> None:
+    sys.stdin.buffer.read()  # until the process that started this one is gone
+    os._exit(3)
+
+
+def main() -> int:
+    folder = Path(sys.argv[1])
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    for left in folder.glob(".*"):  # by one that was killed
+        shutil.rmtree(left, ignore_errors=True)
+    try:
+        prepare(DeploymentFolder(folder.parent.parent, folder.name))
+    except WhetError as error:
+        print(error)
+        return 1
+    except MemoryError:
+        print("out of memory while the weights were exported.")
+        return 1
+    except OSError as error:
+        print(f"the weights cannot be written: {error.strerror or error}.")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

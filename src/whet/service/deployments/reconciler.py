@@ -1,0 +1,210 @@
+"""Makes what is in memory follow the rows: every second, and after each start from nothing.
+
+    pending ──▶ exported, loaded ──▶ ready            a row says `ready` once its model has been loaded
+       └──────────▶ failed (why) ──▶ tried again later, and at each start
+    deleted ──▶ unloaded when its pending requests are answered; then its folder goes
+
+A row is written only while it is not deleted, so whichever comes first, a deletion is what stays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import shutil
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from sqlalchemy import select, update
+
+from whet.errors import ConfigError, WhetError
+from whet.hub.errors import HubError
+from whet.hub.storage.database import Database
+from whet.inference.loading import base_of_adapter
+from whet.service.deployments.deployed import RETRY_S, Deployed
+from whet.service.deployments.folder import DeploymentFolder
+from whet.service.deployments.models import ModelHost, Served
+from whet.service.domain.deployments import model_id, model_of
+from whet.service.storage.tables import DeploymentRow
+
+ORPHAN_S = 3600.0
+"""Age at which a folder without a row is removed: its row is inserted a moment after the folder is made."""
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class Deployments:
+    """The deployments of one service in this process."""
+
+    def __init__(
+        self,
+        database: Database,
+        data: Path,
+        host: ModelHost,
+        export: Callable[[DeploymentFolder], Awaitable[None]],
+        *,
+        idle_s: float = 900.0,
+    ) -> None:
+        """`export` writes a deployment's weights from its checkpoint, and raises `WhetError` with the reason.
+
+        A model that no request used for `idle_s` seconds is unloaded; the next request loads it again.
+        """
+        self._database, self._data, self._host, self._export, self._idle_s = database, data, host, export, idle_s
+        self._known: dict[str, Deployed] = {}
+        self._ending: list[Deployed] = []
+        self._one_export = asyncio.Lock()
+        self._threads = ThreadPoolExecutor(4, thread_name_prefix="whet-database")
+        self._swept_at = float("-inf")
+
+    @property
+    def known(self) -> Collection[Deployed]:
+        return self._known.values()
+
+    def of_owners(self, owners: Collection[str]) -> list[Deployed]:
+        return [one for one in self._known.values() if one.owner in owners]
+
+    async def in_thread(self, work: Callable[[], T]) -> T:
+        """For what waits for the database; loads of models, which take long, have other threads."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    async def run(self, pause_s: float = 1.0) -> None:
+        """Reconcile until cancelled. A database that cannot be reached now is tried again."""
+        while True:
+            try:
+                await self.reconcile()
+            except HubError as error:
+                _log.warning("deployments could not be compared with the database: %s", error)
+            except Exception:
+                _log.exception("deployments could not be compared with the database")
+            await asyncio.sleep(pause_s)
+
+    async def reconcile(self) -> None:
+        """One comparison; what takes long goes on after it."""
+        rows = {row.id: row for row in await self.in_thread(self._read)}
+        now = self._host.clock()
+        for row in rows.values():
+            if row.id not in self._known:
+                self._known[row.id] = self._begun(row)
+        for deployment in [one for one in self._known if one not in rows]:
+            self._end(self._known.pop(deployment))
+        for deployed in self._known.values():
+            if deployed.work is None and (deployed.state != "failed" or deployed.retry_at <= now):
+                if deployed.state == "failed":
+                    deployed.state, deployed.reason = "pending", ""
+                deployed.work = asyncio.create_task(self._bring_up(deployed))
+        for deployed in [one for one in self._ending if not one.health.in_flight]:
+            self._ending.remove(deployed)
+            await self._remove(deployed)
+        await self._host.unload_idle(self._idle_s)
+        if now - self._swept_at >= ORPHAN_S:
+            self._swept_at = now
+            await asyncio.to_thread(self._sweep, set(rows) | {one.id for one in self._ending})
+
+    async def settled(self) -> None:
+        """Once everything that is being brought up is ready or failed."""
+        while works := [one.work for one in self._known.values() if one.work is not None and not one.work.done()]:
+            await asyncio.wait(works)
+
+    async def close(self) -> None:
+        works = [one.work for one in (*self._known.values(), *self._ending) if one.work is not None]
+        for work in works:
+            work.cancel()
+        await asyncio.gather(*works, return_exceptions=True)
+        await self._host.close()
+        self._threads.shutdown()
+
+    def _read(self) -> Iterable[DeploymentRow]:
+        with self._database.read() as session:
+            query = select(DeploymentRow).where(DeploymentRow.deleted_at.is_(None))
+            return session.scalars(query.order_by(DeploymentRow.created_at, DeploymentRow.id)).all()
+
+    def _begun(self, row: DeploymentRow) -> Deployed:
+        """As it is found. One that was ready before can be used at once: a request loads its model if need be."""
+        deployed = Deployed(
+            id=row.id,
+            owner=row.owner,
+            model=model_id(row),
+            full_model=f"{model_of(row.base)}:{row.owner}/{row.name}",
+            state="ready" if row.state == "ready" else "pending",
+            host=self._host,
+        )
+        if row.state == "ready":
+            with contextlib.suppress(WhetError, OSError):  # found again, and reported, when it is brought up
+                deployed.served = self._served(DeploymentFolder(self._data, row.id))
+        return deployed
+
+    async def _bring_up(self, deployed: Deployed) -> None:
+        """Export and load. At its end the row is `ready` or `failed`, and a failed one will be tried again."""
+        folder = DeploymentFolder(self._data, deployed.id)
+        try:
+            if not folder.weights.is_dir():
+                async with self._one_export:
+                    await self._export(folder)
+            deployed.served = served = await asyncio.to_thread(self._served, folder)
+            async with self._host.using(served):
+                pass
+        except (WhetError, OSError) as error:
+            deployed.served = None
+            deployed.fail(str(error).replace(str(self._data), "DATA").rstrip("."), self._host.clock())
+        except Exception as error:
+            _log.exception("deployment %s failed", deployed.id)
+            deployed.fail(f"{type(error).__name__}: {error}", self._host.clock())
+        else:
+            deployed.state, deployed.reason, deployed.retry_s = "ready", "", RETRY_S
+        await self._write(deployed)
+        if deployed.state == "failed":
+            deployed.work = None  # for the next attempt
+
+    async def _write(self, deployed: Deployed) -> None:
+        """The state into the row, as often as it takes: a database that is busy does not lose it."""
+        while not deployed.ended:
+            try:
+                return await self.in_thread(partial(self._write_state, deployed.id, deployed.state, deployed.reason))
+            except HubError as error:
+                _log.warning("the state of deployment %s could not be written: %s", deployed.id, error)
+                await asyncio.sleep(1)
+
+    def _write_state(self, deployment: str, state: str, reason: str) -> None:
+        changed = DeploymentRow.state != state, DeploymentRow.reason != reason
+        alive = DeploymentRow.id == deployment, DeploymentRow.deleted_at.is_(None)
+        with self._database.read() as session:
+            if session.scalar(select(DeploymentRow.id).where(*alive, changed[0] | changed[1])) is None:
+                return
+        with self._database.write() as session:
+            session.execute(update(DeploymentRow).where(*alive).values(state=state, reason=reason))
+
+    def _served(self, folder: DeploymentFolder) -> Served:
+        """What its weights are. Raises `ConfigError` where they are missing."""
+        if not folder.weights.is_dir():
+            raise ConfigError("the files of the deployment are gone: it has no weights. Deploy it again")
+        base = base_of_adapter(folder.weights)
+        if base is None:
+            return Served(folder.path.name, folder.weights)
+        return Served(folder.path.name, base.resolve(), folder.weights)
+
+    def _end(self, deployed: Deployed) -> None:
+        """No request begins to use it from here on."""
+        deployed.ended = True
+        if deployed.work is not None:
+            deployed.work.cancel()
+        self._ending.append(deployed)
+
+    async def _remove(self, deployed: Deployed) -> None:
+        if deployed.work is not None:
+            await asyncio.gather(deployed.work, return_exceptions=True)
+        if deployed.served is not None:
+            await self._host.forget(deployed.served)
+        await asyncio.to_thread(DeploymentFolder(self._data, deployed.id).remove)
+
+    def _sweep(self, known: set[str]) -> None:
+        """Remove folders without a row: a kill came between the two, or a deletion while this process did not run."""
+        folder = self._data / "deployments"
+        for path in folder.iterdir():
+            with contextlib.suppress(OSError):
+                if path.is_dir() and path.name not in known and time.time() - path.stat().st_mtime > ORPHAN_S:
+                    shutil.rmtree(path)

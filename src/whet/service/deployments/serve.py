@@ -1,0 +1,239 @@
+"""`whet service deployments`: the process that answers for deployments, until a signal ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
+
+from pydantic import Field
+
+from whet.config import Option, StrictModel
+from whet.errors import ConfigError
+from whet.gateway.serve import event_loop_factory, listen
+from whet.inference.devices import DEVICE_HELP, DEVICE_PATTERN, check_device
+
+if TYPE_CHECKING:
+    from whet.gateway.app import Gateway
+    from whet.hub.storage.database import Database
+    from whet.inference.loading import Policy
+    from whet.service.deployments.folder import DeploymentFolder
+    from whet.service.deployments.reconciler import Deployments
+    from whet.service.deployments.usage import UsageMeter
+
+WRITE_S = 1.0
+"""Seconds between two writes of what was used, and of the status."""
+_log = logging.getLogger(__name__)
+
+
+class DeploymentsConfig(StrictModel):
+    """`whet service deployments`. Each description is the option's `--help`."""
+
+    data: Annotated[Path, Option(metavar="DIR")] = Field(Path("service"), description="Folder of the service.")
+    database: Annotated[str | None, Option(metavar="URL")] = Field(
+        None, description="As for `whet service api`; if absent, hub.sqlite in DIR."
+    )
+    host: str = Field("127.0.0.1", min_length=1, description="Address to listen on; every request needs a token.")
+    port: Annotated[int, Option("-p")] = Field(8092, ge=0, le=65535, description="Port; 0 takes a free one.")
+    url: Annotated[str | None, Option(metavar="URL")] = Field(
+        None, pattern=r"^https?://[^\s/]+[^\s]*$", description="Address that clients use, where a proxy is in front."
+    )
+    allow_host: Annotated[tuple[str, ...], Option(metavar="NAME")] = Field(
+        (), description="A further host name that requests may be for, or pages may come from; '*' allows any."
+    )
+    idle: Annotated[float, Option(metavar="SECONDS")] = Field(
+        900.0, gt=0, description="A model that was not used for so long is unloaded; the next request loads it again."
+    )
+    max_concurrent: Annotated[int, Option("-c")] = Field(
+        64, ge=1, description="Answers in the making at once, of each model; more wait in line."
+    )
+    dtype: str = Field("float32", pattern="^(float32|bfloat16)$", description="float32 or bfloat16.")
+    device: str = Field("auto", pattern=DEVICE_PATTERN, description=f"Where models compute: {DEVICE_HELP}")
+    threads: int | None = Field(None, ge=1, description="CPU threads; torch's own choice if absent.")
+
+
+def serve(config: DeploymentsConfig, on_ready: Callable[[str], None]) -> None:
+    """Serve until SIGTERM or SIGINT. `on_ready` is called with the address once requests are answered.
+
+    Raises `ConfigError` where the port is taken, where there is no service in the folder, or where another process
+    serves its deployments.
+    """
+    from whet.hub.storage.database import Database
+    from whet.runs.lock import DirectoryLock
+
+    check_device(config.device, "device")
+    if config.threads is not None:
+        os.environ["OMP_NUM_THREADS"] = str(config.threads)  # before torch is imported: counts for all of its threads
+    data = config.data.expanduser().absolute()
+    if not data.is_dir():
+        raise ConfigError(f"there is no service in {data}. Start `whet service api` first, or name its --data.")
+    folder = data / "deployments"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    lock = DirectoryLock(folder, "serving the deployments of")
+    database = Database(config.database or f"sqlite:///{data / 'hub.sqlite'}")
+    try:
+        _check_tables(database)
+        with listen(config.host, config.port) as listening, asyncio.Runner(loop_factory=event_loop_factory()) as runner:
+            runner.run(_serve(config, data, database, listening, on_ready))
+    finally:
+        database.close()
+        lock.release()
+
+
+def _check_tables(database: Database) -> None:
+    from sqlalchemy import inspect
+    from sqlalchemy.exc import DBAPIError
+
+    from whet.service.storage.tables import DeploymentRow
+
+    try:
+        found = inspect(database.engine).has_table(DeploymentRow.__tablename__)
+    except DBAPIError as error:
+        raise ConfigError(
+            f"the database {database.shown} cannot be used: {' '.join(str(error.orig).split())}."
+        ) from None
+    if not found:
+        raise ConfigError(f"the database {database.shown} has no service yet. Start `whet service api` first.")
+
+
+async def _serve(
+    config: DeploymentsConfig, data: Path, database: Database, listening: socket.socket, on_ready: Callable[[str], None]
+) -> None:
+    from whet.gateway.app import Gateway
+    from whet.gateway.guard import Hosts
+    from whet.service.deployments.access import TokenAccess
+    from whet.service.deployments.models import ModelHost
+    from whet.service.deployments.reconciler import Deployments
+    from whet.service.deployments.usage import UsageMeter
+
+    host, port = listening.getsockname()[:2]
+    url = (config.url or f"http://{f'[{host}]' if ':' in host else host}:{port}").rstrip("/")
+    name = urlsplit(url).hostname
+    hosts = Hosts.of(config.host, (*config.allow_host, *([name] if config.url and name else [])))
+    deployments = Deployments(database, data, ModelHost(_loader(config)), export_apart, idle_s=config.idle)
+    meter = UsageMeter(database)
+    gateway = Gateway(access=TokenAccess(database, deployments, meter), hosts=hosts)
+    async with _written(data, url, deployments, meter):
+        reconciling = asyncio.create_task(deployments.run())
+        try:
+            await _answer(gateway, listening, lambda: on_ready(url))
+        finally:
+            reconciling.cancel()
+            await asyncio.gather(reconciling, return_exceptions=True)
+            await deployments.close()
+
+
+def _loader(config: DeploymentsConfig) -> Callable[[Path], Policy]:
+    from whet.inference.loading import load_policy
+
+    def load(path: Path) -> Policy:
+        rows = config.max_concurrent
+        return load_policy(str(path), dtype=config.dtype, device=config.device, max_rows=rows, repeatable=False)
+
+    return load
+
+
+@contextlib.asynccontextmanager
+async def _written(data: Path, url: str, deployments: Deployments, meter: UsageMeter) -> AsyncIterator[None]:
+    """While the block lasts, what was used and the status are written every second, and once more after it."""
+    from whet.runs.process import this_process
+    from whet.service.deployments.status import ServerStatus, status_file, write_status
+
+    process, started_at = this_process(), time.time()
+
+    def write() -> None:
+        health = {one.id: one.current_health() for one in deployments.known}
+        status = ServerStatus(url=url, started_at=started_at, at=time.time(), deployments=health, **process)
+        write_status(data, status)
+
+    async def keep() -> None:
+        while True:
+            await asyncio.sleep(WRITE_S)
+            with _logged("the status"):
+                write()
+            with _logged("what was used"):
+                await asyncio.to_thread(meter.write)
+
+    write()
+    keeping = asyncio.create_task(keep())
+    try:
+        yield
+    finally:
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+        with _logged("what was used"):
+            meter.write()
+        status_file(data).unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _logged(what: str) -> Iterator[None]:
+    """A failure is logged, and does not end the process."""
+    try:
+        yield
+    except Exception as error:
+        _log.warning("%s could not be written: %s", what, error)
+
+
+async def _answer(gateway: Gateway, listening: socket.socket, on_ready: Callable[[], None]) -> None:
+    """Answer requests until a signal; requests under way then have five seconds."""
+    import uvicorn
+
+    from whet.gateway.connections import limited_connections
+
+    options = uvicorn.Config(
+        gateway.app,
+        http=limited_connections(),
+        ws="none",
+        log_level="warning",
+        lifespan="off",
+        timeout_graceful_shutdown=5,
+    )
+    server = uvicorn.Server(options)
+    server.capture_signals = contextlib.nullcontext  # type: ignore[assignment, method-assign] # which would end the process
+
+    def end() -> None:
+        server.force_exit = server.should_exit  # the second signal waits for no answer
+        server.should_exit = True
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, end)
+    answering = asyncio.create_task(server.serve(sockets=[listening]))
+    while not server.started and not answering.done():
+        await asyncio.sleep(0.01)
+    if not answering.done():
+        on_ready()
+    await answering
+
+
+async def export_apart(folder: DeploymentFolder) -> None:
+    """`prepare` in a process of its own, which ends with this one. Raises `ConfigError` with its reason."""
+    command = [sys.executable, "-m", "whet.service.deployments.prepare", str(folder.path)]
+    process = await asyncio.create_subprocess_exec(
+        *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, start_new_session=True
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        said = (await process.stdout.read()).decode("utf-8", "replace").strip()
+        code = await process.wait()
+    except BaseException:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+        raise
+    finally:
+        process.stdin.close()
+    if code == -signal.SIGKILL:
+        raise ConfigError("out of memory: the process that exported the weights was killed by the system")
+    if code != 0:
+        raise ConfigError(said.splitlines()[-1] if said else f"exporting the weights failed with exit code {code}")

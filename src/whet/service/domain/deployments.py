@@ -1,0 +1,189 @@
+"""Deployments as rows: who may make, see and end them, and what a client is shown of them."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from whet.errors import ConfigError
+from whet.hub.domain.access import Caller, find_account, permit, role_in
+from whet.hub.domain.audit import record
+from whet.hub.domain.views import maybe, moment
+from whet.hub.errors import HubError, not_found
+from whet.hub.policy import Action, Role, Scope
+from whet.hub.storage.tables import Account, Membership
+from whet.service.deployments.folder import Source, source_of, steps_of
+from whet.service.deployments.status import ServerStatus
+from whet.service.storage.tables import DeploymentRow, RunRow
+
+SEE = Action("see deployments", Scope.READ, Role.VIEWER)
+DEPLOY = Action("deploy a checkpoint or end an own deployment", Scope.PUSH, Role.MEMBER)
+END_OTHERS = Action("end a deployment of another user", Scope.PUSH, Role.MAINTAINER)
+NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
+MOST = 100
+"""Deployments of one owner at once."""
+WITH_WEIGHTS = ("training", "sft")
+"""Kinds of runs that have checkpoints."""
+
+
+def model_of(base: str) -> str:
+    """The base model as model ids have it: of a directory its last part."""
+    return Path(base).name if base.startswith(("/", "~", ".")) else base
+
+
+def model_id(row: DeploymentRow) -> str:
+    return f"{model_of(row.base)}:{row.name}"
+
+
+def owners_of(session: Session, caller: Caller) -> frozenset[str]:
+    """The owners whose deployments a user may see and use: itself, and where it is at least a viewer."""
+    query = select(Account.name).join(Membership, Membership.owner_id == Account.id)
+    query = query.where(Membership.user_id == caller.known.id, Membership.role >= int(Role.VIEWER))
+    return frozenset({caller.name, *session.scalars(query)})
+
+
+@dataclass(frozen=True, slots=True)
+class NewDeployment:
+    """What is going to be deployed, once its files are there."""
+
+    id: str
+    owner: str
+    name: str
+    source: Source
+
+
+def plan(session: Session, caller: Caller, data: Path, run: str, step: int | None, name: str | None) -> NewDeployment:
+    """What `run` at `step` (None: its newest checkpoint) would be deployed as. Raises `HubError`."""
+    row = session.get(RunRow, run)
+    _permit(session, caller, row, f"run {run}")
+    assert row is not None
+    if row.kind not in WITH_WEIGHTS:
+        raise HubError("invalid", f"run {run} is of the kind '{row.kind}', which trains no weights. Name another run.")
+    steps = steps_of(data, run)
+    if not steps:
+        raise HubError("conflict", f"run {run} has no checkpoint yet. Wait for its first one.")
+    step = steps[-1] if step is None else step
+    if step not in steps:
+        known = ", ".join(map(str, steps))
+        raise HubError("not_found", f"run {run} has no checkpoint of step {step}; there are: {known}.")
+    name = name or f"{re.sub(r'[^A-Za-z0-9._-]+', '-', row.name).strip('-._')[:50] or run}-{step}"
+    try:
+        source = source_of(data, run, row.config, step)
+    except ConfigError as error:
+        raise HubError("invalid", str(error)) from None
+    _check_name(session, row.owner, f"{model_of(source.base)}:{name}")
+    return NewDeployment(secrets.token_hex(8), row.owner, name, source)
+
+
+def add(session: Session, caller: Caller, new: NewDeployment, now: float) -> DeploymentRow:
+    """A pending deployment, whose folder has been made. Raises `HubError`."""
+    _permit(session, caller, session.get(RunRow, new.source.run), f"run {new.source.run}")
+    model = f"{model_of(new.source.base)}:{new.name}"
+    _check_name(session, new.owner, model)
+    row = DeploymentRow(
+        id=new.id,
+        owner=new.owner,
+        user=caller.name,
+        run_id=new.source.run,
+        step=new.source.step,
+        base=new.source.base,
+        name=new.name,
+        adapter=new.source.adapter,
+        state="pending",
+        reason="",
+        created_at=now,
+        requests=0,
+        input_tokens=0,
+        output_tokens=0,
+    )
+    session.add(row)
+    session.flush()
+    detail = {"model": model, "run": new.source.run, "step": new.source.step}
+    record(session, caller.name, "deployment.create", new.owner, row.id, now, detail)
+    return row
+
+
+def end(session: Session, caller: Caller, deployment: str, now: float) -> None:
+    """Serve it no more. Its files go once its pending requests are answered. Raises `HubError`."""
+    row = find(session, caller, deployment)
+    if row.user != caller.name:
+        owner = find_account(session, row.owner)
+        role = role_in(session, caller, owner) if owner is not None else Role.NONE
+        permit(Caller(END_OTHERS, caller.token), role, visible=False, what=f"deployment {deployment}")
+    row.state, row.reason, row.deleted_at = "deleted", "", now
+    record(session, caller.name, "deployment.delete", row.owner, row.id, now, {"model": model_id(row)})
+
+
+def find(session: Session, caller: Caller, deployment: str) -> DeploymentRow:
+    """A deployment that is not deleted, and that the caller may do its action with. Raises `HubError`."""
+    row = session.get(DeploymentRow, deployment)
+    _permit(session, caller, row, f"deployment {deployment}")
+    assert row is not None
+    return row
+
+
+def visible(session: Session, caller: Caller, owner: str | None = None) -> Sequence[DeploymentRow]:
+    """The deployments that the caller may see, newest first; with `owner`, those of this one."""
+    permit(caller)
+    owners = owners_of(session, caller)
+    if owner is not None:
+        if owner not in owners:
+            raise not_found(f"owner {owner}")
+        owners = frozenset({owner})
+    query = select(DeploymentRow).where(DeploymentRow.deleted_at.is_(None), DeploymentRow.owner.in_(owners))
+    return session.scalars(query.order_by(DeploymentRow.created_at.desc(), DeploymentRow.id)).all()
+
+
+def view(row: DeploymentRow, server: ServerStatus | None) -> dict[str, Any]:
+    """A deployment as the interface shows it; `server` is what the serving process says, None where none runs."""
+    health = None if server is None else server.deployments.get(row.id)
+    return {
+        "id": row.id,
+        "owner": row.owner,
+        "user": row.user,
+        "run": row.run_id,
+        "step": row.step,
+        "name": row.name,
+        "model": model_id(row),
+        "adapter": row.adapter,
+        "state": row.state,
+        "reason": row.reason,
+        "url": None if server is None else f"{server.url}/v1",
+        "created_at": moment(row.created_at),
+        "last_used_at": maybe(row.last_used_at),
+        "requests": row.requests,
+        "input_tokens": row.input_tokens,
+        "output_tokens": row.output_tokens,
+        "health": None if health is None else health.model_dump(),
+    }
+
+
+def _permit(session: Session, caller: Caller, row: RunRow | DeploymentRow | None, what: str) -> None:
+    """Raises `HubError`: the same for what does not exist, what is deleted, and what the caller may not see."""
+    owner = None if row is None or row.deleted_at is not None else find_account(session, row.owner)
+    permit(caller, role_in(session, caller, owner) if owner is not None else Role.NONE, visible=False, what=what)
+
+
+def _check_name(session: Session, owner: str, model: str) -> None:
+    base, _, name = model.rpartition(":")
+    if not re.fullmatch(NAME, name):
+        raise HubError(
+            "invalid",
+            f"a deployment cannot be called '{name[:80]}': letters, digits and . _ - are allowed, at most 64.",
+        )
+    alive = select(DeploymentRow).where(DeploymentRow.owner == owner, DeploymentRow.deleted_at.is_(None))
+    for row in session.scalars(alive.where(DeploymentRow.name == name)):
+        if model_of(row.base) == base:
+            raise HubError(
+                "name_taken", f"{owner} has a deployment {model} already. Delete it, or give another --name."
+            )
+    count = session.scalar(select(func.count()).select_from(alive.subquery())) or 0
+    if count >= MOST:
+        raise HubError("too_many", f"{owner} has {MOST} deployments. Delete some first.")
