@@ -72,12 +72,9 @@ class DeploymentFolder:
         shutil.rmtree(self.path, ignore_errors=True)
 
 
-def source_of(data: Path, run: str, config: str, step: int) -> Source:
-    """What a checkpoint of a run is made from. Raises `ConfigError` for a config that names no model."""
-    values = tomllib.loads(config)
-    base, lora = values.get("model"), values.get("lora")
-    if not isinstance(base, str) or not base:
-        raise ConfigError("the run's config names no model.")
+def source_of(data: Path, run: str, base: str, config: str, step: int) -> Source:
+    """What a checkpoint of a run is made from: its model `base` and its config, as TOML."""
+    lora = tomllib.loads(config).get("lora")
     submission = data / "runs" / run / "submission"
     inside = (submission / base).resolve()
     own = inside.is_relative_to(submission.resolve()) and inside.is_dir()
@@ -141,11 +138,14 @@ def _take_file(directory: int, name: str, target: Path) -> None:
 
 @contextlib.contextmanager
 def _opened(root: Path, *names: str) -> Iterator[int]:
-    """A directory below `root`, opened name by name, none of which may be a link."""
+    """A directory below `root`, opened name by name; a link among them is as if it was not there."""
     descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
     try:
         for name in names:
-            inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=descriptor)
+            try:
+                inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=descriptor)
+            except NotADirectoryError as error:  # which a link is to O_NOFOLLOW
+                raise FileNotFoundError(error.errno, "there is no such directory", name) from None
             os.close(descriptor)
             descriptor = inner
         yield descriptor

@@ -67,42 +67,25 @@ def serve(config: DeploymentsConfig, on_ready: Callable[[str], None]) -> None:
     Raises `ConfigError` where the port is taken, where there is no service in the folder, or where another process
     serves its deployments.
     """
-    from whet.hub.storage.database import Database
     from whet.runs.lock import DirectoryLock
+    from whet.service.storage.database import joined_database
 
     check_device(config.device, "device")
     if config.threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(config.threads)  # before torch is imported: counts for all of its threads
     data = config.data.expanduser().absolute()
-    if not data.is_dir():
-        raise ConfigError(f"there is no service in {data}. Start `whet service api` first, or name its --data.")
-    folder = data / "deployments"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    lock = DirectoryLock(folder, "serving the deployments of")
-    database = Database(config.database or f"sqlite:///{data / 'hub.sqlite'}")
-    try:
-        _check_tables(database)
-        with listen(config.host, config.port) as listening, asyncio.Runner(loop_factory=event_loop_factory()) as runner:
+    with (
+        joined_database(data, config.database) as database,
+        listen(config.host, config.port) as listening,
+        asyncio.Runner(loop_factory=event_loop_factory()) as runner,
+    ):
+        folder = data / "deployments"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = DirectoryLock(folder, "serving the deployments of")
+        try:
             runner.run(_serve(config, data, database, listening, on_ready))
-    finally:
-        database.close()
-        lock.release()
-
-
-def _check_tables(database: Database) -> None:
-    from sqlalchemy import inspect
-    from sqlalchemy.exc import DBAPIError
-
-    from whet.service.storage.tables import DeploymentRow
-
-    try:
-        found = inspect(database.engine).has_table(DeploymentRow.__tablename__)
-    except DBAPIError as error:
-        raise ConfigError(
-            f"the database {database.shown} cannot be used: {' '.join(str(error.orig).split())}."
-        ) from None
-    if not found:
-        raise ConfigError(f"the database {database.shown} has no service yet. Start `whet service api` first.")
+        finally:
+            lock.release()
 
 
 async def _serve(

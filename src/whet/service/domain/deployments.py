@@ -12,7 +12,6 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from whet.errors import ConfigError
 from whet.hub.domain.access import Caller, find_account, permit, role_in
 from whet.hub.domain.audit import record
 from whet.hub.domain.views import maybe, moment
@@ -74,19 +73,16 @@ def plan(session: Session, caller: Caller, data: Path, run: str, step: int | Non
         known = ", ".join(map(str, steps))
         raise HubError("not_found", f"run {run} has no checkpoint of step {step}; there are: {known}.")
     name = name or f"{re.sub(r'[^A-Za-z0-9._-]+', '-', row.name).strip('-._')[:50] or run}-{step}"
-    try:
-        source = source_of(data, run, row.config, step)
-    except ConfigError as error:
-        raise HubError("invalid", str(error)) from None
-    _check_name(session, row.owner, f"{model_of(source.base)}:{name}")
+    source = source_of(data, run, row.model, row.config, step)
+    _check_name(session, row.owner, model_of(source.base), name)
     return NewDeployment(secrets.token_hex(8), row.owner, name, source)
 
 
 def add(session: Session, caller: Caller, new: NewDeployment, now: float) -> DeploymentRow:
     """A pending deployment, whose folder has been made. Raises `HubError`."""
     _permit(session, caller, session.get(RunRow, new.source.run), f"run {new.source.run}")
-    model = f"{model_of(new.source.base)}:{new.name}"
-    _check_name(session, new.owner, model)
+    base = model_of(new.source.base)
+    _check_name(session, new.owner, base, new.name)
     row = DeploymentRow(
         id=new.id,
         owner=new.owner,
@@ -105,7 +101,7 @@ def add(session: Session, caller: Caller, new: NewDeployment, now: float) -> Dep
     )
     session.add(row)
     session.flush()
-    detail = {"model": model, "run": new.source.run, "step": new.source.step}
+    detail = {"model": f"{base}:{new.name}", "run": new.source.run, "step": new.source.step}
     record(session, caller.name, "deployment.create", new.owner, row.id, now, detail)
     return row
 
@@ -131,7 +127,7 @@ def find(session: Session, caller: Caller, deployment: str) -> DeploymentRow:
 
 def visible(session: Session, caller: Caller, owner: str | None = None) -> Sequence[DeploymentRow]:
     """The deployments that the caller may see, newest first; with `owner`, those of this one."""
-    permit(caller)
+    permit(caller, Role.OWNER)  # of its own namespace at least
     owners = owners_of(session, caller)
     if owner is not None:
         if owner not in owners:
@@ -171,8 +167,7 @@ def _permit(session: Session, caller: Caller, row: RunRow | DeploymentRow | None
     permit(caller, role_in(session, caller, owner) if owner is not None else Role.NONE, visible=False, what=what)
 
 
-def _check_name(session: Session, owner: str, model: str) -> None:
-    base, _, name = model.rpartition(":")
+def _check_name(session: Session, owner: str, base: str, name: str) -> None:
     if not re.fullmatch(NAME, name):
         raise HubError(
             "invalid",
@@ -182,7 +177,7 @@ def _check_name(session: Session, owner: str, model: str) -> None:
     for row in session.scalars(alive.where(DeploymentRow.name == name)):
         if model_of(row.base) == base:
             raise HubError(
-                "name_taken", f"{owner} has a deployment {model} already. Delete it, or give another --name."
+                "name_taken", f"{owner} has a deployment {base}:{name} already. Delete it, or give another --name."
             )
     count = session.scalar(select(func.count()).select_from(alive.subquery())) or 0
     if count >= MOST:

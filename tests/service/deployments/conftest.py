@@ -1,0 +1,57 @@
+"""What tests of deployments share: checkpoints of whet/tiny, made once, and a service with the users ann, bob, eve."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+for module in ("fastapi", "sqlalchemy", "torch", "peft", "prometheus_client"):
+    pytest.importorskip(module)
+
+HUB = Path(__file__).parents[2] / "hub"
+
+
+def load(path: Path, name: str) -> Any:
+    """A module next to tests: they are imported by path, so that it is not on the path for imports."""
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    return sys.modules[name]
+
+
+@pytest.fixture(scope="session")
+def deploying() -> Any:
+    """See `deploying.py`."""
+    return load(Path(__file__).with_name("deploying.py"), "service_deploying")
+
+
+@pytest.fixture(scope="session")
+def checkpoints(deploying: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`lora/`, `full/`: checkpoints; `merged_2`, `merged_4`, `whole_3`: the models that they are."""
+    folder: Path = tmp_path_factory.mktemp("checkpoints")
+    deploying.make_checkpoints(folder)
+    return folder
+
+
+@pytest.fixture
+def service(deploying: Any, checkpoints: Path, tmp_path: Path, database_url: str | None) -> Iterator[Any]:
+    """A service with the users ann, bob and eve; see `deploying.py`."""
+    from whet.hub.storage.database import migrate
+    from whet.service.api.deployments import router
+    from whet.service.storage.database import SERVICE_SCHEMA
+
+    running = load(HUB / "running.py", "hub_running")
+    with running.running(tmp_path / "data", database_url) as hub:
+        migrate(hub.hub.database, schema=SERVICE_SCHEMA)
+        hub.app.include_router(router)
+        for name in ("ann", "bob", "eve"):
+            hub.user(name)
+        yield deploying.Service(hub, checkpoints)
