@@ -1,0 +1,1 @@
+"""Events of runs, sent to addresses that their owners named."""
