@@ -9,6 +9,7 @@ from pydantic import Field
 
 from whet.hub import policy
 from whet.hub.api.call import CallParameter, Cursor, Identity, Limit, RequestBody, Words, action, page
+from whet.hub.storage.database import database_now
 from whet.service.webhooks import hooks
 from whet.service.webhooks.addresses import LONGEST
 
@@ -37,7 +38,7 @@ def list_webhooks(
 def add_webhook(call: CallParameter, body: NewWebhook) -> dict[str, Any]:
     allowed = getattr(call.request.app.state, "webhook_networks", ())
     with call.write() as (session, caller):
-        now = call.hub.clock()
+        now = database_now(session)
         return hooks.add(session, call.hub.cipher, caller, body.owner, body.url, body.events, now, allowed)
 
 
@@ -45,7 +46,7 @@ def add_webhook(call: CallParameter, body: NewWebhook) -> dict[str, Any]:
 @action(policy.MAINTAIN)
 def delete_webhook(call: CallParameter, webhook: Identity) -> None:
     with call.write() as (session, caller):
-        hooks.remove(session, caller, webhook, call.hub.clock())
+        hooks.remove(session, caller, webhook, database_now(session))
 
 
 @router.get("/webhooks/{webhook}/deliveries")

@@ -76,7 +76,9 @@ class Target:
 def target_of(url: str) -> Target:
     """The parts of a URL. Raises `AddressRefusedError` for what no webhook needs."""
     if len(url) > LONGEST or _CONTROL.search(url):
-        raise AddressRefusedError(f"the URL has characters that belong percent-encoded, or more than {LONGEST} of them.")
+        raise AddressRefusedError(
+            f"the URL has characters that belong percent-encoded, or more than {LONGEST} of them."
+        )
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import random
 import secrets
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +16,9 @@ from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
 from whet.hub.domain.cipher import Cipher
-from whet.hub.domain.views import moment
+from whet.hub.domain.views import maybe, moment
 from whet.service.storage.tables import Delivery, RunRow, Webhook
 
-EVENTS = ("run.queued", "run.starting", "run.running", "run.finished", "run.failed", "run.stopped")
 PAUSES_S = (60.0, 300.0, 900.0, 2700.0, 7200.0, 14_400.0, 25_200.0, 36_000.0)
 """Before each repetition; a day in all."""
 JITTER = 0.1
@@ -37,6 +35,7 @@ class Sending:
     """One attempt."""
 
     id: str
+    webhook: str
     url: str
     secret: str
     body: str
@@ -44,8 +43,7 @@ class Sending:
 
 
 def enqueue(session: Session, event: str, run: RunRow, now: float) -> None:
-    """Queue an event for each webhook of the run's owner that wants it; call it where the run changes its state."""
-    assert event in EVENTS
+    """Queue an event for each webhook of the run's owner that wants it, in the transaction of the change."""
     hooks = session.scalars(select(Webhook).where(Webhook.owner == run.owner, Webhook.deleted_at.is_(None)))
     for hook in hooks:
         if event not in hook.events:
@@ -73,7 +71,7 @@ def run_in_event(run: RunRow) -> dict[str, Any]:
         name: getattr(run, name)
         for name in ("id", "owner", "user", "name", "kind", "model", "state", "reason", "step", "max_steps", "attempt")
     }
-    times = {name: moment(getattr(run, name)) for name in ("submitted_at", "started_at", "ended_at")}
+    times = {name: maybe(getattr(run, name)) for name in ("submitted_at", "started_at", "ended_at")}
     return {**plain, "environments": list(run.labels), **times, "seconds": run.seconds, "cost": run.cost}
 
 
@@ -88,7 +86,7 @@ def claim(session: Session, cipher: Cipher, now: float, most: int, busy: dict[st
     query = select(Delivery, Webhook).join(Webhook, Webhook.id == Delivery.webhook_id)
     query = query.where(Delivery.state == "waiting", Delivery.next_at <= now).order_by(Delivery.next_at, Delivery.id)
     found: list[Sending] = []
-    for row, hook in session.execute(query.limit(1000)).tuples():
+    for row, hook in session.execute(query.limit(1000)):
         if len(found) >= most:
             break
         if counts.get(hook.id, 0) >= AT_ONCE:
@@ -101,14 +99,8 @@ def claim(session: Session, cipher: Cipher, now: float, most: int, busy: dict[st
         counts[hook.id] = counts.get(hook.id, 0) + 1
         row.attempts += 1
         row.next_at = now + CLAIM_S
-        found.append(Sending(row.id, hook.url, secret, row.body, row.attempts))
+        found.append(Sending(row.id, hook.id, hook.url, secret, row.body, row.attempts))
     return found
-
-
-def webhook_ids(session: Session, sending: Sequence[Sending]) -> dict[str, str]:
-    """Delivery -> webhook."""
-    query = select(Delivery.id, Delivery.webhook_id).where(Delivery.id.in_([one.id for one in sending]))
-    return dict(session.execute(query).tuples())
 
 
 def ended(session: Session, one: Sending, delivered: bool, answer: str, now: float, draw: random.Random) -> None:

@@ -16,7 +16,7 @@ import ssl
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import TypeVar
 
 import httpx
@@ -53,7 +53,7 @@ async def post(
     resolve: Resolve = resolve_name,
     allowed: Sequence[Network] = (),
     deadline_s: float = DEADLINE_S,
-    trusted: ssl.SSLContext | None = None,
+    trust: ssl.SSLContext | None = None,
 ) -> tuple[bool, str]:
     """One attempt: whether the receiver took it, and what to say about it."""
     try:
@@ -68,7 +68,9 @@ async def post(
                 "X-Whet-Delivery": one.id,
                 SIGNATURE: signature(one.secret, one.body, at),
             }
-            async with httpx.AsyncClient(verify=trusted or True, trust_env=False, follow_redirects=False) as client:
+            async with httpx.AsyncClient(
+                verify=trust or _public_trust(), trust_env=False, follow_redirects=False
+            ) as client:
                 request = client.build_request(
                     "POST",
                     f"{target.scheme}://{host}:{target.port}{target.path}",
@@ -87,6 +89,11 @@ async def post(
     except (httpx.HTTPError, OSError, ValueError) as error:
         return False, f"no answer: {type(error).__name__}"
     return answer.is_success, f"HTTP {answer.status_code}"
+
+
+@cache
+def _public_trust() -> ssl.SSLContext:
+    return httpx.create_ssl_context(trust_env=False)
 
 
 async def _read_a_little(answer: httpx.Response) -> None:
@@ -122,7 +129,7 @@ class WebhookSender:
     async def send_due(self) -> int:
         """Make the attempts that are due now; how many there were."""
         found = await self._claimed()
-        await asyncio.gather(*(self._send(one, hook) for one, hook in found))
+        await asyncio.gather(*(self._send(one) for one in found))
         return len(found)
 
     async def _run(self) -> None:
@@ -133,8 +140,8 @@ class WebhookSender:
                 if clean_in <= 0.0:
                     await self._change(deliveries.forget_old)
                     clean_in = CLEAN_S
-                for one, hook in await self._claimed(MOST_AT_ONCE - len(tasks)):
-                    task = asyncio.create_task(self._send(one, hook))
+                for one in await self._claimed(MOST_AT_ONCE - len(tasks)):
+                    task = asyncio.create_task(self._send(one))
                     tasks.add(task)
                     task.add_done_callback(tasks.discard)
             except WhetError as error:
@@ -145,23 +152,18 @@ class WebhookSender:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _claimed(self, most: int = MOST_AT_ONCE) -> list[tuple[Sending, str]]:
+    async def _claimed(self, most: int = MOST_AT_ONCE) -> list[Sending]:
         if most <= 0 or not await asyncio.to_thread(self._anything_due):
             return []
 
-        def take(session: Session, now: float) -> list[tuple[Sending, str]]:
-            found = deliveries.claim(session, self._cipher, now, most, self._busy)
-            hooks = deliveries.webhook_ids(session, found)
-            return [(one, hooks[one.id]) for one in found]
-
-        return await self._change(take)
+        return await self._change(lambda session, now: deliveries.claim(session, self._cipher, now, most, self._busy))
 
     def _anything_due(self) -> bool:
         with self._database.read() as session:
             return deliveries.anything_due(session, database_now(session))
 
-    async def _send(self, one: Sending, hook: str) -> None:
-        self._busy[hook] += 1
+    async def _send(self, one: Sending) -> None:
+        self._busy[one.webhook] += 1
         try:
             at = await self._change(lambda _, now: int(now))
             delivered, answer = await post(one, at, self._resolve, self._allowed)
@@ -170,7 +172,7 @@ class WebhookSender:
         except WhetError as error:
             logger.warning("webhooks: %s", error)
         finally:
-            self._busy[hook] -= 1
+            self._busy[one.webhook] -= 1
 
     async def _change(self, change: Callable[[Session, float], Found]) -> Found:
         def run() -> Found:
