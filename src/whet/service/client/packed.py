@@ -64,11 +64,6 @@ class Packed:
 
     def config(self, secrets: Mapping[str, str]) -> str:
         """The TOML. Raises `ConfigError` where it, or a file, has a secret in it, or what TOML cannot say."""
-        for name in redacted_keys(redacted(self.tables)):
-            raise ConfigError(
-                f"{name} has a secret in it, and a submitted config is shown to all who see the run. Give the value "
-                "with --env-file, and let the environment read the variable."
-            )
         for name in _nulls(self.tables):
             raise ConfigError(f"{name} is null, which a config file cannot say. Leave it out.")
         text = tomli_w.dumps(self.tables)
@@ -80,6 +75,11 @@ class Packed:
             for name, file in self.files.found.items():
                 if value.encode() in file.content():
                     raise ConfigError(f"the value of {key} is also in {name}, which others can read. Remove it there.")
+        for name in redacted_keys(redacted(self.tables)):
+            raise ConfigError(
+                f"{name} has a secret in it, and a submitted config is shown to all who see the run. Give the value "
+                "with --env-file, and let the environment read the variable."
+            )
         return text
 
 
