@@ -1,0 +1,167 @@
+"""The files of a run and of its attempts, the locks that say what still lives, and reading what a run's code wrote.
+
+    attempts/{n}/attempt.json    who guards the attempt (the shim) and who runs it, written by the shim
+    attempts/{n}/exit.json       how it ended; whoever holds `shim.lock` writes it, once
+    attempts/{n}/output.log      what the run printed, bounded
+    attempts/{n}/shim.lock       held by the shim as long as it lives
+    attempts/{n}/life.lock       inherited by the run's processes, so held until the last of them is gone
+
+The kernel frees a lock with its last holder, however that ends, so a free `life.lock` is evidence and a silent process
+is none. A run's code can write into `run/`: what is read there is a regular file inside of it, or nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+SMALL_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptFolder:
+    """`DATA/runs/{run}/attempts/{n}/`."""
+
+    path: Path
+
+    @property
+    def identity(self) -> Path:
+        return self.path / "attempt.json"
+
+    @property
+    def exit(self) -> Path:
+        return self.path / "exit.json"
+
+    @property
+    def output(self) -> Path:
+        return self.path / "output.log"
+
+    @property
+    def pipe(self) -> Path:
+        return self.path / "output.pipe"
+
+    @property
+    def shim_lock(self) -> Path:
+        return self.path / "shim.lock"
+
+    @property
+    def life_lock(self) -> Path:
+        return self.path / "life.lock"
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """`DATA/runs/{run}/`."""
+
+    path: Path
+
+    @staticmethod
+    def of(data: Path, run: str) -> RunFolder:
+        return RunFolder(data / "runs" / run)
+
+    @property
+    def submission(self) -> Path:
+        return self.path / "submission"
+
+    @property
+    def run(self) -> Path:
+        return self.path / "run"
+
+    @property
+    def cache(self) -> Path:
+        """What the run adds to the machine's model caches."""
+        return self.path / "cache"
+
+    def attempt(self, number: int) -> AttemptFolder:
+        return AttemptFolder(self.path / "attempts" / str(number))
+
+
+def take(lock: Path) -> int | None:
+    """The descriptor of a lock that is now this process's; None where a process has it."""
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+@contextlib.contextmanager
+def taken(lock: Path) -> Iterator[bool]:
+    """Hold a lock inside the block, if it was free: whether it was."""
+    descriptor = take(lock)
+    try:
+        yield descriptor is not None
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def is_held(lock: Path) -> bool:
+    """Whether a process has a lock. A shared look excludes no other look."""
+    try:
+        descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """A JSON object that the shim wrote; empty where there is none."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+@contextlib.contextmanager
+def opened_inside(folder: Path, *parts: str) -> Iterator[int | None]:
+    """A descriptor to read a file that a run's code may have put there; None where it is no regular file.
+
+    No part of the path may be a link, so that none leads out of the folder, and no open waits for another process.
+    """
+    descriptors: list[int] = []
+    try:
+        try:
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+            descriptors.append(os.open(folder, flags | os.O_DIRECTORY))
+            for part in parts[:-1]:
+                descriptors.append(os.open(part, flags | os.O_DIRECTORY, dir_fd=descriptors[-1]))
+            descriptors.append(os.open(parts[-1], flags | os.O_NONBLOCK, dir_fd=descriptors[-1]))
+            regular = stat.S_ISREG(os.fstat(descriptors[-1]).st_mode)
+        except OSError:
+            regular = False
+        yield descriptors[-1] if regular else None
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def read_inside(folder: Path, *parts: str, most: int = SMALL_BYTES) -> dict[str, Any]:
+    """A small JSON object that a run's code may have written; empty where it is none."""
+    with opened_inside(folder, *parts) as descriptor:
+        if descriptor is None or os.fstat(descriptor).st_size > most:
+            return {}
+        try:
+            found = json.loads(os.pread(descriptor, most, 0))
+        except (ValueError, OSError, RecursionError):
+            return {}
+    return found if isinstance(found, dict) else {}

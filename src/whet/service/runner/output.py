@@ -1,0 +1,93 @@
+"""What a run prints, kept in files of bounded size and without the secrets that the run was given."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+FILE_BYTES = 8 << 20
+"""Of `output.log`, and of `output.log.1` with what came before it."""
+SHORTEST = 6  # as system/redaction.py has it
+
+
+class BoundedLog:
+    """`output.log`, which begins anew when it is full; the file before it is kept. It never raises for a full disk."""
+
+    def __init__(self, path: Path, secrets: Mapping[str, str], limit: int = FILE_BYTES) -> None:
+        self._path, self._limit = path, limit
+        self._filter = SecretFilter(secrets)
+        self._file = path.open("ab", buffering=0)
+        self._size = self._file.tell()
+        self.dropped = 0  # bytes that could not be written
+
+    def write(self, data: bytes) -> None:
+        self._write(self._filter.feed(data))
+
+    def close(self) -> None:
+        self._write(self._filter.rest())
+        self._file.close()
+
+    def _write(self, data: bytes) -> None:
+        while data:
+            if self._size >= self._limit:
+                self._begin_anew()
+            piece = data[: self._limit - self._size]
+            try:
+                written = self._file.write(piece)
+            except OSError:
+                self.dropped += len(data)
+                return
+            self._size += written
+            data = data[written:]
+
+    def _begin_anew(self) -> None:
+        self._size = 0
+        with contextlib.suppress(OSError):
+            os.replace(self._path, self._path.with_name(f"{self._path.name}.1"))
+            file = self._path.open("wb", buffering=0)
+            self._file.close()
+            self._file = file
+
+
+class SecretFilter:
+    """Puts `[NAME]` in the place of secrets in a stream of bytes, also of one that arrives in pieces."""
+
+    def __init__(self, secrets: Mapping[str, str]) -> None:
+        names = {}
+        for name, value in secrets.items():
+            for text in (value, *(value.splitlines() if "\n" in value else ())):
+                if len(text.strip()) >= SHORTEST:
+                    names.setdefault(text.strip().encode(), f"[{name}]".encode())
+        longest = sorted(names, key=len, reverse=True)
+        self._names = names
+        self._pattern = re.compile(b"|".join(map(re.escape, longest))) if longest else None
+        self._most = len(longest[0]) - 1 if longest else 0
+        self._held = b""
+
+    def feed(self, data: bytes) -> bytes:
+        """What is certain of the stream so far: the beginning of a secret is held back until more arrives."""
+        if self._pattern is None:
+            return data
+        text = self._redacted(self._held + data)
+        held = next(
+            (
+                size
+                for size in range(min(self._most, len(text)), 0, -1)
+                if any(secret.startswith(text[-size:]) for secret in self._names)
+            ),
+            0,
+        )
+        self._held = text[len(text) - held :]
+        return text[: len(text) - held]
+
+    def rest(self) -> bytes:
+        """What was held back, once the stream has ended."""
+        held, self._held = self._held, b""
+        return held
+
+    def _redacted(self, text: bytes) -> bytes:
+        assert self._pattern is not None
+        return self._pattern.sub(lambda found: self._names[found[0]], text)
