@@ -1,8 +1,8 @@
-"""The environment packages of a run, installed for it: `DATA/environments/{digest}/`, one folder for each set of versions.
+"""The environment packages of a run, installed: `DATA/environments/{digest}/`, a folder for each set of versions.
 
 A folder is a virtual environment in which all that this Python has installed is visible: whet, torch and the rest are
-never installed again, and what asks for another version of them is refused in pip's words. Only wheels are installed, so
-no code of a package runs here. The wheels of environments come from the store by way of a server on the loopback
+never installed again, and what asks for another version of them is refused in pip's words. Only wheels are installed,
+so no code of a package runs here. The wheels of environments come from the store by way of a server on the loopback
 interface that lives as long as pip does, so that pip records their owner, version and hash, which loading verifies.
 A folder is built aside and renamed; of two runners that build the same one, the second takes the first's.
 """
@@ -39,7 +39,6 @@ from whet.hub.storage.store import FileStore
 from whet.hub.storage.tables import Account, EnvironmentRow, StoredFile, Version
 
 
-
 @dataclass(frozen=True, slots=True)
 class PinnedWheel:
     """The wheel of a version of an environment, in the store."""
@@ -72,7 +71,9 @@ def wheels_of(session: Session, environments: Sequence[str]) -> list[PinnedWheel
         )
         file = session.scalar(query)
         if file is None or wanted.owner is None or wanted.version is None:
-            raise ConfigError(f"environment '{text}' is not on this hub any more. Push it again, or name another version.")
+            raise ConfigError(
+                f"environment '{text}' is not on this hub any more. Push it again, or name another version."
+            )
         found.append(PinnedWheel(text, wanted.owner, wanted.name, wanted.version, file.filename, file.sha256))
     return found
 
@@ -153,7 +154,8 @@ def _variables_of_pip(folder: Path, constraints: Path) -> dict[str, str]:
     kept = {
         name: value
         for name, value in os.environ.items()
-        if name.startswith(("PIP_", "SSL_")) or name in ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "NETRC")
+        if name.startswith(("PIP_", "SSL_"))
+        or name in ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "NETRC")
         or name.lower() in ("http_proxy", "https_proxy", "all_proxy")
     }
     direct = ",".join(filter(None, [os.environ.get("NO_PROXY") or os.environ.get("no_proxy"), "127.0.0.1"]))

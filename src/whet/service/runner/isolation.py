@@ -1,7 +1,7 @@
-"""What a run's process sees: its own folder, Python, the model caches and its environments; nothing else of the machine.
+"""What a run's process sees: its own folder, Python, the model caches and its environments, and nothing else.
 
-bubblewrap makes a file system of those alone, a process table of its own, and leaves the network and the devices as they
-are. The database, the key of the secrets, other runs and the user's home are not in it. A run may itself use the
+bubblewrap makes a file system of those alone and a process table of its own; the network and the devices are the
+machine's. The database, the key of the secrets, other runs and the user's home are not in it. A run may itself use the
 bubblewrap sandboxes of environments inside.
 
 As root, the run becomes another user, one for each run: without that its user could write to /proc/sys, and sandboxes
@@ -34,10 +34,10 @@ PROBE_S = 30.0
 FIRST_USER, USERS = 1_881_000_000, 1 << 20  # above those of sandboxes (users.py)
 SYSTEM = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 ETC = (
-    "alternatives ca-certificates crypto-policies gai.conf group host.conf hosts ld.so.cache ld.so.conf ld.so.conf.d "
-    "localtime mime.types nsswitch.conf OpenCL passwd pki protocols resolv.conf services ssl/certs ssl/openssl.cnf "
-    "timezone vulkan"
-).split()
+    *("alternatives", "ca-certificates", "crypto-policies", "gai.conf", "group", "host.conf", "hosts", "ld.so.cache"),
+    *("ld.so.conf", "ld.so.conf.d", "localtime", "mime.types", "nsswitch.conf", "OpenCL", "passwd", "pki", "protocols"),
+    *("resolv.conf", "services", "ssl/certs", "ssl/openssl.cnf", "timezone", "vulkan"),
+)
 DEVICES = ("nvidia*", "dri", "kfd", "infiniband")
 PASSED_ON = ("LANG", "LC_ALL", "LC_CTYPE", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR", "LD_LIBRARY_PATH", "HF_ENDPOINT")
 PASSED_ON_PREFIXES = ("CUDA_", "NVIDIA_", "OMP_", "MKL_", "KMP_", "GOMP_", "NCCL_", "PYTORCH_", "TORCH_", "TRITON_")
@@ -55,6 +55,7 @@ class View:
     caches: Mapping[str, tuple[Path, Path]] = field(default_factory=dict)
     """Inside -> (the machine's cache, which is shared and only read; the folder that takes what is added)."""
     user: int | None = None  # as root: whom it becomes
+    directory: Path | None = None  # where it begins
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +112,7 @@ class Isolation:
                 args += ["--overlay-src", str(shared), "--overlay", str(added), work, inside]
             else:
                 args += ["--ro-bind", str(shared), inside]
+        args += ["--chdir", str(view.directory)] if view.directory is not None else []
         args += ["--remount-ro", "/", "--"]
         return [*args, *self._become(view.user), *words]
 
@@ -128,7 +130,7 @@ NONE = Isolation()
 
 
 def choose(choice: Choice) -> Isolation:
-    """What isolates runs here. Raises `SandboxUnavailableError` where bubblewrap does not start, unless none is chosen."""
+    """What isolates runs here. Raises `SandboxUnavailableError` where bubblewrap does not start and is not declined."""
     if choice == "none":
         return NONE
     try:
@@ -147,7 +149,9 @@ def _tried() -> Isolation:
     if os.geteuid() == 0:
         unshare, setpriv = shutil.which("unshare"), shutil.which("setpriv")
         if unshare is None or setpriv is None or of_root() is None:
-            raise SandboxUnavailableError("as root the programs unshare and setpriv (util-linux) and user ids are needed.")
+            raise SandboxUnavailableError(
+                "as root the programs unshare and setpriv (util-linux) and user ids are needed."
+            )
     said = "", ""
     for program in programs():
         for overlays in (True, False) if "--overlay-src" in program.options else (False,):
@@ -212,10 +216,9 @@ def model_caches() -> dict[str, Path]:
 
 def give(folder: Path, user: int | None) -> None:
     """Make a run's user the owner of a folder and of everything in it; links are not followed."""
-    if user is None:
+    if user is None or not folder.is_dir() or folder.stat().st_uid == user:
         return
-    with contextlib.suppress(FileNotFoundError):
-        os.chown(folder, user, user, follow_symlinks=False)
+    os.chown(folder, user, user)
     for above, folders, files in os.walk(folder):
         for name in (*folders, *files):
             with contextlib.suppress(FileNotFoundError):

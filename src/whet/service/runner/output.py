@@ -56,7 +56,7 @@ class SecretFilter:
     """Puts `[NAME]` in the place of secrets in a stream of bytes, also of one that arrives in pieces."""
 
     def __init__(self, secrets: Mapping[str, str]) -> None:
-        names = {}
+        names: dict[bytes, bytes] = {}
         for name, value in secrets.items():
             for text in (value, *(value.splitlines() if "\n" in value else ())):
                 if len(text.strip()) >= SHORTEST:

@@ -47,14 +47,14 @@ class Plan:
     """What a runner hands to a shim on standard input."""
 
     command: list[str]
-    """Of the run, behind the words that isolate it, in which `GATE_HERE` is replaced by the gate."""
+    """Of the run, behind the words that isolate it; `GATE_HERE` is where the gate belongs."""
     directory: str
     environment: dict[str, str]
     secrets: dict[str, str] = field(default_factory=dict)
     secrets_file: str | None = None
     """Where the run finds them, as seen by it; on this machine where the run is not isolated."""
-    group: bool = True
-    """Whether what is left of the run's process group is killed at its end; a namespace of its own needs no kill."""
+    sweep: bool = True
+    """Whether what is left of the run's session is killed at its end; with a process table of its own nothing is."""
     patience_s: float = 600.0
     """From the first request to stop until a further one kills."""
     facts: dict[str, Any] = field(default_factory=dict)
@@ -101,7 +101,7 @@ class Shim:
         try:
             self._process = subprocess.Popen(
                 words,
-                stdin=theirs,
+                stdin=theirs.fileno(),
                 stdout=output,
                 stderr=output,
                 cwd=self._plan.directory,
@@ -120,7 +120,7 @@ class Shim:
             pid = self._ready(ours)
             if pid is None:
                 return  # it ended before it was ready, and has printed why
-            self._record(run={"pid": pid, "process_began": began(pid)})
+            self._record(run={"pid": pid, "process_began": began(pid)}, session=os.getsid(0))
             with contextlib.suppress(OSError):
                 ours.sendall(b"go\n" + json.dumps(self._plan.secrets).encode())
                 ours.shutdown(socket.SHUT_WR)
@@ -189,12 +189,11 @@ class Shim:
 
     def _end(self) -> None:
         code = self._process.returncode if self._process is not None else None
-        if self._process is not None and self._plan.group:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+        if self._plan.sweep:
+            self._sweep()
         self._drain()
         self._log.close()
-        if self._plan.group and self._plan.secrets_file is not None:
+        if self._plan.sweep and self._plan.secrets_file is not None:
             with contextlib.suppress(OSError):
                 os.unlink(self._plan.secrets_file)
         number = None
@@ -205,8 +204,18 @@ class Shim:
         with contextlib.suppress(OSError):
             self._folder.pipe.unlink()
 
+    def _sweep(self) -> None:
+        """Kill what the run left behind: the processes of the session in which it was started."""
+        session = self._identity.get("session")
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError, ValueError):
+                fields = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+                pid = int(stat.parent.name)
+                if int(fields[3]) == session and pid not in (os.getpid(), session):
+                    os.kill(pid, signal.SIGKILL)
+
     def _drain(self) -> None:
-        """What is in the pipe; at most a few pieces, so that a run that prints without end does not keep this process."""
+        """What is in the pipe, but at most a few pieces: a run may print without end."""
         for _ in range(64):
             try:
                 data = os.read(self._pipe, PIECE)

@@ -1,0 +1,147 @@
+"""How far a run has come and how it ended, read from its directory while its code may write into it.
+
+Nothing that is read leads out of the directory or takes more than a bounded piece at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from whet.rollouts.results import METADATA, RESULTS
+from whet.service.runner.folders import opened_inside, read_inside
+
+PIECE = 4 << 20
+DEEPEST = 3
+"""Folders below `run/` in which the results of an evaluation are looked for."""
+MOST_FOLDERS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a run's files say now."""
+
+    step: int | None = None
+    max_steps: int | None = None
+    tokens: int | None = None
+    state: str | None = None  # starting, running, finished, interrupted, failed
+    error: str | None = None
+
+
+@dataclass(slots=True)
+class LineTail:
+    """New whole lines of a file, each time; from the beginning where the file became another or shorter."""
+
+    folder: Path
+    parts: tuple[str, ...]
+    _inode: int = 0
+    _at: int = 0
+
+    def new(self) -> tuple[bool, list[dict[str, Any]]]:
+        """Whether it began again, and rows. A line of more than a piece is passed over."""
+        with opened_inside(self.folder, *self.parts) as descriptor:
+            if descriptor is None:
+                return False, []
+            found = os.fstat(descriptor)
+            again = found.st_ino != self._inode or found.st_size < self._at
+            if again:
+                self._inode, self._at = found.st_ino, 0
+            data = os.pread(descriptor, PIECE, self._at)
+        whole = data.rfind(b"\n") + 1
+        if not whole and len(data) == PIECE:
+            whole = PIECE
+        self._at += whole
+        return again, [row for line in data[:whole].splitlines() if (row := _row(line))]
+
+
+def _row(line: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+@dataclass(slots=True)
+class Watch:
+    """Follows the directory of one run, which is of one kind."""
+
+    folder: Path  # DATA/runs/{run}/run
+    kind: str
+    _tails: dict[tuple[str, ...], LineTail] = field(default_factory=dict)
+    _tokens: dict[tuple[str, ...], float] = field(default_factory=dict)
+    _rows: dict[tuple[str, ...], int] = field(default_factory=dict)
+
+    def look(self) -> Seen:
+        if self.kind == "evaluation":
+            return self._evaluation()
+        status = read_inside(self.folder, "status.json") or read_inside(self.folder, METADATA)
+        self._count(("metrics.jsonl",), _trained)
+        self._count((RESULTS,), _used)
+        return Seen(
+            step=_whole(status.get("step")),
+            max_steps=_whole(status.get("max_steps")),
+            tokens=round(sum(self._tokens.values())),
+            state=_text(status.get("state")),
+            error=_text(status.get("last_error")),
+        )
+
+    def _evaluation(self) -> Seen:
+        found = _results_in(self.folder)
+        states = []
+        for parts in found:
+            self._count((*parts, RESULTS), _used)
+            states.append(_text(read_inside(self.folder, *parts, METADATA).get("state")) or "finished")
+        finished = bool(states) and all(state == "finished" for state in states)
+        return Seen(
+            step=sum(self._rows.values()),
+            tokens=round(sum(self._tokens.values())),
+            state="finished" if finished else "running" if states else None,
+        )
+
+    def _count(self, parts: tuple[str, ...], tokens_of: Any) -> None:
+        tail = self._tails.setdefault(parts, LineTail(self.folder, parts))
+        again, rows = tail.new()
+        if again:
+            self._tokens[parts], self._rows[parts] = 0.0, 0
+        self._tokens[parts] = self._tokens.get(parts, 0.0) + sum(map(tokens_of, rows))
+        self._rows[parts] = self._rows.get(parts, 0) + len(rows)
+
+
+def _trained(row: Mapping[str, Any]) -> float:
+    """Trained tokens of a step, as its speed and its time say."""
+    return _number(row.get("perf/tokens_per_s")) * _number(row.get("time/step"))
+
+
+def _used(row: Mapping[str, Any]) -> float:
+    """Tokens that a rollout read and wrote."""
+    usage = row.get("token_usage")
+    return sum(_number(value) for value in usage.values()) if isinstance(usage, Mapping) else 0.0
+
+
+def _results_in(folder: Path) -> list[tuple[str, ...]]:
+    """Folders below that hold results, by their parts; links are not followed."""
+    found = []
+    for count, (above, folders, files) in enumerate(os.walk(folder)):
+        parts = Path(above).relative_to(folder).parts
+        if RESULTS in files or METADATA in files:
+            found.append(parts)
+        if len(parts) >= DEEPEST or count >= MOST_FOLDERS:
+            folders.clear()
+    return found
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) and 0 <= value < 1e15 else 0.0
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 31 else None
+
+
+def _text(value: Any) -> str | None:
+    return value[:2000] if isinstance(value, str) and value else None

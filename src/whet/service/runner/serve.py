@@ -1,0 +1,83 @@
+"""`whet service runner`: a runner on this machine, until a signal ends it; its runs live on."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from whet.config import Option, Paths, StrictModel
+from whet.hub.domain.cipher import Cipher, read_keys
+from whet.hub.storage.store import FileStore
+from whet.service.runner.isolation import Choice, choose
+from whet.service.runner.machine import this_machine
+from whet.service.runner.preparing import Workshop
+from whet.service.runner.privacy import undumpable
+from whet.service.runner.runner import Runner
+from whet.service.storage.database import joined_database
+
+
+class RunnerConfig(StrictModel):
+    """`whet service runner`. Each description is the option's `--help`."""
+
+    data: Annotated[Path, Option(metavar="DIR")] = Field(
+        Path("service"), description="The service's folder, which its API has made."
+    )
+    database: Annotated[str | None, Option(metavar="URL")] = Field(
+        None, description="As for the API: postgresql://USER@HOST/NAME; if absent, hub.sqlite in DIR."
+    )
+    storage: Annotated[str | None, Option(metavar="URL")] = Field(
+        None, description="As for the API: where packages are kept; if absent, files in DIR."
+    )
+    name: str | None = Field(
+        None, min_length=1, max_length=80, description="Name of this machine among runners; if absent, its host name."
+    )
+    isolation: Choice = Field(
+        "auto", description="How runs are kept apart: bubblewrap, which auto insists on, or none."
+    )
+    readable: Annotated[Paths, Option(metavar="DIR")] = Field(
+        (), description="Folder that every run may read, such as one with models."
+    )
+    core_hour_price: float = Field(0.0, ge=0, description="What an hour of a core costs, for caps and usage.")
+    device_hour_price: float = Field(0.0, ge=0, description="What an hour of a device costs.")
+
+
+def serve_runner(config: RunnerConfig, on_ready: Callable[[str], None]) -> None:
+    """Start runs until SIGINT or SIGTERM. `on_ready` gets a line about this runner.
+
+    Raises `ConfigError` where there is no service, and `SandboxUnavailableError` where runs cannot be isolated.
+    """
+    undumpable()
+    data = config.data.expanduser().absolute()
+    isolation = choose(config.isolation)
+    with joined_database(data, config.database) as database:
+        file = database.url.database if database.url.get_backend_name() == "sqlite" else None
+        workshop = Workshop(
+            data=data,
+            blobs=FileStore(str(data / "blobs")),
+            packages=FileStore(config.storage or str(data / "files")),
+            isolation=isolation,
+            readable=[path.expanduser().absolute() for path in config.readable],
+            database=Path(file).absolute() if file else None,
+        )
+        prices = {"core_hour_price": config.core_hour_price, "device_hour_price": config.device_hour_price}
+        cipher = Cipher(*read_keys(data / "secrets.key"))
+        runner = Runner(database, cipher, workshop, this_machine(config.name), prices)
+        stop = threading.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: stop.set())
+        runner.begin()
+        has = runner.machine
+        devices = f", {len(has.devices)} devices" if has.devices else ""
+        apart = "isolated by bubblewrap" if isolation.bubblewrap else "not isolated"
+        on_ready(
+            f"runner {runner.id} on {has.host}: {has.cores:g} cores, {has.memory / 2**30:.0f} GiB{devices}; {apart}"
+        )
+        try:
+            runner.run(stop)
+        finally:
+            runner.leave()

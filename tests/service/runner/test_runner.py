@@ -1,0 +1,176 @@
+"""Runs of trivial commands through the real queue, runner and shim: ends, stops, kills, adoption."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+from whet.runs.process import began
+
+
+def alive(process: dict[str, Any]) -> bool:
+    return began(process["pid"]) == process["process_began"]
+
+
+UNTIL_STOPPED = "trap 'echo stopped; exit 143' TERM; echo ready; while :; do sleep 0.05; done"
+
+
+def test_a_run_that_ends_well_is_finished(working: Any) -> None:
+    run = working.queue.submit()
+    row = working.end(working.runner("echo hello; pwd; cat config.toml"), run)
+    assert (row.state, row.reason, row.attempt) == ("finished", "", 1)
+    assert working.output(run).splitlines() == ["hello", str(working.folder(run).submission), "max_steps = 4"]
+
+
+def test_a_run_that_fails_has_the_reason_that_it_printed(working: Any) -> None:
+    run = working.queue.submit()
+    row = working.end(working.runner("echo all is well; echo no such model >&2; exit 3"), run)
+    assert (row.state, row.reason) == ("failed", "no such model")
+
+
+def test_a_run_that_is_stopped_gets_the_signal_once(working: Any) -> None:
+    from whet.service.domain import runs
+
+    run = working.queue.submit()
+    runner = working.runner("trap 'echo got it' TERM; while ! [ -e ../go ]; do sleep 0.05; done; exit 143")
+    working.running(runner, run)
+    with working.queue.database.write() as session:
+        runs.request_stop(session, session.get_one(type(working.queue.run(run)), run), "ann", 0.0)
+    working.until(runner, lambda: "got it" in working.output(run))
+    for _ in range(5):
+        runner.tick()
+    (working.folder(run).path / "go").touch()
+    row = working.end(runner, run)
+    assert (row.state, row.reason) == ("stopped", "stopped by ann")
+    assert working.output(run) == "got it\n"
+
+
+def test_a_runner_that_was_killed_is_followed_by_one_that_adopts_the_same_process(working: Any) -> None:
+    run = working.queue.submit()
+    script = "while ! [ -e ../go ]; do sleep 0.05; done"
+    first = working.runner(script)
+    before = working.running(first, run)
+    working.abandon(first)
+    second = working.runner(script)
+    working.until(second, lambda: run in second.following)
+    working.until(second, lambda: working.queue.run(run).fence == 2)
+    (working.folder(run).path / "go").touch()
+    row = working.end(second, run)
+    assert (row.state, row.attempt) == ("finished", 1)
+    assert not alive(before["run"])
+
+
+def test_a_run_that_ended_while_no_runner_lived_is_finished_by_the_next(working: Any) -> None:
+    run = working.queue.submit()
+    first = working.runner("while ! [ -e ../go ]; do sleep 0.05; done; exit 5")
+    working.running(first, run)
+    working.abandon(first)
+    (working.folder(run).path / "go").touch()
+    row = working.end(working.runner(), run)
+    assert (row.state, row.attempt) == ("failed", 1)
+
+
+def test_a_killed_shim_is_replaced_and_the_run_not_started_again(working: Any) -> None:
+    run = working.queue.submit()
+    runner = working.runner(UNTIL_STOPPED)
+    before = working.running(runner, run)
+    os.kill(before["shim"]["pid"], signal.SIGKILL)
+    read = lambda: __import__("json").loads(working.attempt(run).identity.read_text())  # noqa: E731
+    working.until(runner, lambda: read()["shim"] != before["shim"])
+    assert read()["run"] == before["run"]
+    assert alive(before["run"])
+    os.kill(before["run"]["pid"], signal.SIGTERM)
+    working.until(runner, lambda: working.queue.run(run).attempt == 2)  # no code is known: evidence of an end alone
+    assert working.attempt(run, 1).output.read_text() == "ready\nstopped\n"
+
+
+def test_a_run_whose_processes_were_all_killed_is_queued_again(working: Any) -> None:
+    run = working.queue.submit()
+    runner = working.runner(UNTIL_STOPPED)
+    before = working.running(runner, run)
+    for one in ("shim", "run"):
+        os.kill(before[one]["pid"], signal.SIGKILL)
+    working.until(runner, lambda: working.queue.run(run).attempt == 2)
+    after = working.running(runner, run)
+    assert after["run"] != before["run"]
+    row = working.queue.run(run)
+    assert row.resume
+
+
+def test_what_a_run_left_behind_ends_with_it(working: Any) -> None:
+    run = working.queue.submit()
+    row = working.end(working.runner("sleep 1000 & echo $!; exit 0"), run)
+    assert row.state == "finished"
+    assert began(int(working.output(run))) is None
+
+
+def test_a_run_of_a_machine_that_was_started_again_is_queued_again(working: Any) -> None:
+    from whet.service.runner.machine import Machine
+
+    run = working.queue.submit()
+    first = working.runner(UNTIL_STOPPED)
+    before = working.running(first, run)
+    for one in ("shim", "run"):
+        os.kill(before[one]["pid"], signal.SIGKILL)
+    working.abandon(first)
+    second = working.runner("true", Machine("box", "another boot", 4.0, 1 << 36, ()))
+    row = working.end(second, run)
+    assert (row.state, row.attempt) == ("finished", 2)
+
+
+def test_an_expired_lease_of_another_machine_is_no_evidence(working: Any) -> None:
+    from whet.service.runner.machine import Machine
+
+    run = working.queue.submit()
+    first = working.runner("while ! [ -e ../go ]; do sleep 0.05; done")
+    working.running(first, run)
+
+    def expire(session: Any) -> None:
+        from whet.service.storage.tables import AttemptRow
+
+        session.get_one(AttemptRow, (run, 1)).lease_until = 1.0
+
+    working.queue.change(expire)
+    other = working.runner("true", Machine("elsewhere", "its boot", 4.0, 1 << 36, ()))
+    other.tick()
+    row = working.queue.run(run)
+    assert (row.state, row.attempt, row.fence) == ("running", 1, 1)
+    assert row.reason == "unknown since 1970-01-01T00:00:01+00:00: box does not answer"
+    (working.folder(run).path / "go").touch()
+    assert working.end(first, run).state == "finished"
+
+
+def test_output_without_end_is_bounded(working: Any) -> None:
+    from whet.service.runner.output import FILE_BYTES
+
+    run = working.queue.submit()
+    row = working.end(working.runner("yes | head -c 100000000; echo the end"), run)
+    assert row.state == "finished"
+    files = list(working.attempt(run).path.glob("output.log*"))
+    assert sum(file.stat().st_size for file in files) <= 2 * FILE_BYTES
+    assert working.output(run).endswith("y\nthe end\n")
+
+
+def test_files_of_a_submission_are_verified(working: Any, tmp_path: Path) -> None:
+    import hashlib
+
+    from whet.hub.storage.store import FileStore
+
+    source = tmp_path / "source"
+    source.write_text("right")
+    sha256 = hashlib.sha256(b"right").hexdigest()
+    store = FileStore(str(tmp_path / "blobs"))
+    store.add(source, sha256)
+    runner = working.runner("cat data/rows.txt")
+    good = working.queue.submit(files={"data/rows.txt": sha256})
+    assert working.end(runner, good).state == "finished"
+    assert working.output(good) == "right"
+    Path(store.path(sha256)).write_text("wrong")
+    damaged = working.queue.submit(files={"data/rows.txt": sha256})
+    row = working.end(runner, damaged)
+    assert (row.state, row.attempt) == ("failed", 1)
+    assert "'data/rows.txt' of the submission is damaged" in row.reason
+    outside = working.queue.submit(files={"../../escape": sha256})
+    assert "no path inside of it" in working.end(runner, outside).reason
