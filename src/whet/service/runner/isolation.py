@@ -85,9 +85,12 @@ class Isolation:
         """`words` behind those that isolate them."""
         if self.bubblewrap is None:
             return list(words)
-        own = [] if self.changes_user else ["--unshare-user", "--unshare-pid", "--cap-drop", "ALL"]
-        prefix = [self.unshare, "--mount", "--pid", "--fork", "--mount-proc", "--"] if self.unshare else []
-        args = [*filter(None, prefix), self.bubblewrap, *own, "--unshare-ipc", "--unshare-uts", "--new-session"]
+        if self.unshare is not None:  # its child is process 1, with which all others end
+            prefix, own = [self.unshare, "--mount", "--pid", "--fork", "--mount-proc", "--"], []
+        else:  # bubblewrap's process 1 waits for all others, unless it ends with bubblewrap, and that with a shell
+            prefix = ["/bin/sh", "-c", '"$@"; exit $?', "sh"]
+            own = ["--unshare-user", "--unshare-pid", "--cap-drop", "ALL", "--die-with-parent"]
+        args = [*prefix, self.bubblewrap, *own, "--unshare-ipc", "--unshare-uts", "--new-session"]
         args += ["--hostname", os.uname().nodename[:63] or "whet", *_system(), *self._processes(), *_devices()]
         args += ["--perms", "1777", "--tmpfs", "/tmp", "--perms", "1777", "--tmpfs", "/dev/shm"]
         args += ["--perms", "1777", "--dir", "/var", "--perms", "1777", "--tmpfs", "/var/tmp"]
