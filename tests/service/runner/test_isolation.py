@@ -69,7 +69,7 @@ def test_run_code_reads_nothing_of_the_service_or_of_other_runs(isolated: Any, t
             ),
             *(isolated.folder(other).path, isolated.attempt(other).path, isolated.folder(other).submission),
             *(folder.path / "attempts", folder.path / "attempts" / "1", tmp_path, tmp_path / "runs"),
-            *(Path("/dev/shm"), Path("/etc/shadow"), Path("/root/.bashrc"), Path(f"/proc/{service.pid}/environ")),
+            *(Path("/dev/shm"), Path("/etc/shadow"), Path.home() / ".bashrc", Path(f"/proc/{service.pid}/environ")),
         )
         first.workshop = isolated.workshop(spy(*everything))
         assert isolated.end(first, run).state == "finished", isolated.said()

@@ -1,7 +1,7 @@
 """The files of a run and of its attempts, the locks that say what still lives, and reading what a run's code wrote.
 
     attempts/{n}/attempt.json    who guards the attempt (the shim) and who runs it, written by the shim
-    attempts/{n}/exit.json       how it ended; whoever holds `shim.lock` writes it, once
+    attempts/{n}/exit.json       how it ended, written once, by the process that holds `shim.lock`
     attempts/{n}/output.log      what the run printed, bounded
     attempts/{n}/shim.lock       held by the shim as long as it lives
     attempts/{n}/life.lock       inherited by the run's processes, so held until the last of them is gone

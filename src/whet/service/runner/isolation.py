@@ -54,7 +54,7 @@ class View:
     hidden: Sequence[Path] = ()  # covered where a folder above them is shown; what is writable may be inside
     caches: Mapping[str, tuple[Path, Path]] = field(default_factory=dict)
     """Inside -> (the machine's cache, which is shared and only read; the folder that takes what is added)."""
-    user: int | None = None  # as root: whom it becomes
+    user: int | None = None  # as root: the user that it becomes
     directory: Path | None = None  # where it begins
 
 
