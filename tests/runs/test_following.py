@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from whet.errors import RunError
-from whet.runs.following import read_log
+from whet.runs.following import LineFilter, read_log
 from whet.runs.lock import DirectoryLock
 
 
@@ -32,3 +32,40 @@ def _begin_another(log: Path) -> None:
 def test_a_run_without_a_log_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"has no log: .*run\.log is missing"):
         list(read_log(tmp_path))
+
+
+LINES = """\
+2026-11-21T17:40:02+0000 INFO step 1/9  reward 0.5
+2026-11-21T17:40:03+0000 WARNING torch: the disk is slow
+    because of another process
+2026-11-21T17:40:04+0000 ERROR whet: stopped
+2026-11-21T17:40:05+0000 INFO step 2/9  reward 0.7
+""".splitlines()
+
+
+@pytest.mark.parametrize(
+    ("accepts", "numbers"),
+    [
+        (LineFilter(), [0, 1, 2, 3, 4]),
+        (LineFilter(level="warning"), [1, 2, 3]),
+        (LineFilter(search="STEP"), [0, 4]),
+        (LineFilter(since=1795282804.0), [3, 4]),
+        (LineFilter(search="process", level="warning"), [2]),
+    ],
+)
+def test_lines_by_text_level_and_time(accepts: LineFilter, numbers: list[int], tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "run.log"
+    log.parent.mkdir()
+    log.write_text("\n".join(LINES) + "\n")
+    assert list(read_log(tmp_path, accepts=accepts)) == [LINES[number] for number in numbers]
+
+
+def test_last_lines_are_shown_before_those_that_are_written_then(tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "run.log"
+    log.parent.mkdir()
+    log.write_text("one\ntwo\nthree\n")
+    assert list(read_log(tmp_path, tail=2)) == ["two", "three"]
+    lock = DirectoryLock(tmp_path)
+    events = iter([lambda: log.open("a").write("four\nfive\nsix\n"), lock.release])
+    lines = read_log(tmp_path, follow=True, tail=1, wait=lambda _: next(events)())
+    assert list(lines) == ["three", "four", "five", "six"]

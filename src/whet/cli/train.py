@@ -12,6 +12,7 @@ import typer
 
 from whet.cli import train_stored
 from whet.cli.output import JsonOption, extra, print_json
+from whet.cli.service import catalog, runs
 from whet.cli.service.submit import train_submit
 from whet.errors import ConfigError
 
@@ -116,6 +117,15 @@ app.command("compare")(train_stored.compare)
 app.command("resume", context_settings=OVERRIDES)(train_stored.resume)
 app.command("stop")(train_stored.stop)
 app.command("export")(train_stored.export)
+app.command("get")(runs.get)
+app.command("restart")(runs.restart)
+app.command("delete")(runs.delete)
+app.command("progress")(runs.progress)
+app.command("distributions")(runs.distributions)
+app.command("checkpoints")(runs.checkpoints)
+app.command("usage")(runs.usage)
+app.command("models")(catalog.models)
+app.command("configs")(catalog.configs)
 
 
 def _resolved(

@@ -4,21 +4,40 @@ from __future__ import annotations
 
 import csv
 import sys
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from whet.cli.output import JsonOption, console, extra, print_json, print_result
+from whet.cli.service import runs
+from whet.cli.service.common import AnyRun, is_of_service, service_run, since_when
+from whet.cli.service.runs import list_service_runs
+from whet.cli.sharing.common import HubOption
+from whet.system.terminal import safe_text
 
 if TYPE_CHECKING:
     from whet.rl.monitors.protocol import Outcome
 
-Run = Annotated[str, typer.Argument(metavar="RUN", help="A run's directory, or its name below runs/.")]
+Run = AnyRun
+LocalRun = Annotated[str, typer.Argument(metavar="RUN", help="A run's directory, or its name below runs/.")]
+LONGEST_LINE = 10_000
 
 
 def list_runs(
     folder: Annotated[Path, typer.Argument(help="Folder to look below.")] = Path("runs"),
+    service: Annotated[bool, typer.Option("--service", help="List runs of the service instead.")] = False,
+    kind: Annotated[
+        Literal["training", "sft", "evaluation", "search"] | None, typer.Option(help="Of the service: only these.")
+    ] = None,
+    state: Annotated[
+        str | None, typer.Option(help="Of the service: queued, starting, running, finished, failed or stopped.")
+    ] = None,
+    owner: Annotated[str | None, typer.Option(help="Of the service: those of a user or an organisation.")] = None,
+    search: Annotated[str | None, typer.Option(help="Of the service: a part of the name or the model.")] = None,
+    count: Annotated[int, typer.Option("-n", min=1, help="Of the service: how many.")] = 50,
+    hub: HubOption = None,
     json_output: JsonOption = False,
 ) -> None:
     """List runs, newest first. A run whose process ended before the run did is shown as died.
@@ -27,7 +46,13 @@ def list_runs(
     Examples:
       whet train list
       whet train list elsewhere/runs --json
+      whet train list --service --state running
     """
+    if service or hub or kind or state or owner or search:
+        list_service_runs(
+            kind=kind, state=state, owner=owner, search=search, count=count, hub=hub, json_output=json_output
+        )
+        return
     from whet.rl.stored.stored_run import find_runs
     from whet.rl.stored.views import heads, print_heads
 
@@ -46,6 +71,9 @@ def show(run: Run, json_output: JsonOption = False) -> None:
       whet train show quickstart
       whet train show runs/quickstart --json
     """
+    if is_of_service(run):
+        runs.get(run, None, json_output)
+        return
     from whet.rl.stored.stored_run import open_run
     from whet.rl.stored.views import print_summary, summary
 
@@ -68,6 +96,8 @@ def metrics(
 ) -> None:
     """Print the metrics of a run: a line for each step, or (with more than six) a line for each metric with its curve.
 
+    Of a run of the service at most 1,000 steps, thinned so that the lowest and the highest values stay.
+
     \b
     Examples:
       whet train metrics quickstart
@@ -78,10 +108,16 @@ def metrics(
     from whet.rl.stored.series import chosen, numbers_of
     from whet.rl.stored.stored_run import open_run
     from whet.rl.stored.views import print_metrics
+    from whet.service.client.following import metric_rows
 
     if as_csv and json_output:
         raise ConfigError("--csv and --json are two ways to print the same: choose one.")
-    columns, rows = chosen(numbers_of(open_run(run)), names or [], every)
+    if is_of_service(run):
+        with service_run(run) as (service, found):
+            numbers = metric_rows(service, found, names or [])
+    else:
+        numbers = numbers_of(open_run(run))
+    columns, rows = chosen(numbers, names or [], every)
     if json_output:
         print_json({"metrics": [{name: row[name] for name in ("step", *columns) if name in row} for row in rows]})
     elif as_csv:
@@ -96,7 +132,9 @@ def metrics(
 
 def rollouts(
     run: Run,
-    step: Annotated[int | None, typer.Option(min=1, help="Step they were trained in; the newest if absent.")] = None,
+    step: Annotated[
+        int | None, typer.Option("--step", "-s", min=1, help="Step they were trained in; the newest if absent.")
+    ] = None,
     env: Annotated[str | None, typer.Option(help="Only rollouts of this environment.")] = None,
     best: Annotated[bool, typer.Option("--best", help="The highest rewards first.")] = False,
     worst: Annotated[bool, typer.Option("--worst", help="The lowest rewards first.")] = False,
@@ -117,9 +155,17 @@ def rollouts(
 
     if best + worst + errored > 1:
         raise ConfigError("--best, --worst and --errored each choose rollouts: give one of them.")
-    stored = open_run(run)
     choice: Choice = "best" if best else "worst" if worst else "errored" if errored else "first"
-    of_step, rows = rollouts_of(stored.directory, step=step, environment=env, choice=choice, count=count)
+    if is_of_service(run):
+        from whet.service.client.following import step_rollouts
+
+        with service_run(run) as (service, found):
+            of_step, rows = step_rollouts(service, found, step=step, environment=env, choice=choice, count=count)
+            browse = f"{service.url}/runs/{found.id}/rollouts?step={of_step}"
+    else:
+        stored = open_run(run)
+        of_step, rows = rollouts_of(stored.directory, step=step, environment=env, choice=choice, count=count)
+        browse = f"whet view {stored.directory}"
     if json_output:
         print_json({"step": of_step, "rollouts": rows})
         return
@@ -128,12 +174,19 @@ def rollouts(
     for row in rows:
         out.print()
         print_conversation(row, out)
-    out.print(f"\nall of them: whet view {stored.directory}", markup=False, soft_wrap=True)
+    out.print(f"\nall of them: {browse}", markup=False, soft_wrap=True)
 
 
 def logs(
     run: Run,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the log until the run ends.")] = False,
+    count: Annotated[int | None, typer.Option("-n", min=1, help="Only the last lines, so many.")] = None,
+    search: Annotated[str | None, typer.Option(help="Only lines with this text, in any case.", metavar="TEXT")] = None,
+    level: Annotated[
+        Literal["info", "warning", "error"] | None, typer.Option(help="Only lines of this level, or worse.")
+    ] = None,
+    since: Annotated[str | None, typer.Option(help="Only lines since then: 10m, 2h, 1d, or a time.")] = None,
+    hub: HubOption = None,
 ) -> None:
     """Print the log of a run: its terminal output and every warning.
 
@@ -141,12 +194,25 @@ def logs(
     Examples:
       whet train logs quickstart
       whet train logs quickstart -f
+      whet train logs 1f2e3d4c5b6a7988 -n 50 --level warning --since 2h
     """
-    from whet.rl.stored.stored_run import open_run
-    from whet.runs.following import read_log
+    moment = since_when(since)
+    if hub is not None or is_of_service(run):
+        from whet.service.client.following import log_lines
 
-    for line in read_log(open_run(run).directory, follow=follow):
-        sys.stdout.write(line + "\n")
+        with service_run(run, hub) as (service, found):
+            _print_lines(log_lines(service, found, follow=follow, tail=count, search=search, level=level, since=moment))
+        return
+    from whet.rl.stored.stored_run import open_run
+    from whet.runs.following import LineFilter, read_log
+
+    accepts = LineFilter(search, level, moment)
+    _print_lines(read_log(open_run(run).directory, follow=follow, accepts=accepts, tail=count))
+
+
+def _print_lines(lines: Iterable[str]) -> None:
+    for line in lines:
+        sys.stdout.write(safe_text(line, LONGEST_LINE) + "\n")
         sys.stdout.flush()
 
 
@@ -174,7 +240,7 @@ def compare(
 
 def resume(
     context: typer.Context,
-    run: Run,
+    run: LocalRun,
     step: Annotated[
         int | None, typer.Option(min=1, help="Resume from the checkpoint of this step; from the newest if absent.")
     ] = None,
@@ -213,6 +279,9 @@ def stop(
     Examples:
       whet train stop quickstart
     """
+    if is_of_service(run):
+        runs.stop_on_service(run, patience, json_output)
+        return
     from whet.rl.stored.stop_and_resume import stop_run
     from whet.rl.stored.stored_run import open_run
 
@@ -230,7 +299,7 @@ def stop(
 
 
 def export(
-    run: Run,
+    run: LocalRun,
     step: Annotated[
         int | None, typer.Option(min=1, help="Of which checkpoint; the newest that is whole if absent.")
     ] = None,

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 
 from whet.errors import RunError
@@ -16,14 +19,58 @@ KEPT_FILES = 3
 POLL_SECONDS = 0.25
 
 
-def read_log(run: Path, *, follow: bool = False, wait: Callable[[float], None] = time.sleep) -> Iterator[str]:
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+_HEAD = re.compile(rf"(?P<at>\d{{4}}-\d\d-\d\dT[0-9:.]+(?:[+-]\d\d:?\d\d|Z)?) (?P<level>{'|'.join(LEVELS)}) ")
+
+
+class LineFilter:
+    """Which lines of a log are wanted. A line without time and level belongs to the one before it."""
+
+    def __init__(self, search: str | None = None, level: str | None = None, since: float | None = None) -> None:
+        """Lines with `search` in them, in any case; of `level` or worse; and not before `since`, seconds since 1970."""
+        self._search = search.casefold() if search else ""
+        self._level = LEVELS.index(level.upper()) if level else 0
+        self._since = since
+        self._accepted = True  # of the line before
+
+    def __call__(self, line: str) -> bool:
+        found = _HEAD.match(line)
+        if found is not None:
+            worse = LEVELS.index(found["level"]) >= self._level
+            self._accepted = worse and (self._since is None or _moment(found["at"]) >= self._since)
+        return self._accepted and self._search in line.casefold()
+
+
+def read_log(
+    run: Path,
+    *,
+    follow: bool = False,
+    accepts: Callable[[str], bool] = lambda line: True,
+    tail: int | None = None,
+    wait: Callable[[float], None] = time.sleep,
+) -> Iterator[str]:
     """Every line that is kept, the oldest first; with `follow` also what is written, until no process holds the run.
 
-    A log that begins a new file is followed into it. Raises `RunError` where the run has no log.
+    Only lines that `accepts` is true of, and of those that are there already only the last `tail`. A log that begins a
+    new file is followed into it. Raises `RunError` where the run has no log.
     """
     path = run / "logs" / LOG
     if not path.is_file():
         raise RunError(f"{run} has no log: {path} is missing.")
+    held: deque[str] | None = None if tail is None else deque(maxlen=tail)
+    for line in _lines(run, path, follow, wait):
+        if line is None:
+            yield from held or ()
+            held = None
+        elif accepts(line):
+            if held is None:
+                yield line
+            else:
+                held.append(line)
+
+
+def _lines(run: Path, path: Path, follow: bool, wait: Callable[[float], None]) -> Iterator[str | None]:
+    """Every line, and None each time that all lines which are there were read."""
     for number in range(KEPT_FILES, 0, -1):
         if (older := path.with_name(f"{LOG}.{number}")).is_file():
             yield from older.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -41,12 +88,21 @@ def read_log(run: Path, *, follow: bool = False, wait: Callable[[float], None] =
                 file.close()
                 file = path.open(encoding="utf-8", errors="replace")
             elif running:
+                yield None
                 wait(POLL_SECONDS)
             else:
                 yield from filter(None, [begun])
+                yield None
                 return
     finally:
         file.close()
+
+
+def _moment(text: str) -> float:
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        return 0.0
 
 
 def _inode(path: Path) -> int | None:

@@ -105,7 +105,7 @@ def changed(config: Mapping[str, Any]) -> dict[str, Any]:
     kind = SftConfig if "data" in config else RunConfig
     found = _differences(_defaults(kind), config)
     # What a run made of `auto` says nothing where it is the plain dtype.
-    return {path: now for path, (default, now) in found.items() if now not in (ABSENT, PLAIN.get(default, ABSENT))}
+    return {path: now for path, (default, now) in found.items() if now not in (ABSENT, PLAIN.get(str(default), ABSENT))}
 
 
 def _defaults(model: type[BaseModel]) -> dict[str, Any]:

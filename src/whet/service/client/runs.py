@@ -19,10 +19,14 @@ from whet.system.terminal import safe_text
 ID = re.compile(r"[0-9a-f]{16}")
 
 
+def is_here(run: str) -> bool:
+    """Whether a RUN is one of this machine."""
+    return any((path / "config.toml").is_file() for path in (Path(run), RUNS / run))
+
+
 def is_of_service(run: str) -> bool:
     """Whether a RUN is to be looked for on the service. Nothing is asked of it."""
-    here = any((path / "config.toml").is_file() for path in (Path(run), RUNS / run))
-    return not here and service_is_set()
+    return not is_here(run) and service_is_set()
 
 
 def find_run(service: HubClient, run: str) -> SubmittedRun:

@@ -1,0 +1,271 @@
+"""`whet train get`, `restart`, `delete`, `progress`, `distributions`, `checkpoints`, `usage`; `list`, `stop` there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from whet.cli.output import JsonOption, print_json, print_result
+from whet.cli.service.common import (
+    AnyRun,
+    ServiceRun,
+    is_of_service,
+    run_facts,
+    run_row,
+    service_run,
+)
+from whet.cli.sharing.common import HubOption, safe
+from whet.errors import ConfigError
+from whet.system.terminal import BLOCKS
+
+What = Literal["adapter", "model", "checkpoint"]
+
+
+def list_service_runs(
+    *,
+    kind: str | None,
+    state: str | None,
+    owner: str | None,
+    search: str | None,
+    count: int,
+    hub: str | None,
+    json_output: bool,
+) -> None:
+    """The newest runs of the service."""
+    from itertools import islice
+
+    from whet.service.client.answers import SubmittedRun
+    from whet.service.client.connection import connect_service
+
+    with connect_service(hub) as service:
+        pages = service.items(SubmittedRun, "/runs", kind=kind, state=state, owner=owner, search=search)
+        found = [run.as_dict() for run in islice(pages, count)]
+    if json_output:
+        print_json({"runs": found})
+    elif found:
+        print_result({"runs": [run_row(run) for run in found]}, False)
+    else:
+        typer.echo("no run like that on the service. Submit one: whet train submit CONFIG")
+
+
+def get(run: AnyRun, hub: HubOption = None, json_output: JsonOption = False) -> None:
+    """Show a run: its state and why, how far it is, what it costs. Of one of this machine as `whet train show`.
+
+    \b
+    Examples:
+      whet train get 1f2e3d4c5b6a7988
+      whet train get ann/quickstart --json
+    """
+    if not is_of_service(run) and hub is None:
+        from whet.cli.train_stored import show
+
+        show(run, json_output)
+        return
+    with service_run(run, hub) as (service, found):
+        print_result(safe(found.as_dict() if json_output else run_facts(found, service.url)), json_output)
+
+
+def stop_on_service(run: str, patience: float, json_output: bool) -> None:
+    """Stop a run of the service, and wait for its end."""
+    from whet.service.client.answers import SubmittedRun
+    from whet.service.client.following import run_path, wait_for_end
+
+    with service_run(run) as (service, found):
+        stopped = service.ask(SubmittedRun, "POST", run_path(found, "stop"), retry=True)
+        if patience:
+            stopped = wait_for_end(service, stopped, patience)
+        facts = {"run": stopped.id, "state": stopped.state, "reason": stopped.reason, "step": stopped.step}
+        if not json_output and stopped.ended:
+            facts["continue"] = f"whet train restart {stopped.id}"
+        print_result(safe(stopped.as_dict() if json_output else facts), json_output)
+
+
+def restart(
+    run: ServiceRun,
+    step: Annotated[
+        int | None, typer.Option(min=1, help="Continue from this checkpoint; from the newest if absent.")
+    ] = None,
+    hub: HubOption = None,
+    json_output: JsonOption = False,
+) -> None:
+    """Queue a run of the service again, to continue from a checkpoint. Here: whet train resume.
+
+    \b
+    Examples:
+      whet train restart 1f2e3d4c5b6a7988
+      whet train restart ann/quickstart --step 50
+    """
+    from whet.service.client.answers import SubmittedRun
+    from whet.service.client.following import run_path
+
+    _of_service_alone(run, hub, "whet train resume")
+    with service_run(run, hub) as (service, found):
+        queued = service.ask(SubmittedRun, "POST", run_path(found, "restart"), json={"step": step})
+        facts = {"run": queued.id, "state": queued.state, "place": queued.place, "reason": queued.reason}
+        print_result(safe(queued.as_dict() if json_output else facts), json_output)
+
+
+def delete(
+    run: ServiceRun,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    hub: HubOption = None,
+    json_output: JsonOption = False,
+) -> None:
+    """Delete a run of the service with its rollouts and checkpoints. One that runs has to be stopped first.
+
+    \b
+    Example:
+      whet train delete 1f2e3d4c5b6a7988
+    """
+    from whet.service.client.following import run_path
+
+    _of_service_alone(run, hub, "rm -r, on its directory")
+    with service_run(run, hub) as (service, found):
+        if not yes and not typer.confirm(
+            f"delete {found.owner}/{found.name} ({found.id}, {found.state}) with all its files?", err=True
+        ):
+            raise typer.Exit(1)
+        service.send("DELETE", f"/api/v1{run_path(found)}")
+    print_result({"deleted": found.id}, True) if json_output else typer.echo(f"{found.id} is deleted")
+
+
+def progress(run: AnyRun, hub: HubOption = None, json_output: JsonOption = False) -> None:
+    """Show how far a run is, what it waits for, and what its processes use.
+
+    \b
+    Example:
+      whet train progress quickstart
+    """
+    if not is_of_service(run) and hub is None:
+        from whet.rl.stored.stored_run import open_run
+
+        stored = open_run(run)
+        print_result(safe({**stored.status, "state": stored.state}), json_output)
+        return
+    print_result(safe(_data_of(run, hub, "progress")), json_output)
+
+
+def distributions(
+    run: ServiceRun,
+    step: Annotated[int | None, typer.Option("--step", "-s", min=1, help="Step; the newest if absent.")] = None,
+    hub: HubOption = None,
+    json_output: JsonOption = False,
+) -> None:
+    """Print histograms of rewards, advantages and lengths of a step, by environment.
+
+    \b
+    Examples:
+      whet train distributions 1f2e3d4c5b6a7988
+      whet train distributions ann/quickstart --step 20 --json
+    """
+    _of_service_alone(run, hub, "whet view")
+    found = _data_of(run, hub, "distributions", **({} if step is None else {"step": str(step)}))
+    if json_output:
+        print_json(found)
+        return
+    for name, histogram in found.get("histograms", {}).items():
+        _print_histogram(name, histogram)
+
+
+def checkpoints(
+    run: AnyRun,
+    download: Annotated[
+        What | None, typer.Option("--download", help="Fetch an adapter, a whole model or a checkpoint.")
+    ] = None,
+    step: Annotated[int | None, typer.Option(min=1, help="Which one to fetch; the newest if absent.")] = None,
+    to: Annotated[
+        Path | None, typer.Option(help="New folder for it.", metavar="DIR", show_default="NAME-step_N-WHAT")
+    ] = None,
+    hub: HubOption = None,
+    json_output: JsonOption = False,
+) -> None:
+    """List the checkpoints of a run, or fetch one from the service.
+
+    An adapter is for PEFT, vLLM and `whet eval run`, a model for transformers, a checkpoint for `whet train`.
+
+    \b
+    Examples:
+      whet train checkpoints 1f2e3d4c5b6a7988
+      whet train checkpoints ann/quickstart --download adapter --to my-adapter
+    """
+    if not is_of_service(run) and hub is None:
+        from whet.rl.stored.stored_run import open_run
+
+        if download is not None:
+            raise ConfigError(f"{run} is on this machine already. Write weights with: whet train export {run}")
+        listed = [{"step": number, "fault": fault} for number, fault in open_run(run).checkpoints()]
+        print_result({"checkpoints": listed}, json_output)
+        return
+    from whet.service.client.following import download as fetch
+    from whet.service.client.following import run_path
+
+    with service_run(run, hub) as (service, found):
+        answer = service.send("GET", f"/api/v1{run_path(found, 'checkpoints')}").json()
+        listed = answer["items"]
+        if download is None:
+            print_result(safe({"checkpoints": listed}), json_output)
+            return
+        whole = [one["step"] for one in listed if not one.get("fault")]
+        if not whole or (step is not None and step not in whole):
+            there = ", ".join(map(str, sorted(whole))) or "none"
+            raise ConfigError(
+                f"{found.id} has no whole checkpoint{'' if step is None else f' of step {step}'}: {there}."
+            )
+        chosen = max(whole) if step is None else step
+        target = to or Path(f"{found.name}-step_{chosen}-{download}")
+        fetch(service, found, chosen, download, target)
+    print_result({"saved": str(target), "step": chosen, "what": download}, json_output)
+
+
+def usage(
+    owner: Annotated[
+        str | None, typer.Option(help="User or organisation.", show_default="`whet config`'s, or you")
+    ] = None,
+    hub: HubOption = None,
+    json_output: JsonOption = False,
+) -> None:
+    """Show what an owner used of the service: seconds, tokens, cost, by day; and its limits.
+
+    \b
+    Example:
+      whet train usage --owner my-team
+    """
+    from whet.hub.client.publish import default_owner
+    from whet.service.client.connection import connect_service
+
+    with connect_service(hub) as service:
+        chosen = owner or default_owner(service)
+        answer = service.send("GET", "/api/v1/usage", params={"owner": chosen}).json()
+    print_result(safe(answer), json_output)
+
+
+def _of_service_alone(run: str, hub: str | None, instead: str) -> None:
+    """Raises `ConfigError` for a run of this machine, and where there is no service."""
+    from whet.service.client.connection import connect_service
+    from whet.service.client.runs import is_here
+
+    if hub is None and is_here(run):
+        raise ConfigError(f"{run} is a run of this machine, not of the service. For those: {instead}")
+    connect_service(hub).__exit__()
+
+
+def _data_of(run: str, hub: str | None, what: str, **query: str) -> dict[str, Any]:
+    from whet.service.client.following import run_path
+
+    with service_run(run, hub) as (service, found):
+        answer: dict[str, Any] = service.send("GET", f"/api/v1{run_path(found, what)}", params=query).json()
+    return answer
+
+
+def _print_histogram(name: str, histogram: dict[str, Any]) -> None:
+    """A line for each environment: its values from the lowest to the highest, each bar in parts of the tallest."""
+    edges = histogram["edges"]
+    typer.echo(safe(f"{name}  {edges[0]:.4g} to {edges[-1]:.4g}"))
+    width = max(map(len, histogram["counts"]), default=0)
+    for environment, counts in histogram["counts"].items():
+        tallest = max([1, *counts])
+        bars = "".join(BLOCKS[-(-count * (len(BLOCKS) - 1) // tallest)] if count else " " for count in counts)
+        mean = histogram["means"].get(environment)
+        typer.echo(safe(f"  {environment:<{width}}  |{bars}|  mean {mean:.4g}, of {sum(counts)}"))
