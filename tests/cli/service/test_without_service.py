@@ -37,8 +37,6 @@ QUICKSTART = str(Path(__file__).parents[3] / "configs" / "rl" / "quickstart.toml
         ["train", "delete", "first", "-y"],
         ["train", "distributions", "first"],
         ["train", "usage"],
-        ["deployments", "list"],
-        ["deployments", "create", "first"],
         ["secret", "list"],
         ["secret", "set", "KEY", "--from-env", "HOME"],
     ],
