@@ -52,9 +52,6 @@ app.command("logout")(logout)
 app.command("whoami")(whoami)
 app.add_typer(lazy_group("whet.cli.sharing.lab", "Make a workspace; see what is missing."), name="lab")
 app.add_typer(config_app, name="config", help="The hub and the owner that this machine uses.")
-app.add_typer(
-    lazy_group("whet.cli.service.deployments", "Serve checkpoints of the service's runs."), name="deployments"
-)
 app.add_typer(lazy_group("whet.cli.service.keys", "Secrets for runs on the service."), name="secret")
 app.add_typer(lazy_group("whet.cli.model", "Build the tiny model, or describe a model."), name="model")
 
