@@ -11,14 +11,9 @@ from typing import Annotated
 from pydantic import Field
 
 from whet.config import Option, Paths, StrictModel
-from whet.hub.domain.cipher import Cipher, read_keys
-from whet.hub.storage.store import FileStore
 from whet.service.runner.isolation import Choice, choose
 from whet.service.runner.machine import this_machine
-from whet.service.runner.preparing import Workshop
 from whet.service.runner.privacy import undumpable
-from whet.service.runner.runner import Runner
-from whet.service.storage.database import joined_database
 
 
 class RunnerConfig(StrictModel):
@@ -51,6 +46,12 @@ def serve_runner(config: RunnerConfig, on_ready: Callable[[str], None]) -> None:
 
     Raises `ConfigError` where there is no service, and `SandboxUnavailableError` where runs cannot be isolated.
     """
+    from whet.hub.domain.cipher import Cipher, read_keys
+    from whet.hub.storage.store import FileStore
+    from whet.service.runner.preparing import Workshop
+    from whet.service.runner.runner import Runner
+    from whet.service.storage.database import joined_database
+
     undumpable()
     data = config.data.expanduser().absolute()
     isolation = choose(config.isolation)
