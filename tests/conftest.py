@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib.util
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,10 +25,10 @@ os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 
 def _beside(name: str) -> Any:
     """A module of this folder: tests are imported by path, so that it is not on the path for imports."""
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    spec = importlib.util.spec_from_file_location(f"tests_{name}", Path(__file__).with_name(f"{name}.py"))
     assert spec is not None
     assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
@@ -137,6 +138,12 @@ def bubblewrap() -> None:
         bubblewrap_host.host()
     except SandboxUnavailableError as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def fuzzing() -> Any:
+    """Draws requests for the routes of an application; see `fuzzing.py`."""
+    return _beside("fuzzing")
 
 
 @pytest.fixture

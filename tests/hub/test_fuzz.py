@@ -5,131 +5,15 @@ Paths, queries, bodies and headers are drawn from what the routes declare, from 
 
 from __future__ import annotations
 
-import json
-import random
-import re
 from typing import Any
 
 import pytest
 
 pytest.importorskip("fastapi")
 
-from fastapi.routing import APIRoute
-
-from whet.hub.api.app import ROUTERS
-
 QUICK, MANY = 700, 20_000
 CANARY = "canary of another tenant"  # in all that ann's organisation holds, and in no request
 HIDDEN = "hidden-game"
-ODD: tuple[Any, ...] = (
-    "", "a", "..", ".", "%00", "\x00", "%2e%2e%2f", "a/b", "\u0430", "\U0001f600", "\ud800", "a" * 300, "-", "--", "'",
-    '"', "%", "'; DROP TABLE accounts; --", "<script>", "1.0.0", "1e400", "-1", "99999999999999999999", "null",
-    "\r\nX: y", "{}", "[]",
-)  # fmt: skip
-VALUES: tuple[Any, ...] = (
-    *ODD,
-    None,
-    True,
-    0,
-    -1,
-    1.5,
-    10**30,
-    [],
-    {},
-    [[]] * 3,
-    {"a": {"b": []}},
-    "\x00",
-    "\u202e",
-    "x" * 5000,
-)
-
-
-class Draw:
-    """Requests, drawn from a seed."""
-
-    def __init__(self, seed: int, known: dict[str, list[str]], tokens: dict[str, str]) -> None:
-        self.rng = random.Random(seed)
-        self.known = known
-        self.tokens = tokens
-        self.routes = [
-            (method, route)
-            for router in ROUTERS
-            for route in router.routes
-            if isinstance(route, APIRoute)
-            for method in sorted(route.methods)
-        ]
-
-    def value(self, name: str) -> Any:
-        kind = self.rng.random()
-        if kind < 0.7 and name in self.known:
-            return self.rng.choice(self.known[name])
-        return self.rng.choice(VALUES)
-
-    def segment(self, name: str) -> str:
-        value = self.value(name)
-        text = value if isinstance(value, str) else json.dumps(value)
-        return re.sub(
-            r"[^A-Za-z0-9._~%!+-]",
-            lambda found: "".join(f"%{b:02X}" for b in found[0].encode("utf-8", "surrogatepass")),
-            text,
-        )
-
-    def request(self, number: int) -> tuple[str, str, dict[str, Any]]:
-        method, route = self.routes[number % len(self.routes)]
-        path = re.sub(r"\{(\w+)(?::\w+)?\}", lambda found: self.segment(found[1]) or "x", route.path)
-        more: dict[str, Any] = {"headers": self.headers()}
-        names = ("owner", "search", "limit", "cursor", "archive", "offset", "code", "next")
-        if self.rng.random() < 0.3:
-            name = self.rng.choice(names)
-            path += f"?{name}={self.segment(name)}"
-        if route.body_field is not None:
-            more |= self.body(route)
-        elif method == "PATCH":
-            more["content"] = self.rng.randbytes(self.rng.choice((0, 1, 100)))
-        if self.rng.random() < 0.02:
-            method = self.rng.choice(("PUT", "OPTIONS", "TRACE", "FOO"))
-        return method, path, more
-
-    def body(self, route: APIRoute) -> dict[str, Any]:
-        roll = self.rng.random()
-        if roll < 0.05:
-            return {"content": self.rng.choice((b"", b"{", b"\xff\xfe", b"[" * 5000, b'{"a": NaN}', b'"\\ud800"'))}
-        assert route.body_field is not None
-        model = getattr(route.body_field.field_info, "annotation", None)
-        fields = list(getattr(model, "model_fields", {})) or ["token", "next", "code", "decision"]
-        found = {name: self.value(name) for name in fields if self.rng.random() < 0.9}
-        if roll < 0.15:
-            found["unknown"] = 1
-        if not hasattr(model, "model_fields"):
-            return {"data": {name: str(value).encode("utf-8", "replace").decode() for name, value in found.items()}}
-        return {
-            "content": json.dumps(found).encode(),
-            "headers": {**self.headers(), "Content-Type": "application/json"},
-        }
-
-    def headers(self) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        token = self.rng.choice([*self.tokens.values(), None, None, "whet_wrong"])
-        if token is not None:
-            found["Authorization"] = f"Bearer {token}"
-        if self.rng.random() < 0.2:
-            found["Upload-Offset"] = self.rng.choice(("0", "1", "-1", "x", "9" * 30))
-        for name in (
-            "Accept",
-            "If-None-Match",
-            "Range",
-            "Cookie",
-            "Origin",
-            "Accept-Encoding",
-            "Host",
-            "X-Forwarded-For",
-        ):
-            if self.rng.random() < 0.05:
-                text = self.rng.choice(
-                    ("", "*", "bytes=9-1", "bytes=0-0,-1", "whet_hub_session=x", "text/html;q=9e9", "[", "a b")
-                )
-                found[name] = text
-        return found
 
 
 @pytest.fixture
@@ -150,7 +34,7 @@ def tenants(hub: Any, packages: Any) -> Any:
 
 
 @pytest.mark.parametrize("count", [QUICK, pytest.param(MANY, marks=pytest.mark.long)])
-def test_no_route_fails_or_shows_another_tenants_things(count: int, tenants: Any, packages: Any) -> None:
+def test_no_route_fails_or_shows_another_tenants_things(count: int, tenants: Any, packages: Any, fuzzing: Any) -> None:
     hub = tenants
     private = hub.ok("GET", f"/environments/acme/{HIDDEN}/versions/1.0.0", "ann")
     own = hub.ok("GET", "/environments/eve/word-game/versions/1.0.0", "eve")
@@ -181,7 +65,8 @@ def test_no_route_fails_or_shows_another_tenants_things(count: int, tenants: Any
         "value": ["text"],
         "code": ["BCDF-GHJK"],
     }  # fmt: skip
-    draw = Draw(7, known, {name: hub.tokens[name] for name in ("eve", "bob")})
+    credentials = [{"Authorization": f"Bearer {hub.tokens[name]}"} for name in ("eve", "bob")]
+    draw = fuzzing.Draw(7, fuzzing.routes_of(hub.app), known, credentials)
     statuses: dict[int, int] = {}
     for number in range(count):
         method, path, more = draw.request(number)
