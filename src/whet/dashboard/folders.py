@@ -21,6 +21,7 @@ from whet.errors import RunError, WhetError
 from whet.rollouts.results import METADATA, RESULTS
 from whet.runs.lock import state_of
 from whet.runs.stored import environment_names
+from whet.system.files import parse_json
 from whet.viewer.sources import RUN_CONFIG, RUN_STATUS, SEARCH_CONFIG, SourceKind, run_directories, source_at
 
 WALK_SECONDS = 2.0
@@ -148,7 +149,7 @@ def _fits(run: LibraryRun, query: RunQuery) -> bool:
 def _training(id: str, path: Path) -> LibraryRun:
     config = _config(path)
     try:
-        status = json.loads(read_text(path, RUN_STATUS, STATUS_BYTES))
+        status = parse_json(read_text(path, RUN_STATUS, STATUS_BYTES))
     except FileNotFoundError:
         status = {}
     except ValueError as error:

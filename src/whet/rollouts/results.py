@@ -18,7 +18,7 @@ from typing import Any, cast
 from whet.clients.usage import JUDGE_USAGE, UsageTotals, context_tokens, usage_of
 from whet.errors import ConfigError, RunError
 from whet.runs.directory import METADATA as METADATA
-from whet.system.files import json_line, write_whole
+from whet.system.files import json_line, parse_json, write_whole
 from whet.types import RolloutOutput, State
 
 RESULTS = "results.jsonl"
@@ -154,7 +154,7 @@ def load_rows(directory: Path) -> list[tuple[int, RolloutOutput]]:
         if not line.strip():
             continue
         try:
-            output = RolloutOutput(json.loads(line))
+            output = RolloutOutput(parse_json(line))
             rows[row_key(output) or index] = begin, output
         except ValueError as error:
             if index == last:
@@ -169,7 +169,7 @@ def load_metadata(directory: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     try:
-        metadata = json.loads(path.read_text(encoding="utf-8"))
+        metadata = parse_json(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise RunError(f"{path} is not JSON ({error}). Give a new results_path.") from error
     if not isinstance(metadata, dict):
@@ -203,7 +203,7 @@ def repair(path: Path) -> None:
 
 def _is_json(line: bytes) -> bool:
     try:
-        json.loads(line)
+        parse_json(line)
     except ValueError:
         return False
     return True

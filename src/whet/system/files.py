@@ -43,6 +43,14 @@ def exact_json_line(value: Any, default: Callable[[Any], Any] | None = None, *, 
         return finite + "\n"
 
 
+def parse_json(text: str | bytes) -> Any:
+    """What a text of JSON says. Raises `ValueError` for every text that is none, also one without end in depth."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
 def _finite(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
@@ -157,7 +165,7 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
             if not line.endswith(b"\n"):
                 return
             try:
-                row = json.loads(line)
+                row = parse_json(line)
             except ValueError as error:
                 raise RunError(
                     f"{path}, line {number}: not JSON ({error}). Remove the line, or restore the file."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from whet.errors import RunError, WhetError
 from whet.rollouts.results import METADATA, RESULTS, load_metadata
 from whet.runs.lock import evaluation_state, is_locked
 from whet.runs.stored import environment_names
-from whet.system.files import read_lines
+from whet.system.files import parse_json, read_lines
 from whet.viewer.files import SUFFIX
 
 RUN_CONFIG, RUN_STATUS, RUN_ROLLOUTS = "config.toml", "status.json", "rollouts"
@@ -134,7 +133,7 @@ def _run(directory: Path, path: Path, rollouts: Path) -> RunSource:
     try:
         config = read_toml(directory / RUN_CONFIG)
         with contextlib.suppress(FileNotFoundError):
-            status = json.loads((directory / RUN_STATUS).read_text(encoding="utf-8"))
+            status = parse_json((directory / RUN_STATUS).read_text(encoding="utf-8"))
     except (WhetError, OSError, ValueError) as error:
         note = str(error)
     known = status if isinstance(status, dict) else {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,7 +16,7 @@ from whet.rl.storage.checkpoints import checkpoints_in, fault_of
 from whet.rl.storage.run_directory import RunDirectory
 from whet.runs.lock import state_of
 from whet.runs.stored import RUNS, StoredRun, check_folder, environment_names, resolve
-from whet.system.files import read_lines
+from whet.system.files import parse_json, read_lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +101,7 @@ def _read_as_far_as_possible(path: Path) -> StoredTraining:
 def _read(path: Path) -> StoredTraining:
     status: Any = {}
     try:
-        status = json.loads(RunDirectory(path).status.read_text(encoding="utf-8"))
+        status = parse_json(RunDirectory(path).status.read_text(encoding="utf-8"))
     except FileNotFoundError:
         pass
     except ValueError as error:
