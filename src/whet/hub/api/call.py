@@ -25,6 +25,8 @@ from whet.hub.storage.tables import TokenRow
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 USED_S = 600.0  # how exact `last_used_at` of a token is
 USER = "__token__"
+COOKIE = "whet_hub_session"
+OF_PAGES = "/data/"
 _HOST = re.compile(r"[A-Za-z0-9._-]{1,255}(:\d{1,5})?|\[[0-9A-Fa-f:.]{2,45}\](:\d{1,5})?")
 
 
@@ -103,9 +105,27 @@ def base_of(request: Request) -> str:
 
 
 async def call_of(request: Request) -> Call:
-    token = token_of(request.headers.get("authorization"))
+    """A request of a program, with a token; below `/data` one of a page's script, with the page's session."""
     action_of_route: Action = request.scope["route"].endpoint.hub_action
-    return Call(request.app.state.hub, action_of_route, token, base_of(request), request)
+    return call_for(request, action_of_route, page=below_root(request).startswith(OF_PAGES))
+
+
+def call_for(request: Request, what: Action, *, page: bool) -> Call:
+    """The request as one for an action. Raises `HubError` for a form of another site, and for a wrong header."""
+    base = base_of(request)
+    if not page:
+        return Call(request.app.state.hub, what, token_of(request.headers.get("authorization")), base, request)
+    if request.method not in ("GET", "HEAD"):
+        origin = request.headers.get("origin")
+        same = request.headers.get("sec-fetch-site", "same-origin") in ("same-origin", "none")
+        if not same or (origin is not None and not base.startswith(origin + "/")):
+            raise HubError("forbidden", "this form was sent from another site.")
+    return Call(request.app.state.hub, what, request.cookies.get(COOKIE), base, request, kind="session")
+
+
+def below_root(request: Request) -> str:
+    """The path without that which the application is under."""
+    return request.url.path.removeprefix(str(request.scope.get("root_path", "")).rstrip("/"))
 
 
 CallParameter = Annotated[Call, Depends(call_of)]

@@ -14,7 +14,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from whet.display.html import STYLE
 from whet.hub import policy
-from whet.hub.api.call import Call, Identity, Name, Owner, VersionName, Words, action, base_of
+from whet.hub.api.call import COOKIE, Call, Identity, Name, Owner, VersionName, Words, action, call_for
 from whet.hub.domain import accounts, actions, devices, environments
 from whet.hub.domain.access import Caller, environment_for, identify, permit, role_in, version_for
 from whet.hub.domain.views import action_view, environment_views, latest, version_view
@@ -24,8 +24,8 @@ from whet.hub.policy import Role, Scope
 
 router = APIRouter(include_in_schema=False)
 FOLDER = Path(__file__).parent
-COOKIE = "whet_hub_session"
-NEXT = re.compile(r"/device(\?code=[A-Za-z-]{0,9})?")
+NEXT = re.compile(r"/(?![/\\])[A-Za-z0-9/_.~%?=&+:,@-]{0,300}")
+"""A path of this server, to which a login leads."""
 POLICY = (
     "default-src 'none'; style-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'; img-src 'none'"
 )
@@ -38,19 +38,11 @@ CSS = STYLE + (FOLDER / "hub.css").read_text(encoding="utf-8")
 
 async def _page_call(request: Request) -> Call:
     """A request of a page: its session comes from the cookie, and a form only from the hub's own pages."""
-    base = base_of(request)
-    if request.method == "POST":
-        origin = request.headers.get("origin")
-        if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
-            raise HubError("forbidden", "this form was sent from another site.")
-        if origin is not None and not base.startswith(origin + "/"):
-            raise HubError("forbidden", "this form was sent from another site.")
-    what: policy.Action = request.scope["route"].endpoint.hub_action
-    return Call(request.app.state.hub, what, request.cookies.get(COOKIE), base, request, kind="session")
+    return call_for(request, request.scope["route"].endpoint.hub_action, page=True)
 
 
 PageCall = Annotated[Call, Depends(_page_call)]
-Text = Annotated[Words, Form(max_length=200)]
+Text = Annotated[Words, Form(max_length=300)]
 
 
 def render(
@@ -83,6 +75,7 @@ def root(call: Call) -> str:
 
 
 @router.get("/")
+@router.get("/environments")
 @action(policy.READ)
 def list_page(
     call: PageCall,
@@ -144,7 +137,7 @@ def retry_page(call: PageCall, identity: Identity) -> Response:
 
 @router.get("/login")
 @action(policy.SERVICE)
-def login_page(call: PageCall, next: Annotated[Words, Query(max_length=100)] = "") -> Response:
+def login_page(call: PageCall, next: Annotated[Words, Query(max_length=300)] = "") -> Response:
     return render(root(call), "login.html", None, {"message": "", "next": next if NEXT.fullmatch(next) else ""})
 
 

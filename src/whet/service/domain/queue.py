@@ -18,6 +18,7 @@ from whet.service.domain.events import changed
 from whet.service.domain.fairness import Waiting, in_order, next_run
 from whet.service.domain.placement import Amount
 from whet.service.domain.runners import alive, places
+from whet.service.domain.runs import ENDED
 from whet.service.domain.trials import trials_of
 from whet.service.domain.usage import IN_PROGRESS, charge, exhausted, over_cap, shares_of
 from whet.service.storage.tables import AttemptRow, Quota, RunnerRow, RunRow
@@ -27,8 +28,6 @@ LEASE_S = 30.0
 
 LOST_MOST = 30
 """A run of which this many attempts were lost fails: it may be what ends its machine."""
-
-ENDS = ("finished", "failed", "stopped")
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +218,7 @@ def finish(
     Args:
         ended_at: when its process ended, if that is known; nothing after it is charged.
     """
-    assert state in ENDS
+    assert state in ENDED
     row = _held(session, held, IN_PROGRESS)
     if row is None:
         return False

@@ -14,11 +14,12 @@ from whet.hub.domain.audit import record
 from whet.hub.domain.cipher import Cipher
 from whet.hub.errors import HubError
 from whet.service.domain.events import changed
+from whet.service.domain.secrets import add_run_secrets
 from whet.service.domain.usage import IN_PROGRESS, exhausted
 from whet.service.storage.tables import Quota, RunRow, RunSecret
 
 KINDS = ("training", "sft", "evaluation", "search")
-STATES = ("queued", "starting", "running", "finished", "failed", "stopped")
+ENDED = ("finished", "failed", "stopped")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,18 +85,11 @@ def submit(session: Session, cipher: Cipher, user: str, wanted: NewRun, now: flo
     )
     session.add(row)
     session.flush()
-    for name, value in wanted.secrets.items():
-        encrypted = cipher.encrypt(value, run_secret_of(row.id, name))
-        session.add(RunSecret(run_id=row.id, name=name, value=encrypted, key_id=cipher.key_id))
+    add_run_secrets(session, cipher, row.id, wanted.secrets)
     detail = {"name": wanted.name, "kind": wanted.kind, "secrets": sorted(wanted.secrets)}
     record(session, user, "run.submit", wanted.owner, row.id, now, detail)
     changed(session, row, "run.queued", now)
     return row, True
-
-
-def run_secret_of(run: str, name: str) -> str:
-    """What the ciphertext of a run's secret is bound to."""
-    return f"run/{run}/{name}"
 
 
 def _within_quota(session: Session, owner: str, now: float) -> None:
@@ -124,7 +118,7 @@ def request_stop(session: Session, row: RunRow, user: str, now: float) -> None:
 
 def restart(session: Session, row: RunRow, user: str, step: int | None, now: float) -> None:
     """Queue a run that ended again, from a checkpoint (None: the newest). Raises `HubError` (wrong_state)."""
-    if row.state not in ("finished", "failed", "stopped"):
+    if row.state not in ENDED:
         raise HubError("wrong_state", f"run {row.id} is {row.state}. Stop it first, then restart it.")
     if step is not None and row.attempt == 0:
         raise HubError("wrong_state", f"run {row.id} never began: it has no checkpoint of step {step}.")

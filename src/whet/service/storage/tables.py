@@ -88,6 +88,16 @@ class AttemptRow(ServiceBase):
     charged_until: Mapped[float]  # up to when its use is in the usage tables
 
 
+class Blob(ServiceBase):
+    """A file that a user uploaded for submissions: only that user may name its hash in one."""
+
+    __tablename__ = "blobs"
+    user: Mapped[str] = mapped_column(String(80), primary_key=True)
+    sha256: Mapped[str] = mapped_column(String(64), primary_key=True, index=True)
+    size: Mapped[int] = _count()
+    uploaded_at: Mapped[float]
+
+
 class RunnerRow(ServiceBase):
     """A process that starts runs; `held` sums the needs of its attempts."""
 

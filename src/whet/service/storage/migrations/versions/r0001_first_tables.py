@@ -11,6 +11,7 @@ TABLES = (
     "runs",
     "attempts",
     "run_secrets",
+    "blobs",
     "runners",
     "owner_secrets",
     "quotas",
@@ -100,6 +101,15 @@ def _runs() -> None:
         sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_run_secrets_run_id")),
         sa.PrimaryKeyConstraint("run_id", "name", name=op.f("pk_run_secrets")),
     )
+    op.create_table(
+        "blobs",
+        sa.Column("user", sa.String(length=80), nullable=False),
+        sa.Column("sha256", sa.String(length=64), nullable=False),
+        sa.Column("size", sa.BigInteger(), nullable=False),
+        sa.Column("uploaded_at", sa.Float(precision=53), nullable=False),
+        sa.PrimaryKeyConstraint("user", "sha256", name=op.f("pk_blobs")),
+    )
+    op.create_index(op.f("ix_blobs_sha256"), "blobs", ["sha256"], unique=False)
     op.create_table(
         "runners",
         sa.Column("id", sa.String(length=40), nullable=False),

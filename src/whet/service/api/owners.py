@@ -1,0 +1,156 @@
+"""Routes of owners: secrets, usage, quotas; of runners; and of what the service has."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from pydantic import Field
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from whet import __version__
+from whet.hub.api.call import CallParameter, Cursor, Limit, Owner, RequestBody, action, page
+from whet.hub.domain.access import permit
+from whet.hub.domain.audit import record
+from whet.hub.domain.views import moment
+from whet.hub.policy import SELF
+from whet.hub.storage.database import database_now
+from whet.service.api.runs import OwnerName, SecretText
+from whet.service.domain import secrets
+from whet.service.domain.access import QUOTAS, RUNNERS, SECRETS, SEE, SEE_QUOTAS, owner_for
+from whet.service.domain.fairness import decayed
+from whet.service.domain.runners import places, runner_view
+from whet.service.domain.usage import COUNTS, month_of, quota_of
+from whet.service.installed import installed_environments, known_models
+from whet.service.storage.tables import Quota, RunnerRow, UsageDay
+
+router = APIRouter()
+Json = dict[str, Any]
+SecretName = Annotated[str, Field(max_length=64, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+OwnerQuery = Annotated[OwnerName, Query()]
+LIMITS = ("running", "queued", "seconds", "cost")
+DAYS = 62
+
+
+class SecretBody(RequestBody):
+    value: SecretText
+
+
+class QuotaBody(RequestBody):
+    """Limits of an owner; null where there is none."""
+
+    running: int | None = Field(None, ge=0, le=10**6)
+    queued: int | None = Field(None, ge=0, le=10**6)
+    seconds: float | None = Field(None, ge=0, le=10**12, allow_inf_nan=False)
+    cost: float | None = Field(None, ge=0, le=10**12, allow_inf_nan=False)
+
+
+@router.get("/service")
+@action(SELF)
+def about(call: CallParameter) -> Json:
+    """What the service has, for clients that prepare a submission."""
+    with call.read() as (session, caller):
+        permit(caller)
+        found = places(session, database_now(session))
+    largest = max(found, key=lambda place: (place.capacity.devices, place.capacity.cores), default=None)
+    amount = largest.capacity if largest is not None else None
+    return {
+        "version": __version__,
+        "environments": list(installed_environments().values()),
+        "models": known_models(),
+        "largest": amount
+        and {
+            "cores": amount.cores,
+            "memory": amount.memory,
+            "devices": amount.devices,
+            "device_memory": amount.device_memory,
+        },
+    }
+
+
+@router.get("/secrets")
+@action(SECRETS)
+def list_secrets(call: CallParameter, owner: OwnerQuery, limit: Limit = 50, cursor: Cursor = 0) -> Json:
+    with call.read() as (session, caller):
+        rows = secrets.owner_secrets(session, owner_for(session, caller, owner).name)
+        return page([{"name": row.name, "updated_at": moment(row.updated_at)} for row in rows], cursor, limit)
+
+
+@router.put("/secrets/{owner}/{name}")
+@action(SECRETS)
+def set_secret(call: CallParameter, owner: Owner, name: SecretName, body: SecretBody) -> Json:
+    with call.write() as (session, caller):
+        owner_for(session, caller, owner)
+        now = database_now(session)
+        row = secrets.set_owner_secret(session, call.hub.cipher, caller.name, owner, name, body.value, now)
+        return {"name": row.name, "updated_at": moment(row.updated_at)}
+
+
+@router.delete("/secrets/{owner}/{name}", status_code=204)
+@action(SECRETS)
+def delete_secret(call: CallParameter, owner: Owner, name: SecretName) -> None:
+    with call.write() as (session, caller):
+        owner_for(session, caller, owner)
+        secrets.delete_owner_secret(session, caller.name, owner, name, database_now(session))
+
+
+@router.get("/usage")
+@action(SEE)
+def usage(call: CallParameter, owner: OwnerQuery) -> Json:
+    """What an owner used: decayed (which decides whose run is next), this month, and by day, newest first."""
+    with call.read() as (session, caller):
+        owner_for(session, caller, owner)
+        now = database_now(session)
+        quota = session.get(Quota, owner)
+        month = month_of(session, owner, now)
+        query = select(UsageDay).where(UsageDay.owner == owner).order_by(UsageDay.day.desc()).limit(DAYS)
+        days = [{"day": row.day, **{name: getattr(row, name) for name in COUNTS}} for row in session.scalars(query)]
+    return {
+        "owner": owner,
+        "decayed": 0.0 if quota is None else decayed(quota.decayed, quota.decayed_at, now),
+        "month": {"seconds": month.seconds, "cost": month.cost},
+        "quota": _limits(quota),
+        "days": days,
+    }
+
+
+def _limits(quota: Quota | None) -> Json:
+    return {name: None if quota is None else getattr(quota, name) for name in LIMITS}
+
+
+@router.get("/quotas/{owner}")
+@action(SEE_QUOTAS)
+def get_quota(call: CallParameter, owner: Owner) -> Json:
+    with call.read() as (session, caller):
+        owner_for(session, caller, owner)
+        return _limits(session.get(Quota, owner))
+
+
+@router.put("/quotas/{owner}")
+@action(QUOTAS)
+def set_quota(call: CallParameter, owner: Owner, body: QuotaBody) -> Json:
+    with call.write() as (session, caller):
+        owner_for(session, caller, owner)
+        now = database_now(session)
+        quota = quota_of(session, owner, now)
+        for name in LIMITS:
+            setattr(quota, name, getattr(body, name))
+        record(session, caller.name, "quota.set", owner, owner, now, body.model_dump())
+        return _limits(quota)
+
+
+@router.get("/runners")
+@action(RUNNERS)
+def list_runners(call: CallParameter, limit: Limit = 50, cursor: Cursor = 0) -> Json:
+    with call.read() as (session, caller):
+        permit(caller)
+        return page(runner_views(session), cursor, limit)
+
+
+def runner_views(session: Session) -> list[Json]:
+    """The newest first."""
+    now = database_now(session)
+    here = {place.runner: place for place in places(session, now)}
+    rows = session.scalars(select(RunnerRow).order_by(RunnerRow.started_at.desc(), RunnerRow.id).limit(1000))
+    return [runner_view(row, here.get(row.id), now) for row in rows]

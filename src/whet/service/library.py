@@ -1,0 +1,212 @@
+"""The service's runs for the dashboard: rows of the database, with the rights of the user that looks."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Select, Text, and_, cast, func, or_, select
+from sqlalchemy.orm import Session
+
+from whet.dashboard.data.files import last_line
+from whet.dashboard.errors import DashboardError, no_such
+from whet.dashboard.library import LibraryRun, RunList, RunQuery
+from whet.hub.errors import HubError
+from whet.hub.storage.database import Database, database_now
+from whet.service.domain.access import Viewer
+from whet.service.domain.runs import ENDED
+from whet.service.domain.usage import IN_PROGRESS
+from whet.service.domain.waiting import Wait, waits
+from whet.service.storage.tables import AttemptRow, RunRow
+from whet.viewer.sources import run_directories
+
+RECENTLY_S = 30.0
+WAITS_S = 1.0
+"""How old places in line may be."""
+
+
+class ServiceLibrary:
+    """The runs of a service. A viewer is a `domain.access.Viewer`."""
+
+    def __init__(self, database: Database, data: Path, refreshed: Callable[[Viewer], Viewer | None]) -> None:
+        """`refreshed` is a viewer with its rights of now; None where its token has ended."""
+        self._database, self._data, self._refreshed = database, data, refreshed
+        self._lock = threading.Lock()
+        self._waits: tuple[float, Mapping[str, Wait]] = (float("-inf"), {})
+
+    def runs(self, viewer: Viewer, query: RunQuery) -> RunList:
+        chosen = _filtered(select(RunRow).where(RunRow.owner.in_(list(viewer.roles))), query)
+        if query.cursor:
+            at, _, last = query.cursor.partition("_")
+            try:
+                before = float.fromhex(at)
+            except (ValueError, OverflowError):
+                raise DashboardError("invalid", "cursor: it is none of this list. Begin again without it.") from None
+            older = and_(RunRow.submitted_at == before, RunRow.id < last[:40])
+            chosen = chosen.where(or_(RunRow.submitted_at < before, older))
+        chosen = chosen.order_by(RunRow.submitted_at.desc(), RunRow.id.desc()).limit(query.limit + 1)
+        with _readable(), self._database.read() as session:
+            rows = list(session.scalars(chosen))
+            shown = rows[: query.limit]
+            items = [self._view(session, row, viewer) for row in shown]
+        more = len(rows) > query.limit
+        return RunList(items, f"{shown[-1].submitted_at.hex()}_{shown[-1].id}" if more else None)
+
+    def run(self, viewer: Viewer, id: str) -> LibraryRun:
+        now = self._refreshed(viewer)
+        if now is None:
+            raise DashboardError("unauthenticated", "the token of this page has ended. Log in again.")
+        with _readable(), self._database.read() as session:
+            row = session.get(RunRow, id)
+            if row is None or row.deleted_at is not None or not now.sees(row.owner):
+                raise no_such(f"run {id}")
+            return self._view(session, row, now, attempts=True)
+
+    def current(self) -> Sequence[LibraryRun]:
+        with _readable(), self._database.read() as session:
+            recent = RunRow.ended_at > database_now(session) - RECENTLY_S
+            query = select(RunRow).where(or_(RunRow.state.not_in(ENDED), recent), RunRow.deleted_at.is_(None))
+            return [self._view(session, row, None) for row in session.scalars(query)]
+
+    def look(self, id: str) -> LibraryRun | None:
+        with _readable(), self._database.read() as session:
+            row = session.get(RunRow, id)
+            return None if row is None or row.deleted_at is not None else self._view(session, row, None)
+
+    def sees(self, viewer: Viewer, run: LibraryRun) -> bool:
+        return viewer.sees(run.owner)
+
+    def view(self, session: Session, row: RunRow, viewer: Viewer) -> dict[str, Any]:
+        """A run as the API answers it after a change, in the session of that change."""
+        return self._view(session, row, viewer, attempts=True).view()
+
+    def _view(self, session: Session, row: RunRow, viewer: Viewer | None, attempts: bool = False) -> LibraryRun:
+        wait = self._wait(session, row) if row.state == "queued" else None
+        directory = run_directory(self._data, row)
+        details: dict[str, Any] = {
+            "priority": row.priority,
+            "attempt": row.attempt,
+            "seconds": round(row.seconds, 3),
+            "cost": row.cost,
+            "tokens": row.tokens,
+            "needs": row.needs,
+            "caps": row.caps,
+            "place": wait.place if wait is not None else None,
+            "stopping": row.stop_requested_at is not None,
+            "pinned": list(row.environments),
+            "may": may(row, viewer) if viewer is not None else [],
+        }
+        if attempts:
+            query = select(AttemptRow).where(AttemptRow.run_id == row.id).order_by(AttemptRow.number)
+            details["attempts"] = [attempt_view(one) for one in session.scalars(query)]
+        reasons = [one for one in (row.reason, wait.reason if wait is not None else "") if one]
+        return LibraryRun(
+            id=row.id,
+            name=row.name,
+            kind=row.kind,  # type: ignore[arg-type] # checked when it was submitted
+            state=row.state,  # type: ignore[arg-type]
+            directory=directory,
+            config_file=self._file(row, "submission/config.toml"),
+            output_file=self._file(row, f"attempts/{row.attempt}/output.log"),
+            owner=row.owner,
+            user=row.user,
+            model=row.model,
+            environments=tuple(row.labels),
+            reason="; ".join(reasons),
+            step=row.step,
+            max_steps=row.max_steps,
+            reward=_reward(directory),
+            submitted_at=row.submitted_at,
+            started_at=row.started_at,
+            ended_at=row.ended_at,
+            updated_at=row.ended_at or row.started_at or row.queued_at,
+            details=details,
+        )
+
+    def _file(self, row: RunRow, name: str) -> Path | None:
+        path = self._data / "runs" / row.id / name
+        return path if path.is_file() and not path.is_symlink() else None
+
+    def _wait(self, session: Session, row: RunRow) -> Wait:
+        """What a queued run waits for; for a list, and for many viewers, it is found once a second."""
+        with self._lock:
+            at, found = self._waits
+            if time.monotonic() - at > WAITS_S or row.id not in found:
+                found = waits(session, database_now(session))
+                self._waits = (time.monotonic(), found)
+        return found.get(row.id) or Wait(None, "")
+
+
+def run_directory(data: Path, row: RunRow) -> Path | None:
+    """Where the data of a run is; None before there is any. Of an evaluation the folder of its results."""
+    path = data / "runs" / row.id / "run"
+    if path.is_symlink() or not path.is_dir():
+        return None
+    if row.kind == "evaluation":
+        return next((found for found, _ in run_directories(path)), None)
+    return path
+
+
+def may(row: RunRow, viewer: Viewer) -> list[str]:
+    """What a viewer may do with a run in its state."""
+    if not viewer.may_change(row.owner, row.user):
+        return []
+    if row.state in IN_PROGRESS:
+        return ["stop"] if row.stop_requested_at is None else []
+    if row.state == "queued":
+        return ["stop", "delete"]
+    return ["restart", "delete"]
+
+
+def attempt_view(row: AttemptRow) -> dict[str, Any]:
+    return {
+        "number": row.number,
+        "state": row.state,
+        "host": row.host,
+        "runner": row.runner_id,
+        "outcome": row.outcome,
+        "exit_code": row.exit_code,
+        "started_at": row.started_at,
+        "ended_at": row.ended_at,
+    }
+
+
+def _filtered(query: Select[Any], wanted: RunQuery) -> Select[Any]:
+    query = query.where(RunRow.deleted_at.is_(None))
+    if wanted.kind is not None:
+        query = query.where(RunRow.kind == wanted.kind)
+    if wanted.state is not None:
+        query = query.where(RunRow.state == wanted.state)
+    if wanted.owner is not None:
+        query = query.where(RunRow.owner == wanted.owner)
+    for word in wanted.search.lower().split()[:8]:
+        like = "%" + word.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"
+        columns = (RunRow.id, RunRow.name, RunRow.model, RunRow.owner, cast(RunRow.labels, Text))
+        query = query.where(or_(*(func.lower(column).like(like, escape="\\") for column in columns)))
+    return query
+
+
+def _reward(directory: Path | None) -> float | None:
+    """The newest mean reward, as far as the run has written it."""
+    if directory is None:
+        return None
+    try:
+        row = json.loads(last_line(directory, "metrics.jsonl"))
+        value = row.get("reward/mean")
+    except (OSError, DashboardError, ValueError, RecursionError, AttributeError):
+        return None
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    """The database's own errors (busy, disk_full) as those of the dashboard."""
+    try:
+        yield
+    except HubError as error:
+        raise DashboardError(error.code, str(error)) from error
