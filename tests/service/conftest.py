@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 pytest.importorskip("sqlalchemy")
 pytest.importorskip("alembic")
 
+USERS = ("ann", "bob", "eve")
 HUB = Path(__file__).parents[1] / "hub"
 
 
@@ -62,3 +64,42 @@ def database(tmp_path: Path, database_url: str | None) -> Iterator[Any]:
 def queue(database: Any) -> Any:
     """The queue's operations on `database`, with runs and runners in few words; see `queued.py`."""
     return load(Path(__file__).with_name("queued.py"), "service_queued").Queued(database)
+
+
+@pytest.fixture(scope="session")
+def packages() -> Any:
+    """Wheels and source archives; see `tests/hub/packages.py`."""
+    return load(HUB / "packages.py", "hub_packages")
+
+
+@pytest.fixture(scope="session")
+def serving() -> Any:
+    """A service in this process or in its own; see `serving.py`."""
+    pytest.importorskip("fastapi")
+    load(HUB / "running.py", "hub_running")
+    return load(Path(__file__).with_name("serving.py"), "service_serving")
+
+
+@pytest.fixture(scope="session")
+def first_service(serving: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+    """The folder of a service on SQLite with the users ann, bob and eve, to be copied; and their tokens."""
+    folder = tmp_path_factory.mktemp("service") / "service"
+    with serving.running_service(folder) as found:
+        for name in USERS:
+            found.user(name)
+        return folder, found.tokens
+
+
+@pytest.fixture
+def service(serving: Any, first_service: tuple[Path, dict[str, str]], tmp_path: Path, database_url: str | None) -> Any:
+    """A running service with the users ann, bob and eve; see `serving.py`."""
+    folder, tokens = first_service
+    if database_url is None:
+        shutil.copytree(folder, tmp_path / "service")
+    with serving.running_service(tmp_path / "service", database_url) as found:
+        if database_url is None:
+            found.tokens = dict(tokens)
+        else:
+            for name in USERS:
+                found.user(name)
+        yield found

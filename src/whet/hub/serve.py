@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
 from whet.config import Option, StrictModel
 from whet.gateway.serve import listen
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
 
 
 class HubConfig(StrictModel):
@@ -43,8 +47,6 @@ def serve(config: HubConfig, on_ready: Callable[[str, str | None], None]) -> Non
 
     Raises `ConfigError` where the port is taken, or the data cannot be used.
     """
-    import uvicorn
-
     from whet.hub.actions.worker import Worker
     from whet.hub.api.app import create_app
     from whet.hub.opening import open_hub
@@ -52,33 +54,44 @@ def serve(config: HubConfig, on_ready: Callable[[str, str | None], None]) -> Non
     listening = listen(config.host, config.port)
     data = config.data.expanduser().absolute()
     with listening, open_hub(data, config.database, config.storage, config.upstream) as (hub, token):
-        app = create_app(hub)
-        host, port = listening.getsockname()[:2]
-        options = uvicorn.Config(
-            app, http="h11", ws="none", log_level="warning", lifespan="off", timeout_graceful_shutdown=5
-        )
-        server = uvicorn.Server(options)
-        server.capture_signals = contextlib.nullcontext  # type: ignore[assignment, method-assign] # which would end the process
         worker = Worker(hub) if config.actions else None
-
-        def end() -> None:
-            server.force_exit = server.should_exit  # the second signal waits for no answer
-            server.should_exit = True
-
-        async def run() -> None:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                asyncio.get_running_loop().add_signal_handler(number, end)
-            task = asyncio.create_task(server.serve(sockets=[listening]))
-            while not server.started and not task.done():
-                await asyncio.sleep(0.01)
-            if not task.done():
-                on_ready(f"http://{f'[{host}]' if ':' in host else host}:{port}", token)
-            await task
-
         try:
             if worker is not None:
                 worker.start()
-            asyncio.run(run())
+            answer(create_app(hub), listening, lambda: on_ready(address_of(listening), token))
         finally:
             if worker is not None:
                 worker.stop()
+
+
+def answer(app: FastAPI, listening: socket.socket, on_ready: Callable[[], None]) -> None:
+    """Answer requests until SIGINT or SIGTERM; those under way then have five seconds, or until the next signal."""
+    import uvicorn
+
+    options = uvicorn.Config(
+        app, http="h11", ws="none", log_level="warning", lifespan="off", timeout_graceful_shutdown=5
+    )
+    server = uvicorn.Server(options)
+    server.capture_signals = contextlib.nullcontext  # type: ignore[assignment, method-assign] # which would end the process
+
+    def end() -> None:
+        server.force_exit = server.should_exit  # the second signal waits for no answer
+        server.should_exit = True
+
+    async def run() -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, end)
+        task = asyncio.create_task(server.serve(sockets=[listening]))
+        while not server.started and not task.done():
+            await asyncio.sleep(0.01)
+        if not task.done():
+            on_ready()
+        await task
+
+    asyncio.run(run())
+
+
+def address_of(listening: socket.socket) -> str:
+    """The URL of a socket that listens."""
+    host, port = listening.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"

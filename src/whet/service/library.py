@@ -55,7 +55,7 @@ class ServiceLibrary:
             shown = rows[: query.limit]
             items = [self._view(session, row, viewer) for row in shown]
         more = len(rows) > query.limit
-        return RunList(items, f"{shown[-1].submitted_at.hex()}_{shown[-1].id}" if more else None)
+        return RunList(items, f"{shown[-1].submitted_at.hex().replace('+', '')}_{shown[-1].id}" if more else None)
 
     def run(self, viewer: Viewer, id: str) -> LibraryRun:
         now = self._refreshed(viewer)

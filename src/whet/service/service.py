@@ -60,7 +60,7 @@ def open_service(
     with open_hub(data, database, storage, upstream) as (hub, token):
         migrate(hub.database, schema=SERVICE_SCHEMA)
         (data / "runs").mkdir(mode=0o711, exist_ok=True)
-        blobs = FileStore(f"{storage.rstrip('/')}/blobs" if storage is not None else str(data / "blobs"))
+        blobs = FileStore(str(data / "blobs"))
         library = ServiceLibrary(hub.database, data, lambda viewer: _refreshed(hub, viewer))
         service = Service(hub, data, blobs, library, tries)
         clean_blobs(hub.database, blobs)

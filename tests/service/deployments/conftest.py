@@ -51,7 +51,7 @@ def service(deploying: Any, checkpoints: Path, tmp_path: Path, database_url: str
     running = load(HUB / "running.py", "hub_running")
     with running.running(tmp_path / "data", database_url) as hub:
         migrate(hub.hub.database, schema=SERVICE_SCHEMA)
-        hub.app.include_router(router)
+        hub.app.include_router(router, prefix="/api/v1")
         for name in ("ann", "bob", "eve"):
             hub.user(name)
         yield deploying.Service(hub, checkpoints)

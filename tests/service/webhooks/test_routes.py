@@ -39,7 +39,7 @@ def team(tmp_path: Path) -> Iterator[Any]:
     with open_hub(tmp_path / "hub") as (hub, token):
         migrate(hub.database, schema=SERVICE_SCHEMA)
         found = running()(hub, token)
-        found.app.include_router(webhooks.router)
+        found.app.include_router(webhooks.router, prefix="/api/v1")
         for user in ("ann", "max", "mel", "vic", "eve"):
             found.user(user)
         found.organisation("acme", "ann", max="maintainer", mel="member", vic="viewer")

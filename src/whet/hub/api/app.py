@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import re
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
@@ -23,6 +25,7 @@ from whet.hub.pages import routes as pages
 BODY_BYTES = MIB
 ROUTERS = (accounts.router, environments.router, pushes.router, packages.router, pages.router)
 PAGES = frozenset(route.endpoint for route in pages.router.routes if isinstance(route, APIRoute))
+NO_LARGER_BODIES: Mapping[re.Pattern[str], int] = MappingProxyType({})
 UPLOAD = re.compile(r"/api/v1/pushes/[^/]*/files/[^/]*")
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -32,8 +35,15 @@ HEADERS = {
 }
 
 
-def create_app(hub: Hub) -> FastAPI:
-    """The ASGI application of one hub."""
+def create_app(
+    hub: Hub, first: Sequence[APIRouter] = (), larger: Mapping[re.Pattern[str], int] = NO_LARGER_BODIES
+) -> FastAPI:
+    """The ASGI application of one hub.
+
+    Args:
+        first: routes that go before those of the hub.
+        larger: paths whose requests may have more bytes than others.
+    """
     app = FastAPI(
         title="whet hub",
         version=__version__,
@@ -43,13 +53,13 @@ def create_app(hub: Hub) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.hub, app.state.pages = hub, PageCache()
-    for router in ROUTERS:
+    for router in (*first, *ROUTERS):
         app.include_router(router)
-    app.add_exception_handler(HubError, _hub_error)
+    app.add_exception_handler(HubError, hub_error)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(OSError, _os_error)
-    app.add_middleware(RequestGuard, upload_bytes=hub.limits.chunk_bytes)
+    app.add_middleware(RequestGuard, larger={UPLOAD: hub.limits.chunk_bytes, **larger})
     return app
 
 
@@ -57,7 +67,7 @@ def error_body(error: HubError) -> dict[str, Any]:
     return {"error": {"code": error.code, "message": str(error), "details": error.details}}
 
 
-async def _hub_error(request: Request, error: Exception) -> Response:
+async def hub_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HubError)
     if getattr(request.scope.get("route"), "endpoint", None) in PAGES:
         return pages.error_page(request, error)
@@ -73,11 +83,11 @@ async def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     found = error.errors()
     if any(one["loc"][0] == "path" for one in found):
-        return await _hub_error(request, not_found("such path"))
+        return await hub_error(request, not_found("such path"))
     code = "malformed" if any(one["type"] == "json_invalid" for one in found) else "invalid"
     details = [{"field": ".".join(map(str, one["loc"]))[:100], "reason": one["msg"][:300]} for one in found[:10]]
     first = details[0]
-    return await _hub_error(request, HubError(code, f"{first['field']}: {first['reason']}.", details))
+    return await hub_error(request, HubError(code, f"{first['field']}: {first['reason']}.", details))
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
@@ -85,7 +95,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
     codes = {404: "not_found", 405: "method_not_allowed", 413: "too_large"}
     code = codes.get(error.status_code, "malformed")
     message = "there is no such path." if code == "not_found" else f"{error.detail}."
-    answer = await _hub_error(request, HubError(code, message))
+    answer = await hub_error(request, HubError(code, message))
     for name, value in (error.headers or {}).items():
         answer.headers[name] = value
     return answer
@@ -94,22 +104,22 @@ async def _http_error(request: Request, error: Exception) -> Response:
 async def _os_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, OSError)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return await _hub_error(request, HubError("disk_full", "the hub's disk is full. Free space there."))
+        return await hub_error(request, HubError("disk_full", "the hub's disk is full. Free space there."))
     raise error
 
 
 class RequestGuard:
     """Limits what a request may send, and adds headers to each answer that does not have its own."""
 
-    def __init__(self, app: ASGIApp, upload_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, larger: Mapping[re.Pattern[str], int]) -> None:
         self._app = app
-        self._upload_bytes = upload_bytes
+        self._larger = larger
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        left = self._upload_bytes if UPLOAD.fullmatch(scope["path"]) else BODY_BYTES
+        left = next((most for path, most in self._larger.items() if path.fullmatch(scope["path"])), BODY_BYTES)
         too_large = HTTPException(413, f"the body is larger than {left} bytes")
 
         async def limited() -> Message:

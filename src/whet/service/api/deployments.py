@@ -15,7 +15,7 @@ from whet.service.deployments.folder import take
 from whet.service.deployments.status import read_status
 from whet.service.domain import deployments
 
-router = APIRouter(prefix="/api/v1")
+router = APIRouter()
 Json = dict[str, Any]
 OwnerQuery = Annotated[str | None, Query(max_length=39)]
 

@@ -13,7 +13,7 @@ from whet.hub.storage.database import database_now
 from whet.service.webhooks import hooks
 from whet.service.webhooks.addresses import LONGEST
 
-router = APIRouter(prefix="/api/v1")
+router = APIRouter()
 Event = Literal["run.queued", "run.starting", "run.running", "run.finished", "run.failed", "run.stopped"]
 OwnerName = Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$", max_length=39)]
 

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from whet.hub.domain.access import Caller, find_account, permit, role_in
 from whet.hub.errors import HubError
-from whet.hub.policy import Action, Role, Scope
+from whet.hub.policy import SELF, Action, Role, Scope
 from whet.hub.storage.tables import Account, Membership
 from whet.service.storage.tables import RunRow
 
@@ -45,7 +45,7 @@ class Viewer:
 
 def viewer_of(session: Session, caller: Caller) -> Viewer:
     """The caller with all of its roles. Raises `HubError` for a request without a token."""
-    permit(caller)
+    permit(Caller(SELF, caller.token))
     user = caller.known
     query = select(Account.name, Membership.role).join(Membership, Membership.owner_id == Account.id)
     roles = {name: Role(role) for name, role in session.execute(query.where(Membership.user_id == user.id))}

@@ -48,7 +48,9 @@ TEXT_FILES = ("system_prompt.file", "components.file")
 """Arguments of environments that are read when the config is."""
 MODEL_KEYS = ("model", "endpoint_id", "reflection_model", "reference")
 _NAME = re.compile(r"[^\x00-\x1f\x7f\\:*?\"<>|]{1,255}")
-_PREFIX = re.compile(r"^'(?P<key>[^']+)'(?:: | )?(?P<reason>.+)$")
+_PREFIX = re.compile(
+    r"^(?P<table>\[\[\w+\]\] \d+: )?(?P<unknown>unknown key )?'(?P<key>[^']+)'(?P<rest>.+)$", re.DOTALL
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +167,11 @@ def environment_id(text: str) -> EnvironmentId:
 def _problem(line: str) -> tuple[str, str]:
     """Field and reason of a line of a `ConfigError`."""
     found = _PREFIX.match(line)
-    return (found["key"], found["reason"]) if found is not None else ("config", line)
+    if found is None:
+        return "config", line
+    table = (found["table"] or "").removesuffix(": ")
+    field = " ".join(filter(None, (table, found["key"])))
+    return field, f"unknown key{found['rest']}" if found["unknown"] else found["rest"].removeprefix(":").strip()
 
 
 def _refused_keys(tables: Mapping[str, Any], files: Mapping[str, str]) -> Iterator[tuple[str, str]]:
