@@ -186,8 +186,9 @@ def _filtered(query: Select[Any], wanted: RunQuery) -> Select[Any]:
         query = query.where(RunRow.owner == wanted.owner)
     for word in wanted.search.lower().split()[:8]:
         like = "%" + word.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"
-        columns = (RunRow.id, RunRow.name, RunRow.model, RunRow.owner, cast(RunRow.labels, Text))
-        query = query.where(or_(*(func.lower(column).like(like, escape="\\") for column in columns)))
+        columns = (RunRow.name, RunRow.model, RunRow.owner, cast(RunRow.labels, Text))
+        found = [func.lower(column).like(like, escape="\\") for column in columns]
+        query = query.where(or_(*found, RunRow.id == word))
     return query
 
 

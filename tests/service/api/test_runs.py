@@ -182,7 +182,7 @@ def test_environment_of_the_hub_needs_an_action_that_did_not_fail(service: Any, 
 
 
 def test_list_is_filtered_and_paged(service: Any) -> None:
-    ids = [service.submit("ann", name=f"run {number}")["id"] for number in range(5)]
+    ids = [service.submit("ann", name=f"run-{number}")["id"] for number in range(5)]
     service.ok("POST", f"/runs/{ids[0]}/stop", "ann")
     found = service.ok("GET", "/runs?limit=2", "ann")
     assert [one["id"] for one in found["items"]] == ids[:2:-1]
@@ -192,6 +192,6 @@ def test_list_is_filtered_and_paged(service: Any) -> None:
         seen += [one["id"] for one in found["items"]]
     assert seen == ids[::-1]
     assert [one["id"] for one in service.ok("GET", "/runs?state=stopped", "ann")["items"]] == [ids[0]]
-    assert [one["id"] for one in service.ok("GET", "/runs?search=run+3", "ann")["items"]] == [ids[3]]
+    assert [one["id"] for one in service.ok("GET", "/runs?search=RUN-3", "ann")["items"]] == [ids[3]]
     assert service.ok("GET", "/runs?kind=sft", "ann")["items"] == []
     service.refused(422, "invalid", "GET", "/runs?cursor=nonsense", "ann")

@@ -178,7 +178,7 @@ def _refused_keys(tables: Mapping[str, Any], files: Mapping[str, str]) -> Iterat
     """Keys that have no place in a submission, and values that lead out of its folder."""
     folders = {str(parent) for name in files for parent in PurePosixPath(name).parents} - {"."}
     for name, key, value, free in _values(tables):
-        if key in NOT_SUBMITTED and not free:
+        if key in NOT_SUBMITTED and name.endswith(key) and not free:
             yield name, f"has no place in a submission: {NOT_SUBMITTED[key]}"
         elif isinstance(value, str) and (key in FILE_KEYS if not free else name.endswith(TEXT_FILES)):
             if not is_inside(value):
