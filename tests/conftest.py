@@ -146,6 +146,12 @@ def fuzzing() -> Any:
     return _beside("fuzzing")
 
 
+@pytest.fixture(scope="session")
+def payloads() -> Any:
+    """Texts that run where a page takes them for markup; see `payloads.py`."""
+    return _beside("payloads")
+
+
 @pytest.fixture
 def read_page() -> Callable[[Path], Any]:
     """An HTML file as a browser would read it: tags, texts, and `check()`; see `pages.py`."""
