@@ -26,6 +26,9 @@ class ApiConfig(HubConfig):
         Path("service"), description="Folder of the runs, the database, packages and the key of the secrets."
     )
     port: Annotated[int, Option("-p")] = Field(8090, ge=0, le=65535, description="Port; 0 takes a free one.")
+    webhook_allow: Annotated[tuple[str, ...], Option(metavar="CIDR")] = Field(
+        (), description="A network that webhooks may be sent to, besides public addresses; may be repeated."
+    )
 
 
 def serve_api(config: ApiConfig, on_ready: Callable[[str, str | None], None]) -> None:
@@ -37,14 +40,17 @@ def serve_api(config: ApiConfig, on_ready: Callable[[str, str | None], None]) ->
     from whet.hub.actions.worker import Worker
     from whet.service.api.app import create_service_app
     from whet.service.service import open_service
+    from whet.service.webhooks.addresses import networks
     from whet.service.webhooks.sender import WebhookSender
 
+    allowed = networks(config.webhook_allow)
     data = config.data.expanduser().absolute()
     opened = open_service(data, config.database, config.storage, config.upstream, tries=config.actions)
     with _listening(config) as listening, opened as (service, token), contextlib.ExitStack() as stack:
         app = create_service_app(service)
+        app.state.webhook_networks = allowed
         stack.callback(app.state.dashboard_data.close)
-        sender = WebhookSender(service.hub.database, service.hub.cipher)
+        sender = WebhookSender(service.hub.database, service.hub.cipher, allowed)
         sender.start()
         stack.callback(sender.stop)
         if config.actions:

@@ -36,11 +36,11 @@ from whet.hub.storage.database import Database, database_now
 from whet.runs.process import began
 from whet.service.domain import queue, runners
 from whet.service.domain.queue import Held, Unattended
+from whet.service.domain.secrets import secrets_of_run
 from whet.service.runner import isolation as isolating
 from whet.service.runner.ends import End, end_of
 from whet.service.runner.environments import wheels_of
 from whet.service.runner.folders import AttemptFolder, RunFolder, is_held, read_object, take, taken
-from whet.service.runner.keys import secrets_of_run
 from whet.service.runner.machine import Machine
 from whet.service.runner.preparing import Job, Workshop
 from whet.service.runner.progress import Seen, Watch
