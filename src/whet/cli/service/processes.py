@@ -1,22 +1,89 @@
-"""`whet service`: the processes of the training service."""
+"""`whet service`: the training service, whole or one of its processes."""
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
 from whet.cli.options import config_options
-from whet.cli.output import extra
+from whet.cli.output import JsonOption, extra, print_json
 from whet.config import options_of, validate
+from whet.service.deployments.serve import DeploymentsConfig
+from whet.service.deployments.serve import serve as serve_deployments
+from whet.service.parent import end_with_parent
 from whet.service.runner.serve import RunnerConfig, serve_runner
+from whet.service.serve import ApiConfig, serve_api
+from whet.service.up import UpConfig, run_service
+from whet.system.offline import is_loopback
 
 app = typer.Typer(rich_markup_mode=None)
 
 
 @app.callback()
 def _service() -> None:
-    """Train as a service: a queue of submitted runs, runners, a dashboard."""
+    """Train as a service: a queue, runners, a dashboard and deployments."""
+
+
+def _say(line: str) -> None:
+    typer.echo(line, err=True)
+
+
+def _greet(address: str, token: str | None, host: str) -> None:
+    if token is not None:
+        _say(f"administrator's token, shown only now: {token}")
+        _say(f"log in with: whet login --hub {address} (and with the token on the page)")
+    if not is_loopback(host):
+        _say("other machines can reach this; put a proxy with TLS before it, since tokens are sent")
+
+
+@app.command("up")
+@config_options(options_of(UpConfig))
+def up(*, given: dict[str, Any]) -> None:
+    """Start everything on this machine: hub, API, dashboard and a runner; deployments from the first one on.
+
+    The first start prints the token of an administrator, once. Ctrl-C stops it; runs in progress continue, and are
+    found again by the next start. docs/service.md is the guide.
+
+    \b
+    Examples:
+      whet service up
+      whet service up --sample
+      whet service up --data /srv/whet --port 9000 --core-hour-price 0.04 --device-hour-price 2.5
+    """
+    config = validate(UpConfig, given, "command line")
+
+    def ready(address: str, token: str | None) -> None:
+        _greet(address, token, config.host)
+        _say(f"service at {address}; Ctrl-C stops it, and runs continue")
+
+    with extra("service", "the training service"):
+        run_service(config, ready, _say)
+
+
+@app.command("api")
+@config_options(options_of(ApiConfig))
+def api(*, given: dict[str, Any], json_output: JsonOption = False) -> None:
+    """Serve hub, API and dashboard until Ctrl-C. Runners are started apart: whet service runner.
+
+    \b
+    Examples:
+      whet service api --data /srv/whet
+      whet service api --data /shared/whet --database postgresql://whet@db/whet --host 0.0.0.0
+    """
+    config = validate(ApiConfig, given, "command line")
+    end_with_parent()
+
+    def ready(address: str, token: str | None) -> None:
+        if json_output:
+            print_json({"address": address, "token": token})
+            return
+        _greet(address, token, config.host)
+        _say(f"service at {address}; Ctrl-C stops it")
+
+    with extra("service", "the training service"):
+        serve_api(config, ready)
 
 
 @app.command("runner")
@@ -33,5 +100,42 @@ def runner(*, given: dict[str, Any]) -> None:
       whet service runner --readable /srv/models --name gpu-1
     """
     config = validate(RunnerConfig, given, "command line")
+    end_with_parent()
     with extra("service", "a runner"):
-        serve_runner(config, lambda line: typer.echo(f"{line}; Ctrl-C stops it, its runs go on", err=True))
+        serve_runner(config, lambda line: _say(f"{line}; Ctrl-C stops it, its runs go on"))
+
+
+@app.command("deployments")
+@config_options(options_of(DeploymentsConfig))
+def deployments(*, given: dict[str, Any]) -> None:
+    """Answer for deployments, by the interfaces of OpenAI and Anthropic, until Ctrl-C.
+
+    \b
+    Examples:
+      whet service deployments
+      whet service deployments --data /srv/whet --host 0.0.0.0 --url https://models.example.org
+    """
+    config = validate(DeploymentsConfig, given, "command line")
+    end_with_parent()
+    with extra("service", "deployments"):
+        serve_deployments(config, lambda address: _say(f"deployments at {address}; Ctrl-C stops it"))
+
+
+@app.command("rotate-key")
+def rotate(
+    data: Annotated[Path, typer.Option(help="Folder of the service.", metavar="DIR")] = Path("service"),
+    database: Annotated[str | None, typer.Option(help="As for `whet service api`.", metavar="URL")] = None,
+) -> None:
+    """Encrypt all secrets with a new key, and forget the old one. The API must not run; start runners again after it.
+
+    With the key in WHET_HUB_SECRETS_KEY, set it to NEW,OLD first.
+
+    \b
+    Example:
+      whet service rotate-key --data /srv/whet
+    """
+    with extra("service", "the training service"):
+        from whet.service.keys import rotate_key
+
+        count, key = rotate_key(data.expanduser().absolute(), database)
+        typer.echo(f"{count} values are encrypted with the new key {key}")

@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
+from whet.errors import ConfigError
 from whet.hub.domain.audit import record
 from whet.hub.domain.cipher import Cipher
 from whet.hub.errors import HubError, not_found
@@ -83,7 +84,7 @@ def add_run_secrets(session: Session, cipher: Cipher, run: str, values: Mapping[
 def secrets_of_run(session: Session, cipher: Cipher, run: RunRow) -> dict[str, str]:
     """What an attempt of a run is given: the secrets of its owner, under those of the run itself.
 
-    Raises `HubError` (conflict) where one cannot be decrypted with the keys that this process has.
+    Raises `ConfigError` where one cannot be decrypted with the keys that this process has.
     """
     found: dict[str, str | None] = {
         row.name: cipher.decrypt(row.value, owner_secret_of(row.owner, row.name))
@@ -93,10 +94,9 @@ def secrets_of_run(session: Session, cipher: Cipher, run: RunRow) -> dict[str, s
         found[row.name] = cipher.decrypt(row.value, run_secret_of(run.id, row.name))
     for name, value in found.items():
         if value is None:
-            raise HubError(
-                "conflict",
-                f"the secret {name} cannot be decrypted with the key of this machine. Give it secrets.key, or set the "
-                "secret again.",
+            raise ConfigError(
+                f"the secret {name} was encrypted with a key that this process does not have (secrets.key). Start the "
+                "runner again, or set the secret again."
             )
     return {name: value for name, value in found.items() if value is not None}
 

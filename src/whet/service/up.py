@@ -1,0 +1,243 @@
+"""`whet service up`: API, runner and deployments as processes of their own, started again when they end.
+
+The address is listened on here and passed to the API, so that requests wait while it starts again. A part learns by
+a pipe that this process is gone (`parent.py`). It holds no run: they outlive all of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from whet.authoring.workspace import examples_folder
+from whet.errors import ConfigError
+from whet.gateway.serve import listen
+from whet.hub.client.settings import HUB_VARIABLE, TOKEN_VARIABLE
+from whet.hub.serve import address_of
+from whet.service.parent import VARIABLE
+from whet.service.serve import LISTENING, ApiConfig
+
+POLL_S = 0.2
+PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)
+"""Before a part that ended is started again, more each time."""
+STEADY_S = 60.0
+"""A part that lived for so long begins with the first pause again."""
+STOP_S = 20.0
+"""How long parts have to end; then they are killed."""
+LOCK = "up.lock"
+SAMPLE = ("--max_steps", "8", "--batch_size", "64")
+DEPLOYMENTS = "deployments"
+
+
+class UpConfig(ApiConfig):
+    """`whet service up`. Each description is the option's `--help`."""
+
+    runner: bool = Field(True, description="Start runs on this machine.")
+    isolation: Literal["auto", "bubblewrap", "none"] = Field(
+        "auto", description="How runs are kept apart: bubblewrap, which auto insists on, or none."
+    )
+    core_hour_price: float = Field(0.0, ge=0, description="What an hour of a core costs, for caps and usage.")
+    device_hour_price: float = Field(0.0, ge=0, description="What an hour of a device costs.")
+    deployments_port: int = Field(8092, ge=0, le=65535, description="Port of deployments; 0 takes a free one.")
+    sample: bool = Field(False, description="At the first start, queue a short run of whet/tiny.")
+
+
+@dataclass
+class Part:
+    """A process that is started again when it ends."""
+
+    name: str
+    words: Sequence[str]
+    descriptors: Sequence[int] = ()
+    variables: dict[str, str] = field(default_factory=dict)
+    process: subprocess.Popen[str] | None = None
+    began: float = 0.0
+    failures: int = 0
+    next_at: float = 0.0
+
+    def start(self, pipe: int) -> subprocess.Popen[str]:
+        """Start it, in a session of its own: Ctrl-C of the terminal is for the parent alone."""
+        self.began = time.monotonic()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "whet.cli.main", "service", *self.words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+            pass_fds=(*self.descriptors, pipe),
+            env={**os.environ, **self.variables, VARIABLE: str(pipe)},
+            start_new_session=True,
+        )
+        return self.process
+
+    def ended(self) -> int | None:
+        """Its exit code, if it has ended since it was started; then when it starts again is decided."""
+        if self.process is None or self.process.poll() is None:
+            return None
+        code, process, self.process = self.process.returncode, self.process, None
+        if process.stdout is not None:
+            process.stdout.close()
+        self.failures = 0 if time.monotonic() - self.began > STEADY_S else self.failures + 1
+        self.next_at = time.monotonic() + PAUSES_S[min(max(1, self.failures), len(PAUSES_S)) - 1]
+        return code
+
+
+Ready = Callable[[str, str | None], None]
+Say = Callable[[str], None]
+
+
+def run_service(config: UpConfig, on_ready: Ready, say: Say) -> None:
+    """Run all parts until SIGINT or SIGTERM. `on_ready` gets the address, and at the first start the token.
+
+    `say` gets lines for the user. Raises `ConfigError` where the port or the folder is taken, and where the API cannot
+    start.
+    """
+    data = config.data.expanduser().absolute()
+    stop = threading.Event()
+    with listen(config.host, config.port) as listening, _alone(data), _pipe() as pipe:
+        parts = _parts(config, data, listening)
+        before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            token = _first(parts[0], pipe, stop)
+            if not stop.is_set():
+                on_ready(address_of(listening), token)
+                if config.sample and token is not None:
+                    threading.Thread(target=_submit_sample, args=(address_of(listening), token, say)).start()
+                _keep(parts, data, pipe, stop, say)
+        finally:
+            _stop(parts)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _parts(config: UpConfig, data: Path, listening: socket.socket) -> list[Part]:
+    """The API first: it makes what the others need."""
+    shared = ["--data", str(data), *(["--database", config.database] if config.database else [])]
+    storage = ["--storage", config.storage] if config.storage else []
+    api = ["api", *shared, *storage, "--upstream", config.upstream, "--json"]
+    api += ["--host", config.host] + ([] if config.actions else ["--no-actions"])
+    number = listening.fileno()
+    parts = [Part("api", api, (number,), {LISTENING: str(number)})]
+    if config.runner:
+        prices = [
+            "--core-hour-price",
+            str(config.core_hour_price),
+            "--device-hour-price",
+            str(config.device_hour_price),
+        ]
+        parts.append(Part("runner", ["runner", *shared, *storage, "--isolation", config.isolation, *prices]))
+    port = str(config.deployments_port)
+    parts.append(Part(DEPLOYMENTS, ["deployments", *shared, "--host", config.host, "--port", port]))
+    return parts
+
+
+def _first(api: Part, pipe: int, stop: threading.Event) -> str | None:
+    """Start the API and wait until it answers; the first token, if it made one. Raises `ConfigError`."""
+    process = api.start(pipe)
+    found: list[str] = []
+    reading = threading.Thread(target=lambda: found.append(_line(process)), daemon=True)
+    reading.start()
+    while reading.is_alive() and not stop.is_set():
+        reading.join(POLL_S)
+    if stop.is_set():
+        return None
+    if not found[0]:
+        process.wait()
+        raise ConfigError("the API did not start; the lines above say why.")
+    token: str | None = json.loads(found[0])["token"]
+    return token
+
+
+def _line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline()
+
+
+def _keep(parts: Sequence[Part], data: Path, pipe: int, stop: threading.Event, say: Say) -> None:
+    """Start what does not run, until `stop`."""
+    while not stop.wait(POLL_S):
+        for part in parts:
+            code = part.ended()
+            if code is not None:
+                pause = part.next_at - time.monotonic()
+                say(f"{part.name} ended (code {code}); it is started again in {pause:.1f} s")
+            if part.process is None and time.monotonic() >= part.next_at and _is_wanted(part, data):
+                part.start(pipe)
+
+
+def _is_wanted(part: Part, data: Path) -> bool:
+    """Deployments are served from the first one on."""
+    if part.name != DEPLOYMENTS:
+        return True
+    with contextlib.suppress(FileNotFoundError):
+        return any(entry.is_dir() for entry in os.scandir(data / DEPLOYMENTS))
+    return False
+
+
+def _stop(parts: Sequence[Part]) -> None:
+    """End the parts; the last that was started first."""
+    running = [part.process for part in reversed(parts) if part.process is not None]
+    for process in running:
+        process.terminate()
+    deadline = time.monotonic() + STOP_S
+    for process in running:
+        try:
+            process.wait(max(0.1, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+@contextlib.contextmanager
+def _alone(data: Path) -> Iterator[None]:
+    """Raises `ConfigError` where another `whet service up` runs on this folder, or where it cannot be written."""
+    try:
+        data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(data / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise ConfigError(f"the folder {data} cannot be written ({error.strerror}). Name another --data.") from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(
+                f"`whet service up` runs on {data} already. Stop it first, or name another --data."
+            ) from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _pipe() -> Iterator[int]:
+    """The end of a pipe that parts read from; the other is open as long as this process lives."""
+    reading, writing = os.pipe()
+    try:
+        yield reading
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
+def _submit_sample(address: str, token: str, say: Say) -> None:
+    """What a user would type after logging in."""
+    config = examples_folder() / "configs" / "rl" / "quickstart.toml"
+    command = [sys.executable, "-m", "whet.cli.main", "train", "submit", str(config), "--yes", "--name", "sample"]
+    env = {**os.environ, HUB_VARIABLE: address, TOKEN_VARIABLE: token}
+    done = subprocess.run([*command, *SAMPLE], env=env, capture_output=True, text=True, check=False)
+    say("the sample run is in the queue" if done.returncode == 0 else f"no sample run: {done.stderr.strip()}")
