@@ -186,7 +186,7 @@ def test_models_of_this_machine(folder: Path) -> None:
 
 
 def test_values_of_env_files_are_secrets_and_nowhere_else(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (folder / "first.env").write_text(f"MY_KEY={CANARY}\nBOTH=first\n")
+    (folder / "first.env").write_text(f"MY_KEY={CANARY}\nBOTH=first\nTO_FILL_IN=\n")
     (folder / "second.env").write_text("BOTH=second\n")
     monkeypatch.setenv("FROM_HERE", "here")
     found = secrets_of([Path("first.env"), Path("second.env")], ["EXTRA=1=2", "FROM_HERE"])

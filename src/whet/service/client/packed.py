@@ -183,7 +183,8 @@ def check_reachable(url: str | None, where: str, service_url: str) -> None:
 def secrets_of(files: Sequence[Path], words: Sequence[str]) -> dict[str, str]:
     """The values of env files, and of `-e KEY=VALUE`; `-e KEY` takes the value that KEY has here.
 
-    What is written with -e stands before the files, and an earlier file before a later one. Raises `ConfigError`.
+    What is written with -e stands before the files, and an earlier file before a later one; what is empty is left out,
+    as in a file whose values are yet to be filled in. Raises `ConfigError`.
     """
     found: dict[str, str] = {}
     for path in reversed(files):
@@ -195,7 +196,7 @@ def secrets_of(files: Sequence[Path], words: Sequence[str]) -> dict[str, str]:
         if not equals and key not in os.environ:
             raise ConfigError(f"-e {key}: the variable is not set here. Set it, or write it into an --env-file.")
         found[key] = value if equals else os.environ[key]
-    return found
+    return {key: value for key, value in found.items() if value}
 
 
 @contextmanager
