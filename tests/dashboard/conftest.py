@@ -23,6 +23,8 @@ from whet.rollouts.row_log import append_rows
 from whet.system.files import json_line
 from whet.types import RolloutOutput
 
+from .browser import opened, served, started
+
 CONFIG = 'model = "whet/tiny"\nmax_steps = {max_steps}\nbatch_size = 4\n[[env]]\nid = "reverse-text"\n'
 Row = dict[str, Any]
 
@@ -145,3 +147,25 @@ def serve() -> Iterator[Callable[..., Browser]]:
 def browser(runs: Runs, serve: Callable[..., Browser]) -> Browser:
     """A dashboard of `runs`."""
     return serve(runs.folder / "runs", runs.folder / "outputs")
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    """A real browser; see `browser.py`."""
+    with started() as browser:
+        yield browser
+
+
+@pytest.fixture
+def page(chromium: Any) -> Iterator[Any]:
+    """A page of a real browser, in which nothing may go wrong."""
+    with opened(chromium) as page:
+        yield page
+
+
+@pytest.fixture
+def address(runs: Runs) -> Iterator[str]:
+    """Where a dashboard of `runs` is served."""
+    library = FolderLibrary([runs.folder / "runs", runs.folder / "outputs"])
+    with served(create_app(DashboardData(library), Site())) as found:
+        yield found

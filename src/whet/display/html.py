@@ -26,6 +26,10 @@ class Html(str):
 
     __slots__ = ()
 
+    def __html__(self) -> str:
+        """What Jinja takes as markup."""
+        return str(self)
+
 
 def escape(text: str) -> Html:
     """`text` for any position in a page: between tags or in a quoted attribute."""

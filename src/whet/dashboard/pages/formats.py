@@ -38,13 +38,13 @@ def lasted(seconds: float | None) -> str:
     return "-" if seconds is None or not math.isfinite(seconds) else duration(max(0.0, seconds))
 
 
-def compact(value: Any) -> str:
-    """A measured value with four digits, as short as they allow."""
+def compact(value: Any, digits: int = 4) -> str:
+    """A measured value with so many digits, as short as they allow."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return "-"
     if isinstance(value, int) or (float(value).is_integer() and abs(value) < 1e15):
         return f"{value:,.0f}"
-    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
+    return f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.{digits}g}"
 
 
 def size(count: float | None) -> str:

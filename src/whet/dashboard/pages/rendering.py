@@ -8,7 +8,7 @@ Values of runs are text: autoescape is always on, and no template may use `safe`
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -64,9 +64,15 @@ def _render(request: Request, site: Site, values: dict[str, Any], template: str,
     return HTMLResponse(text.encode("utf-8", "replace"), status_code=status, headers=headers)
 
 
-def query_url(values: Mapping[str, str | None]) -> str:
+def query_url(values: Mapping[str, str | None] | Sequence[tuple[str, str | None]]) -> str:
     """`?a=b` of the values that are not empty; `?` alone keeps the path and drops the query."""
-    return "?" + urlencode({key: value for key, value in values.items() if value})
+    pairs = values.items() if isinstance(values, Mapping) else values
+    return "?" + urlencode([(key, value) for key, value in pairs if value])
+
+
+def wants_drawings(request: Request) -> bool:
+    """Whether the answer is shown as it is; a script that refreshes a page draws curves itself."""
+    return "x-whet-refresh" not in request.headers
 
 
 def root_of(request: Request) -> str:

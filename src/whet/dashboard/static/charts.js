@@ -4,6 +4,7 @@
 // <figure class="chart" data-names='["reward/a/mean", ...]' data-labels='["a", ...]'> shows some of them. `.plot` holds
 // the server's drawing until the first one made here.
 
+import "./locale.js";
 import uPlot from "./vendor/uplot/uPlot.esm.js";
 
 const COLOURS = 8;
@@ -20,12 +21,12 @@ function colour(name) {
   return found;
 }
 
-export function formatted(value) {
+export function formatted(value, digits = 3) {
   if (value === null || value === undefined || Number.isNaN(value)) return "-";
   if (value === 0) return "0";
   const size = Math.abs(value);
-  if (size >= 1e6 || size < 1e-3) return value.toExponential(2);
-  return size >= 1000 ? Math.round(value).toLocaleString("en") : Number(value.toPrecision(4)).toString();
+  if (size >= 1e6 || size < 1e-4) return value.toExponential(digits - 2);
+  return size >= 1000 ? Math.round(value).toLocaleString("en") : Number(value.toPrecision(digits)).toString();
 }
 
 /** An exponential mean over steps; `weight` is how much of the past stays, 0 none. */
@@ -61,19 +62,17 @@ export class Board {
     for (const chart of this.charts) chart.update();
   }
 
-  /** Steps that came since; those that are known already are replaced. */
-  append(steps, series) {
-    const { steps: known, series: old } = this.data;
-    if (!steps.length) return;
-    let keep = known.length;
-    while (keep && known[keep - 1] >= steps[0]) keep -= 1;
-    const joined = {};
-    for (const name of new Set([...Object.keys(old), ...Object.keys(series)])) {
-      const before = (old[name] ?? []).slice(0, keep);
-      while (before.length < keep) before.push(null);
-      joined[name] = before.concat(series[name] ?? steps.map(() => null));
+  /** Curves of several runs, each with steps of its own: {prefix: {steps, series}}; names become "prefix:name". */
+  join(runs) {
+    const steps = [...new Set(Object.values(runs).flatMap((one) => one.steps))].sort((a, b) => a - b);
+    const series = {};
+    for (const [prefix, one] of Object.entries(runs)) {
+      const at = new Map(one.steps.map((step, index) => [step, index]));
+      for (const [name, values] of Object.entries(one.series)) {
+        series[`${prefix}:${name}`] = steps.map((step) => values[at.get(step)] ?? null);
+      }
     }
-    this.set(known.slice(0, keep).concat(steps), joined);
+    this.set(steps, series);
   }
 
   zoom(range) {
@@ -116,7 +115,7 @@ class Chart {
   }
 
   get height() {
-    return this.figure.classList.contains("wide") ? 300 : 190;
+    return this.figure.classList.contains("wide") ? 300 : 170;
   }
 
   makeLegend() {

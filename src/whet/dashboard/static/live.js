@@ -52,7 +52,7 @@ export async function refresh() {
   try {
     do {
       asking.again = false;
-      const answer = await fetch(location.href, { headers: { Accept: "text/html" }, cache: "no-store" });
+      const answer = await fetch(location.href, { headers: { Accept: "text/html", "X-Whet-Refresh": "1" }, cache: "no-store" });
       if (new URL(answer.url).pathname !== location.pathname) { location.reload(); return; } // the session has ended
       if (!answer.ok) throw new Error(`the server answered ${answer.status}`);
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
