@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from whet.cli.main import main
-from whet.hub.client.settings import HubSettings, write_settings
+from whet.hub.client.settings import HubSettings, save_token, write_settings
 
 Capture = pytest.CaptureFixture[str]
 
@@ -17,6 +17,7 @@ Capture = pytest.CaptureFixture[str]
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """No test reads the settings of the machine."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("PYTHON_KEYRING_BACKEND", "keyring.backends.null.Keyring")
     for name in ("WHET_HUB", "WHET_HUB_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
@@ -93,3 +94,15 @@ def test_configs_are_listed_with_what_they_learn_from(home: Path, capsys: Captur
         ("configs/c.toml", "", ""),
     ]
     assert "not valid TOML" in rows[2]["problem"]
+
+
+def test_mistyped_name_is_one_of_this_machine_where_the_service_cannot_be_reached(home: Path, capsys: Capture) -> None:
+    (home / "runs" / "first").mkdir(parents=True)
+    (home / "runs" / "first" / "config.toml").write_text("")
+    write_settings(HubSettings(hub="http://127.0.0.1:9"))
+    save_token("http://127.0.0.1:9", "whet_none")
+    assert main(["train", "show", "frist"]) == 2
+    text = capsys.readouterr().err
+    assert "there is no run 'frist': neither here" in text
+    assert "cannot be reached" in text
+    assert "Did you mean 'first'?" in text

@@ -24,6 +24,8 @@ ServiceRun = Annotated[
 AnyRun = Annotated[
     str, typer.Argument(metavar="RUN", help="A run's directory, its name below runs/, or a run of the service.")
 ]
+UNSAID = ("has_files", "may", "stopping", "priority", "attempts")
+"""Fields of a run that `--json` has alone."""
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 SHOWN = ("id", "owner", "name", "kind", "model", "state", "step", "submitted")
 
@@ -46,12 +48,32 @@ def is_of_service(run: str) -> bool:
 
 
 def run_facts(run: SubmittedRun, url: str) -> dict[str, Any]:
-    """A run for a person to read: times as such, no empty fields."""
-    facts = {key: value for key, value in run.as_dict().items() if value not in (None, "", [], {})}
+    """A run for a person to read: times as such, sizes with their units, no empty fields."""
+    facts = {
+        key: value for key, value in run.as_dict().items() if value not in (None, "", [], {}) and key not in UNSAID
+    }
     for key in ("submitted_at", "started_at", "ended_at", "updated_at"):
         if key in facts:
             facts[key] = moment(facts[key])
+    if needs := facts.pop("needs", None):
+        facts["needs"] = needs_text(needs)
+    if caps := {key: value for key, value in (facts.pop("caps", None) or {}).items() if value is not None}:
+        facts["caps"] = ", ".join(f"{key} {value:g}" for key, value in caps.items())
+    if run.state == "queued" and run.place:
+        facts["place"] = f"{run.place} in line"
     return {**facts, "page": f"{url}/runs/{run.id}"}
+
+
+def needs_text(needs: Mapping[str, Any]) -> str:
+    cores, devices = needs.get("cores") or 0, needs.get("devices") or 0
+    text = f"{cores:g} core{'s' * (cores != 1)}, {size_text(needs.get('memory') or 0)}"
+    return text + (f", {devices:g} GPU of {size_text(needs.get('device_memory') or 0)}" if devices else "")
+
+
+def size_text(size: float) -> str:
+    if size < 1 << 20:
+        return f"{size / 1024:.1f} KiB"
+    return f"{size / 2**20:.1f} MiB" if size < 1 << 30 else f"{size / 2**30:.1f} GiB"
 
 
 def run_row(run: Mapping[str, Any]) -> dict[str, Any]:

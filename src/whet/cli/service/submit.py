@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from whet.cli.output import JsonOption, extra, print_json, progress_bar
+from whet.cli.service.common import needs_text, size_text
 from whet.cli.sharing.common import HubOption, safe
 from whet.errors import ConfigError
 from whet.system.terminal import safe_text
@@ -275,12 +276,10 @@ def _show(
             text = f"{env_id}, {'of the hub' if isinstance(origin, OnHub) else 'as the service has it'}"
         fact("environment", safe_text(text, 300))
     for name, file in list(packed.files.found.items())[:SHOWN_FILES]:
-        fact("file", f"{safe_text(name, 200)}  {_size(file.size)}")
+        fact("file", f"{safe_text(name, 200)}  {size_text(file.size)}")
     if len(packed.files.found) > SHOWN_FILES:
-        fact("", f"and {len(packed.files.found) - SHOWN_FILES} more, {_size(packed.files.size)} in all")
-    needs = packed.needs
-    held = f", {needs['devices']:g} GPU of {_size(needs['device_memory'])}" if needs["devices"] else ""
-    fact("needs", f"{needs['cores']:g} cores, {_size(needs['memory'])}{held}")
+        fact("", f"and {len(packed.files.found) - SHOWN_FILES} more, {size_text(packed.files.size)} in all")
+    fact("needs", needs_text(packed.needs))
     if secrets:
         fact("secrets", ", ".join(sorted(secrets)) + " (encrypted there, shown nowhere)")
     for note in packed.notes:
@@ -311,9 +310,3 @@ def _bytes(text: str) -> int:
     if found is None:
         raise ConfigError(f"--memory {safe_text(text, 40)}: write it like 8G or 500M.")
     return int(float(found[1]) * SIZES[found[2].upper()])
-
-
-def _size(size: float) -> str:
-    if size < 1 << 20:
-        return f"{size / 1024:.1f} KiB"
-    return f"{size / 2**20:.1f} MiB" if size < 1 << 30 else f"{size / 2**30:.1f} GiB"

@@ -6,6 +6,7 @@ hexadecimal digits), `owner/name`, or a name, of which the newest is meant.
 
 from __future__ import annotations
 
+import difflib
 import re
 from pathlib import Path
 
@@ -31,6 +32,25 @@ def is_of_service(run: str) -> bool:
 
 def find_run(service: HubClient, run: str) -> SubmittedRun:
     """The run of an id or a name. Raises `RunError` where there is none that this user may see."""
+    why = ""
+    try:
+        found = _asked(service, run)
+    except HubRequestError as error:
+        if error.code not in (None, "not_found"):
+            raise
+        found, why = None, f" ({error})" if error.code is None else " (which is no training service)"
+    if found is not None:
+        return found
+    here = sorted(path.parent.name for path in RUNS.glob("*/config.toml"))
+    near = difflib.get_close_matches(run, here, n=1)
+    hint = f"Did you mean {near[0]!r}?" if near else "`whet train list` and `whet train list --service` show the runs."
+    raise RunError(
+        f"there is no run {safe_text(run)!r}: neither here (a directory, or a name in {RUNS}/) nor on {service.url}"
+        f"{why}. {hint}"
+    )
+
+
+def _asked(service: HubClient, run: str) -> SubmittedRun | None:
     if ID.fullmatch(run):
         try:
             return service.ask(SubmittedRun, "GET", f"/runs{path_of(run)}")
@@ -38,11 +58,7 @@ def find_run(service: HubClient, run: str) -> SubmittedRun:
             if error.code != "not_found":
                 raise
     owner, _, name = run.rpartition("/")
-    if name and not run.startswith((".", "/", "~")):
-        for found in service.items(SubmittedRun, "/runs", search=name, owner=owner or None):  # newest first
-            if found.name == name:
-                return found
-    raise RunError(
-        f"there is no run {safe_text(run)!r}: neither here (a directory, or a name in {RUNS}/) nor on {service.url}. "
-        "`whet train list` and `whet train list --service` show what there is."
-    )
+    if not name or run.startswith((".", "/", "~")):
+        return None
+    newest_first = service.items(SubmittedRun, "/runs", search=name, owner=owner or None)
+    return next((found for found in newest_first if found.name == name), None)

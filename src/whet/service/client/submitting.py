@@ -57,8 +57,9 @@ class Submission:
         }
 
     def digest(self, url: str) -> str:
-        """Of all but the secrets' values, so that nothing of them is on disk."""
-        whole = {"url": url, "secrets": sorted(self.secrets), **self.body()}
+        """Of all but the secrets' values, so that nothing of them is on disk; and but the needs, which also depend on
+        the service's runners at the moment."""
+        whole = {"url": url, "secrets": sorted(self.secrets), **self.body(), "needs": None}
         return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:32]
 
 
