@@ -14,6 +14,7 @@ from typer.core import TyperCommand
 from whet.cli.options import config_options, spell_out
 from whet.cli.output import JsonOption, Verbose, extra, model_extras, print_json, print_result, set_verbosity
 from whet.cli.service.submit import Choices, VariableOption, submit_packed, with_choices
+from whet.cli.sharing.common import login_as_key
 from whet.config import options_of
 from whet.evals.config import EvalConfig
 
@@ -53,6 +54,7 @@ def run(
       whet eval run arithmetic -m runs/quickstart/model -n 64 -r 4
       whet eval run reverse-text -a '{"max_length": 9}' -T 0
       whet eval run calculator -m my-model -b http://localhost:8000/v1 -k MY_KEY
+      whet eval run calculator -m whet/tiny:mine -b URL -k WHET_HUB_TOKEN      # a deployment, with your login
       whet eval run calculator -m mini        # a short name of configs/endpoints.toml
       whet eval run arithmetic reverse-text   # several, one after the other
       whet eval run configs/eval/sweep.toml -n 50
@@ -228,6 +230,7 @@ def _evaluate(targets: Sequence[str], given: dict[str, Any], json_output: bool) 
         go_offline()
     for config in configs:
         load_env_files(config.env_file)
+    login_as_key(configs)
     with model_extras(local=[config.local for config in configs]):
         from whet.evals.live.view import open_view
         from whet.evals.sessions.session import EvaluationsInterrupted, run_evals

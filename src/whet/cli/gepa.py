@@ -11,6 +11,7 @@ import typer
 from whet.cli.options import config_options
 from whet.cli.output import JsonOption, Verbose, console, extra, model_extras, print_json, print_result, set_verbosity
 from whet.cli.service.submit import Choices, VariableOption, submit_packed, with_choices
+from whet.cli.sharing.common import login_as_key
 from whet.gepa.config import OPTIONS
 
 if TYPE_CHECKING:
@@ -161,6 +162,7 @@ def _search(
 
     config = load_config(target, given) if resume is None else load_resumed(resume, target, given)
     policy, reflector = config.policy(), config.reflector()
+    login_as_key([policy, reflector])
     with extra("gepa", "whet gepa"), model_extras(local=[policy.local, reflector.local]):
         from whet.gepa.live.view import open_view
         from whet.gepa.run import run_search

@@ -45,6 +45,9 @@ app.add_typer(lazy_group("whet.cli.gepa", "Optimise prompts; the model's weights
 app.add_typer(lazy_group("whet.cli.env", "Make, check and install environments."), name="env")
 app.add_typer(lazy_group("whet.cli.hub", "Share environments on a server that one hosts."), name="hub")
 app.add_typer(lazy_group("whet.cli.service.processes", "Train as a service: start it, or its parts."), name="service")
+app.add_typer(
+    lazy_group("whet.cli.service.deployments", "Serve checkpoints of the service's runs."), name="deployments"
+)
 app.command("doctor")(doctor_command)
 app.command("serve")(serve_command)
 app.command("dashboard")(dashboard_command)

@@ -166,6 +166,20 @@ def read_model(model: str, *, announce: bool = True) -> ModelFiles:
     return ModelFiles(path, base, arch, tokenizer, ChatRenderer(tokenizer))
 
 
+def import_parts() -> None:
+    """Import what loading and sampling a model needs, as a server does before it answers: the packages import their
+    parts on demand, and two threads that do so at once may each find a half of one."""
+    try:
+        from transformers import AutoTokenizer
+
+        from whet.inference.embedded import EmbeddedEngine
+        from whet.inference.policy_client import PolicyClient
+        from whet.inference.rendering.chat_renderer import ChatRenderer
+    except ModuleNotFoundError as error:
+        raise _missing(error) from error
+    del AutoTokenizer, EmbeddedEngine, PolicyClient, ChatRenderer
+
+
 def _missing(error: ModuleNotFoundError) -> Exception:
     """What to raise for it: an extra that is missing, or the error itself where the module is our own."""
     if error.name and error.name.startswith("whet"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,6 +11,9 @@ from whet.errors import ConfigError
 from whet.system.terminal import safe_text
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from whet.evals.config import EvalConfig
     from whet.hub.client.fetch import HubId
 
 HubOption = Annotated[
@@ -31,6 +35,22 @@ def id_with_version(text: str) -> HubId:
     if wanted.version is None:
         raise ConfigError(f"name the version: {wanted}@VERSION. `whet env version list {wanted}` has them.")
     return wanted
+
+
+def login_as_key(configs: Iterable[EvalConfig]) -> None:
+    """Where the key of a model's endpoint is to be WHET_HUB_TOKEN, and that is not set: the token of the login, for
+    this process. Raises `ConfigError` where there is no login."""
+    from whet.evals.model import endpoint_of
+    from whet.hub.client.settings import TOKEN_VARIABLE, hub_url, token_for
+
+    endpoints = (one for config in configs if not config.local for one in endpoint_of(config).spread())
+    if os.environ.get(TOKEN_VARIABLE) or all(one.api_key_var != TOKEN_VARIABLE for one in endpoints):
+        return
+    url = hub_url()
+    token = token_for(url)
+    if token is None:
+        raise ConfigError(f"{TOKEN_VARIABLE} is not set, and there is no login to {url}. Log in with: whet login")
+    os.environ[TOKEN_VARIABLE] = token
 
 
 def safe(value: Any) -> Any:

@@ -46,3 +46,29 @@ class SubmittedRun(BaseModel):
 
     def as_dict(self) -> dict[str, Any]:
         return self.model_dump(mode="json")
+
+
+class DeploymentHealth(BaseModel):
+    loaded: bool = False
+    in_flight: int = 0
+    seconds: float | None = None
+    last_error: str | None = None
+
+
+class DeploymentAnswer(BaseModel):
+    """A deployment, with whatever else the service says of it."""
+
+    model_config = ConfigDict(extra="allow")
+
+    id: str
+    owner: str
+    run: str
+    step: int
+    name: str
+    model: str
+    state: str
+    reason: str = ""
+    url: str | None = None
+    requests: int = 0
+    last_used_at: str | None = None
+    health: DeploymentHealth | None = None

@@ -32,6 +32,7 @@ class Deployed:
     full_model: str  # base:owner/name
     state: str
     host: ModelHost
+    data: str  # the folder of the service, which no reason names
     reason: str = ""
     served: Served | None = None  # once its weights are exported
     health: Health = field(default_factory=Health)
@@ -44,7 +45,8 @@ class Deployed:
         self.client = DeploymentClient(self)
 
     def fail(self, reason: str, now: float) -> None:
-        self.state, self.reason, self.retry_at = "failed", reason, now + self.retry_s
+        reason = reason.replace(self.data, "DATA").rstrip(".")
+        self.state, self.reason, self.served, self.retry_at = "failed", reason, None, now + self.retry_s
         self.retry_s = min(2 * self.retry_s, MOST_RETRY_S)
         self.note_error(reason)
 

@@ -53,7 +53,8 @@ def base_directory(source: Source) -> Path:
 
 
 def _end_with_parent() -> None:
-    sys.stdin.buffer.read()  # until the process that started this one is gone
+    while os.read(0, 1):  # until the process that started this one is gone
+        pass
     os._exit(3)
 
 

@@ -38,6 +38,10 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
+def of_row(row: DeploymentRow) -> tuple[str, str]:
+    return row.state, row.reason
+
+
 class Deployments:
     """The deployments of one service in this process."""
 
@@ -93,10 +97,12 @@ class Deployments:
         for deployment in [one for one in self._known if one not in rows]:
             self._end(self._known.pop(deployment))
         for deployed in self._known.values():
-            if deployed.work is None and (deployed.state != "failed" or deployed.retry_at <= now):
-                if deployed.state == "failed":
-                    deployed.state, deployed.reason = "pending", ""
+            again = deployed.state == "failed" and deployed.retry_at <= now
+            if deployed.work is None or (again and deployed.work.done()):
+                deployed.state, deployed.reason = ("pending", "") if again else (deployed.state, deployed.reason)
                 deployed.work = asyncio.create_task(self._bring_up(deployed))
+            elif deployed.work.done() and (deployed.state, deployed.reason) != of_row(rows[deployed.id]):
+                await self.in_thread(partial(self._write, deployed.id, deployed.state, deployed.reason))
         for deployed in [one for one in self._ending if not one.health.in_flight]:
             self._ending.remove(deployed)
             await self._remove(deployed)
@@ -132,6 +138,7 @@ class Deployments:
             full_model=f"{model_of(row.base)}:{row.owner}/{row.name}",
             state="ready" if row.state == "ready" else "pending",
             host=self._host,
+            data=str(self._data),
         )
         if row.state == "ready":
             with contextlib.suppress(WhetError, OSError):  # found again, and reported, when it is brought up
@@ -149,31 +156,21 @@ class Deployments:
             async with self._host.using(served):
                 pass
         except (WhetError, OSError) as error:
-            deployed.served = None
-            deployed.fail(str(error).replace(str(self._data), "DATA").rstrip("."), self._host.clock())
+            deployed.fail(str(error), self._host.clock())
         except Exception as error:
             _log.exception("deployment %s failed", deployed.id)
             deployed.fail(f"{type(error).__name__}: {error}", self._host.clock())
         else:
             deployed.state, deployed.reason, deployed.retry_s = "ready", "", RETRY_S
-        await self._write(deployed)
-        if deployed.state == "failed":
-            deployed.work = None  # for the next attempt
+        if not deployed.ended:
+            with contextlib.suppress(HubError):  # the next comparison finds it, and writes it
+                await self.in_thread(partial(self._write, deployed.id, deployed.state, deployed.reason))
 
-    async def _write(self, deployed: Deployed) -> None:
-        """The state into the row, as often as it takes: a database that is busy does not lose it."""
-        while not deployed.ended:
-            try:
-                return await self.in_thread(partial(self._write_state, deployed.id, deployed.state, deployed.reason))
-            except HubError as error:
-                _log.warning("the state of deployment %s could not be written: %s", deployed.id, error)
-                await asyncio.sleep(1)
-
-    def _write_state(self, deployment: str, state: str, reason: str) -> None:
-        changed = DeploymentRow.state != state, DeploymentRow.reason != reason
+    def _write(self, deployment: str, state: str, reason: str) -> None:
         alive = DeploymentRow.id == deployment, DeploymentRow.deleted_at.is_(None)
         with self._database.read() as session:
-            if session.scalar(select(DeploymentRow.id).where(*alive, changed[0] | changed[1])) is None:
+            row = session.scalar(select(DeploymentRow).where(*alive))
+            if row is None or of_row(row) == (state, reason):
                 return
         with self._database.write() as session:
             session.execute(update(DeploymentRow).where(*alive).values(state=state, reason=reason))

@@ -67,6 +67,7 @@ def serve(config: DeploymentsConfig, on_ready: Callable[[str], None]) -> None:
     Raises `ConfigError` where the port is taken, where there is no service in the folder, or where another process
     serves its deployments.
     """
+    from whet.inference.loading import import_parts
     from whet.runs.lock import DirectoryLock
     from whet.service.storage.database import joined_database
 
@@ -74,6 +75,7 @@ def serve(config: DeploymentsConfig, on_ready: Callable[[str], None]) -> None:
     if config.threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(config.threads)  # before torch is imported: counts for all of its threads
     data = config.data.expanduser().absolute()
+    import_parts()
     with (
         joined_database(data, config.database) as database,
         listen(config.host, config.port) as listening,
