@@ -44,14 +44,15 @@ def checkpoints(deploying: Any, tmp_path_factory: pytest.TempPathFactory) -> Pat
 @pytest.fixture
 def service(deploying: Any, checkpoints: Path, tmp_path: Path, database_url: str | None) -> Iterator[Any]:
     """A service with the users ann, bob and eve; see `deploying.py`."""
-    from whet.hub.storage.database import migrate
-    from whet.service.api.deployments import router
-    from whet.service.storage.database import SERVICE_SCHEMA
+    from whet.service.api.app import create_service_app
+    from whet.service.service import open_service
 
     running = load(HUB / "running.py", "hub_running")
-    with running.running(tmp_path / "data", database_url) as hub:
-        migrate(hub.hub.database, schema=SERVICE_SCHEMA)
-        hub.app.include_router(router, prefix="/api/v1")
+    data = tmp_path / "data"
+    with open_service(data, database_url, None, "https://pypi.org/simple/") as (found, token):
+        hub = running.Running(found.hub, token)
+        hub.app = create_service_app(found)
+        hub.client = running.TestClient(hub.app, base_url="http://hub.test")
         for name in ("ann", "bob", "eve"):
             hub.user(name)
         yield deploying.Service(hub, checkpoints)

@@ -17,13 +17,7 @@ import pytest
 anthropic = pytest.importorskip("anthropic")
 openai = pytest.importorskip("openai")
 
-START = """
-import sys
-from pathlib import Path
-from whet.service.deployments.serve import DeploymentsConfig, serve
-config = DeploymentsConfig(data=Path(sys.argv[1]), port=0, threads=1)
-serve(config, lambda address: print(address, flush=True))
-"""
+COMMAND = (sys.executable, "-m", "whet.cli.main", "service", "deployments", "--port", "0", "--threads", "1", "--data")
 TOOL = {"type": "function", "function": {"name": "add", "description": "Add.", "parameters": {"type": "object"}}}
 CLAUDE_TOOL = {"name": "add", "description": "Add.", "input_schema": {"type": "object", "properties": {}}}
 
@@ -37,12 +31,19 @@ class Process:
     """`whet service deployments` on a service's folder."""
 
     def __init__(self, service: Any) -> None:
-        command = [sys.executable, "-c", START, str(service.data)]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
-        assert self.process.stdout is not None
-        self.url = self.process.stdout.readline().strip()
-        assert self.url.startswith("http://127.0.0.1:"), self.url
+        command = [*COMMAND, str(service.data)]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+        assert self.process.stderr is not None
+        self.lines: list[str] = []
+        for line in self.process.stderr:
+            self.lines.append(line)
+            if "deployments at" in line:
+                break
+        self.url = self.lines[-1].split()[2].removesuffix(";").removesuffix("/v1")
+        assert self.url.startswith("http://127.0.0.1:"), self.lines
+        self.reading = threading.Thread(target=lambda: self.lines.extend(self.process.stderr or ()), daemon=True)
+        self.reading.start()
 
     def wait_for(self, service: Any, deployment: str, state: str = "ready") -> dict[str, Any]:
         """Until the API shows the deployment in a state; a test that waits in vain is ended by its time limit."""
@@ -59,8 +60,9 @@ class Process:
     def end(self, number: int = 15) -> int:
         self.process.send_signal(number)
         code = self.process.wait(120)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
+        self.reading.join(60)
+        assert self.process.stderr is not None
+        self.process.stderr.close()
         return code
 
 
@@ -136,9 +138,8 @@ def test_sdks_of_openai_and_anthropic_work_unchanged(service: Any, deploying: An
 @pytest.mark.parts
 def test_a_second_process_on_the_same_folder_is_refused(service: Any, process: Any) -> None:
     process()
-    command = [sys.executable, "-c", START, str(service.data)]
-    second = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    assert second.returncode != 0
+    second = subprocess.run([*COMMAND, str(service.data)], capture_output=True, text=True, check=False, timeout=120)
+    assert second.returncode == 2
     assert "another process is serving the deployments of it" in second.stderr
 
 

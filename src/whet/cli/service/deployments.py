@@ -1,4 +1,4 @@
-"""`whet deployments`: checkpoints of the service's runs, served as models; and the process that serves them."""
+"""`whet deployments`: checkpoints of the service's runs, served as models."""
 
 from __future__ import annotations
 
@@ -9,13 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from whet.cli.options import config_options
-from whet.cli.output import JsonOption, extra, print_json, print_result
+from whet.cli.output import JsonOption, print_json, print_result
 from whet.cli.sharing.common import HubOption, safe
-from whet.config import options_of, validate
 from whet.errors import RunError, WhetError
-from whet.service.deployments.serve import DeploymentsConfig, serve
-from whet.system.offline import is_loopback
 from whet.system.terminal import safe_text
 
 if TYPE_CHECKING:
@@ -129,29 +125,6 @@ def delete(
         print_json({"removed": {"id": found.id, "model": found.model}})
     else:
         typer.echo(f"deleted {safe_text(found.model)}")
-
-
-@config_options(options_of(DeploymentsConfig))
-def serve_deployments(*, given: dict[str, Any]) -> None:
-    """Answer for the deployments of a service until Ctrl-C: OpenAI's and Anthropic's interfaces, by tokens of the hub.
-
-    `whet service up` runs it by itself. Apart, it needs the service's folder and database. docs/deployments.md is the
-    guide.
-
-    \b
-    Examples:
-      whet service deployments --data service
-      whet service deployments --data /srv/whet --database postgresql://whet@db/whet --host 0.0.0.0 --url https://models.lan
-    """
-    config = validate(DeploymentsConfig, given, "command line")
-
-    def ready(address: str) -> None:
-        if not is_loopback(config.host) and not (config.url or "").startswith("https://"):
-            typer.echo("other machines can reach this; put a proxy with TLS before it, since tokens are sent", err=True)
-        typer.echo(f"deployments at {address}/v1; Ctrl-C stops it", err=True)
-
-    with extra("serve", "serving deployments"), extra("hub", "a service"), extra("train", "running a model here"):
-        serve(config, ready)
 
 
 def _run_id(service: HubClient, run: str) -> str:

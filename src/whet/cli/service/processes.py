@@ -110,6 +110,8 @@ def runner(*, given: dict[str, Any]) -> None:
 def deployments(*, given: dict[str, Any]) -> None:
     """Answer for deployments, by the interfaces of OpenAI and Anthropic, until Ctrl-C.
 
+    `whet service up` starts it by itself. Every request carries a token of the hub. docs/deployments.md is the guide.
+
     \b
     Examples:
       whet service deployments
@@ -117,8 +119,14 @@ def deployments(*, given: dict[str, Any]) -> None:
     """
     config = validate(DeploymentsConfig, given, "command line")
     end_with_parent()
+
+    def ready(address: str) -> None:
+        if not is_loopback(config.host) and not (config.url or "").startswith("https:"):
+            _say("other machines can reach this; put a proxy with TLS before it, since tokens are sent")
+        _say(f"deployments at {address}/v1; Ctrl-C stops it")
+
     with extra("service", "deployments"):
-        serve_deployments(config, lambda address: _say(f"deployments at {address}; Ctrl-C stops it"))
+        serve_deployments(config, ready)
 
 
 @app.command("rotate-key")

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from whet.service.deployments.reconciler import Deployments
     from whet.service.deployments.usage import UsageMeter
 
+ANY_ADDRESS = ("0.0.0.0", "::")
 WRITE_S = 1.0
 """Seconds between two writes of what was used, and of the status."""
 _log = logging.getLogger(__name__)
@@ -101,7 +102,8 @@ async def _serve(
     from whet.service.deployments.usage import UsageMeter
 
     host, port = listening.getsockname()[:2]
-    url = (config.url or f"http://{f'[{host}]' if ':' in host else host}:{port}").rstrip("/")
+    shown = socket.gethostname() if host in ANY_ADDRESS else f"[{host}]" if ":" in host else host
+    url = (config.url or f"http://{shown}:{port}").rstrip("/")
     name = urlsplit(url).hostname
     hosts = Hosts.of(config.host, (*config.allow_host, *([name] if config.url and name else [])))
     deployments = Deployments(database, data, ModelHost(_loader(config)), export_apart, idle_s=config.idle)
