@@ -120,7 +120,8 @@ class Browser:
 
 
 @pytest.fixture
-def runs(tmp_path: Path) -> Runs:
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runs:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for name in ("runs", "outputs"):
         (tmp_path / name).mkdir()
     return Runs(tmp_path)

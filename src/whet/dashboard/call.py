@@ -18,6 +18,7 @@ from whet.dashboard.data.dashboard_data import DashboardData
 from whet.dashboard.errors import DashboardError, no_such
 from whet.dashboard.library import LibraryRun, Viewer
 from whet.errors import ConfigError, MissingExtraError, ModelLoadError, RunError
+from whet.system.files import json_line
 
 ViewerOf = Callable[..., Any]
 RunId = Annotated[str, InPath(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
@@ -104,6 +105,11 @@ class DataRoute(APIRoute):
     def answer(request: Request, error: DashboardError) -> Response:
         headers = {"Cache-Control": "no-store"} | ({"Retry-After": "2"} if error.status == 503 else {})
         return JSONResponse(error.body, status_code=error.status, headers=headers)
+
+
+def json_answer(value: Any) -> Response:
+    """An answer in JSON; numbers that are not finite are null."""
+    return Response(json_line(value), media_type="application/json", headers={"Cache-Control": "no-store"})
 
 
 def _invalid(error: RequestValidationError) -> DashboardError:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
+import socket
 import threading
 import time
 import tomllib
@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from whet.dashboard.data.files import file_stamp, last_line, read_text
+from whet.dashboard.data.files import file_stamp, last_line, read_object, read_text
 from whet.dashboard.errors import DashboardError, no_such
 from whet.dashboard.library import ENDED, LibraryRun, RunList, RunQuery, RunState, Viewer
 from whet.errors import RunError, WhetError
@@ -40,7 +40,6 @@ STATES: dict[str, tuple[RunState, str]] = {
 """What the files of a run call its state: the state of the library, and what to say about it."""
 STAMPED = (RUN_CONFIG, RUN_STATUS, METADATA, RESULTS, "metrics.jsonl")
 """Files whose change changes what the list says of a run."""
-STATUS_BYTES = CONFIG_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,13 +147,7 @@ def _fits(run: LibraryRun, query: RunQuery) -> bool:
 
 def _training(id: str, path: Path) -> LibraryRun:
     config = _config(path)
-    try:
-        status = parse_json(read_text(path, RUN_STATUS, STATUS_BYTES))
-    except FileNotFoundError:
-        status = {}
-    except ValueError as error:
-        raise RunError(f"{path / RUN_STATUS}: not JSON ({error})") from None
-    status = status if isinstance(status, dict) else {}
+    status = read_object(path, RUN_STATUS)
     state, reason = STATES.get(state_of(path, status), ("unknown", "it has no status.json"))
     row = _newest_row(path)
     ended = _seconds(status.get("ended"))
@@ -165,6 +158,7 @@ def _training(id: str, path: Path) -> LibraryRun:
         state=state,
         directory=path,
         config_file=path / RUN_CONFIG,
+        process=_process(status),
         trusted=True,
         model=str(config.get("model") or ""),
         environments=tuple(environment_names(config)),
@@ -181,15 +175,21 @@ def _training(id: str, path: Path) -> LibraryRun:
 
 def _config(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(read_text(path, RUN_CONFIG, CONFIG_BYTES))
+        return tomllib.loads(read_text(path, RUN_CONFIG))
     except (ValueError, RecursionError) as error:
         raise RunError(f"{path / RUN_CONFIG}: not TOML ({error})") from None
 
 
+def _process(status: Mapping[str, Any]) -> tuple[int, str] | None:
+    pid, began, host = status.get("pid"), status.get("process_began"), status.get("host")
+    here = host in (None, socket.gethostname())
+    return (pid, began) if here and isinstance(pid, int) and pid > 0 and isinstance(began, str) else None
+
+
 def _newest_row(path: Path) -> Mapping[str, Any]:
     try:
-        row = json.loads(last_line(path, "metrics.jsonl"))
-    except (OSError, ValueError, RecursionError):
+        row = parse_json(last_line(path, "metrics.jsonl"))
+    except (OSError, ValueError):
         return {}
     return row if isinstance(row, dict) else {}
 

@@ -33,6 +33,8 @@ class LibraryRun:
     """The TOML that it was started with."""
     output_file: Path | None = None
     """What its process printed; shown as its log as long as it has none of its own."""
+    process: tuple[int, str] | None = None
+    """Id of its process on this machine, and when that began (`whet.runs.process.began`)."""
     trusted: bool = False
     """Whether its config may name files of this machine that are read for it, such as the model's tokenizer."""
     owner: str = ""

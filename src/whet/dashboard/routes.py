@@ -4,13 +4,45 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Depends, Query
+from fastapi import Path as InPath
+from starlette.responses import Response, StreamingResponse
 
-from whet.dashboard.call import Call, DataRoute, RunId, Words
+from whet.dashboard.call import Call, DashboardCall, DataRoute, RunId, Words, json_answer
+from whet.dashboard.data import facts
+from whet.dashboard.data.checkpoints import What, archive, checkpoints
+from whet.dashboard.data.comparing import compare
+from whet.dashboard.data.logs import MOST_LINES, LogQuery, log_lines
+from whet.dashboard.data.rollouts import (
+    RolloutQuery,
+    distributions,
+    facets,
+    groups,
+    newest_step,
+    read_group,
+    read_rollout,
+    rollout_page,
+)
+from whet.dashboard.data.series import MOST_POINTS, metrics
+from whet.dashboard.data.stores import OpenStore
+from whet.dashboard.data.tokens import tokens_json, tokens_of
+from whet.dashboard.errors import DashboardError
 from whet.dashboard.library import RunKind, RunQuery, RunState
+from whet.viewer.heads import Filter, Sort, SortColumn
 
 router = APIRouter(route_class=DataRoute)
 Limit = Annotated[int, Query(ge=1, le=200)]
+Points = Annotated[int, Query(ge=2, le=MOST_POINTS)]
+Names = Annotated[str, Query(max_length=5_000)]
+Step = Annotated[int, InPath(ge=0, le=2**53)]
+Number = Annotated[int, InPath(ge=0, le=2**53)]
+Level = Literal["", "DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
+Flag = bool | Literal[""]
+Amount = Annotated[float | None, Query(allow_inf_nan=False)]
+
+
+def _names(text: str) -> list[str]:
+    return [name for name in text.split(",") if name]
 
 
 @router.get("/runs")
@@ -22,12 +54,209 @@ def list_runs(
     search: Words = "",
     limit: Limit = 50,
     cursor: Words = "",
-) -> dict[str, Any]:
+) -> Response:
     query = RunQuery(kind or None, state or None, owner or None, search, limit, cursor or None)
     found = call.data.library.runs(call.viewer, query)
-    return {"items": [run.view() for run in found.items], "next": found.next}
+    return json_answer({"items": [run.view() for run in found.items], "next": found.next})
 
 
 @router.get("/runs/{run}")
-def get_run(call: Call, run: RunId) -> dict[str, Any]:
-    return call.run(run).view()
+def get_run(call: Call, run: RunId) -> Response:
+    return json_answer(call.run(run).view())
+
+
+@router.get("/runs/{run}/config")
+def get_config(call: Call, run: RunId) -> Response:
+    return Response(facts.config_text(call.run(run)), media_type="text/plain")
+
+
+@router.get("/runs/{run}/metrics")
+def get_metrics(
+    call: Call,
+    run: RunId,
+    names: Names = "",
+    points: Points = 500,
+    after: Annotated[int | None, Query(ge=-1, le=2**53)] = None,
+) -> Response:
+    return json_answer(metrics(call.data.series, call.run(run), _names(names), points, after))
+
+
+@router.get("/runs/{run}/evaluations")
+def get_evaluations(call: Call, run: RunId) -> Response:
+    return json_answer({"items": facts.evaluations(call.run(run))})
+
+
+@router.get("/runs/{run}/findings")
+def get_findings(call: Call, run: RunId) -> Response:
+    return json_answer({"items": call.data.findings(call.run(run))})
+
+
+@router.get("/runs/{run}/progress")
+def get_progress(call: Call, run: RunId) -> Response:
+    return json_answer(facts.progress(call.run(run), call.data.use))
+
+
+@router.get("/runs/{run}/report")
+def get_report(call: Call, run: RunId) -> Response:
+    page = facts.report(call.run(run))
+    policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'; sandbox"
+    return Response(page, media_type="text/html; charset=utf-8", headers={"Content-Security-Policy": policy})
+
+
+@router.get("/runs/{run}/logs")
+def get_logs(
+    call: Call,
+    run: RunId,
+    cursor: Words = "",
+    limit: Annotated[int, Query(ge=1, le=MOST_LINES)] = 500,
+    search: Words = "",
+    level: Level = "",
+    since: Amount = None,
+    tail: bool = False,
+) -> Response:
+    return json_answer(log_lines(call.run(run), LogQuery(cursor, limit, tail, search, level, since)))
+
+
+def filter_of(
+    environment: Words = "",
+    part: Words = "",
+    step: Annotated[int | None, Query(ge=0, le=2**53)] = None,
+    failed: Flag = "",
+    error: Words = "",
+    stop_condition: Words = "",
+    candidate: Words = "",
+    truncated: Flag = "",
+    reward_from: Amount = None,
+    reward_to: Amount = None,
+    group: Annotated[str, Query(pattern=r"^(-?\d{1,19})?$")] = "",
+) -> Filter:
+    """The filter of a list of rollouts, from a query."""
+    key = int(group) if group else None
+    if key is not None and not -(2**63) <= key < 2**63:
+        raise DashboardError("invalid", "group: it is the key of no group.")
+    return Filter(
+        environment=environment or None,
+        part=part or None,
+        step=step,
+        failed=None if failed == "" else failed,
+        error=error or None,
+        stop_condition=stop_condition or None,
+        candidate=candidate or None,
+        truncated=None if truncated == "" else truncated,
+        reward_from=reward_from,
+        reward_to=reward_to,
+        group=key,
+    )
+
+
+ByFilter = Annotated[Filter, Depends(filter_of)]
+
+
+def rollout_query(
+    by: ByFilter,
+    search: Words = "",
+    sort: SortColumn = "file",
+    descending: bool = False,
+    limit: Limit = 50,
+    cursor: Words = "",
+) -> RolloutQuery:
+    """Which page of which list of rollouts, from a query."""
+    return RolloutQuery(by, search, Sort(sort, descending), limit, cursor)
+
+
+@router.get("/runs/{run}/rollouts")
+def list_rollouts(call: Call, run: RunId, query: Annotated[RolloutQuery, Depends(rollout_query)]) -> Response:
+    with call.data.stores.use(call.run(run)) as opened:
+        return json_answer(rollout_page(opened, query))
+
+
+@router.get("/runs/{run}/rollouts/values")
+def list_values(call: Call, run: RunId) -> Response:
+    """What there is to filter by."""
+    with call.data.stores.use(call.run(run)) as opened:
+        return json_answer(facets(opened))
+
+
+@router.get("/runs/{run}/rollouts/{number}")
+def get_rollout(call: Call, run: RunId, number: Number, generation: Words = "") -> Response:
+    return json_answer(_rollout(call, run, number, generation, None))
+
+
+@router.get("/runs/{run}/rollouts/{number}/tokens")
+def get_tokens(
+    call: Call,
+    run: RunId,
+    number: Number,
+    start: Annotated[int, Query(alias="from", ge=0, le=2**40)] = 0,
+    generation: Words = "",
+) -> Response:
+    """Tokens from `from` on: the rest of a rollout with many."""
+    return json_answer(_rollout(call, run, number, generation, start)["tokens"])
+
+
+def _rollout(call: DashboardCall, id: str, number: int, generation: str, start: int | None) -> dict[str, Any]:
+    run = call.run(id)
+    with call.data.stores.use(run) as opened:
+        shown = read_rollout(opened, number, generation)
+    decode, note = call.data.tokenizers.of(run) if shown.turns else (None, None)
+    return shown.view() | {"tokens": tokens_json(tokens_of(shown, decode), note, start or 0)}
+
+
+@router.get("/runs/{run}/rollouts/{number}/raw")
+def get_raw(call: Call, run: RunId, number: Number, generation: Words = "") -> Response:
+    """The line as it is in the file: what is cut elsewhere is whole here."""
+    with call.data.stores.use(call.run(run)) as opened:
+        size, chunks = _raw(opened, number, generation)
+    name = f'attachment; filename="rollout-{number}.json"'
+    headers = {"Content-Length": str(size), "Content-Disposition": name}
+    return StreamingResponse(chunks, media_type="application/json", headers=headers)
+
+
+def _raw(opened: OpenStore, number: int, generation: str) -> Any:
+    from whet.dashboard.data.rollouts import check_generation
+
+    check_generation(opened, opened.progress(), generation)
+    return opened.store.raw(number)
+
+
+@router.get("/runs/{run}/rollouts/{number}/group")
+def get_group(call: Call, run: RunId, number: Number, generation: Words = "") -> Response:
+    with call.data.stores.use(call.run(run)) as opened:
+        shown = read_group(opened, number, generation)
+    return json_answer({"generation": shown[0].generation, "items": [one.view() for one in shown]})
+
+
+@router.get("/runs/{run}/groups")
+def list_groups(call: Call, run: RunId, by: ByFilter, limit: Limit = 50, cursor: Words = "") -> Response:
+    start = int(cursor) if cursor.isdecimal() and len(cursor) < 16 else 0
+    with call.data.stores.use(call.run(run)) as opened:
+        return json_answer(groups(opened, by, start, limit))
+
+
+@router.get("/runs/{run}/distributions")
+def get_distributions(call: Call, run: RunId, by: ByFilter) -> Response:
+    """Of a step; without one, of the newest that was trained, or of everything where there are no steps."""
+    with call.data.stores.use(call.run(run)) as opened:
+        if by == Filter() and (step := newest_step(opened)) is not None:
+            by = Filter(part=f"step_{step:06}", step=step)
+        return json_answer(distributions(opened, by))
+
+
+@router.get("/runs/{run}/checkpoints")
+def list_checkpoints(call: Call, run: RunId) -> Response:
+    return json_answer({"items": checkpoints(call.data.checks, call.run(run))})
+
+
+@router.get("/runs/{run}/checkpoints/{step}/archive")
+def get_archive(call: Call, run: RunId, step: Step, what: What = "checkpoint") -> Response:
+    made = archive(call.run(run), step, what)
+    safe = "".join(one if one.isascii() and (one.isalnum() or one in "._-") else "-" for one in made.name)
+    headers = {"Content-Length": str(made.size), "Content-Disposition": f'attachment; filename="{safe}"'}
+    return StreamingResponse(made.chunks, media_type="application/x-tar", headers=headers)
+
+
+@router.get("/compare")
+def get_comparison(
+    call: Call, run: Annotated[list[Words], Query(min_length=2, max_length=4)], names: Names = "", points: Points = 500
+) -> Response:
+    return json_answer(compare(call.data, [call.run(id) for id in run], _names(names), points))

@@ -20,6 +20,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from whet.system.files import NOT_INSIDE, open_inside
+
 SUFFIX = ".jsonl"
 LONG = 8 << 20
 """Bytes of a line above which its long texts and lists are cut before it is parsed."""
@@ -52,17 +54,24 @@ class RolloutFiles:
     """A file of rollouts, or a directory of such files."""
 
     path: Path
+    root: Path | None = None
+    """Where it is given, a directory above `path` whose content may be hostile: links in it are not followed."""
 
     def parts(self) -> dict[str, RolloutFile]:
         """The files that exist, by name, in the order in which they were written."""
         try:
+            if self.root is not None and self.path.is_symlink():
+                raise OSError(NOT_INSIDE, os.strerror(NOT_INSIDE), str(self.path))
             if not self.path.is_dir():
-                return {"": part_of("", self.path.stat(), step_of(self.path.stem))}
+                found = self.path.stat(follow_symlinks=self.root is None)
+                return {"": part_of("", found, step_of(self.path.stem))}
             with os.scandir(self.path) as entries:
                 files = [
                     (entry.name.removesuffix(SUFFIX), entry.stat())
                     for entry in entries
-                    if entry.name.endswith(SUFFIX) and not entry.name.startswith(".") and entry.is_file()
+                    if entry.name.endswith(SUFFIX)
+                    and not entry.name.startswith(".")
+                    and entry.is_file(follow_symlinks=self.root is None)
                 ]
         except FileNotFoundError:
             return {}
@@ -71,6 +80,19 @@ class RolloutFiles:
 
     def file(self, part: str) -> Path:
         return self.path if part == "" else self.path / f"{part}{SUFFIX}"
+
+    @contextmanager
+    def opened(self, path: Path) -> Iterator[int]:
+        """A descriptor of one of the files for reading. Raises `OSError` where there is none, or a link."""
+        if self.root is not None:
+            with open_inside(self.root, str(path.relative_to(self.root))) as descriptor:
+                yield descriptor
+            return
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
 
 
 def part_of(name: str, stat: os.stat_result, step: int | None) -> RolloutFile:
@@ -93,16 +115,6 @@ def order_of(part: str) -> tuple[float, bool, str]:
     """Sorts the files of a run: by step, what was trained before what was evaluated then."""
     step = step_of(part)
     return (float("inf") if step is None else step, part.startswith("eval"), part)
-
-
-@contextmanager
-def opened(path: Path) -> Iterator[int]:
-    """A descriptor for reading."""
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def read_at(descriptor: int, offset: int, size: int) -> bytes:

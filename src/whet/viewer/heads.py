@@ -72,6 +72,8 @@ class Filter:
     reward_to: float | None = None  # inclusive
     group: int | None = None
     numbers: frozenset[int] | None = None  # what a search found
+    step: int | None = None  # of training
+    below: int | None = None  # only rollouts with smaller numbers: those that were listed at some time
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,20 +125,21 @@ class Variety:
 
 
 # Every statement may use :default, the environment of rows that name none.
-_FROM = "FROM rollouts JOIN files ON files.id = rollouts.file"
-_ENVIRONMENT = "coalesce(environment, :default)"
+FROM = "FROM rollouts JOIN files ON files.id = rollouts.file"
+ENVIRONMENT = "coalesce(environment, :default)"
 _PLACE = """coalesce(place, (SELECT count(*) FROM rollouts AS other
     WHERE other.group_key = rollouts.group_key AND other.number < rollouts.number))"""
-HEAD = f"""SELECT number, part, line, rollouts.size, coalesce({_ENVIRONMENT}, ''), example_id, group_key, {_PLACE},
+HEAD = f"""SELECT number, part, line, rollouts.size, coalesce({ENVIRONMENT}, ''), example_id, group_key, {_PLACE},
     reward, advantage, error, stop_condition, candidate, sampling, truncated, input_tokens, output_tokens, turns,
-    duration, step, question, problem {_FROM} WHERE number = :number"""
+    duration, step, question, problem {FROM} WHERE number = :number"""
 """The fields of a `Head`, in their order."""
-LINE = f"SELECT part, line, offset, rollouts.size, checksum, problem {_FROM} WHERE number = :number"
+LINE = f"SELECT part, line, offset, rollouts.size, checksum, problem {FROM} WHERE number = :number"
 LINES = "SELECT file, offset, size, problem IS NOT NULL FROM rollouts ORDER BY number"
-VARIETY = f"""SELECT count(DISTINCT {_ENVIRONMENT}), count(error), count(DISTINCT sampling) FROM rollouts
+SOME_LINES = "SELECT file, offset, size, problem IS NOT NULL FROM rollouts WHERE number >= :first ORDER BY number"
+VARIETY = f"""SELECT count(DISTINCT {ENVIRONMENT}), count(error), count(DISTINCT sampling) FROM rollouts
     WHERE problem IS NULL"""
 _CONDITIONS = {
-    "environment": f"{_ENVIRONMENT} = :environment AND problem IS NULL",
+    "environment": f"{ENVIRONMENT} = :environment AND problem IS NULL",
     "part": "part = :part",
     "failed": "(error IS NOT NULL OR problem IS NOT NULL) = :failed",
     "error": "error = :error",
@@ -147,9 +150,11 @@ _CONDITIONS = {
     "reward_to": "reward <= :reward_to",
     "group": "group_key = :group",
     "numbers": "number IN (SELECT value FROM json_each(:numbers))",
+    "step": "step = :step",
+    "below": "number < :below",
 }
 _ORDERS = {
-    "environment": f"{_ENVIRONMENT} COLLATE NOCASE",
+    "environment": f"{ENVIRONMENT} COLLATE NOCASE",
     "error": "error COLLATE NOCASE",
     "stop_condition": "stop_condition COLLATE NOCASE",
     "example": "CASE typeof(example_id) WHEN 'integer' THEN example_id END",
@@ -157,7 +162,7 @@ _ORDERS = {
 }
 
 
-def _where(filter: Filter) -> tuple[str, dict[str, Any]]:
+def where(filter: Filter) -> tuple[str, dict[str, Any]]:
     """The condition of a filter and its parameters."""
     values = {field.name: getattr(filter, field.name) for field in fields(filter)}
     given = {name: value for name, value in values.items() if value is not None}
@@ -168,7 +173,7 @@ def _where(filter: Filter) -> tuple[str, dict[str, Any]]:
 
 def numbers_query(filter: Filter, sort: Sort, *, several_files: bool) -> tuple[str, dict[str, Any]]:
     """The numbers of the rollouts that fit, in order."""
-    where, given = _where(filter)
+    condition, given = where(filter)
     # That of `files.order_of`; the lines of a single file are numbered in its order.
     keys = ["step IS NULL", "step", "part GLOB 'eval*'", "part", "number"] if several_files else ["number"]
     direction = "DESC" if sort.descending else "ASC"
@@ -176,25 +181,26 @@ def numbers_query(filter: Filter, sort: Sort, *, several_files: bool) -> tuple[s
         keys = [f"{key} {direction}" for key in keys]
     else:
         keys.insert(0, f"{_ORDERS.get(sort.column, sort.column)} {direction} NULLS LAST")
-    tables = _FROM if several_files or filter.part is not None else "FROM rollouts"
-    return f"SELECT number {tables} WHERE {where} ORDER BY {', '.join(keys)}", given
+    by_file = several_files or filter.part is not None or filter.step is not None
+    tables = FROM if by_file else "FROM rollouts"
+    return f"SELECT number {tables} WHERE {condition} ORDER BY {', '.join(keys)}", given
 
 
 def totals_query(filter: Filter) -> tuple[str, dict[str, Any]]:
     """The fields of `ListTotals`."""
-    where, given = _where(filter)
+    condition, given = where(filter)
     failed = "error IS NOT NULL OR problem IS NOT NULL"
     return (
         f"SELECT count(*), avg(CASE WHEN error IS NULL THEN reward END), coalesce(sum({failed}), 0), "
-        f"coalesce(sum(truncated), 0) {_FROM} WHERE {where}"
+        f"coalesce(sum(truncated), 0) {FROM} WHERE {condition}"
     ), given
 
 
 def counts_query(column: CountColumn) -> str:
     """The values of a column with their numbers of rollouts: most frequent first, parts in order."""
     if column == "part":
-        return f"SELECT part, count(*) {_FROM} GROUP BY file ORDER BY step IS NULL, step, part GLOB 'eval*', part"
-    name = _ENVIRONMENT if column == "environment" else column
+        return f"SELECT part, count(*) {FROM} GROUP BY file ORDER BY step IS NULL, step, part GLOB 'eval*', part"
+    name = ENVIRONMENT if column == "environment" else column
     return (
         f"SELECT {name} AS name, count(*) FROM rollouts WHERE problem IS NULL AND name IS NOT NULL "
         "GROUP BY name ORDER BY count(*) DESC, min(number)"

@@ -21,7 +21,7 @@ from whet.system.files import user_cache
 from whet.viewer.files import Mark
 
 APPLICATION = 0x77686574  # "whet": files with this id may be discarded
-VERSION = 8
+VERSION = 9
 SUFFIX = ".index"
 BUSY_SECONDS = 30.0
 _TABLES = """
@@ -33,6 +33,7 @@ CREATE TABLE rollouts (number INTEGER PRIMARY KEY, file INTEGER, line INTEGER, o
     sampling TEXT, truncated INTEGER, turns INTEGER, reward REAL, advantage REAL, input_tokens REAL,
     output_tokens REAL, duration REAL, example_id, place INTEGER, question TEXT, problem TEXT);
 CREATE INDEX groups ON rollouts (group_key);
+CREATE INDEX by_file ON rollouts (file);
 INSERT INTO stamp VALUES (0, 0, 0, 0);
 """
 
@@ -174,9 +175,12 @@ def _made_by_sqlite(path: Path) -> bool:
     return head.startswith(b"SQLite format 3\0") and int.from_bytes(head[68:72], "big") == APPLICATION
 
 
-def open_index(rollouts: Path) -> Index:
-    """The index of a file or directory of rollouts, on disk where that can be, else in memory."""
-    for path in (index_path(rollouts), cached_index_path(rollouts)):
+def open_index(rollouts: Path, *, trusted: bool = True) -> Index:
+    """The index of a file or directory of rollouts, on disk where that can be, else in memory.
+
+    One next to rollouts that are not trusted is not: it would be believed where files are.
+    """
+    for path in ([index_path(rollouts)] if trusted else []) + [cached_index_path(rollouts)]:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             if os.access(path.parent, os.W_OK) and (not path.exists() or os.access(path, os.W_OK)):

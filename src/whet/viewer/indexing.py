@@ -5,7 +5,7 @@
     a file that grew   is indexed from there, if its inode and samples of its content are the same
     one that was truncated, replaced or rewritten in place: the whole index is rebuilt
 
-`python -m whet.viewer.indexing ROLLOUTS INDEX` indexes to the end and exits, also when its standard input ends.
+`python -m whet.viewer.indexing ROLLOUTS INDEX [ROOT]` indexes to the end and exits, also when its standard input ends.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import zlib
 from pathlib import Path
 
 from whet.viewer.entries import IndexEntry, group_key, read_entry
-from whet.viewer.files import FileLine, Mark, RolloutFile, RolloutFiles, next_block, opened, part_of, read_at
+from whet.viewer.files import FileLine, Mark, RolloutFile, RolloutFiles, next_block, part_of, read_at
 from whet.viewer.index import FileState, Index, Stamp
 
 PIECE = 4 << 20
@@ -73,7 +73,7 @@ class Indexer:
         if part.size < position or (part.size == position and not untouched):
             return False
         try:
-            with opened(self.files.file(part.name)) as file:
+            with self.files.opened(self.files.file(part.name)) as file:
                 goes_on = ended or read_at(file, position, 1) in (b"", b"\n")
                 same = goes_on and fingerprint(file, position) == state.fingerprint
         except FileNotFoundError:
@@ -116,7 +116,7 @@ class Indexer:
                 continue
             mark = self._states[name].mark if name in self._states else Mark()
             try:
-                with opened(self.files.file(part.name)) as file:
+                with self.files.opened(self.files.file(part.name)) as file:
                     now = part_of(name, os.fstat(file), part.step)  # before anything is read of it
                     if now.inode != part.inode or now.size < part.size:
                         continue  # replaced or cut since `check`, which will find out
@@ -166,11 +166,11 @@ def fingerprint(file: int, position: int) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Index the rollouts at the first path into the index at the second."""
-    rollouts, path = sys.argv[1:] if arguments is None else arguments
+    """Index the rollouts at the first path into the index at the second; the third is `RolloutFiles.root`."""
+    rollouts, path, *root = sys.argv[1:] if arguments is None else arguments
     os.nice(10)
     try:
-        indexer = Indexer(RolloutFiles(Path(rollouts)), Index(Path(path)), piece=PIECE)
+        indexer = Indexer(RolloutFiles(Path(rollouts), *map(Path, root)), Index(Path(path)), piece=PIECE)
         more = True
         while more:
             indexer.check()

@@ -15,6 +15,7 @@ import json
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -23,7 +24,7 @@ from typing import Any, NamedTuple
 from whet.errors import RunError
 from whet.messages import readable_text
 from whet.viewer.entries import tool_calls
-from whet.viewer.files import TOO_LONG, opened, parse_row, read_at
+from whet.viewer.files import TOO_LONG, parse_row, read_at
 
 PIECE = 1 << 20
 """Bytes looked through between two reports."""
@@ -142,9 +143,13 @@ class LinePositions(NamedTuple):
 
 
 def search(
-    query: Query, numbers: Sequence[int], lines: LinePositions, paths: Mapping[int, Path]
+    query: Query,
+    numbers: Sequence[int],
+    lines: LinePositions,
+    paths: Mapping[int, Path],
+    opened: Callable[[Path], AbstractContextManager[int]],
 ) -> Iterator[SearchFound]:
-    """Look through the rollouts with these numbers, given in ascending order.
+    """Look through the rollouts with these numbers, given in ascending order; `opened` opens one of the files.
 
     Yields the same `SearchFound` after each piece. Raises `RunError` if a file was changed since it was indexed.
     """
@@ -154,7 +159,7 @@ def search(
         begin, end = lines.offset[first], lines.offset[last] + lines.size[last]
         path = paths[lines.file[first]]
         if end - begin <= TOO_LONG:  # else it is one line, and damaged
-            data = _read(path, begin, end - begin)
+            data = _read(path, begin, end - begin, opened)
             for number in _candidates(query, data, piece, lines.offset):
                 start = lines.offset[number] - begin
                 line = data[start : start + lines.size[number]]
@@ -198,7 +203,7 @@ def _candidates(query: Query, data: bytes, piece: range, offset: Sequence[int]) 
     return sorted(found)
 
 
-def _read(path: Path, offset: int, size: int) -> bytes:
+def _read(path: Path, offset: int, size: int, opened: Callable[[Path], AbstractContextManager[int]]) -> bytes:
     try:
         with opened(path) as file:
             data = read_at(file, offset, size)

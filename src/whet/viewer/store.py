@@ -18,6 +18,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -25,13 +26,14 @@ from types import TracebackType
 from typing import Any, Self, overload
 
 from whet.errors import RunError
-from whet.viewer.files import RolloutFiles, opened, parse_row, read_at
+from whet.viewer.files import RolloutFiles, parse_row, read_at
 from whet.viewer.heads import (
     EVERY_ROLLOUT,
     FILE_ORDER,
     HEAD,
     LINE,
     LINES,
+    SOME_LINES,
     VARIETY,
     CountColumn,
     Filter,
@@ -48,11 +50,22 @@ from whet.viewer.index import Index, open_index
 from whet.viewer.indexing import Indexer
 from whet.viewer.search import LinePositions, Query, SearchFound, search
 from whet.viewer.sources import RunSource, source_at
+from whet.viewer.statistics import (
+    GroupTotals,
+    Histogram,
+    HistogramColumn,
+    groups_query,
+    histogram_query,
+    range_query,
+)
 
 IN_MEMORY = 8 << 20
 """Bytes of rollouts up to which the index is rebuilt each time, in memory, in this process."""
 FIRST_SECONDS = 0.05
 """Seconds of indexing before a store is returned, so that its first screen has something to show."""
+RAW_PIECE = 1 << 20
+SEARCHED_AT_ONCE = 128
+"""Lines of which `search_some` holds the positions."""
 
 
 def open_store(path: Path) -> Store:
@@ -103,17 +116,21 @@ class Heads(Sequence[Head]):
 class Store:
     """The rollouts of one evaluation, one training run or one search."""
 
-    def __init__(self, source: RunSource) -> None:
+    def __init__(self, source: RunSource, *, root: Path | None = None) -> None:
+        """With `root`, a directory above the rollouts, what is below it is not trusted: links are not followed, and the
+        index is not next to the rollouts. It is on disk then, so that numbers mean the same when it is opened again.
+        """
         self.source = source
         """What is known without reading rollouts: path, kind, environment, model, metadata."""
-        self._files = RolloutFiles(source.rollouts)
+        self._files = RolloutFiles(source.rollouts, root)
         self._lock = threading.RLock()
         self.process: subprocess.Popen[bytes] | None = None
         """The process that indexes, while it runs."""
         self._in_process = False
         self._failure: str | None = None
         size = sum(part.size for part in self._files.parts().values())
-        self._index = open_index(source.rollouts) if size > IN_MEMORY else Index(None)
+        on_disk = size > IN_MEMORY or root is not None
+        self._index = open_index(source.rollouts, trusted=root is None) if on_disk else Index(None)
         try:
             self._begin()
         except sqlite3.OperationalError:  # no room, no lock: do without a file
@@ -123,6 +140,11 @@ class Store:
         except sqlite3.DatabaseError:  # damaged
             self._index.replace()
             self._begin()
+
+    @property
+    def index_path(self) -> Path | None:
+        """Where the index is; None in memory."""
+        return self._index.path
 
     def _begin(self) -> None:
         self._indexer = Indexer(self._files, self._index)
@@ -174,8 +196,9 @@ class Store:
         self._indexer.check()
         if self._indexer.left <= IN_MEMORY:
             return False
+        root = [str(self._files.root)] if self._files.root is not None else []
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "whet.viewer.indexing", str(self._files.path), str(path)],
+            [sys.executable, "-P", "-m", "whet.viewer.indexing", str(self._files.path), str(path), *root],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -213,6 +236,12 @@ class Store:
         query, parameters = numbers_query(filter, sort, several_files=several_files)
         return Heads(self, [number for (number,) in self._select(query, **parameters)])
 
+    def page(self, filter: Filter, sort: Sort, start: int, count: int) -> list[int]:
+        """`count` numbers of `heads(filter, sort)` from `start` on, without making the list."""
+        query, parameters = numbers_query(filter, sort, several_files=self._files.path.is_dir())
+        window = {"count": count, "start": start}
+        return [number for (number,) in self._select(f"{query} LIMIT :count OFFSET :start", **parameters, **window)]
+
     def head(self, number: int) -> Head:
         """One rollout of the list. An unknown number gives a head that says so."""
         for row in self._select(HEAD, number=number):
@@ -240,6 +269,25 @@ class Store:
         query = "SELECT number FROM rollouts WHERE group_key = (SELECT group_key FROM rollouts WHERE number = :number)"
         return [number for (number,) in self._select(f"{query} ORDER BY number", number=number)]
 
+    def groups(self, filter: Filter, start: int, count: int) -> list[GroupTotals]:
+        """`count` groups of the rollouts that fit, from `start` on, in order."""
+        query, parameters = groups_query(filter)
+        return [GroupTotals(*row) for row in self._select(query, **parameters, start=start, count=count)]
+
+    def histogram(self, column: HistogramColumn, filter: Filter, intervals: int) -> Histogram | None:
+        """Of a column of the rollouts that fit; None where no rollout has a value."""
+        query, parameters = range_query(column, filter)
+        ranges = self._select(query, **parameters)
+        if not ranges:
+            return None
+        low, high = float(min(row[1] for row in ranges)), float(max(row[2] for row in ranges))
+        counts = {name: [0] * intervals for name, *_ in ranges}
+        query, parameters = histogram_query(column, filter)
+        window = {"low": low, "width": (high - low) / intervals or 1.0, "intervals": intervals}
+        for name, interval, count in self._select(query, **parameters, **window):
+            counts[name][interval] = count
+        return Histogram(low, high, counts, {name: mean for name, _, _, mean in ranges})
+
     def row(self, number: int) -> dict[str, Any]:
         """The rollout as it is in the file.
 
@@ -259,6 +307,20 @@ class Store:
         _, line, _ = self._line(number, limit)
         return line.decode("utf-8", "replace")
 
+    def raw(self, number: int) -> tuple[int, Iterator[bytes]]:
+        """The size of the line, and the line in pieces. Raises `RunError` where it is not there any more."""
+        found = self._select(LINE, number=number)
+        if not found:
+            raise RunError(f"{self._files.path}: rollout {number} is no longer there: the file was changed.")
+        ((part, _, offset, size, _, _),) = found
+        return size, self._pieces(self._files.file(part), offset, size)
+
+    def _pieces(self, path: Path, offset: int, size: int) -> Iterator[bytes]:
+        with self._files.opened(path) as file:
+            while size > 0 and (piece := read_at(file, offset, min(size, RAW_PIECE))):
+                yield piece
+                offset, size = offset + len(piece), size - len(piece)
+
     def _line(self, number: int, limit: int | None = None) -> tuple[str, bytes, str | None]:
         """Where the line of a rollout is, the line, and why it is no rollout: then nothing is read without a limit."""
         found = self._select(LINE, number=number)
@@ -269,7 +331,7 @@ class Store:
         where = f"{path}, line {at}"
         size = min(whole, limit if limit is not None else 0 if problem else whole)
         try:
-            with opened(path) as file:
+            with self._files.opened(path) as file:
                 line = read_at(file, offset, size)
         except FileNotFoundError:
             line = b""
@@ -289,7 +351,23 @@ class Store:
         lines = LinePositions(*zip(*self._select(LINES), strict=True))
         numbers = range(len(lines.file)) if within is None else sorted(within)
         paths = {id: self._files.file(part) for id, part in self._select("SELECT id, part FROM files")}
-        return search(query, numbers, lines, paths)
+        return search(query, numbers, lines, paths, self._files.opened)
+
+    def search_some(self, query: Query, first: int, seconds: float) -> tuple[list[int], int]:
+        """Rollouts from number `first` on in which the text occurs, and the number before which there are no more.
+
+        Looks for about so many seconds, and holds a few lines at a time. Raises `RunError` where a file was changed.
+        """
+        deadline, found = time.monotonic() + seconds, list[int]()
+        paths = {id: self._files.file(part) for id, part in self._select("SELECT id, part FROM files")}
+        while rows := self._select(f"{SOME_LINES} LIMIT {SEARCHED_AT_ONCE}", first=first):
+            lines = LinePositions(*zip(*rows, strict=True))
+            *_, last = search(query, range(len(rows)), lines, paths, self._files.opened)
+            found += [first + number for number in last.numbers]
+            first += len(rows)
+            if time.monotonic() >= deadline:
+                break
+        return found, first
 
     def close(self) -> None:
         """Stop indexing; the index is kept."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from whet.dashboard.errors import DashboardError
+from whet.dashboard.data.checkpoints import CheckpointChecks, checkpoints
+from whet.dashboard.data.facts import Findings
+from whet.dashboard.data.machine import ProcessUse
+from whet.dashboard.data.series import MetricSeries
+from whet.dashboard.data.stores import Stores
+from whet.dashboard.data.tokens import Tokenizers
 from whet.dashboard.library import LibraryRun, RunLibrary
 
 
@@ -13,13 +16,24 @@ class DashboardData:
 
     def __init__(self, library: RunLibrary) -> None:
         self.library = library
+        self.series = MetricSeries()
+        self.stores = Stores()
+        self.tokenizers = Tokenizers()
+        self.checks = CheckpointChecks()
+        self.use = ProcessUse()
+        self._findings = Findings()
+
+    def findings(self, run: LibraryRun) -> list[dict[str, object]]:
+        """What the doctor says, the most urgent first."""
+        return self._findings.of(run, lambda: self._faults(run))
+
+    def _faults(self, run: LibraryRun) -> list[str]:
+        """Of the newest checkpoint; what is not hashed yet counts as whole."""
+        if run.kind not in ("training", "sft"):
+            return []
+        return [f"step_{one['step']}: {one['fault']}" for one in checkpoints(self.checks, run)[-1:] if one["fault"]]
 
     def close(self) -> None:
         """Stop what runs in the background."""
-
-
-def directory_of(run: LibraryRun) -> Path:
-    """Raises `DashboardError` for a run that has written nothing yet."""
-    if run.directory is None:
-        raise DashboardError("not_found", f"{run.name} has no files yet: it is {run.state}.")
-    return run.directory
+        self.stores.close()
+        self.checks.close()

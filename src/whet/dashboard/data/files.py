@@ -1,8 +1,4 @@
-"""Reading files of a run's directory, whose content and names a hostile program may have made.
-
-A file is opened one component at a time below its directory, and no link is followed: what it names is elsewhere, and
-may belong to others. Each read is bounded.
-"""
+"""Reading files of a run's directory, whose content and names a hostile program may have made. Each read is bounded."""
 
 from __future__ import annotations
 
@@ -11,13 +7,17 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from whet.dashboard.errors import DashboardError
+from whet.dashboard.library import LibraryRun
+from whet.system.files import NOT_INSIDE, parse_json
+from whet.system.files import open_inside as open_without_links
 from whet.viewer.files import read_at
 
-_NO_LINK = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 LAST_LINE_BYTES = 1 << 18
+SMALL_BYTES = 1 << 20
+"""Configs, statuses and metadata are smaller."""
 
 
 class FileStamp(NamedTuple):
@@ -32,9 +32,16 @@ def file_stamp(path: Path) -> FileStamp | None:
     """Of a regular file or a directory; None where there is none."""
     try:
         found = path.lstat()
-    except OSError:
+    except (OSError, ValueError):
         return None
     return None if stat.S_ISLNK(found.st_mode) else FileStamp(found.st_ino, found.st_size, found.st_mtime_ns)
+
+
+def directory_of(run: LibraryRun) -> Path:
+    """Raises `DashboardError` for a run that has written nothing yet."""
+    if run.directory is None:
+        raise DashboardError("not_found", f"{run.name} has no files yet: it is {run.state}.")
+    return run.directory
 
 
 @contextmanager
@@ -44,42 +51,36 @@ def open_inside(directory: Path, name: str) -> Iterator[int]:
     Raises `DashboardError` where a link or another thing than a file is at that path, `FileNotFoundError` where nothing
     is.
     """
-    opened: list[int] = []
     try:
-        *folders, last = Path(name).parts
-        if last == ".." or ".." in folders or os.path.isabs(name):
-            raise _refused(directory, name)
-        opened.append(os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
-        for part in folders:
-            opened.append(os.open(part, _NO_LINK | os.O_DIRECTORY, dir_fd=opened[-1]))
-        opened.append(os.open(last, _NO_LINK, dir_fd=opened[-1]))
-        if not stat.S_ISREG(os.fstat(opened[-1]).st_mode):
-            raise _refused(directory, name)
-        yield opened[-1]
+        with open_without_links(directory, name) as descriptor:
+            yield descriptor
     except FileNotFoundError:
         raise
     except OSError as error:
-        if (directory / name).is_symlink() or any((directory / part).is_symlink() for part in Path(name).parents):
-            raise _refused(directory, name) from None
-        raise DashboardError("unreadable", f"{directory / name}: {error.strerror or error}.") from None
-    finally:
-        for descriptor in reversed(opened):
-            os.close(descriptor)
+        if error.errno == NOT_INSIDE:
+            said = "not a regular file of this directory; links are not followed."
+            raise DashboardError("forbidden", f"{directory.name}/{name}: {said}") from None
+        raise DashboardError("unreadable", f"{directory.name}/{name}: {error.strerror or error}.") from None
 
 
-def _refused(directory: Path, name: str) -> DashboardError:
-    return DashboardError(
-        "forbidden", f"{directory / name}: not a regular file of this directory; links are not followed."
-    )
-
-
-def read_text(directory: Path, name: str, limit: int) -> str:
+def read_text(directory: Path, name: str, limit: int = SMALL_BYTES) -> str:
     """The whole text of a file. Raises as `open_inside`, and `DashboardError` above `limit` bytes."""
     with open_inside(directory, name) as file:
         data = read_at(file, 0, limit + 1)
     if len(data) > limit:
-        raise DashboardError("too_large", f"{directory / name}: larger than {limit:,} bytes, so it is not read.")
+        raise DashboardError("too_large", f"{directory.name}/{name}: larger than {limit:,} bytes, so it is not read.")
     return data.decode("utf-8", "replace")
+
+
+def read_object(directory: Path, name: str) -> dict[str, Any]:
+    """The JSON object in a small file; empty where there is no file, or no object in it."""
+    try:
+        value = parse_json(read_text(directory, name))
+    except FileNotFoundError:
+        return {}
+    except (ValueError, RecursionError) as error:
+        raise DashboardError("unreadable", f"{directory.name}/{name}: not JSON ({error}).") from None
+    return value if isinstance(value, dict) else {}
 
 
 def last_line(directory: Path, name: str) -> str:

@@ -1,0 +1,207 @@
+"""What is known of a run besides curves and rollouts: evaluations, findings, what it does now, its config."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+import tomllib
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from whet.dashboard.data.cutting import Cutter
+from whet.dashboard.data.files import directory_of, file_stamp, open_inside, read_object, read_text
+from whet.dashboard.data.machine import ProcessUse
+from whet.dashboard.data.stores import results_directory
+from whet.dashboard.errors import DashboardError, no_such
+from whet.dashboard.library import LibraryRun
+from whet.errors import WhetError
+from whet.rollouts.results import METADATA
+from whet.runs.lock import LOCK
+from whet.runs.report import REPORT
+from whet.system.files import parse_json
+from whet.system.redaction import redacted
+from whet.viewer.files import read_at
+
+EVALS, STATUS, MISSED = "evals.jsonl", "status.json", "errors.jsonl"
+MOST_EVALUATIONS = 1_000
+MOST_TASKS = 200
+EVALS_BYTES, REPORT_BYTES = 64 << 20, 32 << 20
+MOST_KEPT = 64
+
+
+def evaluations(run: LibraryRun) -> list[dict[str, Any]]:
+    """The held-out evaluations of a run, or the one that the run is; rewards by task of at most 200 tasks."""
+    directory = directory_of(run)
+    if run.kind in ("evaluation", "search"):
+        metadata = read_object(results_directory(directory), METADATA)
+        cutter = Cutter(longest=2_000)
+        return [cutter.value({key: value for key, value in metadata.items() if key != "tasks"})] if metadata else []
+    try:
+        with open_inside(directory, EVALS) as file:
+            data = read_at(file, 0, EVALS_BYTES)
+    except FileNotFoundError:
+        return []
+    found: OrderedDict[tuple[Any, ...], dict[str, Any]] = OrderedDict()
+    for line in data[: data.rfind(b"\n") + 1].splitlines():
+        try:
+            row = parse_json(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(row, dict):
+            key = (str(row.get("moment")), _whole(row.get("step")), _whole(row.get("version")))
+            item = found.setdefault(key, {"moment": key[0], "step": key[1], "version": key[2], "scores": []})
+            if len(item["scores"]) < 100:
+                item["scores"].append(_score(row))
+    return list(found.values())[-MOST_EVALUATIONS:]
+
+
+def _score(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of evals.jsonl without what its evaluation says."""
+    cutter = Cutter(100_000, longest=1_000)
+    score = {
+        key: cutter.value(value) for key, value in row.items() if key not in ("moment", "step", "version", "tasks")
+    }
+    tasks = row.get("tasks")
+    if isinstance(tasks, Mapping):
+        score["tasks"] = {str(task)[:200]: tasks[task] for task in list(tasks)[:MOST_TASKS]}
+        score["num_tasks"] = len(tasks)
+    return score
+
+
+def _whole(value: Any) -> int:
+    return value if isinstance(value, int) else 0
+
+
+class Findings:
+    """The doctor's findings, examined again when a file that they follow from has changed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._found: OrderedDict[str, tuple[Any, list[dict[str, Any]]]] = OrderedDict()
+
+    def of(self, run: LibraryRun, checkpoint_faults: Callable[[], list[str]]) -> list[dict[str, Any]]:
+        """Most urgent first. `checkpoint_faults` gives those of the newest checkpoint, which the doctor would hash."""
+        directory = directory_of(run)
+        if run.kind == "search":
+            return []
+        faults = checkpoint_faults()
+        names = ("config.toml", STATUS, "metrics.jsonl", EVALS, MISSED, METADATA, "results.jsonl")
+        base = results_directory(directory) if run.kind == "evaluation" else directory
+        stamps = (run.state, tuple(file_stamp(base / name) for name in names), tuple(faults))
+        with self._lock:
+            known = self._found.get(run.id)
+        if known is None or known[0] != stamps:
+            known = stamps, _examined(base, run, faults)
+        with self._lock:
+            self._found[run.id] = known
+            self._found.move_to_end(run.id)
+            while len(self._found) > MOST_KEPT:
+                self._found.popitem(last=False)
+        return known[1]
+
+
+def _examined(directory: Path, run: LibraryRun, faults: list[str]) -> list[dict[str, Any]]:
+    from whet.rl.doctor import diagnose, examine
+    from whet.rl.doctor.finding import DoctorFinding
+    from whet.rl.doctor.reading import read_record
+
+    try:
+        if run.kind == "evaluation":
+            found = examine(directory).findings
+        else:
+            _check_files(directory)
+            record = read_record(directory, verify=False)
+            found = diagnose(replace(record, life=replace(record.life, faults=faults)))
+    except (WhetError, OSError, ValueError, KeyError, TypeError, ArithmeticError) as error:
+        # Files may say anything; what rules do not expect there is a finding about the files.
+        what = f"the run's files cannot be examined: {error}"
+        found = [DoctorFinding("unreadable", "warning", what[:500], (), ())]
+    return [_finding(one) for one in found[:50]]
+
+
+def _check_files(directory: Path) -> None:
+    """Raises `DashboardError` for a link, a pipe or a folder where the doctor reads a file."""
+    steps = (directory / "rollouts").glob("step_*.jsonl") if file_stamp(directory / "rollouts") is not None else ()
+    for path in (*(directory / name for name in (LOCK, "config.toml", STATUS, "metrics.jsonl", EVALS, MISSED)), *steps):
+        if path.is_symlink() or (path.exists() and not path.is_file()):
+            raise DashboardError("forbidden", f"{path.name} is not a regular file; links are not followed.")
+    if (directory / "rollouts").is_symlink() or (directory / "checkpoints").is_symlink():
+        raise DashboardError("forbidden", "links are not followed.")
+
+
+def _finding(finding: Any) -> dict[str, Any]:
+    changes = [{**asdict(one), "text": one.text} for one in finding.changes]
+    return {
+        "severity": finding.severity,
+        "rule": finding.rule,
+        "title": finding.what,
+        "evidence": list(finding.evidence),
+        "change": changes[0]["text"] if changes else None,
+        "changes": changes,
+    }
+
+
+def progress(run: LibraryRun, use: ProcessUse) -> dict[str, Any]:
+    """What a run does now: its status, what it waits for, what its processes use of this machine."""
+    found: dict[str, Any] = {"state": run.state, "reason": run.reason, "step": run.step, "max_steps": run.max_steps}
+    status = read_object(run.directory, STATUS) if run.directory is not None and run.kind in ("training", "sft") else {}
+    cutter = Cutter(100_000, longest=4_000)
+    found["status"] = cutter.value(status)
+    stalled = status.get("stalled")
+    waits = [str(one) for one in stalled] if isinstance(stalled, list) else []
+    found["waits_for"] = cutter.value(waits)
+    found["processes"] = None if run.ended or run.process is None else use.of(*run.process)
+    return found
+
+
+def config_text(run: LibraryRun) -> str:
+    """The TOML that a run was started with, without secrets. Raises `DashboardError` where it cannot be read."""
+    return tomli_w.dumps(config_of(run))
+
+
+def config_of(run: LibraryRun) -> dict[str, Any]:
+    """The values of the config, without secrets."""
+    path = run.config_file
+    if path is None:
+        raise no_such("config of this run")
+    text = read_text(path.parent, path.name)
+    try:
+        value = redacted(tomllib.loads(text))
+        return dict(json.loads(json.dumps(value, default=str)))
+    except (ValueError, RecursionError) as error:
+        raise DashboardError("unreadable", f"{path.name}: not TOML ({error}).") from None
+
+
+def changed_settings(run: LibraryRun) -> dict[str, Any]:
+    """What the config of a training run sets to another value than its default."""
+    if run.kind not in ("training", "sft"):
+        return {}
+    from whet.rl.stored.compare import changed
+
+    return changed(config_of(run))
+
+
+def report(run: LibraryRun) -> bytes:
+    """The page that `whet train report`, `eval report` or `gepa report` wrote."""
+    directory = directory_of(run)
+    directory = results_directory(directory) if run.kind == "evaluation" else directory
+    group = {"evaluation": "eval", "search": "gepa"}.get(run.kind, "train")
+    try:
+        with open_inside(directory, REPORT) as file:
+            data = read_at(file, 0, REPORT_BYTES + 1)
+    except FileNotFoundError:
+        made = f"whet {group} report {directory}"
+        raise DashboardError("not_found", f"no report was written of {run.name}. On its machine: {made}") from None
+    if len(data) > REPORT_BYTES:
+        raise DashboardError("too_large", f"{REPORT}: larger than {REPORT_BYTES:,} bytes.")
+    return data
+
+
+def finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
