@@ -126,6 +126,14 @@ def _number(value: Any) -> float | None:
         return None
 
 
+def as_float(value: int | float) -> float:
+    """A number of JSON, which may have more digits than a float can hold."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
 def _example_id(value: Any) -> int | str | None:
     if isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63:
         return value

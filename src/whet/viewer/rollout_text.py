@@ -13,7 +13,7 @@ from typing import Any
 
 from whet.messages import readable_text
 from whet.system.terminal import duration
-from whet.viewer.entries import RowToolCall, tool_calls
+from whet.viewer.entries import RowToolCall, as_float, tool_calls
 from whet.viewer.heads import Head
 
 
@@ -147,7 +147,7 @@ def _facts(row: Mapping[str, Any], head: Head, passed: float) -> Iterator[Fact]:
 def _metrics(metrics: Any) -> Iterator[Fact]:
     for name, value in metrics.items() if isinstance(metrics, Mapping) else ():
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        yield str(name), number(float(value)) if is_number else _text(value), ""
+        yield str(name), number(as_float(value)) if is_number else _text(value), ""
 
 
 def _error(row: Mapping[str, Any]) -> Iterator[Fact]:
@@ -167,7 +167,7 @@ def _timing(timing: Any) -> Iterator[Fact]:
         value = timing.get(name)
         value = value.get("duration") if isinstance(value, Mapping) else value
         if isinstance(value, int | float):
-            yield name, seconds(float(value)) if value >= 0.05 else f"{1000 * value:.1f} ms", ""
+            yield name, seconds(as_float(value)) if value >= 0.05 else f"{1000 * as_float(value):.1f} ms", ""
 
 
 def _pairs(values: Any) -> Iterator[Fact]:
@@ -226,7 +226,7 @@ def signed_style(value: float | None) -> str:
 def seconds(value: float | None) -> str:
     if value is None:
         return ""
-    return f"{value:.1f} s" if value < 10 else duration(value)
+    return f"{value:.1f} s" if value < 10 else duration(value) if value < 1e9 else f"{value:.3g} s"
 
 
 def reward_style(reward: float | None, passed: float) -> str:

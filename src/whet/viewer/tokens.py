@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from whet.viewer.entries import as_float
 from whet.viewer.sources import RunSource
 
 Decode = Callable[[Sequence[int]], Sequence[str]]
@@ -143,7 +144,7 @@ def _at(values: Any, index: int) -> Any:
 
 
 def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    return as_float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def _flag(value: Any) -> bool | None:
