@@ -94,10 +94,13 @@ def starts(executable: Path, environment: Mapping[str, str]) -> str:
             page = browser.new_page()
             page.set_content("<p>it works</p>")
             text = page.inner_text("p")
+            new_enough = page.evaluate("CSS.supports('color', 'light-dark(red, blue)')")
             browser.close()
         except (Error, OSError) as error:
             lines = [line.strip() for line in str(error).splitlines() if "error" in line.lower()] or [str(error)]
             return f"{executable} does not start: {lines[-1][:300]}"
+    if not new_enough:
+        return f"{executable} is too old: it has no light-dark() of CSS"
     return "" if text == "it works" else f"{executable} shows no page"
 
 

@@ -66,11 +66,12 @@ export class Curves {
 
   async ask() {
     const after = this.generation === null ? "" : `&after=${this.last}`;
-    const found = await getData(this.id, `/metrics?names=${encodeURIComponent(this.names.join(","))}&points=${this.points}${after}`);
+    const names = encodeURIComponent(this.names.join(","));
+    const found = await getData(this.id, `/metrics?names=${names}&points=${this.points}${after}`);
     const last = found.last_step ?? 0;
     // A resumed run writes steps again; very many new steps are thinned anew.
-    const again = after && (found.generation !== this.generation || last < this.last || this.steps.length + found.steps.length > 2 * this.points);
-    if (again) {
+    const many = this.steps.length + found.steps.length > 2 * this.points;
+    if (after && (many || found.generation !== this.generation || last < this.last)) {
       this.generation = null;
       return this.ask();
     }

@@ -8,6 +8,7 @@ import "./locale.js";
 import uPlot from "./vendor/uplot/uPlot.esm.js";
 
 const COLOURS = 8;
+const WHOLE_STEPS = [1, 10, 100, 1e3, 1e4, 1e5, 1e6].flatMap((size) => [size, 2 * size, 5 * size]);
 const FONT = '11px "Inter", system-ui, sans-serif';
 
 /** A colour of the style sheet as the page has it now: light-dark() is resolved by the browser. */
@@ -194,14 +195,17 @@ class Chart {
   }
 
   options() {
-    const lines = { stroke: colour("muted"), font: FONT, grid: { stroke: colour("line"), width: 1 }, ticks: { show: false } };
+    const grid = { stroke: colour("line"), width: 1 };
+    const lines = { stroke: colour("muted"), font: FONT, grid, ticks: { show: false } };
+    const y = this.board.log ? { distr: 3 } : { distr: 1, range: (plot, low, high) => this.bounds(low, high) };
     const smooth = this.board.smoothing > 0;
     const series = this.names.flatMap((name, index) => {
       const stroke = colour(`c${index % COLOURS}`);
       const show = !this.hidden.has(name);
       const few = this.board.data.steps.length < 3;
       return [
-        { label: name, show, stroke, width: smooth ? 1 : 2, alpha: smooth ? 0.3 : 1, spanGaps: true, points: { show: few, size: 5 } },
+        { label: name, show, stroke, width: smooth ? 1 : 2, alpha: smooth ? 0.3 : 1, spanGaps: true,
+          points: { show: few, size: 5 } },
         { label: `${name} smoothed`, show: show && smooth, stroke, width: 2, spanGaps: true, points: { show: false } },
         { label: `${name} held-out`, show, stroke, paths: () => null,
           points: { show: true, size: 9, width: 2, stroke, fill: colour("surface") } },
@@ -212,16 +216,18 @@ class Chart {
       height: this.height,
       padding: [8, 10, 0, 0],
       legend: { show: false },
-      scales: {
-        x: { time: false },
-        y: { distr: this.board.log ? 3 : 1, range: this.board.log ? undefined : (plot, low, high) => this.bounds(low, high) },
-      },
+      scales: { x: { time: false }, y },
       axes: [
-        { ...lines, size: 26, gap: 4, space: 60, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 100000, 1000000] },
+        { ...lines, size: 26, gap: 4, space: 60, incrs: WHOLE_STEPS },
         { ...lines, size: 46, gap: 4, values: (plot, ticks) => ticks.map((tick) => (tick === null ? "" : formatted(tick))) },
       ],
       series: [{}, ...series],
-      cursor: { y: false, drag: { x: true, y: false, setScale: false }, points: { size: 7 }, bind: { dblclick: () => () => this.board.zoom(null) } },
+      cursor: {
+        y: false,
+        drag: { x: true, y: false, setScale: false },
+        points: { size: 7 },
+        bind: { dblclick: () => () => this.board.zoom(null) },
+      },
       hooks: {
         setSelect: [(plot) => {
           if (plot.select.width < 4) return;
@@ -252,7 +258,8 @@ class Chart {
     const index = step === null ? null : this.indexOf(step);
     if (move) {
       this.moved = true;
-      this.plot.setCursor(index === null ? { left: -10, top: -10 } : { left: this.plot.valToPos(this.plot.data[0][index], "x"), top: 0 });
+      const left = index === null ? -10 : this.plot.valToPos(this.plot.data[0][index], "x");
+      this.plot.setCursor({ left, top: index === null ? -10 : 0 });
       this.moved = false;
     }
     this.settle(index);

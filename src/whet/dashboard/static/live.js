@@ -52,7 +52,8 @@ export async function refresh() {
   try {
     do {
       asking.again = false;
-      const answer = await fetch(location.href, { headers: { Accept: "text/html", "X-Whet-Refresh": "1" }, cache: "no-store" });
+      const headers = { Accept: "text/html", "X-Whet-Refresh": "1" };
+      const answer = await fetch(location.href, { headers, cache: "no-store" });
       if (new URL(answer.url).pathname !== location.pathname) { location.reload(); return; } // the session has ended
       if (!answer.ok) throw new Error(`the server answered ${answer.status}`);
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
@@ -102,7 +103,9 @@ export function follow(path, on, poll) {
     source.addEventListener("open", () => { lost = 0; clearInterval(polling); polling = 0; say("on", "live"); });
     source.addEventListener("error", () => {
       lost += 1;
-      if (source?.readyState === EventSource.CLOSED || lost > 2) { close(); startPolling(); } else say("lost", "reconnecting");
+      if (source?.readyState !== EventSource.CLOSED && lost <= 2) { say("lost", "reconnecting"); return; }
+      close();
+      startPolling();
     });
     for (const kind of EVENTS) {
       source.addEventListener(kind, (event) => {

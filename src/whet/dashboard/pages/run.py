@@ -1,0 +1,177 @@
+"""A run: its curves, what is wrong with it, what it waits for, its machine and its newest log lines."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import RedirectResponse, Response
+
+from whet.dashboard.call import Call, RunId
+from whet.dashboard.data.facts import evaluations as held_out
+from whet.dashboard.data.facts import progress
+from whet.dashboard.data.logs import LogQuery, log_lines
+from whet.dashboard.data.series import metrics
+from whet.dashboard.library import LibraryRun
+from whet.dashboard.pages.figures import Columns, drawn, extremes, figures_of
+from whet.dashboard.pages.formats import compact, lasted, size, sparkline
+from whet.dashboard.pages.rendering import PageRoute, render, root_of, wants_drawings
+
+router = APIRouter(route_class=PageRoute)
+MOST_CHOSEN = 12
+POINTS = 300
+LINES = 30
+
+
+@router.get("/runs/{run}")
+def run_page(
+    request: Request,
+    call: Call,
+    run: RunId,
+    metric: Annotated[list[str] | None, Query(max_length=MOST_CHOSEN)] = None,
+) -> Response:
+    found = call.run(run)
+    if found.kind not in ("training", "sft"):
+        return RedirectResponse(f"{root_of(request)}/runs/{found.id}/report", status_code=303)
+    chosen = list(dict.fromkeys(metric or []))
+    curves: dict[str, Any] = {"steps": [], "series": {}}
+    evaluations: list[dict[str, Any]] = []
+    findings: list[dict[str, Any]] = []
+    now: dict[str, Any] = {}
+    if found.directory is not None:
+        curves = metrics(call.data.series, found, (), POINTS)
+        evaluations = [{**score, **one} for one in held_out(found) for score in one["scores"]]
+        findings = call.data.findings(found)
+        now = progress(found, call.data.use)
+    series = curves["series"]
+    figures = figures_of(series, series, found.environments, chosen) if curves["steps"] else []
+    marks = _marks(evaluations)
+    if figures and marks:
+        figures[0] = replace(figures[0], note="circles: held-out tasks")
+    if wants_drawings(request):
+        figures = [drawn(figure, curves["steps"], series, marks) for figure in figures]
+    return render(
+        request,
+        "run.html",
+        run=found,
+        stats=_stats(found, series, evaluations),
+        figures=figures,
+        metrics=_rows(series, chosen),
+        findings=findings,
+        facts=_facts(found, now),
+        meters=_meters(now.get("processes")),
+        held_out=_held_out(evaluations),
+        lines=log_lines(found, LogQuery(limit=LINES, tail=True))["lines"],
+        waits_for="; ".join(now.get("waits_for", ())),
+    )
+
+
+def _facts(run: LibraryRun, now: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What it waits for and what is left, in words."""
+    status = now.get("status", {})
+    facts = []
+    if waits := now.get("waits_for"):
+        facts.append(("waits for", "; ".join(waits)))
+    if note := status.get("last_note"):
+        facts.append(("last", str(note)))
+    if run.state == "running" and run.started_at and run.max_steps and run.step and run.updated_at:
+        left = (run.updated_at - run.started_at) / run.step * (run.max_steps - run.step)
+        facts.append(("left, about", lasted(left)))
+    for key, label in (("place", "place in line"), ("attempt", "attempt"), ("runner", "runner"), ("user", "by")):
+        if value := run.details.get(key) or (run.user if key == "user" else None):
+            facts.append((label, str(value)))
+    if (seconds := run.details.get("seconds")) is not None:
+        facts.append(("charged", lasted(float(seconds))))
+    return facts
+
+
+def _meters(processes: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    """What its processes use of the machine: a text, and a share of all where it is known."""
+    if processes is None:
+        return []
+    machine = processes["machine"]
+    cores, memory = processes["cores"], processes["memory"]
+    meters = [
+        {"label": "memory", "text": f"{size(memory)} of {size(machine['memory'])}", "share": memory / machine["memory"]}
+    ]
+    if cores is not None:
+        meters.insert(
+            0, {"label": "cores", "text": f"{cores:.1f} of {machine['cores']}", "share": cores / machine["cores"]}
+        )
+    return [{**meter, "share": min(1.0, meter["share"])} for meter in meters]
+
+
+def _stats(run: LibraryRun, series: Columns, evaluations: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The headline numbers: a label, the value, the metric that it follows."""
+
+    def newest(name: str) -> float | None:
+        return extremes(series.get(name, ()))[0]
+
+    stats: list[dict[str, Any]] = [
+        {"label": "step", "value": run.step, "step": True, "note": f"of {run.max_steps}" if run.max_steps else ""}
+    ]
+    rewards = [value for value in series.get("reward/mean", ()) if value is not None]
+    if rewards:
+        note = f"from {rewards[0]:.3f}" if len(rewards) > 1 else ""
+        stats.append({"label": "reward", "value": compact(rewards[-1], 3), "metric": "reward/mean", "note": note})
+    elif series.get("optim/loss"):
+        stats.append({"label": "loss", "value": compact(newest("optim/loss"), 3), "metric": "optim/loss"})
+    scores = {moment: _mean_score(evaluations, moment) for moment in ("before", "after")}
+    if scores["before"] is not None and scores["after"] is not None:
+        note = f"from {scores['before']:.3f}"
+        stats.append({"label": "held-out reward", "value": f"{scores['after']:.3f}", "note": note})
+    for label, metric, unit in (
+        ("a step", "time/step", "s"),
+        ("trained tokens", "perf/tokens_per_s", "a second"),
+        ("entropy", "policy/entropy", ""),
+    ):
+        if (value := newest(metric)) is not None:
+            stats.append({"label": label, "value": compact(value, 3), "metric": metric, "note": unit})
+    if run.details.get("cost") is not None:
+        stats.append({"label": "cost", "value": f"{run.details['cost']:.2f}"})
+    if run.started_at is not None and run.ended_at is not None:
+        stats.append({"label": "took", "value": lasted(run.ended_at - run.started_at)})
+    return [{"metric": "", "step": False, "note": "", **stat} for stat in stats]
+
+
+def _mean_score(evaluations: Sequence[Mapping[str, Any]], moment: str) -> float | None:
+    """Of the sampled scores of one moment, each environment counting alike."""
+    found = [row["reward"] for row in evaluations if row["moment"] == moment and row["sampling"] != "greedy"]
+    rewards = [reward for reward in found if reward is not None]
+    return sum(rewards) / len(rewards) if rewards else None
+
+
+def _marks(evaluations: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[float, float]]]:
+    marks: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for row in evaluations:
+        if row["sampling"] != "greedy" and row["reward"] is not None:
+            marks[f"reward/{row['environment']}/mean"].append((float(row["step"]), row["reward"]))
+    return marks
+
+
+def _held_out(evaluations: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The first and the newest scores of each environment and way of sampling."""
+    steps = sorted({int(row["step"]) for row in evaluations})
+    shown = steps if len(steps) < 3 else [steps[0], steps[-1]]
+    scores: dict[tuple[str, str], dict[int, float | None]] = defaultdict(dict)
+    for row in evaluations:
+        scores[row["environment"], row["sampling"]][int(row["step"])] = row["reward"]
+    rows = []
+    for (name, sampling), found in scores.items():
+        here = [found.get(step) for step in shown]
+        change = here[-1] - here[0] if here[0] is not None and here[-1] is not None else None
+        rows.append({"name": name, "sampling": sampling, "scores": here, "change": change})
+    return {"steps": shown, "rows": rows}
+
+
+def _rows(series: Columns, chosen: Sequence[str]) -> list[dict[str, Any]]:
+    """All metrics with their newest and extreme values; those that were chosen first."""
+    rows = []
+    for name in sorted(series, key=lambda name: (name not in chosen, name)):
+        newest, low, high = extremes(series[name])
+        line = sparkline(series[name])
+        rows.append({"name": name, "newest": newest, "low": low, "high": high, "line": line, "chosen": name in chosen})
+    return rows
