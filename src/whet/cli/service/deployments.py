@@ -19,7 +19,13 @@ if TYPE_CHECKING:
     from whet.service.client.answers import DeploymentAnswer
 
 POLL_S = 1.0
+START_S = 120.0
+"""How long `--wait` waits for a process that loads it; `whet service up` starts one with the first deployment."""
 KEY = "WHET_HUB_TOKEN"
+NOTHING = (
+    "nothing answers for deployments yet: `whet service up` starts that with the first one; where the service's parts "
+    "run apart, start it there with: whet service deployments"
+)
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -145,10 +151,11 @@ def _settled(service: HubClient, made: DeploymentAnswer) -> DeploymentAnswer:
     from whet.hub.client.connection import path_of
     from whet.service.client.answers import DeploymentAnswer
 
+    began = time.monotonic()
     while made.state == "pending":
         time.sleep(POLL_S)
         made = service.ask(DeploymentAnswer, "GET", f"/deployments{path_of(made.id)}")
-        if made.state == "pending" and made.url is None:
+        if made.state == "pending" and made.url is None and time.monotonic() - began > START_S:
             raise RunError(
                 f"{made.model} is pending, and nothing loads it: no process serves deployments. Start it on the "
                 "service's machine: whet service deployments"
@@ -190,7 +197,7 @@ def _show(made: DeploymentAnswer) -> None:
     if made.state == "failed":
         return
     if made.url is None:
-        typer.echo("nothing answers for it now; start it on the service's machine: whet service deployments", err=True)
+        typer.echo(NOTHING, err=True)
         return
     url = safe_text(made.url)
     body = json.dumps({"model": made.model, "messages": [{"role": "user", "content": "Hello"}]})
