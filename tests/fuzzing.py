@@ -46,9 +46,18 @@ class FuzzedRoute:
     form: tuple[str, ...]  # fields of a form
 
 
+LAST = ("/tokens/current", "/logout")
+"""After these the user of the requests is none any more: asked last."""
+
+
 def routes_of(app: FastAPI) -> list[FuzzedRoute]:
     """Every route of an application, also those of routers that it includes."""
     return list(_routes(app.routes))
+
+
+def lasting(routes: Sequence[FuzzedRoute]) -> list[FuzzedRoute]:
+    """Those after which a token is still valid."""
+    return [route for route in routes if not route.path.endswith(LAST)]
 
 
 def _routes(found: Sequence[Any]) -> Iterator[FuzzedRoute]:
@@ -85,9 +94,10 @@ class Draw:
     ) -> None:
         self.rng = random.Random(seed)
         self.routes, self.known, self.credentials, self.origin = routes, known, credentials, origin
+        self.good = False  # whether the next request is to be one that might be meant
 
     def value(self, name: str) -> Any:
-        if self.rng.random() < 0.7 and self.known.get(name):
+        if self.rng.random() < (0.98 if self.good else 0.7) and self.known.get(name):
             return self.rng.choice(self.known[name])
         return self.rng.choice(VALUES)
 
@@ -102,10 +112,11 @@ class Draw:
 
     def request(self, number: int) -> tuple[str, str, dict[str, Any]]:
         route = self.routes[number % len(self.routes)]
+        self.good = self.rng.random() < 0.5
         method = route.method
         path = re.sub(r"\{(\w+)(?::\w+)?\}", lambda found: self.segment(found[1]) or "x", route.path)
-        more: dict[str, Any] = {"headers": self.headers()}
-        queries = [name for name in route.queries if self.rng.random() < 0.4]
+        more: dict[str, Any] = {"headers": self.headers(route.path)}
+        queries = [name for name in route.queries if self.rng.random() < (0.9 if name == "owner" else 0.4)]
         if self.rng.random() < 0.1:
             queries.append(self.rng.choice(("owner", "search", "limit", "cursor", "next", "unknown")))
         if queries:
@@ -134,22 +145,26 @@ class Draw:
         """Fields of a model: known values, those of the models inside it, and odd ones."""
         found = {}
         for name, field in model.model_fields.items():
-            if self.rng.random() < 0.1:
+            if self.rng.random() < 0.1 and not (self.good and field.is_required()):
                 continue
             inside = field.annotation
             nested = hasattr(inside, "model_fields") and self.rng.random() < 0.6
             found[name] = self.object(inside) if nested else self.value(name)
         return found
 
-    def headers(self) -> dict[str, str]:
-        found = dict(self.rng.choice([*self.credentials, {}, {}, {"Authorization": "Bearer whet_wrong"}]))
+    def headers(self, path: str) -> dict[str, str]:
+        """Of a request to a path: programs have tokens, pages have sessions."""
+        page = not path.startswith(("/api/", "/index/", "/files/"))
+        fitting = [one for one in self.credentials if ("Cookie" in one) == page]
+        others: list[Mapping[str, str]] = [*self.credentials, {}, {"Authorization": "Bearer whet_wrong"}]
+        found = dict(self.rng.choice(fitting if self.good and fitting else others))
         if self.rng.random() < 0.2:
             found["Upload-Offset"] = self.rng.choice(("0", "1", "-1", "x", "9" * 30))
         if "Cookie" in found:
             found["Origin"] = self.origin
         for name in ("Accept", "If-None-Match", "Range", "Origin", "Accept-Encoding", "Host", "X-Forwarded-For",
                      "Last-Event-ID", "Cookie"):  # fmt: skip
-            if self.rng.random() < 0.05:
+            if self.rng.random() < (0.005 if self.good else 0.05):
                 texts = ("", "*", "bytes=9-1", "bytes=0-0,-1", "whet_hub_session=x", "text/html;q=9e9", "[", "a b")
                 found[name] = self.rng.choice(texts)
         return found

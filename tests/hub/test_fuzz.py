@@ -66,7 +66,7 @@ def test_no_route_fails_or_shows_another_tenants_things(count: int, tenants: Any
         "code": ["BCDF-GHJK"],
     }  # fmt: skip
     credentials = [{"Authorization": f"Bearer {hub.tokens[name]}"} for name in ("eve", "bob")]
-    draw = fuzzing.Draw(7, fuzzing.routes_of(hub.app), known, credentials)
+    draw = fuzzing.Draw(7, fuzzing.lasting(fuzzing.routes_of(hub.app)), known, credentials)
     statuses: dict[int, int] = {}
     for number in range(count):
         method, path, more = draw.request(number)

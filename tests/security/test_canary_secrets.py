@@ -95,6 +95,11 @@ def test_secrets_of_an_environment_are_in_no_file_of_a_training_run(command: Com
     for name in CANARIES:  # it was there, and is named
         assert f"[{name}]" in texts
     assert (run / "errors.jsonl").stat().st_size
+
+
+@pytest.mark.parts
+def test_resumed_run_has_no_secrets_either(command: Command, tmp_path: Path) -> None:
+    command("train", "run", config(tmp_path, fails=False), "--runs_directory", tmp_path / "runs")
     resumed = command(
         "train",
         "run",
@@ -108,6 +113,7 @@ def test_secrets_of_an_environment_are_in_no_file_of_a_training_run(command: Com
     assert printed(resumed) == leaks(tmp_path / "runs") == []
 
 
+@pytest.mark.parts
 def test_secrets_of_an_environment_are_in_no_file_of_a_failed_run(command: Command, tmp_path: Path) -> None:
     output = command("train", "run", config(tmp_path, fails=True), "--runs_directory", tmp_path / "runs", expected=1)
     status = json.loads((tmp_path / "runs" / "run" / "status.json").read_text())
@@ -117,6 +123,7 @@ def test_secrets_of_an_environment_are_in_no_file_of_a_failed_run(command: Comma
     assert printed(output) == []
 
 
+@pytest.mark.parts
 def test_secrets_of_an_environment_are_in_no_file_of_an_evaluation(command: Command, tmp_path: Path) -> None:
     output = command(
         *("eval", "run", ENVIRONMENT, "-m", "whet/tiny", "-n", "3", "-r", "1", "--max-tokens", "6"),

@@ -129,6 +129,7 @@ def _parts(config: UpConfig, data: Path, listening: socket.socket) -> list[Part]
     storage = ["--storage", config.storage] if config.storage else []
     api = ["api", *shared, *storage, "--upstream", config.upstream, "--json"]
     api += ["--host", config.host] + ([] if config.actions else ["--no-actions"])
+    api += [word for network in config.webhook_allow for word in ("--webhook-allow", network)]
     number = listening.fileno()
     parts = [Part("api", api, (number,), {LISTENING: str(number)})]
     if config.runner:
