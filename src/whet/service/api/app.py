@@ -10,6 +10,7 @@ import re
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, FastAPI, Request
+from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse, Response
 
 from whet.dashboard.app import data_router, page_router
@@ -18,8 +19,8 @@ from whet.dashboard.data.dashboard_data import DashboardData
 from whet.dashboard.errors import DashboardError
 from whet.dashboard.pages.rendering import PageRoute, error_page, root_of, static_files
 from whet.hub import policy
-from whet.hub.api.app import create_app, hub_error
-from whet.hub.api.call import COOKIE, action, below_root, call_for
+from whet.hub.api.app import create_app, http_error, hub_error
+from whet.hub.api.call import COOKIE, OF_PAGES, action, below_root, call_for
 from whet.hub.errors import HubError
 from whet.service.api import deployments, owners, runs, webhooks
 from whet.service.domain.access import SEE, Viewer, viewer_of
@@ -57,6 +58,7 @@ def create_service_app(service: Service) -> FastAPI:
     app.include_router(page_router(data, _viewer_of_session, site))
     app.mount("/static", static_files())
     app.add_exception_handler(HubError, _error)
+    app.add_exception_handler(HTTPException, _no_route)
     return app
 
 
@@ -71,6 +73,15 @@ def _viewer_of_session(request: Request) -> Viewer:
 def _viewer(request: Request, *, page: bool) -> Viewer:
     with call_for(request, SEE, page=page).read() as (session, caller):
         return viewer_of(session, caller)
+
+
+async def _no_route(request: Request, error: Exception) -> Response:
+    """A path without a route: a page for a browser."""
+    assert isinstance(error, HTTPException)
+    path = below_root(request)
+    if error.status_code != 404 or path.startswith((f"{API}/", OF_PAGES, "/index/", "/files/")):
+        return await http_error(request, error)
+    return error_page(request, request.app.state.site, DashboardError("not_found", "there is no such page."))
 
 
 async def _error(request: Request, error: Exception) -> Response:
