@@ -15,6 +15,8 @@ from whet.cli.service import runs
 from whet.cli.service.common import AnyRun, is_of_service, service_run, since_when
 from whet.cli.service.runs import list_service_runs
 from whet.cli.sharing.common import HubOption
+from whet.hub.client.settings import hub_is_set
+from whet.runs.stored import RUNS
 from whet.system.terminal import safe_text
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ LONGEST_LINE = 10_000
 
 
 def list_runs(
-    folder: Annotated[Path, typer.Argument(help="Folder to look below.")] = Path("runs"),
+    folder: Annotated[Path, typer.Argument(help="Folder to look below.")] = RUNS,
     service: Annotated[bool, typer.Option("--service", help="List runs of the service instead.")] = False,
     kind: Annotated[
         Literal["training", "sft", "evaluation", "search"] | None, typer.Option(help="Of the service: only these.")
@@ -42,13 +44,16 @@ def list_runs(
 ) -> None:
     """List runs, newest first. A run whose process ended before the run did is shown as died.
 
+    Where there is no runs/ and `whet login` knows a service, its runs are listed.
+
     \b
     Examples:
       whet train list
       whet train list elsewhere/runs --json
       whet train list --service --state running
     """
-    if service or hub or kind or state or owner or search:
+    elsewhere = folder == RUNS and not folder.exists() and hub_is_set()
+    if service or hub or kind or state or owner or search or elsewhere:
         list_service_runs(
             kind=kind, state=state, owner=owner, search=search, count=count, hub=hub, json_output=json_output
         )

@@ -41,6 +41,7 @@ def test_config_arrives_with_its_files_and_secrets_that_are_found_nowhere(
     text = commands.say("train", "submit", "first.toml", "-y", "--env-file", "secrets.env", "--cap-hours", "1")
     assert "secrets       MY_KEY (encrypted there, shown nowhere)" in text
     [run] = commands.answer("train", "list", "--service")["runs"]
+    assert commands.answer("train", "list")["runs"] == [run]  # there is no runs/ here
     assert (run["owner"], run["name"], run["kind"], run["state"]) == ("ann", "first", "sft", "queued")
     assert f"submitted {run['id']} (ann/first): place 1 in line" in text
     assert f"{commands.address}/runs/{run['id']}\n" in text

@@ -22,7 +22,7 @@ from whet.envs.loading import locate
 from whet.errors import SandboxUnavailableError, WhetError
 from whet.hub.client.answers import Identity
 from whet.hub.client.connection import connect
-from whet.hub.client.settings import HUB_VARIABLE, read_settings
+from whet.hub.client.settings import hub_is_set
 from whet.inference.devices import choose_device
 from whet.sandboxes.bubblewrap.backend import BubblewrapBackend
 
@@ -146,7 +146,7 @@ def _environments(value: Any, key: str = "") -> set[str]:
 
 def _hub() -> MachineCheck:
     try:
-        if not (os.environ.get(HUB_VARIABLE) or read_settings().hub):
+        if not hub_is_set():
             return MachineCheck("hub", "note", "none is set", "whet login --hub URL, or host one: whet hub serve")
         with connect() as hub:
             if hub.token is None:

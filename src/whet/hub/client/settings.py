@@ -57,6 +57,11 @@ def write_settings(settings: HubSettings) -> None:
     write_whole(settings_file(), tomli_w.dumps(values))
 
 
+def hub_is_set() -> bool:
+    """Whether this machine uses a hub. Raises `ConfigError` for settings that cannot be read."""
+    return bool(os.environ.get(HUB_VARIABLE) or read_settings().hub)
+
+
 def hub_url(given: str | None = None) -> str:
     """The hub to speak to: `given`, else WHET_HUB, else the settings. Raises `ConfigError` where there is none."""
     url = given or os.environ.get(HUB_VARIABLE) or read_settings().hub
