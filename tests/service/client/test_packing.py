@@ -101,6 +101,18 @@ def test_file_that_is_too_large_is_refused_with_what_to_do(folder: Path) -> None
         with_files("large.jsonl", "data", SubmissionFiles())
 
 
+def test_files_with_keys_are_refused_by_name_and_warned_of_by_content(folder: Path) -> None:
+    (folder / "id_rsa").write_text("key")
+    (folder / "rows.jsonl").write_text('{"text": "sk-proj-1a2B3c4D5e6F7g8H9i0J1k2L3m4N5o6P7q8R"}\n')
+    files = SubmissionFiles()
+    with pytest.raises(ConfigError, match="args: files/id_rsa is a file that is made to hold keys"):
+        with_files(str(folder / "id_rsa"), "args", files)
+    with_files("rows.jsonl", "args", files)
+    [warning] = files.warnings()
+    assert warning.startswith("files/rows.jsonl:1: ")
+    assert "which all who see the run can read" in warning
+
+
 def test_data_of_fine_tuning_is_sent(folder: Path) -> None:
     (folder / "rows.jsonl").write_text('{"prompt": "a", "completion": "b"}\n' * 4)
     found = packed('batch_size = 2\n[data]\npath = "rows.jsonl"\n')

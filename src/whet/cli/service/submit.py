@@ -282,6 +282,8 @@ def _show(
     fact("needs", needs_text(packed.needs))
     if secrets:
         fact("secrets", ", ".join(sorted(secrets)) + " (encrypted there, shown nowhere)")
+    for warning in packed.files.warnings():
+        typer.echo(f"warning: {safe_text(warning, 300)}", err=True)
     for note in packed.notes:
         fact("note", safe_text(note, 300))
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from whet.authoring.review.about_files import KEY_FILES, secrets_in
 from whet.errors import ConfigError
 from whet.system.terminal import safe_text
 
@@ -21,6 +22,7 @@ TOTAL_BYTES = 200 << 20
 MOST_FILES = 1_000
 INSTEAD = "Put the data into the environment's package, or into a dataset on the Hugging Face hub"
 LEFT_OUT = ("__pycache__", ".git", ".venv")
+MOST_SEARCHED, MOST_WARNINGS = 1 << 20, 5
 NOT_DATA = ("checkpoints", "exports", "model", "adapter", "set_aside", "logs")
 """Folders of a run that hold no rows."""
 
@@ -67,12 +69,28 @@ class SubmissionFiles:
         if before is not None and before.sha256 != self.found[name].sha256:
             raise ConfigError(f"{where}: there are two files {name}. Rename one of them.")
 
+    def warnings(self) -> list[str]:
+        """What looks like a secret in these files; all who see the run can read them."""
+        found = []
+        for name, file in self.found.items():
+            if file.size <= MOST_SEARCHED:
+                text = file.content().decode("utf-8", errors="replace")
+                found += [
+                    f"{where}: {what}, which all who see the run can read" for where, what in secrets_in(name, text)
+                ]
+        return found[:MOST_WARNINGS]
+
     @property
     def size(self) -> int:
         return sum(file.size for file in self.found.values())
 
     def _put(self, name: str, source: Path | bytes, where: str) -> None:
         size = len(source) if isinstance(source, bytes) else source.stat().st_size
+        if KEY_FILES.fullmatch(Path(name).name):
+            raise ConfigError(
+                f"{where}: {safe_text(name)} is a file that is made to hold keys; all who see the run could read it. "
+                "Give the value with --env-file."
+            )
         shown = f"{where}: {safe_text(name if isinstance(source, bytes) else str(source))}"
         if size > FILE_BYTES:
             raise ConfigError(
