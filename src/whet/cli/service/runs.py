@@ -12,9 +12,11 @@ from whet.cli.service.common import (
     AnyRun,
     ServiceRun,
     is_of_service,
+    moment,
     run_facts,
     run_row,
     service_run,
+    size_text,
 )
 from whet.cli.sharing.common import HubOption, safe
 from whet.errors import ConfigError
@@ -205,7 +207,8 @@ def checkpoints(
         answer = service.send("GET", f"/api/v1{run_path(found, 'checkpoints')}").json()
         listed = answer["items"]
         if download is None:
-            print_result(safe({"checkpoints": listed}), json_output)
+            rows = listed if json_output else [_checkpoint_row(one) for one in listed]
+            print_result(safe({"checkpoints": rows}), json_output)
             return
         whole = [one["step"] for one in listed if not one.get("fault")]
         if not whole or (step is not None and step not in whole):
@@ -217,6 +220,17 @@ def checkpoints(
         target = to or Path(f"{found.name}-step_{chosen}-{download}")
         fetch(service, found, chosen, download, target)
     print_result({"saved": str(target), "step": chosen, "what": download}, json_output)
+
+
+def _checkpoint_row(checkpoint: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "step": checkpoint["step"],
+        "size": size_text(checkpoint.get("bytes") or 0),
+        "written": moment(checkpoint.get("modified")),
+        "fault": checkpoint.get("fault") or "",
+        "can be fetched": checkpoint.get("archives") or [],
+        "can be served": bool(checkpoint.get("deployable")),
+    }
 
 
 def usage(

@@ -129,7 +129,9 @@ def step_rollouts(
         of_list = {"generation": found.generation}
         one = service.send("GET", f"/api/v1{run_path(run, 'rollouts', head['number'])}", params=of_list).json()
         scores = one.get("scores") or {}
-        rows.append({**head, "is_truncated": head.get("truncated"), **scores, **one})
+        # The key of a group says nothing to people; its first rollout does.
+        group = min(one.get("group") or [head["number"]])
+        rows.append({**one, **scores, **head, "is_truncated": head.get("truncated"), "group": group})
     return of_step, rows
 
 
