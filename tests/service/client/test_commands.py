@@ -199,3 +199,97 @@ def test_evaluations_and_searches_are_submitted_too(commands: Any) -> None:
     assert search["kind"] == "search"
     kinds = [run["kind"] for run in commands.answer("train", "list", "--kind", "search")["runs"]]
     assert kinds == ["search"]
+
+
+LOG = """\
+2026-11-23T02:49:14+0000 INFO step 1/2  reward 0.435
+2026-11-23T02:49:15+0000 WARNING torch: the disk is slow
+2026-11-23T02:49:16+0000 INFO finished after 2 steps
+"""
+
+
+@pytest.fixture
+def finished(commands: Any, tmp_path: Path) -> str:
+    """The id of a run that has ended, with the files that a run leaves."""
+    from whet.service.storage.tables import RunRow
+
+    run = submitted(commands)["id"]
+    with commands.service.service.hub.database.write() as session:
+        row = session.get_one(RunRow, run)
+        row.state, row.step, row.attempt = "finished", 2, 1
+    folder = tmp_path / "service" / "runs" / run / "run"
+    for name in ("logs", "rollouts"):
+        (folder / name).mkdir(parents=True)
+    (folder / "config.toml").write_text(RUN)
+    (folder / "status.json").write_text(json.dumps({"state": "finished", "step": 2, "max_steps": 2}))
+    (folder / "logs" / "run.log").write_text(LOG)
+    steps = [{"step": step, "reward/mean": 0.25 * step, "optim/loss": -0.1 / step} for step in (1, 2)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(step) + "\n" for step in steps))
+    for step in (1, 2):
+        rows = [
+            {
+                "environment": "reverse-text",
+                "example_id": 7,
+                "group": step,
+                "prompt": [{"role": "user", "content": "Reverse abc."}],
+                "completion": [{"role": "assistant", "content": f"answer {place} of step {step}"}],
+                "reward": reward,
+                "advantage": reward - 0.5,
+                "answer": "cba",
+            }
+            for place, reward in enumerate((0.2, 1.0))
+        ]
+        (folder / "rollouts" / f"step_{step:06}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return run
+
+
+def test_data_of_a_run_is_printed_as_that_of_a_run_of_this_machine(commands: Any, finished: str) -> None:
+    csv = commands.say("train", "metrics", finished, "reward/", "--csv")
+    assert csv == "step,reward/mean\n1,0.25\n2,0.5\n"
+    rows = commands.answer("train", "metrics", "first")["metrics"]
+    assert rows[1] == {"step": 2, "optim/loss": -0.05, "reward/mean": 0.5}
+
+    assert commands.say("train", "logs", finished, "-f") == LOG
+    assert commands.say("train", "logs", finished, "-n", "1") == LOG.splitlines(keepends=True)[-1]
+    assert commands.say("train", "logs", finished, "--level", "warning") == LOG.splitlines(keepends=True)[1]
+    assert commands.say("train", "logs", finished, "--search", "FINISHED") == LOG.splitlines(keepends=True)[2]
+    assert commands.say("train", "logs", finished, "--since", "2026-11-23T02:49:16+00:00").count("\n") == 1
+
+    best = commands.say("train", "rollouts", finished, "--best", "-n", "1")
+    assert best.startswith("step 2\n")
+    assert "reverse-text, task 7" in best
+    assert "reward 1.000, advantage +0.500" in best
+    assert "answer 1 of step 2" in best
+    assert "expected   cba" in best
+    first = commands.answer("train", "rollouts", finished, "-s", "1", "--worst", "-n", "1")
+    assert (first["step"], first["rollouts"][0]["reward"]) == (1, 0.2)
+
+    shown = commands.say("train", "distributions", finished)
+    assert "reward  0.2 to 1" in shown
+    assert "mean 0.6, of 2" in shown
+    assert commands.answer("train", "progress", finished)
+    assert commands.answer("train", "checkpoints", finished)["checkpoints"] == []
+    assert "has no whole checkpoint" in commands.say("train", "checkpoints", finished, "--download", "model", code=2)
+
+
+def test_archive_that_leads_outside_of_its_folder_is_refused(
+    commands: Any, finished: str, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import io
+    import tarfile
+
+    from whet.hub.client.connection import HubClient, HubRequestError
+    from whet.service.client.answers import SubmittedRun
+    from whet.service.client.following import download
+
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        member = tarfile.TarInfo("../../outside")
+        member.size = 1
+        tar.addfile(member, io.BytesIO(b"x"))
+    monkeypatch.setattr(HubClient, "download", lambda self, path: iter([packed.getvalue()]))
+    run = SubmittedRun(id=finished, owner="ann", name="first", kind="training", state="finished")
+    with HubClient(commands.address) as service, pytest.raises(HubRequestError, match="no whole archive"):
+        download(service, run, 1, "adapter", home / "to")
+    assert sorted(path.name for path in home.iterdir()) == ["first.toml"]
+    assert not list(home.parent.rglob("outside"))
