@@ -8,6 +8,7 @@ from whet.dashboard.data.machine import ProcessUse
 from whet.dashboard.data.series import MetricSeries
 from whet.dashboard.data.stores import Stores
 from whet.dashboard.data.tokens import Tokenizers
+from whet.dashboard.data.watching import Watcher
 from whet.dashboard.library import LibraryRun, RunLibrary
 
 
@@ -21,6 +22,7 @@ class DashboardData:
         self.tokenizers = Tokenizers()
         self.checks = CheckpointChecks()
         self.use = ProcessUse()
+        self.watcher = Watcher(self)
         self._findings = Findings()
 
     def findings(self, run: LibraryRun) -> list[dict[str, object]]:
@@ -35,5 +37,6 @@ class DashboardData:
 
     def close(self) -> None:
         """Stop what runs in the background."""
+        self.watcher.close()
         self.stores.close()
         self.checks.close()

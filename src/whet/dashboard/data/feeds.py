@@ -1,0 +1,327 @@
+"""What is new in a run, and in the list of runs, as events in the form of server-sent events.
+
+A `RunFeed` reads what was appended to a run's files since it last looked; the `ListFeed` says which runs of a list
+changed. Events are bytes, made once and given to every subscriber.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from whet.dashboard.data.cutting import Cutter
+from whet.dashboard.data.files import FileStamp, file_stamp, last_line, open_inside, read_object
+from whet.dashboard.data.logs import LogQuery, log_lines
+from whet.dashboard.errors import DashboardError
+from whet.dashboard.library import LibraryRun, Viewer
+from whet.errors import WhetError
+from whet.system.files import json_line, parse_json
+from whet.viewer.files import read_at
+
+if TYPE_CHECKING:
+    from whet.dashboard.data.dashboard_data import DashboardData
+
+LIBRARY_SECONDS = 1.0
+"""Between two looks at the library."""
+MOST_WAITING = 64
+"""Batches of events that a slow subscriber may be behind."""
+PIECE = 1 << 20
+"""Bytes of a file that are read at one look."""
+LONGEST_ROW = 64 << 10
+LOG_LINES = 200
+MOST_MISSED = 4 << 20
+"""Bytes of metrics that are sent again; a browser that missed more fetches its curves again."""
+STATUS_FIELDS = ("state", "phase", "phase_done", "phase_total", "stalled", "last_note", "last_error")
+
+
+def event(kind: str, data: Any, id: str = "") -> bytes:
+    """One server-sent event."""
+    head = f"id: {id}\n" if id else ""
+    return f"{head}event: {kind}\ndata: {json_line(data)}\n".encode()
+
+
+class Subscriber:
+    """One stream to one browser. `batches` ends with None."""
+
+    def __init__(self, viewer: Viewer = None) -> None:
+        self.viewer = viewer
+        self.batches: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self.seen: dict[str, bool] = {}
+        """Of a list: which runs its viewer may see."""
+        self._loop = asyncio.get_running_loop()
+        self.ended = False
+
+    def offer(self, batch: bytes | None) -> None:
+        """From any thread."""
+        try:
+            self._loop.call_soon_threadsafe(self._put, batch)
+        except RuntimeError:  # the loop has ended
+            self.ended = True
+
+    def _put(self, batch: bytes | None) -> None:
+        if self.ended:
+            return
+        if batch is None or self.batches.qsize() >= MOST_WAITING:
+            self.ended = True
+            batch = None
+        self.batches.put_nowait(batch)
+
+
+@dataclass(slots=True)
+class GrowingFile:
+    """A file of JSON lines, read from where the last look ended."""
+
+    name: str
+    stamp: FileStamp | None = None
+    position: int = 0
+
+    @property
+    def generation(self) -> str:
+        return "" if self.stamp is None else f"{self.stamp.inode:x}"
+
+    def to_end(self, directory: Path) -> None:
+        """Take what is there as read."""
+        self.stamp, self.position = None, 0
+        stamp = file_stamp(directory / self.name)
+        if stamp is None:
+            return
+        try:
+            with open_inside(directory, self.name) as file:
+                found = os.fstat(file)
+                start = max(0, found.st_size - PIECE)
+                tail = read_at(file, start, found.st_size - start)
+                self.position = start + tail.rfind(b"\n") + 1
+                self.stamp = FileStamp(found.st_ino, self.position, 0)
+        except FileNotFoundError:
+            return
+
+    def read(self, directory: Path) -> tuple[bool, list[tuple[bytes, int]]]:
+        """Whether the file is another one now, or was cut; and the lines appended since, each with where it ends."""
+        stamp = file_stamp(directory / self.name)
+        if stamp == self.stamp:
+            return False, []
+        before, self.stamp = self.stamp, stamp
+        if before is not None and (stamp is None or stamp.inode != before.inode or stamp.size < self.position):
+            self.to_end(directory)
+            return True, []
+        if stamp is None:
+            return False, []
+        try:
+            with open_inside(directory, self.name) as file:
+                data = read_at(file, self.position, PIECE)
+        except FileNotFoundError:
+            return False, []
+        lines = []
+        for line in data.splitlines(keepends=True):
+            if not line.endswith(b"\n"):
+                break
+            self.position += len(line)
+            lines.append((line, self.position))
+        if len(data) == PIECE:
+            self.stamp = FileStamp(stamp.inode, self.position, 0)  # there is more: look again
+            if not lines:
+                self.position += len(data)  # no row is this long
+        return False, lines
+
+
+@dataclass(slots=True)
+class RunFeed:
+    """A run that at least one subscriber looks at."""
+
+    id: str
+    subscribers: set[Subscriber] = field(default_factory=set)
+    metrics: GrowingFile = field(default_factory=lambda: GrowingFile("metrics.jsonl"))
+    evaluations: GrowingFile = field(default_factory=lambda: GrowingFile("evals.jsonl"))
+    log: str = ""  # cursor
+    log_stamp: FileStamp | None = None
+    status_stamp: FileStamp | None = None
+    shown: Any = None  # what the last event `state` said
+    run: LibraryRun | None = None
+    looked: float = float("-inf")
+    examined: float = float("-inf")
+    findings: Any = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def position(self) -> str:
+        """Id of the last event: what a browser gives back to get what it missed."""
+        return f"{self.metrics.generation}:{self.metrics.position}:{self.log}"
+
+    def begin(self, run: LibraryRun) -> None:
+        """Take what is there as known."""
+        self.run = run
+        if run.directory is not None:
+            for file in (self.metrics, self.evaluations):
+                file.to_end(run.directory)
+            self.log = log_lines(run, LogQuery(tail=True, limit=1))["next"]
+            self.log_stamp = file_stamp(run.directory / "logs" / "run.log")
+            self.status_stamp = file_stamp(run.directory / "status.json")
+        self.shown = _state(run)
+
+    def look(self, data: DashboardData, now: float) -> list[bytes]:
+        """What is new since the last look."""
+        events: list[bytes] = []
+        ended = self.run is None or self.run.ended
+        status = file_stamp(self.run.directory / "status.json") if self.run and self.run.directory else None
+        if now - self.looked >= LIBRARY_SECONDS or status != self.status_stamp:
+            self.looked, self.status_stamp = now, status
+            self.run = data.library.look(self.id)
+            if self.run is None:
+                return [event("end", {"run": self.id, "reason": "the run is no longer there"})]
+        run = self.run
+        assert run is not None
+        if run.directory is not None:
+            events += self._files(run, run.directory)
+        state = _state(run)
+        if state != self.shown:
+            self.shown = state
+            events.append(event("state", state, self.position))
+        if run.ended and ended:  # what was written before its end was read after it
+            events.append(event("end", {"run": self.id, "state": run.state}))
+        return events
+
+    def _files(self, run: LibraryRun, directory: Path) -> Iterator[bytes]:
+        rewritten, lines = self.metrics.read(directory)
+        if rewritten:
+            yield event("reset", {"run": self.id, "generation": self.metrics.generation}, self.position)
+        for line, end in lines:
+            if (made := step_event(self.id, line)) is not None:
+                yield event("step", made, f"{self.metrics.generation}:{end}:{self.log}")
+        rewritten, lines = self.evaluations.read(directory)
+        for line, _ in lines:
+            if (row := _row(line)) is not None:
+                kept = ("moment", "step", "environment", "sampling", "reward")
+                yield event("evaluation", {"run": self.id, **{name: row.get(name) for name in kept}}, self.position)
+        stamp = file_stamp(directory / "logs" / "run.log")
+        if stamp != self.log_stamp:
+            found = log_lines(run, LogQuery(self.log, LOG_LINES))
+            self.log = found["next"]
+            self.log_stamp = None if found["more"] else stamp
+            if found["lines"]:
+                yield event("log", {"run": self.id, **found}, self.position)
+
+    def publish(self, events: list[bytes]) -> None:
+        if events:
+            batch = b"".join(events)
+            for subscriber in list(self.subscribers):
+                subscriber.offer(batch)
+
+
+def _state(run: LibraryRun) -> dict[str, Any]:
+    """What an event `state` says."""
+    status: Mapping[str, Any] = {}
+    if run.directory is not None and run.kind in ("training", "sft") and not run.ended:
+        try:
+            status = read_object(run.directory, "status.json")
+        except (WhetError, OSError):
+            status = {}
+    fields = {name: status[name] for name in STATUS_FIELDS if name in status}
+    view = {name: value for name, value in run.view().items() if name != "updated_at"}
+    return {"run": run.id, **view, "status": Cutter(20_000, longest=2_000).value(fields)}
+
+
+def _row(line: bytes) -> dict[str, Any] | None:
+    if len(line) > LONGEST_ROW:
+        return None
+    try:
+        row = parse_json(line)
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) else None
+
+
+def step_event(run: str, line: bytes) -> dict[str, Any] | None:
+    """What the event of a row of metrics says; None for a line that is none. Of a very long row, only the step."""
+    row = _row(line)
+    if row is None or not isinstance(row.get("step"), int):
+        return None
+    numbers = {name: value for name, value in row.items() if isinstance(value, int | float) and name != "step"}
+    return {"run": run, "step": row["step"], "metrics": numbers}
+
+
+@dataclass(slots=True)
+class ListFeed:
+    """The runs of the library, for all lists."""
+
+    subscribers: set[Subscriber] = field(default_factory=set)
+    runs: dict[str, LibraryRun] = field(default_factory=dict)
+    shown: dict[str, Any] = field(default_factory=dict)
+    stamps: dict[str, FileStamp | None] = field(default_factory=dict)
+    looked: float = float("-inf")
+
+    def look(self, data: DashboardData, now: float) -> None:
+        """Tell each subscriber which of the runs that it may see changed."""
+        if now - self.looked >= LIBRARY_SECONDS:
+            self.looked = now
+            before = self.runs
+            self.runs = {run.id: run for run in data.library.current()}
+            for id in before.keys() - self.runs.keys():
+                self.shown.pop(id, None)
+                self.stamps.pop(id, None)
+        for run in self.runs.values():
+            said = self._said(run)
+            if said != self.shown.get(run.id):
+                self.shown[run.id] = said
+                self._publish(data, run, event("run", said))
+
+    def _said(self, run: LibraryRun) -> dict[str, Any]:
+        names = ("id", "name", "kind", "state", "reason", "step", "max_steps", "reward", "place")
+        view = run.view()
+        said = {"run": run.id, **{name: view.get(name) for name in names}}
+        if run.directory is None or run.kind not in ("training", "sft"):
+            return said
+        stamp = file_stamp(run.directory / "metrics.jsonl")
+        if stamp == self.stamps.get(run.id) and run.id in self.shown:
+            return {**said, "step": self.shown[run.id]["step"], "reward": self.shown[run.id]["reward"]}
+        self.stamps[run.id] = stamp
+        try:
+            row = _row(last_line(run.directory, "metrics.jsonl").encode())
+        except (WhetError, OSError):
+            row = None
+        if row is not None and isinstance(row.get("step"), int):
+            said |= {"step": row["step"], "reward": row.get("reward/mean", said["reward"])}
+        return said
+
+    def _publish(self, data: DashboardData, run: LibraryRun, batch: bytes) -> None:
+        for subscriber in list(self.subscribers):
+            seen = subscriber.seen.get(run.id)
+            if seen is None:
+                seen = subscriber.seen[run.id] = data.library.sees(subscriber.viewer, run)
+            if seen:
+                subscriber.offer(batch)
+
+
+def missed(feed: RunFeed, run: LibraryRun, last_id: str) -> list[bytes]:
+    """What was written between the event with this id and where the feed is now; `reset` where that cannot be told."""
+    generation, _, rest = last_id.partition(":")
+    position, _, cursor = rest.partition(":")
+    if run.directory is None or not last_id:
+        return []
+    with feed.lock:
+        stop, now, log = feed.metrics.position, feed.metrics.generation, feed.log
+    reset = event("reset", {"run": run.id, "generation": now}, f"{now}:{stop}:{log}")
+    if generation != now or not position.isdecimal() or len(position) > 15:
+        return [reset] if now else []
+    start = int(position)
+    if not 0 <= start <= stop or stop - start > MOST_MISSED:
+        return [reset]
+    events: list[bytes] = []
+    if start < stop:
+        with open_inside(run.directory, feed.metrics.name) as file:
+            data = read_at(file, start, stop - start)
+        for line in data.splitlines(keepends=True):
+            start += len(line)
+            if (made := step_event(run.id, line)) is not None:
+                events.append(event("step", made, f"{generation}:{start}:{cursor}"))
+    try:
+        found = log_lines(run, LogQuery(cursor, 5 * LOG_LINES)) if cursor and cursor != log else None
+    except DashboardError:
+        return [reset]
+    if found is not None and found["lines"]:
+        events.append(event("log", {"run": run.id, **found}, f"{now}:{stop}:{log}"))
+    return events
