@@ -9,18 +9,22 @@ import shutil
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 import uvicorn
+from fastapi import FastAPI, Request
 
-from whet.dashboard.app import create_app
+from whet.dashboard.app import create_app, data_router
 from whet.dashboard.call import Site
 from whet.dashboard.data import feeds
 from whet.dashboard.data.dashboard_data import DashboardData
+from whet.dashboard.errors import no_such
 from whet.dashboard.folders import FolderLibrary, identity
+from whet.dashboard.library import LibraryRun
 from whet.runs.lock import DirectoryLock
 from whet.system.files import json_line, write_whole
 
@@ -33,8 +37,8 @@ Event = tuple[str, dict[str, Any], str]
 class Stream:
     """The events of one path, as a browser takes them."""
 
-    def __init__(self, http: httpx.Client, path: str, last: str = "") -> None:
-        self._context = http.stream("GET", path, headers={"Last-Event-ID": last} if last else {})
+    def __init__(self, http: httpx.Client, path: str, headers: Mapping[str, str]) -> None:
+        self._context = http.stream("GET", path, headers=headers)
         answer = self._context.__enter__()
         assert answer.status_code == 200
         assert answer.headers["content-type"].startswith("text/event-stream")
@@ -69,16 +73,15 @@ class Server:
         self.http = httpx.Client(base_url=address, timeout=SECONDS, trust_env=False)
         self.streams: list[Stream] = []
 
-    def stream(self, path: str, last: str = "") -> Stream:
-        made = Stream(self.http, path, last)
+    def stream(self, path: str, last: str = "", **headers: str) -> Stream:
+        made = Stream(self.http, path, {**headers, "Last-Event-ID": last} if last else headers)
         self.streams.append(made)
         return made
 
 
-@pytest.fixture
-def server(runs: Runs) -> Iterator[Server]:
-    data = DashboardData(FolderLibrary([runs.folder / "runs"]))
-    config = uvicorn.Config(create_app(data, Site()), http="h11", ws="none", log_level="error")
+@contextmanager
+def serving(data: DashboardData, app: FastAPI) -> Iterator[Server]:
+    config = uvicorn.Config(app, http="h11", ws="none", log_level="error")
     running = uvicorn.Server(config)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         thread = threading.Thread(target=running.run, kwargs={"sockets": [listening]})
@@ -94,6 +97,13 @@ def server(runs: Runs) -> Iterator[Server]:
             running.should_exit = True
             thread.join(SECONDS)
             assert not thread.is_alive()
+
+
+@pytest.fixture
+def server(runs: Runs) -> Iterator[Server]:
+    data = DashboardData(FolderLibrary([runs.folder / "runs"]))
+    with serving(data, create_app(data, Site())) as made:
+        yield made
 
 
 def append(path: Path, *rows: Mapping[str, Any]) -> None:
@@ -215,3 +225,36 @@ def test_stream_of_a_run_that_has_ended_ends(server: Server, runs: Runs) -> None
     run = runs.training("done", metrics=[row(1)])
     stream = server.stream(path_of(run))
     assert [stream.next()[0] for _ in range(3)] == ["hello", "end", ""]
+
+
+def viewer_of(request: Request) -> str:
+    return request.headers["viewer"]
+
+
+class OwnersLibrary(FolderLibrary):
+    """Runs whose names begin with the name of the one viewer that sees them."""
+
+    def sees(self, viewer: str, run: LibraryRun) -> bool:
+        return run.name.startswith(viewer)
+
+    def run(self, viewer: str, id: str) -> LibraryRun:
+        run = self.look(id)
+        if run is None or not self.sees(viewer, run):
+            raise no_such("run of this name")
+        return run
+
+
+def test_streams_show_a_viewer_nothing_of_others(runs: Runs) -> None:
+    data = DashboardData(OwnersLibrary([runs.folder / "runs"]))
+    app = FastAPI()
+    app.include_router(data_router(data, viewer_of), prefix="/data")
+    owned = [runs.training(name, metrics=[row(1)], ended="2999-01-01T00:00:00+00:00") for name in ("ann", "bob")]
+    with serving(data, app) as server:
+        stream = server.stream("/data/events", viewer="bob")
+        assert stream.until("run")[1]["name"] == "bob"
+        for run in owned:
+            append(run / "metrics.jsonl", row(2))
+        assert stream.until("run", lambda data: data["step"] == 2)[1]["name"] == "bob"
+        paths = (path_of(owned[0]), path_of(Path("x")))
+        theirs, none = (server.http.get(path, headers={"viewer": "bob"}) for path in paths)
+        assert (theirs.status_code, theirs.text) == (404, none.text)

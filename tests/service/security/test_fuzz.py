@@ -36,7 +36,9 @@ def sessions(service: Any, users: tuple[str, ...]) -> list[dict[str, str]]:
 def test_no_route_fails_or_shows_another_tenants_things(count: int, tenants: Any, fuzzing: Any) -> None:
     service, canary, secret = tenants.service, tenants.module.CANARY, tenants.module.SECRET
     credentials = sessions(service, ("eve", "bob"))
-    routes = fuzzing.lasting(fuzzing.routes_of(service.app))
+    # The stream of a list has nothing to name: test_events.py has what is in it.
+    lists = ("/api/v1/events", "/data/events")
+    routes = [route for route in fuzzing.lasting(fuzzing.routes_of(service.app)) if route.path not in lists]
     endless = [route for route in routes if route.path.endswith(ENDLESS)]
     known = tenants.ids()
     draw = fuzzing.Draw(3, [one for one in routes if one not in endless], known, credentials, "http://service.test")
