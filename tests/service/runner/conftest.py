@@ -50,3 +50,10 @@ def isolated(queue: Any, tmp_path: Path, apart: Any) -> Iterator[Any]:
     found = load("working").Working(queue, tmp_path, apart)
     yield found
     found.close()
+
+
+@pytest.fixture
+def training(tmp_path: Path) -> tuple[str, dict[str, str]]:
+    """The config of a short run on whet/tiny, and the files of its submission, in the store."""
+    module = load("working")
+    return module.TRAINING, module.example(tmp_path)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from whet.envs.loading import locate
 from whet.errors import SandboxUnavailableError
 from whet.runs.process import began
 from whet.service.runner import isolation
@@ -168,3 +169,11 @@ def test_auto_insists_on_bubblewrap(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SandboxUnavailableError, match=r"^runs cannot be isolated .* --isolation none\.$"):
         isolation.choose("auto")
     assert isolation.choose("none") is isolation.NONE
+
+
+def test_packages_that_are_installed_in_place_are_shown_and_the_repository_is_not() -> None:
+    shown = isolation.python_folders()
+    assert Path(locate("reverse-text").path).parent in shown
+    root = Path(__file__).parents[3]
+    assert root / "src" in shown
+    assert root not in shown

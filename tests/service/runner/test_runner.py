@@ -174,3 +174,23 @@ def test_files_of_a_submission_are_verified(working: Any, tmp_path: Path) -> Non
     assert "'data/rows.txt' of the submission is damaged" in row.reason
     outside = working.queue.submit(files={"../../escape": sha256})
     assert "no path inside of it" in working.end(runner, outside).reason
+
+
+def test_what_an_earlier_attempt_said_is_no_end_of_a_killed_one(working: Any) -> None:
+    run = working.queue.submit()
+    said = 'echo \'{"state": "finished"}\' > ../run/status.json'
+    again = "[ -e ../run/status.json ] && sleep 1000"
+    runner = working.runner(f"mkdir -p ../run; touch ../run/config.toml; {again}; {said}")
+    assert working.end(runner, run).state == "finished"
+    working.queue.change(lambda session: restart(session, run))
+    second = working.running(runner, run)
+    for one in ("shim", "run"):
+        os.kill(second[one]["pid"], signal.SIGKILL)
+    working.until(runner, lambda: working.queue.run(run).attempt == 3)
+
+
+def restart(session: Any, run: str) -> None:
+    from whet.service.domain import runs
+    from whet.service.storage.tables import RunRow
+
+    runs.restart(session, session.get_one(RunRow, run), "ann", None, 0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -18,9 +19,30 @@ from whet.service.runner.machine import Machine
 from whet.service.runner.preparing import Workshop
 from whet.service.runner.runner import Runner
 
-DEADLINE_S = 240.0
+DEADLINE_S = 120.0
 """No test is about time: this ends one that hangs."""
 GIB = 1 << 30
+
+
+TRAINING = """
+name = "mine"
+max_steps = 3
+batch_size = 8
+rollouts_per_example = 4
+learning_rate = 3e-4
+[sampling]
+max_tokens = 8
+[[env]]
+id = "reverse-text"
+[eval]
+before = false
+after = false
+[checkpointing]
+save_every_n_steps = 1
+[deployment]
+threads = 1
+"""
+EXAMPLE = Path(__file__).parents[3] / "environments" / "reverse_text"
 
 
 def machine(host: str = "box", boot: str = "boot", cores: float = 4.0) -> Machine:
@@ -74,6 +96,9 @@ class Working:
         self.until(runner, lambda: self.queue.run(run).state == "running")
         return read_object(self.attempt(run).identity)
 
+    def stored(self, files: dict[str, bytes]) -> dict[str, str]:
+        return stored(self.data, files)
+
     def folder(self, run: str) -> RunFolder:
         return RunFolder.of(self.data, run)
 
@@ -100,6 +125,24 @@ class Working:
                     os.kill(one["pid"], signal.SIGKILL)
         for runner in self.runners:
             runner.leave()
+
+
+def stored(data: Path, files: dict[str, bytes]) -> dict[str, str]:
+    """The files of a submission, in the store of a service's folder: path -> hash."""
+    store, found = FileStore(str(data / "blobs")), {}
+    for name, content in files.items():
+        source = data / "source"
+        source.write_bytes(content)
+        found[name] = hashlib.sha256(content).hexdigest()
+        store.add(source, found[name])
+        source.unlink()
+    return found
+
+
+def example(data: Path) -> dict[str, str]:
+    """The files of the environment that TRAINING names, next to its config."""
+    names = ("pyproject.toml", "reverse_text.py")
+    return stored(data, {f"environments/reverse_text/{name}": (EXAMPLE / name).read_bytes() for name in names})
 
 
 def alive(process: dict[str, Any]) -> bool:

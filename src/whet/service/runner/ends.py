@@ -48,8 +48,6 @@ def end_of(kind: str, ended: Mapping[str, Any], seen: Seen, *, stopping: bool) -
         ended: what exit.json has. Without a code (its shim was killed) the run's own files decide.
         seen: the run's own files.
     """
-    if ended.get("lost"):
-        return End("lost", str(ended["lost"]))
     code, number = ended.get("code"), ended.get("signal")
     state = seen.state
     if kind == "evaluation" and code is not None:
@@ -63,7 +61,7 @@ def end_of(kind: str, ended: Mapping[str, Any], seen: Seen, *, stopping: bool) -
     if state == "interrupted" or code in INTERRUPTED_CODES:
         return End("stopped", "", code) if stopping else End("lost", OUTSIDE, code)
     if code is None and state != "failed":
-        return End("lost", KILLED)
+        return End("lost", str(ended.get("gone") or KILLED))
     if code == 0:
         return End("finished", "", code)
     if number is not None:

@@ -11,6 +11,7 @@ inside would find parts of /proc covered. The namespaces are then made by `unsha
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import subprocess
@@ -19,8 +20,12 @@ import tempfile
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from importlib import metadata
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import whet
 from whet.errors import SandboxUnavailableError
@@ -199,11 +204,23 @@ def environment(home: str) -> dict[str, str]:
 
 
 def python_folders() -> list[Path]:
-    """This Python, its packages, and whet itself where it is installed from a working copy."""
+    """This Python, its packages, those that are installed from a folder (pip install -e), and of whet its source."""
     entries = {sys.prefix, sys.base_prefix, sys.exec_prefix, str(Path(whet.__file__).parents[1])}
     entries |= {entry for entry in sys.path if Path(entry).name in ("site-packages", "dist-packages")}
     entries |= {str(Path(sys.executable).resolve().parents[1])}
-    return [Path(entry).absolute() for entry in entries if os.path.isdir(entry)]
+    return [Path(entry).absolute() for entry in [*entries, *_editable_folders()] if os.path.isdir(entry)]
+
+
+@cache
+def _editable_folders() -> tuple[str, ...]:
+    """Folders of packages that are installed in place, by PEP 610; whet's own would show its whole repository."""
+    found = []
+    for distribution in metadata.distributions():
+        with contextlib.suppress(OSError, ValueError, AttributeError, TypeError):
+            origin = json.loads(distribution.read_text("direct_url.json") or "{}")
+            if distribution.name != "whet" and (origin.get("dir_info") or {}).get("editable"):
+                found.append(url2pathname(urlsplit(origin["url"]).path))
+    return tuple(found)
 
 
 def model_caches() -> dict[str, Path]:

@@ -18,6 +18,7 @@ from whet.service.runner import isolation as isolating
 from whet.service.runner.environments import PinnedWheel, python_with
 from whet.service.runner.folders import RunFolder
 from whet.service.runner.isolation import Isolation, View
+from whet.service.runner.progress import Watch
 from whet.service.runner.shim import GATE_HERE, Plan
 from whet.system.files import write_whole
 
@@ -87,7 +88,13 @@ class Workshop:
             secrets_file=SECRETS_INSIDE if isolated else _place_for_secrets(),
             sweep=not isolated,
             patience_s=self.patience_s,
-            facts={"run_id": job.run, "number": job.number, "fence": job.fence, "devices": list(devices or ())},
+            facts={
+                "before": Watch(folder.run, job.kind).mark(),
+                "run_id": job.run,
+                "number": job.number,
+                "fence": job.fence,
+                "devices": list(devices or ()),
+            },
         )
 
     def _view(self, folder: RunFolder, python: Path, user: int | None) -> View:

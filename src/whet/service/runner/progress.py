@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -72,6 +72,8 @@ class Watch:
 
     folder: Path  # DATA/runs/{run}/run
     kind: str
+    before: Sequence[int] | None = None
+    """What `mark` was when the attempt began: a file that is still that one says nothing of the attempt."""
     _tails: dict[tuple[str, ...], LineTail] = field(default_factory=dict)
     _tokens: dict[tuple[str, ...], float] = field(default_factory=dict)
     _rows: dict[tuple[str, ...], int] = field(default_factory=dict)
@@ -80,15 +82,25 @@ class Watch:
         if self.kind == "evaluation":
             return self._evaluation()
         status = read_inside(self.folder, "status.json") or read_inside(self.folder, METADATA)
+        stale = self.before is not None and self.mark() == list(self.before)
         self._count(("metrics.jsonl",), _trained)
         self._count((RESULTS,), _used)
         return Seen(
             step=_whole(status.get("step")),
             max_steps=_whole(status.get("max_steps")),
             tokens=round(sum(self._tokens.values())),
-            state=_text(status.get("state")),
-            error=_text(status.get("last_error")),
+            state=None if stale else _text(status.get("state")),
+            error=None if stale else _text(status.get("last_error")),
         )
+
+    def mark(self) -> list[int] | None:
+        """Which version of the file with its state a run has; None without one."""
+        for name in ("status.json", METADATA):
+            with opened_inside(self.folder, name) as descriptor:
+                if descriptor is not None:
+                    found = os.fstat(descriptor)
+                    return [found.st_ino, found.st_mtime_ns]
+        return None
 
     def _evaluation(self) -> Seen:
         found = _results_in(self.folder)

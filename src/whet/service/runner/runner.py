@@ -288,12 +288,14 @@ class Runner:
         with taken(following.folder.shim_lock) as free:
             if not free or following.folder.exit.exists():
                 return
-            write_whole(following.folder.exit, json.dumps({"lost": reason, "ended_at": time.time()}) + "\n")
-        self._ended(following, {"lost": reason})
+            ended = {"code": None, "signal": None, "gone": reason, "ended_at": time.time()}
+            write_whole(following.folder.exit, json.dumps(ended) + "\n")
+        self._ended(following, ended)
 
     # The end
 
     def _ended(self, following: Following, ended: dict[str, Any]) -> None:
+        following.watch.before = read_object(following.folder.identity).get("before")
         seen = following.watch.look()
         end = end_of(following.job.kind, ended, seen, stopping=self._renew(following, seen) is True)
         if following.held.run not in self.following:

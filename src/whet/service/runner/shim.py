@@ -185,6 +185,9 @@ class Shim:
     def _ended(self) -> bool:
         if self._process is not None:
             return self._process.poll() is not None
+        run = self._identity.get("run")
+        if self._plan.sweep and (run is None or began(run["pid"]) != run["process_began"]):
+            self._sweep()  # what it left behind would hold the lock
         return not is_held(self._folder.life_lock)
 
     def _end(self) -> None:
