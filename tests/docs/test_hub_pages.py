@@ -26,11 +26,8 @@ Capture = pytest.CaptureFixture[str]
 
 def commands_of(text: str) -> list[list[str]]:
     """The words of each command that begins a line, a span of code or the second part of a pipe."""
-    found = re.findall(
-        r"(?:^\$ |^|`|\| )whet ((?:hub|login|logout|whoami|config|lab|env|eval|train|gepa|view|service|deployments|secret)\b[^`\n|]*)",
-        text,
-        re.M,
-    )
+    groups = "hub|login|logout|whoami|config|lab|env|eval|train|gepa|view|service|deployments|secret"
+    found = re.findall(rf"(?:^\$ |^|`|\| )whet ((?:{groups})\b[^`\n|]*)", text, re.M)
     return [shlex.split(command.partition("<")[0].partition(">")[0], comments=True) for command in found]
 
 
