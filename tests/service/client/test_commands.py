@@ -103,6 +103,14 @@ def test_what_the_service_refuses_is_said_line_by_line(commands: Any) -> None:
     text = commands.say("train", "submit", "first.toml", "-y", "--owner", "bob", code=2)
     assert len(text.strip().splitlines()[-1]) > 10
     assert "Traceback" not in text
+    text = commands.say("train", "submit", "first.toml", "-y", "-e", f"{'A' * 70}=value", code=2)
+    lines = text.partition("error: ")[2].splitlines()
+    assert lines[0] == "the service refuses this:"
+    assert lines[1].strip().startswith("secrets: ")
+    assert len(lines) == 2
+    assert "CONFIG comes before --key value" in commands.say(
+        "train", "submit", "--max_steps", "3", "first.toml", code=2
+    )
     commands.service.ok("PUT", f"/quotas/{commands.user}", "hub-admin", json={"queued": 0})
     assert "queue" in commands.say("train", "submit", "first.toml", "-y", code=2)
 
@@ -121,7 +129,7 @@ def test_run_is_found_by_id_name_and_owner_and_changed(commands: Any) -> None:
     commands.say("train", "stop", first)
     assert f"{first} is deleted" in commands.say("train", "delete", first, "-y")
     assert "there is no run" in commands.say("train", "get", first, code=2)
-    text = commands.say("train", "list", "--service")
+    text = commands.say("train", "list")  # there is no runs/ here
     assert second in text
     assert commands.user in text
 
@@ -213,6 +221,7 @@ def test_data_of_a_run_is_printed_as_that_of_a_run_of_this_machine(commands: Any
     assert rows[1] == {"step": 2, "optim/loss": -0.05, "reward/mean": 0.5}
 
     assert commands.say("train", "logs", finished, "-f") == LOG
+    assert commands.answer("train", "logs", finished, "-n", "2") == {"lines": LOG.splitlines()[1:]}
     assert commands.say("train", "logs", finished, "-n", "1") == LOG.splitlines(keepends=True)[-1]
     assert commands.say("train", "logs", finished, "--level", "warning") == LOG.splitlines(keepends=True)[1]
     assert commands.say("train", "logs", finished, "--search", "FINISHED") == LOG.splitlines(keepends=True)[2]
