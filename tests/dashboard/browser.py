@@ -112,7 +112,7 @@ def served(app: Any) -> Iterator[str]:
     import uvicorn
 
     with listen("127.0.0.1", 0) as listening:
-        options = uvicorn.Config(app, http="h11", ws="none", log_level="error", timeout_graceful_shutdown=1)
+        options = uvicorn.Config(app, http="h11", ws="none", log_level="critical", timeout_graceful_shutdown=1)
         server = uvicorn.Server(options)
         thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listening])), daemon=True)
         thread.start()

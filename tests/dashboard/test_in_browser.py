@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+
+from whet.runs.lock import DirectoryLock
 
 from .browser import opened, overflow, violations
 from .conftest import CONFIG, Runs
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.parts
 PAST_STEPS = 12
+Hold = Callable[[Path], Path]
 
 
 def row(step: int, level: float = 0.0) -> dict[str, Any]:
@@ -30,6 +34,20 @@ def training(runs: Runs, name: str = "mine", level: float = 0.0, **status: Any) 
     metrics = [row(step, level) for step in range(1, PAST_STEPS + 1)]
     config = f'name = "{name}"\nlearning_rate = {level + 0.01}\n' + CONFIG.format(max_steps=40)
     return runs.training(name, metrics=metrics, config=config, **status)
+
+
+@pytest.fixture
+def hold() -> Iterator[Callable[[Path], Path]]:
+    """Makes a run one that is running: this process has its lock."""
+    locks = []
+
+    def take(run: Path) -> Path:
+        locks.append(DirectoryLock(run))
+        return run
+
+    yield take
+    for lock in locks:
+        lock.release()
 
 
 def next_step(run: Path) -> int:
@@ -55,8 +73,10 @@ def query(page: Page) -> dict[str, list[str]]:
     return parse_qs(urlsplit(page.url).query)
 
 
-def test_curve_moves_with_the_run_and_the_page_is_not_loaded_again(page: Page, address: str, runs: Runs) -> None:
-    run = training(runs)
+def test_curve_moves_with_the_run_and_the_page_is_not_loaded_again(
+    page: Page, address: str, runs: Runs, hold: Hold
+) -> None:
+    run = hold(training(runs, state="running"))
     open_run(page, address)
     page.evaluate("window.same = document.querySelector('.plot canvas')")
     for _ in range(3):
@@ -70,8 +90,8 @@ def test_curve_moves_with_the_run_and_the_page_is_not_loaded_again(page: Page, a
     assert reward(page) == "Reward, step 15: reverse-text 0.75"
 
 
-def test_first_step_of_a_run_brings_its_curves(page: Page, address: str, runs: Runs) -> None:
-    run = runs.training("mine", config='name = "mine"\n' + CONFIG.format(max_steps=40), state="running")
+def test_first_step_of_a_run_brings_its_curves(page: Page, address: str, runs: Runs, hold: Hold) -> None:
+    run = hold(runs.training("mine", config='name = "mine"\n' + CONFIG.format(max_steps=40), state="running"))
     page.goto(f"{address}/runs")
     page.get_by_role("link", name="mine", exact=True).click()
     page.wait_for_selector("#waiting")
@@ -107,12 +127,12 @@ def test_list_is_filtered_sorted_and_walked_with_the_keyboard(page: Page, addres
     assert query(page) == {"search": ["gam"], "state": ["failed"]}
 
 
-def test_new_run_appears_in_the_list_and_what_is_chosen_stays(page: Page, address: str, runs: Runs) -> None:
+def test_new_run_appears_in_the_list_and_what_is_chosen_stays(page: Page, address: str, runs: Runs, hold: Hold) -> None:
     training(runs, "alpha")
     page.goto(f"{address}/runs")
     page.get_by_label("Compare alpha").check()
-    training(runs, "beta")
-    page.wait_for_selector("text=beta")
+    hold(training(runs, "beta", state="running"))
+    page.wait_for_selector("#runs a:has-text('beta')")
     assert page.get_by_label("Compare alpha").is_checked()
 
 
@@ -239,8 +259,8 @@ def test_pages_read_without_scripts(chromium: Any, address: str, runs: Runs) -> 
         assert page.get_by_role("img", name="time/step", exact=True).first.is_visible()
 
 
-def test_hidden_tab_asks_for_nothing_and_catches_up(page: Page, address: str, runs: Runs) -> None:
-    run = training(runs)
+def test_hidden_tab_asks_for_nothing_and_catches_up(page: Page, address: str, runs: Runs, hold: Hold) -> None:
+    run = hold(training(runs, state="running"))
     page.add_init_script(
         "window.streams = []; window.EventSource = class extends EventSource {"
         " constructor(url) { super(url); streams.push(this); } };"

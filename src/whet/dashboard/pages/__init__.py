@@ -1,18 +1,5 @@
 """The pages: one file for each subject, with a `router`; PAGE_ROUTERS are those of every dashboard."""
 
-from whet.dashboard.pages import checkpoints, compare, config, logs, reports, run, runs
-from whet.dashboard.pages.rollouts import group, listing, rollout, step
+from whet.dashboard.pages import compare, run, runs
 
-PAGE_ROUTERS = (
-    runs.router,
-    run.router,
-    compare.router,
-    listing.router,
-    rollout.router,
-    group.router,
-    step.router,
-    logs.router,
-    checkpoints.router,
-    config.router,
-    reports.router,
-)
+PAGE_ROUTERS = (runs.router, run.router, compare.router)

@@ -75,10 +75,26 @@ export class Curves {
       this.generation = null;
       return this.ask();
     }
-    if (after) this.append(found); else Object.assign(this, { steps: found.steps, series: found.series });
+    if (after) this.append(this.newer(found)); else Object.assign(this, { steps: found.steps, series: found.series });
     this.generation = found.generation;
-    this.last = last;
+    this.last = Math.max(last, this.steps.at(-1) ?? 0);
     return this;
+  }
+
+  /** A step that an event brings; false where it does not continue what is known, and has to be asked for. */
+  take(step, metrics) {
+    if (this.generation === null || step <= this.last || this.steps.length >= 2 * this.points) return false;
+    const known = this.names.filter((name) => name in metrics);
+    this.append({ steps: [step], series: Object.fromEntries(known.map((name) => [name, [metrics[name]]])) });
+    this.last = step;
+    return true;
+  }
+
+  /** Without steps that events have brought meanwhile. */
+  newer({ steps, series }) {
+    const first = this.steps.length ? steps.findIndex((step) => step > this.steps.at(-1)) : 0;
+    const cut = (values) => (first < 0 ? [] : values.slice(first));
+    return { steps: cut(steps), series: Object.fromEntries(Object.entries(series).map(([name, one]) => [name, cut(one)])) };
   }
 
   append({ steps, series }) {

@@ -20,7 +20,7 @@ if (board) {
   update().catch(fail);
   // One stream for all runs: browsers open few connections to a server.
   follow(`/events`, (kind, data) => {
-    const run = runs.get(data?.id ?? data?.run);
+    const run = runs.get(data.run);
     if (!run) return;
     run.load().then(draw).catch(fail);
     refreshSoon();

@@ -59,7 +59,8 @@ export async function refresh() {
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
       for (const old of document.querySelectorAll("[data-live]")) {
         const fresh = page.getElementById(old.id);
-        if (fresh) patch(old, fresh);
+        if (!fresh) { location.reload(); return; } // the page has another shape now: curves, say, with the first step
+        patch(old, fresh);
       }
       updateTimes();
       document.dispatchEvent(new Event("refreshed"));
@@ -100,7 +101,13 @@ export function follow(path, on, poll) {
   const open = () => {
     if (source || ended || document.hidden) return;
     source = new EventSource(url);
-    source.addEventListener("open", () => { lost = 0; clearInterval(polling); polling = 0; say("on", "live"); });
+    source.addEventListener("open", () => {
+      lost = 0;
+      clearInterval(polling);
+      polling = 0;
+      say("on", "live");
+      ask(); // for what came between the page and its events
+    });
     source.addEventListener("error", () => {
       lost += 1;
       if (source?.readyState !== EventSource.CLOSED && lost <= 2) { say("lost", "reconnecting"); return; }

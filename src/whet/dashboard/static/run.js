@@ -23,10 +23,23 @@ function show() {
   if (bar) bar.value = curves.last;
 }
 
-async function update() {
-  await curves.load();
+function draw() {
   board.set(curves.steps, curves.series);
   show();
+}
+
+async function update() {
+  await curves.load();
+  draw();
+}
+
+/** The events of a moment are drawn once, and not while a request for all steps is under way. */
+let waits = false;
+function take({ step, metrics }) {
+  if (!metrics || !curves.take(step, metrics)) { update().catch(fail); return; }
+  if (waits) return;
+  waits = true;
+  requestAnimationFrame(() => { waits = false; draw(); });
 }
 
 /** Held-out scores, as circles over the curves of their environments. */
@@ -46,9 +59,9 @@ const quiet = (promise) => promise.catch(() => {}); // the next event asks again
 const refreshSoon = throttle(() => quiet(refresh()), 4000);
 const refreshNow = throttle(() => quiet(refresh()), 300);
 
-function on(kind) {
-  if (kind === "step" && !board) { location.reload(); return; } // with the first step there are curves
-  if (kind === "step") { update().catch(fail); refreshSoon(); return; }
+function on(kind, data) {
+  if (kind === "step" && board) { take(data); refreshSoon(); return; }
+  if (kind === "reset" && board) { curves.reset(); update().catch(fail); }
   if (kind === "evaluation" && board) loadMarks().catch(fail);
   kind === "log" ? refreshSoon() : refreshNow();
 }

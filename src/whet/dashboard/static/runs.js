@@ -29,4 +29,5 @@ document.addEventListener("change", (event) => {
 });
 document.addEventListener("refreshed", settle);
 settle();
+setInterval(() => { if (!document.hidden) soon(); }, 15_000); // a folder that was copied here is no event
 follow("/events", soon, refresh);

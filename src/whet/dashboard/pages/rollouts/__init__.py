@@ -1,1 +1,0 @@
-"""Pages of rollouts: the list, one of them with its tokens, a group side by side, and a step."""
