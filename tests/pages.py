@@ -17,14 +17,15 @@ HARMLESS = "</pre></script><script>alert(1)</script><img src=x onerror=alert(2)>
 class Page(HTMLParser):
     """What a browser would find in a page."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, page: Path | str) -> None:
+        """`page`: its file, or the whole of it."""
         super().__init__()
         self.tags: list[tuple[str, dict[str, str | None]]] = []
         self.scripts: list[str] = []
         self.styles: list[str] = []
         self.texts: list[str] = []
         self._inside = ""
-        self.feed(path.read_text(encoding="utf-8"))
+        self.feed(page if isinstance(page, str) else page.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append((tag, dict(attrs)))

@@ -85,9 +85,9 @@ cmp service.csv local.csv
 
 say "Serve its newest checkpoint, and evaluate that"
 whet deployments create "$run" --name first --wait --json > deployment.json
-model=$(field model < deployment.json)
+model=$(field model < deployment.json) url=$(field url < deployment.json)
 whet deployments list
-whet eval run word-game -n 8 -r 1 -m "$model" -b "$(field url < deployment.json)" -k WHET_HUB_TOKEN
+whet eval run word-game -n 8 -r 1 -m "$model" -b "$url" -k WHET_HUB_TOKEN
 
 say "Clean up"
 whet deployments delete "$model" -y

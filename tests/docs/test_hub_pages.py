@@ -13,7 +13,8 @@ from whet.errors import WhetError
 from whet.rl.config import load_run_config
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = [DOCS / "hub.md", DOCS / "from-prime.md", DOCS / "guides" / "share.sh"]
+GUIDES = DOCS / "guides"
+PAGES = [DOCS / "hub.md", DOCS / "service.md", DOCS / "from-prime.md", GUIDES / "share.sh", GUIDES / "service.sh"]
 UNKNOWN = {
     ("train", "my.toml"),
     ("env", "publish"),
@@ -25,9 +26,8 @@ Capture = pytest.CaptureFixture[str]
 
 def commands_of(text: str) -> list[list[str]]:
     """The words of each command that begins a line, a span of code or the second part of a pipe."""
-    found = re.findall(
-        r"(?:^\$ |^|`|\| )whet ((?:hub|login|logout|whoami|config|lab|env|eval|train|gepa|view)\b[^`\n|]*)", text, re.M
-    )
+    groups = "hub|login|logout|whoami|config|lab|env|eval|train|gepa|view|service|deployments|secret"
+    found = re.findall(rf"(?:^\$ |^|`|\| )whet ((?:{groups})\b[^`\n|]*)", text, re.M)
     return [shlex.split(command.partition("<")[0].partition(">")[0], comments=True) for command in found]
 
 
@@ -39,7 +39,7 @@ def documented() -> list[tuple[str, ...]]:
 @pytest.mark.parametrize("words", documented(), ids=" ".join)
 def test_command_of_a_page_is_there_with_its_options(words: tuple[str, ...], capsys: Capture) -> None:
     options = [word for word in words if re.fullmatch(r"--?[a-zA-Z][\w-]*", word)]
-    command = [word for word in words if re.fullmatch(r"[a-z]+", word)]
+    command = [word for word in words if re.fullmatch(r"[a-z]+(?:-[a-z]+)*", word)]
     while command and main([*command, "--help"]) != 0:
         command.pop()
     assert command

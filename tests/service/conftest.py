@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -103,3 +104,29 @@ def service(serving: Any, first_service: tuple[Path, dict[str, str]], tmp_path: 
             for name in USERS:
                 found.user(name)
         yield found
+
+
+@pytest.fixture(scope="session")
+def started() -> Any:
+    """`whet service up` in a process of its own; see `started.py`."""
+    pytest.importorskip("fastapi")
+    return load(Path(__file__).with_name("started.py"), "service_started")
+
+
+@pytest.fixture
+def up(tmp_path: Path, started: Any) -> Iterator[Any]:
+    """Starts `whet service up` on the test's folder; none is left in the end. See `started.py`."""
+    if not Path("/proc/self/cmdline").exists():
+        pytest.skip("processes are looked for in /proc, which is not here")
+    running = []
+
+    def start(*more: str) -> Any:
+        running.append(started.Up(tmp_path / "service", *more))
+        return running[-1]
+
+    yield start
+    for one in running:
+        if one.process.poll() is None:
+            one.end(signal.SIGKILL)
+    for one in running:
+        one.until(lambda one=one: not one.parts())

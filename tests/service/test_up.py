@@ -7,8 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,103 +19,7 @@ import httpx
 from whet.runs.process import began
 
 pytestmark = pytest.mark.parts
-OPTIONS = ("--port", "0", "--no-actions", "--isolation", "none", "--deployments-port", "0")
 PATIENCE_S = 120.0
-
-
-class Up:
-    """A running `whet service up`; `lines` are what it said."""
-
-    def __init__(self, data: Path, *more: str) -> None:
-        command = [sys.executable, "-m", "whet.cli.main", "service", "up", "--data", str(data), *OPTIONS, *more]
-        self.data = data
-        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        self.lines: list[str] = []
-        self.changed = threading.Condition()
-        self.reader = threading.Thread(target=self._read, daemon=True)
-        self.reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            with self.changed:
-                self.lines.append(line)
-                self.changed.notify_all()
-
-    def said(self, text: str, times: int = 1) -> str:
-        """Wait for a line; returns it."""
-        with self.changed:
-            assert self.changed.wait_for(lambda: len(self._with(text)) >= times, PATIENCE_S), self.lines
-            return self._with(text)[times - 1]
-
-    def _with(self, text: str) -> list[str]:
-        return [line for line in self.lines if text in line]
-
-    @property
-    def address(self) -> str:
-        return self.said("service at ").split()[2].rstrip(";")
-
-    @property
-    def token(self) -> str:
-        return self.said("shown only now").split()[-1]
-
-    def ask(self, method: str, path: str, **more: Any) -> httpx.Response:
-        headers = {"Authorization": f"Bearer {self.token}"}
-        return httpx.request(method, f"{self.address}/api/v1{path}", headers=headers, timeout=PATIENCE_S, **more)
-
-    def parts(self) -> dict[str, int]:
-        """The processes that it started, by name."""
-        found = {}
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                words = _words(entry)
-                if str(self.data) in words and "service" in words and "up" not in words:
-                    found[words[words.index("service") + 1]] = int(entry.name)
-        return found
-
-    def end(self, number: int = signal.SIGTERM) -> int:
-        self.process.send_signal(number)
-        code = self.process.wait(PATIENCE_S)
-        self.reader.join(PATIENCE_S)
-        assert self.process.stderr is not None
-        self.process.stderr.close()
-        return code
-
-
-def _words(entry: Path) -> list[str]:
-    try:
-        return entry.joinpath("cmdline").read_text().split("\0")
-    except OSError:
-        return []
-
-
-def until(condition: Callable[[], Any]) -> Any:
-    """The value of a condition as soon as it has one."""
-    tick = threading.Event()
-    for _ in range(int(PATIENCE_S / 0.1)):
-        if found := condition():
-            return found
-        tick.wait(0.1)
-    raise AssertionError("it did not happen")
-
-
-@pytest.fixture
-def up(tmp_path: Path) -> Iterator[Callable[..., Up]]:
-    """Starts `whet service up` on the test's folder; none is left in the end."""
-    if not Path("/proc/self/cmdline").exists():
-        pytest.skip("processes are looked for in /proc, which is not here")
-    started = []
-
-    def start(*more: str) -> Up:
-        started.append(Up(tmp_path / "service", *more))
-        return started[-1]
-
-    yield start
-    for one in started:
-        if one.process.poll() is None:
-            one.end(signal.SIGKILL)
-    for one in started:
-        until(lambda one=one: not one.parts())
 
 
 def test_parts_start_are_started_again_and_end_with_a_signal(up: Any) -> None:
@@ -152,7 +54,7 @@ def test_kill_of_up_leaves_no_part(up: Any) -> None:
     assert sorted(parts) == ["api", "runner"]
     began_at = {pid: began(pid) for pid in parts.values()}
     assert first.end(signal.SIGKILL) == -9
-    until(lambda: all(began(pid) != at for pid, at in began_at.items()))
+    first.until(lambda: all(began(pid) != at for pid, at in began_at.items()))
     second = up()
     assert httpx.get(f"{second.address}/login").status_code == 200
 
@@ -173,13 +75,13 @@ def test_sample_run_finishes_and_outlives_the_service(up: Any) -> None:
     first.said("the sample run is in the queue")
     [run] = first.ask("GET", "/runs").json()["items"]
     identity = first.data / "runs" / run["id"] / "attempts" / "1" / "attempt.json"
-    until(identity.exists)
+    first.until(identity.exists)
     token, process = first.token, json.loads(identity.read_text())
     assert first.end() == 0
     assert process
     second = up()
     second.lines.append(f"administrator's token, shown only now: {token}\n")
-    until(lambda: second.ask("GET", f"/runs/{run['id']}").json()["state"] == "finished")
+    second.until(lambda: second.ask("GET", f"/runs/{run['id']}").json()["state"] == "finished")
     found = second.ask("GET", f"/runs/{run['id']}").json()
     assert (found["attempt"], found["step"], len(found["attempts"])) == (1, 8, 1)
     assert second.ask("GET", "/audit/verification").json()["intact"] is True

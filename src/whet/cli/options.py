@@ -113,6 +113,15 @@ def _is_given(ctx: typer.Context, name: str) -> bool:
     return source is not None and source.name != "DEFAULT"
 
 
+def check_config_first(context: typer.Context, config: Path) -> None:
+    """Raise `ConfigError` for the mistake of a `--key value` before CONFIG, which is then read as CONFIG."""
+    if config.suffix != ".toml" and not config.exists():
+        for token in context.args:
+            if token.endswith(".toml"):
+                command = f"{context.command_path} {token} ..."
+                raise ConfigError(f"'{config}' is not a config file. CONFIG comes before --key value: {command}")
+
+
 def spell_out(arguments: Sequence[str]) -> list[str]:
     """The arguments with a value joined to each of these options: `--shuffle=0`, and `--resume=` for the newest.
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from whet.cli import train_stored
+from whet.cli.options import check_config_first
 from whet.cli.output import JsonOption, extra, print_json
 from whet.cli.service import catalog, runs
 from whet.cli.service.submit import train_submit
-from whet.errors import ConfigError
 
 if TYPE_CHECKING:
     from whet.rl.config import RunConfig
@@ -131,12 +131,8 @@ app.command("configs")(catalog.configs)
 def _resolved(
     load: Callable[[Path, list[str]], ConfigT], context: typer.Context, config: Path, name: str | None
 ) -> ConfigT:
-    """The config with its overrides. Explains the mistake of a `--key value` before CONFIG, which reads as CONFIG."""
-    if config.suffix != ".toml" and not config.exists():
-        for token in context.args:
-            if token.endswith(".toml"):
-                command = f"{context.command_path} {token} ..."
-                raise ConfigError(f"'{config}' is not a config file. CONFIG comes before --key value: {command}")
+    """The config with its overrides."""
+    check_config_first(context, config)
     return load(config, [*(["--name", name] if name is not None else []), *context.args])
 
 

@@ -15,6 +15,7 @@ from whet.cli.service import runs
 from whet.cli.service.common import AnyRun, is_of_service, service_run, since_when
 from whet.cli.service.runs import list_service_runs
 from whet.cli.sharing.common import HubOption
+from whet.errors import ConfigError
 from whet.hub.client.settings import hub_is_set
 from whet.runs.stored import RUNS
 from whet.system.terminal import safe_text
@@ -109,7 +110,6 @@ def metrics(
       whet train metrics quickstart reward/mean policy/kl --every 10
       whet train metrics quickstart reward/ eval/ --csv > rewards.csv
     """
-    from whet.errors import ConfigError
     from whet.rl.stored.series import chosen, numbers_of
     from whet.rl.stored.stored_run import open_run
     from whet.rl.stored.views import print_metrics
@@ -154,7 +154,6 @@ def rollouts(
       whet train rollouts quickstart
       whet train rollouts quickstart --step 20 --env calculator --worst -n 5
     """
-    from whet.errors import ConfigError
     from whet.rl.stored.conversations import Choice, print_conversation, rollouts_of
     from whet.rl.stored.stored_run import open_run
 
@@ -192,6 +191,7 @@ def logs(
     ] = None,
     since: Annotated[str | None, typer.Option(help="Only lines since then: 10m, 2h, 1d, or a time.")] = None,
     hub: HubOption = None,
+    json_output: JsonOption = False,
 ) -> None:
     """Print the log of a run: its terminal output and every warning.
 
@@ -201,21 +201,29 @@ def logs(
       whet train logs quickstart -f
       whet train logs 1f2e3d4c5b6a7988 -n 50 --level warning --since 2h
     """
+    if follow and json_output:
+        raise ConfigError("--json is one answer and --follow has no end: leave one out.")
     moment = since_when(since)
     if hub is not None or is_of_service(run):
         from whet.service.client.following import log_lines
 
         with service_run(run, hub) as (service, found):
-            _print_lines(log_lines(service, found, follow=follow, tail=count, search=search, level=level, since=moment))
+            _print_lines(
+                log_lines(service, found, follow=follow, tail=count, search=search, level=level, since=moment),
+                json_output,
+            )
         return
     from whet.rl.stored.stored_run import open_run
     from whet.runs.following import LineFilter, read_log
 
     accepts = LineFilter(search, level, moment)
-    _print_lines(read_log(open_run(run).directory, follow=follow, accepts=accepts, tail=count))
+    _print_lines(read_log(open_run(run).directory, follow=follow, accepts=accepts, tail=count), json_output)
 
 
-def _print_lines(lines: Iterable[str]) -> None:
+def _print_lines(lines: Iterable[str], json_output: bool) -> None:
+    if json_output:
+        print_json({"lines": list(lines)})
+        return
     for line in lines:
         sys.stdout.write(safe_text(line, LONGEST_LINE) + "\n")
         sys.stdout.flush()

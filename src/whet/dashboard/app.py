@@ -12,7 +12,7 @@ into an answer. The routes turn their own errors into answers, so that any appli
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -49,10 +49,10 @@ def data_router(data: DashboardData, viewer_of: ViewerOf) -> APIRouter:
     return router
 
 
-def page_router(data: DashboardData, viewer_of: ViewerOf, site: Site) -> APIRouter:
-    """The pages; their scripts get data from the routes that `site.data` names."""
+def page_router(data: DashboardData, viewer_of: ViewerOf, site: Site, further: Sequence[APIRouter] = ()) -> APIRouter:
+    """The pages, and `further` ones; their scripts get data from the routes that `site.data` names."""
     router = APIRouter(dependencies=[Depends(_binding(data, viewer_of, site))], include_in_schema=False)
-    for pages in PAGE_ROUTERS:
+    for pages in (*PAGE_ROUTERS, *further):
         router.include_router(pages)
     return router
 

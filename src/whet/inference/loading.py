@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from whet.errors import MissingExtraError, ModelLoadError
 from whet.inference.architecture import Architecture
 from whet.inference.devices import choose_device
-from whet.inference.model_names import find_local, resolve_model
+from whet.inference.model_names import ADAPTER_CONFIG, find_local, resolve_model
 from whet.inference.plain.family import OtherFamily, check_known, describe
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _announced: set[Path] = set()
-_ADAPTER = "adapter_config.json"
 _TOO_LONG = "sequence-length-is-longer-than-the-specified-maximum"
 """What `transformers` calls its warning of a text that is longer than the model's context."""
 
@@ -226,7 +225,7 @@ def base_of_adapter(directory: Path) -> Path | None:
 
 def _base_name(directory: Path) -> str | None:
     """The base model that a PEFT adapter names; None for a directory with a whole model."""
-    file = directory / _ADAPTER
+    file = directory / ADAPTER_CONFIG
     if (directory / "config.json").exists() or not file.exists():
         return None
     try:
@@ -241,5 +240,5 @@ def _naming_base(directory: Path, base: str) -> Iterator[None]:
     try:
         yield
     except ModelLoadError as error:
-        where = f"base_model_name_or_path in {directory / _ADAPTER}"
+        where = f"base_model_name_or_path in {directory / ADAPTER_CONFIG}"
         raise ModelLoadError(f"{directory} is an adapter of {base}: {error} ({where})") from None

@@ -16,6 +16,8 @@ from whet.inference.weights import gguf_cache
 from whet.system.files import user_cache, write_whole
 
 TINY = "whet/tiny"
+ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+"""The files of a PEFT adapter."""
 MODEL_HELP = f"{TINY}, a name of `whet model list`, a directory, a .gguf file, or a Hugging Face id."
 _WANTED_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -119,6 +120,21 @@ def test_each_kind_is_checked_by_its_command(service: Any) -> None:
     assert field == "[[eval]] 1 num_exampels"
     [(field, _)] = service.refuse("ann", 'output_directory = "/tmp"\n[[eval]]\nid = "reverse-text"', kind="evaluation")
     assert field == "output_directory"
+
+
+def test_models_are_named_and_prompts_are_no_files_of_the_server(service: Any, tmp_path: Path) -> None:
+    for model in ("whet/tiny:first", "org/name", "smollm2-135m"):
+        config = f'base_url = "http://models.test/v1"\nmodel = "{model}"\n[[eval]]\nenvironment = "reverse-text"'
+        assert service.submit("ann", kind="evaluation", config=config)["model"] == model
+    weights = {"models/mine/config.json": service.blob("ann", b"{}")}
+    config = 'model = "models/mine"\nenv_id = "reverse-text"'
+    assert service.submit("ann", kind="search", config=config, files=weights)["model"] == "models/mine"
+    (tmp_path / "hidden.txt").write_text("of the server")
+    for prompt in (f'"{tmp_path}/hidden.txt"', '{file = "/etc/passwd"}', '"../../hidden.txt"', '"~/hidden.txt"'):
+        config = f'env_id = "reverse-text"\nseed_prompt = {prompt}'
+        [(field, _)] = service.refuse("ann", config, kind="search")
+        assert field.startswith("seed_prompt"), prompt
+    service.submit("ann", kind="search", config='env_id = "reverse-text"\nseed_prompt = "Answer yes/no: what?"')
 
 
 def test_file_is_named_by_the_user_that_uploaded_it_alone(service: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,18 +27,36 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return work
 
 
-@pytest.fixture
-def database_url() -> None:
-    """The client is the same with any database."""
+class LosesAnswers:
+    """An application that does what it is asked to, and whose next answers to submissions of runs are lost."""
+
+    def __init__(self, app: Any) -> None:
+        self.app, self.left = app, 0
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        submission = scope["type"] == "http" and (scope["method"], scope["path"]) == ("POST", "/api/v1/runs")
+        if not (submission and self.left):
+            await self.app(scope, receive, send)
+            return
+        self.left -= 1
+
+        async def lose(_: Any) -> None:
+            """The answer."""
+
+        await self.app(scope, receive, lose)
+        raise ConnectionError("the line is broken")
 
 
 class Commands:
     """Commands of a user who is logged in to a service."""
 
-    def __init__(self, service: Any, address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def __init__(self, service: Any, app: LosesAnswers, address: str, capsys: pytest.CaptureFixture[str]) -> None:
         self.service = service
+        self.app = app
         self.address = address
         self._capsys = capsys
+        self.user = service.user(f"user-{len(service.tokens)}")
+        self.log_in(self.user)
 
     def log_in(self, user: str) -> None:
         save_token(self.address, self.service.tokens[user])
@@ -60,16 +78,16 @@ class Commands:
         return json.loads(out)
 
 
-@pytest.fixture
-def around() -> Callable[[Any], Any]:
-    """What is put around the service's application; a test may override it."""
-    return lambda app: app
+@pytest.fixture(scope="module")
+def listening(serving: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, LosesAnswers, str]]:
+    """A service, its application, and the address where that answers."""
+    with serving.running_service(tmp_path_factory.mktemp("service") / "data") as service:
+        app = LosesAnswers(service.app)
+        with sys.modules["hub_running"].listening(app) as address:
+            yield service, app, address
 
 
 @pytest.fixture
-def commands(service: Any, around: Callable[[Any], Any], capsys: pytest.CaptureFixture[str]) -> Iterator[Commands]:
-    """The commands of ann."""
-    with sys.modules["hub_running"].listening(around(service.app)) as address:
-        found = Commands(service, address, capsys)
-        found.log_in("ann")
-        yield found
+def commands(listening: tuple[Any, LosesAnswers, str], capsys: pytest.CaptureFixture[str]) -> Commands:
+    """The commands of a new user."""
+    return Commands(*listening, capsys)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -42,19 +41,19 @@ def test_config_arrives_with_its_files_and_secrets_that_are_found_nowhere(
     assert "secrets       MY_KEY (encrypted there, shown nowhere)" in text
     [run] = commands.answer("train", "list", "--service")["runs"]
     assert commands.answer("train", "list")["runs"] == [run]  # there is no runs/ here
-    assert (run["owner"], run["name"], run["kind"], run["state"]) == ("ann", "first", "sft", "queued")
-    assert f"submitted {run['id']} (ann/first): place 1 in line" in text
+    assert (run["owner"], run["name"], run["kind"], run["state"]) == (commands.user, "first", "sft", "queued")
+    assert f"submitted {run['id']} ({commands.user}/first): place " in text
     assert f"{commands.address}/runs/{run['id']}\n" in text
     assert run["caps"]["seconds"] == 3600
     assert run["needs"]["memory"] > 1 << 30
 
     ask = commands.service
-    there = ask.ok("GET", f"/runs/{run['id']}/config", "ann").text
+    there = ask.ok("GET", f"/runs/{run['id']}/config", commands.user).text
     assert 'path = "files/rows.jsonl"' in there
     (home / "secrets.env").unlink()
-    seen = [text, there, json.dumps(run), json.dumps(ask.ok("GET", "/audit?owner=ann", "hub-admin"))]
+    seen = [text, there, json.dumps(run), json.dumps(ask.ok("GET", f"/audit?owner={commands.user}", "hub-admin"))]
     assert not [one for one in seen if CANARY in one]
-    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    files = [path for folder in (tmp_path, ask.service.data) for path in folder.rglob("*") if path.is_file()]
     assert len(files) > 5
     assert not [path for path in files if CANARY.encode() in path.read_bytes()]
 
@@ -64,67 +63,31 @@ def test_submission_has_what_train_run_would_train(commands: Any, home: Path) ->
     assert (run["new"], run["name"], run["max_steps"], run["model"]) == (True, "other", 3, "whet/tiny")
     (home / "there").mkdir()
     there = home / "there" / "config.toml"
-    there.write_text(commands.service.ok("GET", f"/runs/{run['id']}/config", "ann").text)
+    there.write_text(commands.service.ok("GET", f"/runs/{run['id']}/config", commands.user).text)
     assert load_run_config(there) == load_run_config(Path("first.toml"), ["--max_steps", "3", "--name", "other"])
 
 
-class LosesAnswers:
-    """An application whose answers to the submission of a run are lost, so often."""
-
-    def __init__(self, app: Any) -> None:
-        self.app, self.left = app, 0
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        lost = scope["type"] == "http" and (scope["method"], scope["path"]) == ("POST", "/api/v1/runs") and self.left
-        if not lost:
-            await self.app(scope, receive, send)
-            return
-        self.left -= 1
-
-        async def swallow(_: Any) -> None:
-            """The answer."""
-
-        await self.app(scope, receive, swallow)
-        raise ConnectionError("the line is broken")
-
-
-class TestAnswersThatAreLost:
-    @pytest.fixture
-    def around(self) -> Callable[[Any], Any]:
-        return LosesAnswers
-
-    def test_command_that_is_repeated_submits_nothing_twice(
-        self, commands: Any, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        lossy: list[LosesAnswers] = []
-        original = LosesAnswers.__call__
-
-        async def call(self: LosesAnswers, *more: Any) -> None:
-            if not lossy:
-                self.left = 1
-            lossy.append(self)
-            await original(self, *more)
-
-        monkeypatch.setattr(LosesAnswers, "__call__", call)
-        Path("first.toml").write_text(RUN)
-        commands.say("train", "submit", "first.toml", "-y", code=2)
-        kept = list((tmp_path / "config" / "whet" / "submissions").iterdir())
-        assert len(kept) == 1
-        again = submitted(commands)
-        assert again["new"] is False
-        assert not list((tmp_path / "config" / "whet" / "submissions").iterdir())
-        assert [run["id"] for run in commands.answer("train", "list", "--service")["runs"]] == [again["id"]]
-        assert submitted(commands)["id"] != again["id"]  # another one: the first was answered
+def test_command_that_is_repeated_after_a_lost_answer_submits_nothing_twice(commands: Any, tmp_path: Path) -> None:
+    Path("first.toml").write_text(RUN)
+    kept = tmp_path / "config" / "whet" / "submissions"
+    commands.app.left = 1
+    commands.say("train", "submit", "first.toml", "-y", code=2)
+    assert len(list(kept.iterdir())) == 1
+    again = submitted(commands)
+    assert again["new"] is False
+    assert not list(kept.iterdir())
+    assert [run["id"] for run in commands.answer("train", "list", "--service")["runs"]] == [again["id"]]
+    assert submitted(commands)["id"] != again["id"]  # another one: the first was answered
 
 
 def test_environment_of_the_hub_is_pinned_and_refused_if_its_action_failed(commands: Any, packages: Any) -> None:
     service = commands.service
     wheel = packages.Wheel(version="0.1.0")
-    assert service.push("ann", "ann", wheel).status_code == 201
-    config = RUN.replace('"reverse-text"', f'"ann/{wheel.name}"')
+    assert service.push(commands.user, commands.user, wheel).status_code == 201
+    config = RUN.replace('"reverse-text"', f'"{commands.user}/{wheel.name}"')
     run = submitted(commands, config)
-    text = service.ok("GET", f"/runs/{run['id']}/config", "ann").text
-    assert f'id = "ann/{wheel.name}@0.1.0"' in text
+    text = service.ok("GET", f"/runs/{run['id']}/config", commands.user).text
+    assert f'id = "{commands.user}/{wheel.name}@0.1.0"' in text
     with service.service.hub.database.write() as session:
         from whet.hub.storage.tables import ActionRow as Action
 
@@ -140,7 +103,15 @@ def test_what_the_service_refuses_is_said_line_by_line(commands: Any) -> None:
     text = commands.say("train", "submit", "first.toml", "-y", "--owner", "bob", code=2)
     assert len(text.strip().splitlines()[-1]) > 10
     assert "Traceback" not in text
-    commands.service.ok("PUT", "/quotas/ann", "hub-admin", json={"queued": 0})
+    text = commands.say("train", "submit", "first.toml", "-y", "-e", f"{'A' * 70}=value", code=2)
+    lines = text.partition("error: ")[2].splitlines()
+    assert lines[0] == "the service refuses this:"
+    assert lines[1].strip().startswith("secrets: ")
+    assert len(lines) == 2
+    assert "CONFIG comes before --key value" in commands.say(
+        "train", "submit", "--max_steps", "3", "first.toml", code=2
+    )
+    commands.service.ok("PUT", f"/quotas/{commands.user}", "hub-admin", json={"queued": 0})
     assert "queue" in commands.say("train", "submit", "first.toml", "-y", code=2)
 
 
@@ -149,7 +120,7 @@ def test_run_is_found_by_id_name_and_owner_and_changed(commands: Any) -> None:
     second = submitted(commands)["id"]
     assert commands.answer("train", "get", first)["id"] == first
     assert commands.answer("train", "get", "first")["id"] == second  # the newest of the name
-    assert commands.answer("train", "get", "ann/first")["id"] == second
+    assert commands.answer("train", "get", f"{commands.user}/first")["id"] == second
     assert "there is no run 'nothing': neither here" in commands.say("train", "get", "nothing", code=2)
     stopped = commands.answer("train", "stop", first)
     assert stopped["state"] == "stopped"
@@ -158,14 +129,14 @@ def test_run_is_found_by_id_name_and_owner_and_changed(commands: Any) -> None:
     commands.say("train", "stop", first)
     assert f"{first} is deleted" in commands.say("train", "delete", first, "-y")
     assert "there is no run" in commands.say("train", "get", first, code=2)
-    text = commands.say("train", "list", "--service")
+    text = commands.say("train", "list")  # there is no runs/ here
     assert second in text
-    assert "ann" in text
+    assert commands.user in text
 
 
 def test_run_of_others_does_not_exist(commands: Any) -> None:
     mine = submitted(commands)["id"]
-    commands.log_in("eve")
+    commands.log_in(commands.service.user("eve"))
     for words in (("get",), ("logs",), ("metrics",), ("stop",), ("delete", "-y"), ("checkpoints",), ("restart",)):
         assert f"there is no run '{mine}'" in commands.say("train", words[0], mine, *words[1:], code=2)
     assert commands.answer("train", "list", "--service")["runs"] == []
@@ -174,12 +145,12 @@ def test_run_of_others_does_not_exist(commands: Any) -> None:
 def test_secrets_of_an_owner_are_set_listed_and_deleted(commands: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOURCE", CANARY)
     text = commands.say("secret", "set", "MY_KEY", "--from-env", "SOURCE")
-    assert "MY_KEY of ann is set" in text
+    assert f"MY_KEY of {commands.user} is set" in text
     listed = commands.say("secret", "list")
     assert "MY_KEY" in listed
     assert CANARY not in text + listed
     assert [one["name"] for one in commands.answer("secret", "list")["secrets"]] == ["MY_KEY"]
-    assert "MY_KEY of ann is deleted" in commands.say("secret", "delete", "MY_KEY")
+    assert f"MY_KEY of {commands.user} is deleted" in commands.say("secret", "delete", "MY_KEY")
     assert commands.answer("secret", "list")["secrets"] == []
     assert "NOT_SET: the variable is not set here" in commands.say(
         "secret", "set", "A", "--from-env", "NOT_SET", code=2
@@ -187,14 +158,14 @@ def test_secrets_of_an_owner_are_set_listed_and_deleted(commands: Any, monkeypat
 
 
 def test_usage_and_models_of_the_service(commands: Any) -> None:
-    assert commands.answer("train", "usage")["owner"] == "ann"
+    assert commands.answer("train", "usage")["owner"] == commands.user
     assert {"model": "whet/tiny", "where": commands.address} in commands.answer("train", "models")["models"]
 
 
 def test_evaluations_and_searches_are_submitted_too(commands: Any) -> None:
     found = commands.answer("eval", "submit", "reverse-text", "-n", "4", "-y")
     assert (found["kind"], found["name"]) == ("evaluation", "reverse-text-whet-tiny")
-    assert "num_examples = 4" in commands.service.ok("GET", f"/runs/{found['id']}/config", "ann").text
+    assert "num_examples = 4" in commands.service.ok("GET", f"/runs/{found['id']}/config", commands.user).text
     search = commands.answer("gepa", "submit", "reverse-text", "-B", "60", "--seed-prompt", "Reverse it.", "-y")
     assert search["kind"] == "search"
     kinds = [run["kind"] for run in commands.answer("train", "list", "--kind", "search")["runs"]]
@@ -209,7 +180,7 @@ LOG = """\
 
 
 @pytest.fixture
-def finished(commands: Any, tmp_path: Path) -> str:
+def finished(commands: Any) -> str:
     """The id of a run that has ended, with the files that a run leaves."""
     from whet.service.storage.tables import RunRow
 
@@ -217,7 +188,7 @@ def finished(commands: Any, tmp_path: Path) -> str:
     with commands.service.service.hub.database.write() as session:
         row = session.get_one(RunRow, run)
         row.state, row.step, row.attempt = "finished", 2, 1
-    folder = tmp_path / "service" / "runs" / run / "run"
+    folder = commands.service.service.folder(run) / "run"
     for name in ("logs", "rollouts"):
         (folder / name).mkdir(parents=True)
     (folder / "config.toml").write_text(RUN)
@@ -250,6 +221,7 @@ def test_data_of_a_run_is_printed_as_that_of_a_run_of_this_machine(commands: Any
     assert rows[1] == {"step": 2, "optim/loss": -0.05, "reward/mean": 0.5}
 
     assert commands.say("train", "logs", finished, "-f") == LOG
+    assert commands.answer("train", "logs", finished, "-n", "2") == {"lines": LOG.splitlines()[1:]}
     assert commands.say("train", "logs", finished, "-n", "1") == LOG.splitlines(keepends=True)[-1]
     assert commands.say("train", "logs", finished, "--level", "warning") == LOG.splitlines(keepends=True)[1]
     assert commands.say("train", "logs", finished, "--search", "FINISHED") == LOG.splitlines(keepends=True)[2]

@@ -17,6 +17,7 @@ from whet.service.client.answers import InstalledAnswer, ServiceAnswer
 from whet.service.client.environments import OnHub, OnService, ToPush, origin_of
 from whet.service.client.evaluating import pack_evaluations, pack_search
 from whet.service.client.files import FILE_BYTES, SubmissionFiles, with_files
+from whet.service.client.needs import changed_needs
 from whet.service.client.packed import Packed, secrets_of
 from whet.service.client.training import load_config, pack
 
@@ -119,6 +120,16 @@ def test_data_of_fine_tuning_is_sent(folder: Path) -> None:
     assert found.kind == "sft"
     assert found.tables["data"]["path"] == "files/rows.jsonl"
     assert found.needs["memory"] > 1 << 30
+
+
+def test_rollouts_of_a_run_are_sent_without_its_checkpoints(folder: Path) -> None:
+    run = folder / "runs" / "first"
+    for name in ("rollouts/step_000001.jsonl", "config.toml", "checkpoints/step_1/weights", "model/config.json"):
+        (run / name).parent.mkdir(parents=True, exist_ok=True)
+        (run / name).write_text("")
+    files = SubmissionFiles()
+    assert files.add(run, "[data] path") == "files/first"
+    assert sorted(files.found) == ["files/first/config.toml", "files/first/rollouts/step_000001.jsonl"]
 
 
 def test_loss_and_curriculum_are_sent_with_what_they_import(folder: Path) -> None:
@@ -238,6 +249,9 @@ def test_needs_come_from_the_estimate_and_the_largest_runner() -> None:
     on_gpu = packed(RUN, "--learner.device", "cuda:1", "--inference.device", "cuda:0")
     assert on_gpu.needs["devices"] == 2
     assert on_gpu.needs["device_memory"] > 0
+    chosen = changed_needs(on_gpu.needs, {"cores": 3, "devices": 0})
+    assert (chosen["cores"], chosen["device_memory"]) == (3, 0)
+    assert chosen["memory"] == on_gpu.needs["memory"] + on_gpu.needs["device_memory"]
 
 
 def test_what_a_run_refuses_is_refused_before_it_is_sent() -> None:

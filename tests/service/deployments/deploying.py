@@ -48,6 +48,7 @@ def make_checkpoints(folder: Path) -> None:
                 parameter.normal_(0, 0.05)
         save_checkpoint(folder / "lora", step, adapted.save, keep=9)
         adapted.export_merged(folder / f"merged_{step}", torch.float32)
+        adapted.export(folder / "adapters" / f"step_{step}", torch.float32)
     whole = FullWeights(load_model(tiny()), tiny(), torch.float32)
     with torch.no_grad():
         for _, parameter in whole.parameters():

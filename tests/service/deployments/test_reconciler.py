@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 from pathlib import Path
@@ -136,6 +137,26 @@ def test_an_adapter_of_another_base_and_a_base_in_the_folder_of_the_service_are_
     found = states(service)
     assert "in the folder of the service" in found["a"][1]
     assert "there is no model directory" in found["b"][1]
+
+
+def test_an_adapter_whose_checkpoint_is_gone_is_served_with_the_base_of_its_run(
+    service: Any, deploying: Any, checkpoints: Path
+) -> None:
+    run = service.run()
+    directory = service.data / "runs" / run / "run"
+    shutil.rmtree(directory / "checkpoints" / "step_2")
+    shutil.copytree(checkpoints / "adapters", directory / "adapters")
+    described = directory / "adapters" / "step_2" / "adapter_config.json"
+    named = json.loads(described.read_text()) | {"base_model_name_or_path": str(checkpoints / "whole_3")}
+    described.write_text(json.dumps(named))
+    service.deploy("ann", run, step=2, name="a")
+
+    async def go() -> Any:
+        async with service.serving() as serving:
+            await serving.reconcile()
+            return await serving.ask("ann", "whet/tiny:a")
+
+    assert asyncio.run(go()) == deploying.ids_of(checkpoints / "merged_2")
 
 
 @pytest.mark.parts

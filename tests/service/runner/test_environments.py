@@ -99,6 +99,7 @@ print(whet.load_environment(sys.argv[1]).env_id)
 """
 
 
+@pytest.mark.parts
 def test_an_installed_environment_is_verified_and_nothing_else_is_installed(shelf: Shelf, packages: Any) -> None:
     import whet
 

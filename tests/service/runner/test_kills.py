@@ -94,7 +94,7 @@ def until_none_is_left(killable: Killable) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("count", [6, pytest.param(200, marks=pytest.mark.parts)])
+@pytest.mark.parametrize("count", [4, pytest.param(200, marks=pytest.mark.parts)])
 def test_two_runners_start_each_run_once(count: int, killable: Killable) -> None:
     runs = [killable.queue.submit(owner=f"owner-{number % 3}") for number in range(count)]
     for _ in range(2):
@@ -105,7 +105,7 @@ def test_two_runners_start_each_run_once(count: int, killable: Killable) -> None
     until_none_is_left(killable)
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kills", [pytest.param(2, marks=pytest.mark.parts), pytest.param(20, marks=pytest.mark.long)])
 def test_killed_runners_and_shims_neither_lose_nor_repeat_a_run(kills: int, killable: Killable) -> None:
     rng = random.Random(7)
     runs = [killable.queue.submit() for _ in range(4)]

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from whet.runs.process import began
 
@@ -194,3 +197,31 @@ def restart(session: Any, run: str) -> None:
     from whet.service.storage.tables import RunRow
 
     runs.restart(session, session.get_one(RunRow, run), "ann", None, 0.0)
+
+
+def test_a_cap_stops_a_run_with_its_reason(working: Any) -> None:
+    run = working.queue.submit(caps={"seconds": 0.01})
+    row = working.end(working.runner(UNTIL_STOPPED), run)
+    assert (row.state, row.reason) == ("stopped", "stopped: its cap of 0.01 seconds was reached")
+
+
+def test_clocks_that_are_an_hour_off_change_no_end(working: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wall clock of a runner's machine goes back and forth; leases and ends do not depend on it."""
+    from whet.service.runner import runner as module
+
+    run = working.queue.submit()
+    first = working.runner("while ! [ -e ../go ]; do sleep 0.05; done")
+    second = working.runner("true")
+    working.running(first, run)
+    real = time.time
+    for hours in (1, -1):
+        monkeypatch.setattr(module.time, "time", lambda hours=hours: real() + 3600 * hours)
+        for one in (first, second, first):
+            one.tick()
+        row = working.queue.run(run)
+        assert (row.state, row.attempt, row.fence) == ("running", 1, 1)
+    working.queue.ahead = 3600.0  # the database's clock: the lease has expired, and the run still is the first runner's
+    second.tick()
+    assert working.queue.run(run).fence == 1
+    (working.folder(run).path / "go").touch()
+    assert working.end(first, run).state == "finished"

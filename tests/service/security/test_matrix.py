@@ -9,7 +9,7 @@ from whet.hub.policy import Action
 
 # What a route without a declared action is: the dashboard's, which get their viewer from the service.
 DATA = re.compile(r"/(api/v1|data)/(events|runs|compare)(/.*)?")
-PAGES = re.compile(r"/(runs|compare|evaluations)(/.*)?")
+PAGES = re.compile(r"/(runs|compare|evaluations|searches)(/.*)?")
 OPEN = {"/health", "/device/code", "/device/token", "/environments", "/login", "/device"}
 """Answered without a token; of these only public things are in the answer."""
 HOOK = {"owner": "acme", "url": "https://a.example/", "events": ["run.failed"]}

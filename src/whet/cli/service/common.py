@@ -47,6 +47,13 @@ def is_of_service(run: str) -> bool:
     return found(run)
 
 
+def service_is_set() -> bool:
+    """Whether this machine knows a service, or at least a hub."""
+    from whet.service.client.connection import service_is_set as found
+
+    return found()
+
+
 def run_facts(run: SubmittedRun, url: str) -> dict[str, Any]:
     """A run for a person to read: times as such, sizes with their units, no empty fields."""
     facts = {

@@ -13,6 +13,7 @@ from whet.config import options_of, validate
 from whet.service.deployments.serve import DeploymentsConfig
 from whet.service.deployments.serve import serve as serve_deployments
 from whet.service.parent import end_with_parent
+from whet.service.privacy import undumpable
 from whet.service.runner.serve import RunnerConfig, serve_runner
 from whet.service.serve import ApiConfig, serve_api
 from whet.service.up import UpConfig, run_service
@@ -24,6 +25,7 @@ app = typer.Typer(rich_markup_mode=None)
 @app.callback()
 def _service() -> None:
     """Train as a service: a queue, runners, a dashboard and deployments."""
+    undumpable()
 
 
 def _say(line: str) -> None:

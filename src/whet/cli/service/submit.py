@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from whet.cli.options import check_config_first
 from whet.cli.output import JsonOption, extra, print_json, progress_bar
 from whet.cli.service.common import needs_text, size_text
 from whet.cli.sharing.common import HubOption, safe
@@ -146,6 +147,7 @@ def train_submit(
         from whet.service.client.packed import secrets_of
         from whet.service.client.training import load_config, pack
 
+        check_config_first(context, config)
         resolved = load_config(config, [*(["--name", name] if name is not None else []), *context.args])
         secrets = secrets_of([*(env_file or []), *resolved.env_file], env_var or [])
         submit_packed(lambda service, _: pack(resolved, service, secrets), secrets, choices)
@@ -156,6 +158,7 @@ def submit_packed(pack: Callable[[ServiceAnswer, str], Packed], secrets: Mapping
     from whet.hub.client.publish import default_owner
     from whet.service.client.connection import ask_service, connect_service
     from whet.service.client.environments import origin_of
+    from whet.service.client.needs import changed_needs
     from whet.service.client.submitting import Submission, submit
 
     if not choices.yes and not sys.stdin.isatty():
@@ -163,7 +166,7 @@ def submit_packed(pack: Callable[[ServiceAnswer, str], Packed], secrets: Mapping
     with connect_service(choices.hub) as service:
         there = ask_service(service)
         packed = pack(there, service.url)
-        packed.needs |= choices.needs
+        packed.needs = changed_needs(packed.needs, choices.needs)
         packed.config(secrets)  # refuses secrets before anything is shown or sent
         installed = {one.id.replace("_", "-").lower(): one for one in there.environments}
         origins = {env_id: origin_of(env_id, installed) for env_id in packed.environment_ids}
@@ -210,7 +213,7 @@ def _sent(
             ]
             if error.code != "refused_config" or not lines:
                 raise
-            raise HubRequestError("\n".join([str(error), *lines]), error.code) from None
+            raise HubRequestError("\n".join(["the service refuses this:", *lines]), error.code) from None
 
 
 def _pinned(service: HubClient, owner: str, origins: Mapping[str, Origin], choices: Choices) -> dict[str, str]:

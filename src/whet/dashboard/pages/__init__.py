@@ -1,5 +1,18 @@
 """The pages: one file for each subject, with a `router`; PAGE_ROUTERS are those of every dashboard."""
 
-from whet.dashboard.pages import compare, run, runs
+from whet.dashboard.pages import checkpoints, compare, config, logs, reports, run, runs
+from whet.dashboard.pages.rollouts import group, listing, rollout, step
 
-PAGE_ROUTERS = (runs.router, run.router, compare.router)
+PAGE_ROUTERS = (
+    runs.router,
+    run.router,
+    compare.router,
+    listing.router,
+    rollout.router,
+    group.router,
+    step.router,
+    logs.router,
+    checkpoints.router,
+    config.router,
+    reports.router,
+)

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlencode
 
 from fastapi import Request
@@ -23,6 +23,7 @@ from starlette.types import Scope
 from whet.dashboard.call import DashboardCall, DataRoute, Site
 from whet.dashboard.errors import DashboardError
 from whet.dashboard.pages.formats import FILTERS
+from whet.display.html import escape
 
 FOLDER = Path(__file__).parents[1]
 STATIC = FOLDER / "static"
@@ -36,25 +37,43 @@ POLICY = (
 def _templates(folders: tuple[Path, ...]) -> Environment:
     loader = FileSystemLoader([FOLDER / "templates", *folders])
     templates = Environment(
-        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=loader,
+        autoescape=True,
+        finalize=_visible,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     templates.filters.update(FILTERS)
     return templates
 
 
+def _visible(value: Any) -> Any:
+    """Text escaped, with characters replaced that are invisible or reorder it; markup of templates as it is."""
+    return escape(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
+
+
 def render(request: Request, template: str, status: int = 200, **values: Any) -> Response:
     """A page of a request that a route answers."""
     call: DashboardCall = request.state.dashboard
-    return _render(request, call.site, {"user": "", **call.site.values(call.viewer), **values}, template, status)
+    return render_page(request, call.site, template, status, {**call.site.values(call.viewer), **values})
 
 
-def error_page(request: Request, site: Site, error: DashboardError) -> Response:
-    values = {"user": "", "message": str(error), "status": error.status}
-    return _render(request, site, values, "error.html", error.status)
+class StatusError(Protocol):
+    """An error with an HTTP status: a `DashboardError`, or that of another application."""
+
+    @property
+    def status(self) -> int: ...
 
 
-def _render(request: Request, site: Site, values: dict[str, Any], template: str, status: int) -> Response:
+def error_page(request: Request, site: Site, error: StatusError) -> Response:
+    return render_page(request, site, "error.html", error.status, {"message": str(error), "status": error.status})
+
+
+def render_page(request: Request, site: Site, template: str, status: int, values: Mapping[str, Any]) -> Response:
+    """A page of any request of the application."""
     root = root_of(request)
+    values = {"user": "", **values}
     text = (
         _templates(tuple(site.templates))
         .get_template(template)

@@ -34,7 +34,12 @@ VERDICT_COLOURS = {"good": "c2", "easy": "c4", "hard": "c4", "too easy": "c1", "
 
 def page(data: ReportData) -> str:
     """The whole document."""
-    body = [
+    return document(_title(data.summary), sections(data), script=SORT_SCRIPT)
+
+
+def sections(data: ReportData) -> list[Html]:
+    """What the document shows, for a page of another program too."""
+    return [
         _head(data),
         _readiness(data.summary.readiness),
         _distributions(data),
@@ -46,7 +51,6 @@ def page(data: ReportData) -> str:
         _tasks(data),
         settings("Settings", "metadata.json", json.dumps(data.metadata, indent=2)),
     ]
-    return document(_title(data.summary), body, script=SORT_SCRIPT)
 
 
 def _title(summary: EvalSummary) -> str:

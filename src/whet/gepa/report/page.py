@@ -36,7 +36,12 @@ STYLE = Path(__file__).with_name("report.css").read_text(encoding="utf-8")
 
 def page(data: SearchReportData) -> str:
     """The whole document."""
-    body = [
+    return document(data.search.title, sections(data), style=STYLE, script=SORT_SCRIPT)
+
+
+def sections(data: SearchReportData) -> list[Html]:
+    """What the document shows, for a page of another program too."""
+    return [
         _head(data),
         _verdict(data),
         _next(data),
@@ -49,8 +54,6 @@ def page(data: SearchReportData) -> str:
         _effort(data),
         settings("Settings", "metadata.json", json.dumps(dict(data.search.status), indent=2)),
     ]
-    search = data.search
-    return document(search.title, body, style=STYLE, script=SORT_SCRIPT)
 
 
 def _head(data: SearchReportData) -> Html:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -41,15 +41,21 @@ async def _page_call(request: Request) -> Call:
     return call_for(request, request.scope["route"].endpoint.hub_action, page=True)
 
 
+Look = Callable[[Request, str, Caller | None, Mapping[str, Any], int], Response]
+"""Renders a template of the hub: its name, who looks, its values, the status."""
 PageCall = Annotated[Call, Depends(_page_call)]
 Text = Annotated[Words, Form(max_length=300)]
 
 
 def render(
-    call_base: str, template: str, caller: Caller | None, values: Mapping[str, Any], status: int = 200
+    request: Request, template: str, caller: Caller | None, values: Mapping[str, Any], status: int = 200
 ) -> Response:
+    """A page, in the look of the application that it is part of (`app.state.look`), or in the hub's own."""
+    look: Look | None = getattr(request.app.state, "look", None)
+    if look is not None:
+        return look(request, template, caller, values, status)
     user = caller.name if caller is not None else ""
-    text = templates.get_template(template).render(base=call_base, user=user, **values)
+    text = templates.get_template(template).render(base=root_of(request) + "/", user=user, **values)
     headers = {"Content-Security-Policy": POLICY, "Cache-Control": "private, no-store"}
     return HTMLResponse(text, status_code=status, headers=headers)
 
@@ -60,9 +66,7 @@ def error_page(request: Request, error: HubError) -> Response:
         answer: Response = RedirectResponse("/".join([root_of(request), "login"]), status_code=303)
         answer.delete_cookie(COOKIE)
         return answer
-    return render(
-        root_of(request) + "/", "error.html", None, {"message": str(error), "status": error.status}, error.status
-    )
+    return render(request, "error.html", None, {"message": str(error), "status": error.status}, error.status)
 
 
 def root_of(request: Request) -> str:
@@ -84,7 +88,7 @@ def list_page(
 ) -> Response:
     with call.read() as (session, caller):
         items, following = environments.find(session, caller, None, search, cursor, PAGE)
-    return render(root(call), "list.html", caller, {"items": items, "search": search, "next": following})
+    return render(call.request, "list.html", caller, {"items": items, "search": search, "next": following})
 
 
 @router.get("/environments/{owner}/{name}")
@@ -112,7 +116,7 @@ def _version_page(call: Call, owner: str, name: str, version: str | None) -> Res
             "shown": version_view(session, shown, call.base) if shown is not None else None,
             "readme": render_readme(shown.readme, shown.readme_type) if shown is not None else "",
         }
-    return render(root(call), "environment.html", caller, values)
+    return render(call.request, "environment.html", caller, values)
 
 
 @router.get("/actions/{identity}")
@@ -123,7 +127,7 @@ def action_page(call: PageCall, identity: Identity) -> Response:
         environment = row.version.environment
         may_retry = role_in(session, caller, environment.owner) >= Role.MAINTAINER
         values = {"action": action_view(row), "log": row.log, "may_retry": may_retry}
-    return render(root(call), "action.html", caller, values)
+    return render(call.request, "action.html", caller, values)
 
 
 @router.post("/actions/{identity}/retry")
@@ -138,7 +142,7 @@ def retry_page(call: PageCall, identity: Identity) -> Response:
 @router.get("/login")
 @action(policy.SERVICE)
 def login_page(call: PageCall, next: Annotated[Words, Query(max_length=300)] = "") -> Response:
-    return render(root(call), "login.html", None, {"message": "", "next": next if NEXT.fullmatch(next) else ""})
+    return render(call.request, "login.html", None, {"message": "", "next": next if NEXT.fullmatch(next) else ""})
 
 
 @router.post("/login")
@@ -157,7 +161,7 @@ def log_in(call: PageCall, token: Text, next: Text = "") -> Response:
                 session, caller.known, "session", scope, lifetime, now, kind="session", parent=caller.token
             )
     except HubError as error:
-        return render(root(call), "login.html", None, {"message": str(error), "next": next}, error.status)
+        return render(call.request, "login.html", None, {"message": str(error), "next": next}, error.status)
     answer = RedirectResponse(root_of(call.request) + (next or "/"), status_code=303)
     secure = call.base.startswith("https:")
     answer.set_cookie(COOKIE, text, max_age=int(lifetime), httponly=True, samesite="strict", secure=secure)
@@ -186,7 +190,7 @@ def device_page(call: PageCall, code: Annotated[Words, Query(max_length=20)] = "
             return RedirectResponse(f"{root(call)}login{query}", status_code=303)
         row = devices.waiting(session, code, call.hub.clock()) if code else None
         waiting = {"client": row.client, "scope": Scope(row.scope).name.lower()} if row is not None else None
-    return render(root(call), "device.html", caller, {"code": code.strip().upper(), "waiting": waiting, "state": ""})
+    return render(call.request, "device.html", caller, {"code": code.strip().upper(), "waiting": waiting, "state": ""})
 
 
 @router.post("/device")
@@ -194,7 +198,7 @@ def device_page(call: PageCall, code: Annotated[Words, Query(max_length=20)] = "
 def approve_device(call: PageCall, code: Text, decision: Text) -> Response:
     with call.write() as (session, caller):
         done = devices.decide(session, caller, code, decision == "approve", call.hub.clock())
-    return render(root(call), "device.html", caller, {"code": "", "waiting": None, "state": done["state"]})
+    return render(call.request, "device.html", caller, {"code": "", "waiting": None, "state": done["state"]})
 
 
 @router.get("/static/hub.css")

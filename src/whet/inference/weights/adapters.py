@@ -18,10 +18,10 @@ from torch import Tensor
 
 from whet.errors import ModelLoadError
 from whet.inference.architecture import Architecture, read_json
+from whet.inference.model_names import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from whet.inference.weights.fusions import FusedPart, Fusion, fusions
 from whet.inference.weights.model_weights import NamedWeights, gain, read_safetensors
 
-CONFIG_NAME, WEIGHTS_NAME = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX = "base_model.model."
 _UNSUPPORTED = (
     "use_dora",
@@ -61,10 +61,10 @@ def read_adapter(directory: Path, *, allowed: Collection[str] = ()) -> Adapter:
 
     `allowed` are settings beyond plain LoRA that the caller takes care of.
     """
-    path = directory / CONFIG_NAME
+    path = directory / ADAPTER_CONFIG
     config = read_json(path, "an adapter")
     _refuse_unsupported(config, path, allowed)
-    tensors = read_safetensors([directory / WEIGHTS_NAME])
+    tensors = read_safetensors([directory / ADAPTER_WEIGHTS])
     adapter: Adapter = {}
     for name, down in tensors.items():
         if name.endswith(".lora_B.weight"):

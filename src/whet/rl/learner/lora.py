@@ -27,10 +27,9 @@ from transformers.pytorch_utils import Conv1D
 
 from whet.errors import ConfigError, ModelLoadError
 from whet.inference.architecture import read_json
-from whet.inference.model_names import resolve_model
+from whet.inference.model_names import ADAPTER_CONFIG, resolve_model
 from whet.inference.plain.weights import projections
 from whet.inference.protocol import WeightUpdate
-from whet.inference.weights.adapters import CONFIG_NAME
 from whet.rl.learner.config import LoraConfig
 from whet.rl.learner.masters import hold
 from whet.rl.learner.weights import Weights, copy_tokenizer, forget_older, write_aside, write_model, write_tensors
@@ -149,9 +148,9 @@ def begin_with(model: Any, directory: Path, config: LoraConfig) -> None:
     Raises `ModelLoadError` where the files cannot be read, and `ConfigError` where the adapter is of another kind or
     shape than `config` says.
     """
-    if not (directory / CONFIG_NAME).is_file():
-        raise ConfigError(f"[lora] path: {directory} is not an adapter: it has no {CONFIG_NAME}.")
-    described = read_json(directory / CONFIG_NAME, "an adapter")
+    if not (directory / ADAPTER_CONFIG).is_file():
+        raise ConfigError(f"[lora] path: {directory} is not an adapter: it has no {ADAPTER_CONFIG}.")
+    described = read_json(directory / ADAPTER_CONFIG, "an adapter")
     beyond = [name for name in BEYOND_LORA if described.get(name)]
     if described.get("peft_type") != "LORA" or described.get("bias", "none") != "none" or beyond:
         what = ", ".join(beyond) or f"peft_type {described.get('peft_type')!r}, bias {described.get('bias')!r}"

@@ -7,6 +7,8 @@ have the page's session (`whet.hub.api.call.call_of` tells them apart).
 from __future__ import annotations
 
 import re
+from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, FastAPI, Request
@@ -25,16 +27,21 @@ from whet.hub.errors import HubError
 from whet.service.api import deployments, owners, runs, webhooks
 from whet.service.domain.access import SEE, Viewer, viewer_of
 from whet.service.domain.blobs import FILE_BYTES
+from whet.service.pages import PAGES
+from whet.service.pages.look import look
 from whet.service.service import Service
 
 API, PAGE_DATA = "/api/v1", "/data"
 BLOB = re.compile(r"(/api/v1|/data)/blobs/[^/]*")
+TEMPLATES = Path(__file__).parents[1] / "pages" / "templates"
 ROUTERS = (runs.router, owners.router, deployments.router, webhooks.router)
 NAV = (
     NavItem("Runs", "/runs"),
     NavItem("Evaluations", "/evaluations"),
     NavItem("Compare", "/compare"),
     NavItem("Environments", "/environments"),
+    NavItem("Deployments", "/deployments"),
+    NavItem("Settings", "/tokens"),
 )
 home = APIRouter(include_in_schema=False)
 
@@ -49,17 +56,23 @@ def create_service_app(service: Service) -> FastAPI:
     """The ASGI application of one service."""
     app = create_app(service.hub, first=(home,), larger={BLOB: FILE_BYTES + 1})
     data = DashboardData(service.library)
-    site = Site("whet", NAV, PAGE_DATA, values=lambda viewer: {"user": viewer.name})
+    site = Site("whet", NAV, PAGE_DATA, templates=(TEMPLATES,), values=_values)
+    app.state.look = look
     app.state.service, app.state.site, app.state.dashboard_data = service, site, data
     for prefix, viewer in ((API, _viewer_of_token), (PAGE_DATA, _viewer_of_session)):
         for router in ROUTERS:
             app.include_router(router, prefix=prefix, include_in_schema=prefix == API)
         app.include_router(data_router(data, viewer), prefix=prefix, include_in_schema=prefix == API)
-    app.include_router(page_router(data, _viewer_of_session, site))
+    app.include_router(page_router(data, _viewer_of_session, site, PAGES))
     app.mount("/static", static_files())
     app.add_exception_handler(HubError, _error)
     app.add_exception_handler(HTTPException, _no_route)
     return app
+
+
+def _values(viewer: Viewer) -> dict[str, Any]:
+    """Of each page."""
+    return {"user": viewer.name, "is_site_admin": viewer.is_admin}
 
 
 def _viewer_of_token(request: Request) -> Viewer:
@@ -90,7 +103,7 @@ async def _error(request: Request, error: Exception) -> Response:
     if not isinstance(request.scope.get("route"), PageRoute):
         return await hub_error(request, error)
     if error.code != "unauthenticated":
-        return error_page(request, request.app.state.site, DashboardError(error.code, str(error)))
+        return error_page(request, request.app.state.site, error)
     target = below_root(request) + (f"?{request.url.query}" if request.url.query else "")
     answer = RedirectResponse(f"{root_of(request)}/login?{urlencode({'next': target})}", status_code=303)
     answer.delete_cookie(COOKIE)

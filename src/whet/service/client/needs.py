@@ -43,6 +43,14 @@ def needs_of(
     }
 
 
+def changed_needs(needs: Needs, wanted: Needs) -> Needs:
+    """The needs with what a user says instead. Without a device all memory is the machine's."""
+    found = {**needs, **wanted}
+    if not found["devices"] and "memory" not in wanted:
+        found["memory"] += found["device_memory"]
+    return found if found["devices"] else {**found, "device_memory": 0}
+
+
 def _count(device: str, there: int) -> int:
     """How many devices there have to be for this one: `cuda:1` is the second."""
     kind, _, index = device.partition(":")

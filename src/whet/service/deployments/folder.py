@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from whet.errors import ConfigError
+from whet.inference.model_names import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from whet.rl.storage.checkpoints import ADAPTER, MANIFEST, WEIGHTS
 from whet.system.files import sync, write_whole
 
@@ -39,6 +40,7 @@ class Source:
     own_base: bool  # the base is in the run's folder, which may be deleted: the weights are served whole
     data: str  # DATA, for the check that no other directory below it is read
     run: str
+    checkpoint: bool = True  # else the adapter that the run wrote: of an older step that is all it keeps
 
     @property
     def adapter(self) -> bool:
@@ -47,7 +49,17 @@ class Source:
 
     @property
     def file(self) -> str:
+        """What a checkpoint has of the weights."""
         return WEIGHTS if self.lora is None else ADAPTER
+
+    @property
+    def files(self) -> tuple[str, str]:
+        return (MANIFEST, self.file) if self.checkpoint else (ADAPTER_CONFIG, ADAPTER_WEIGHTS)
+
+    @property
+    def directory(self) -> tuple[str, str]:
+        """Of the step, below the run directory."""
+        return "checkpoints" if self.checkpoint else "adapters", f"step_{self.step}"
 
 
 class DeploymentFolder:
@@ -72,12 +84,22 @@ class DeploymentFolder:
         shutil.rmtree(self.path, ignore_errors=True)
 
 
-def source_of(data: Path, run: str, base: str, config: str, step: int) -> Source:
-    """What a checkpoint of a run is made from: its model `base` and its config, as TOML."""
+def source_of(data: Path, run: str, base: str, config: str, step: int | None) -> Source | list[int]:
+    """What a checkpoint of a run (None: the newest) is made from: its model `base` and its config, as TOML.
+
+    Where there is none of that step: the steps there are.
+    """
     lora = tomllib.loads(config).get("lora")
     submission = data / "runs" / run / "submission"
     inside = (submission / base).resolve()
     own = inside.is_relative_to(submission.resolve()) and inside.is_dir()
+    checkpoints = _steps(data, run, "checkpoints")
+    # An adapter that was written is no more than that: it cannot be merged into a base of the run's own.
+    adapters = _steps(data, run, "adapters") if isinstance(lora, dict) and not own else set()
+    steps = sorted(checkpoints | adapters)
+    if not steps or (step is not None and step not in steps):
+        return steps
+    step = steps[-1] if step is None else step
     return Source(
         base=str(inside) if own else base,
         lora=dict(lora) if isinstance(lora, dict) else None,
@@ -85,17 +107,16 @@ def source_of(data: Path, run: str, base: str, config: str, step: int) -> Source
         own_base=own,
         data=str(data),
         run=run,
+        checkpoint=step in checkpoints,
     )
 
 
-def steps_of(data: Path, run: str) -> list[int]:
-    """The steps of a run's checkpoints, oldest first."""
-    with contextlib.ExitStack() as closing:
-        try:
-            checkpoints = closing.enter_context(_opened(data, "runs", run, "run", "checkpoints"))
-        except OSError:
-            return []
-        return sorted(int(found[1]) for name in os.listdir(checkpoints) if (found := _STEP.fullmatch(name)))
+def _steps(data: Path, run: str, kind: str) -> set[int]:
+    try:
+        with _opened(data, "runs", run, "run", kind) as folder:
+            return {int(found[1]) for name in os.listdir(folder) if (found := _STEP.fullmatch(name))}
+    except OSError:
+        return set()
 
 
 def take(data: Path, deployment: str, source: Source) -> DeploymentFolder:
@@ -108,9 +129,9 @@ def take(data: Path, deployment: str, source: Source) -> DeploymentFolder:
     aside = folder.path.with_name(f".{deployment}.tmp")
     shutil.rmtree(aside, ignore_errors=True)
     try:
-        with _opened(data, "runs", source.run, "run", "checkpoints", f"step_{source.step}") as checkpoint:
+        with _opened(data, "runs", source.run, "run", *source.directory) as checkpoint:
             (aside / "checkpoint").mkdir(mode=0o700, parents=True)
-            for name in (MANIFEST, source.file):
+            for name in source.files:
                 _take_file(checkpoint, name, aside / "checkpoint" / name)
         write_whole(aside / folder.source_file.name, json.dumps(asdict(source)))
         sync(aside / "checkpoint")

@@ -7,6 +7,7 @@ It holds the whole model for a moment; if that is too much, the process that ans
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
@@ -22,6 +23,7 @@ from whet.rl.learner.config import LoraConfig
 from whet.rl.storage.checkpoints import copy_verified
 from whet.rl.stored.export import export_checkpoint
 from whet.service.deployments.folder import DeploymentFolder, Source
+from whet.system.files import replace_directory
 
 
 def prepare(folder: DeploymentFolder) -> None:
@@ -30,6 +32,10 @@ def prepare(folder: DeploymentFolder) -> None:
     What is exported is a copy whose hash was verified: the run could write to the original, which is linked.
     """
     source = folder.source()
+    if not source.checkpoint:
+        replace_directory(folder.weights, lambda directory: _copy_adapter(folder, base_directory(source), directory))
+        shutil.rmtree(folder.checkpoint, ignore_errors=True)
+        return
     lora = None if source.lora is None else validate(LoraConfig, source.lora, "[lora]")
     base = base_directory(source)
     with tempfile.TemporaryDirectory(prefix=".checkpoint-", dir=folder.path) as name:
@@ -38,6 +44,18 @@ def prepare(folder: DeploymentFolder) -> None:
         kind: Literal["model", "peft", "merged"] = "model" if lora is None else "peft" if source.adapter else "merged"
         export_checkpoint(base, lora, copy, folder.weights, kind)
     shutil.rmtree(folder.checkpoint, ignore_errors=True)
+
+
+def _copy_adapter(folder: DeploymentFolder, base: Path, target: Path) -> None:
+    """The adapter that the run wrote, of the base model of its config, whichever it names."""
+    config, weights = (folder.checkpoint / name for name in folder.source().files)
+    try:
+        described = json.loads(config.read_text(encoding="utf-8"))
+        described["base_model_name_or_path"] = str(base)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"the adapter cannot be used: its {config.name} is damaged ({error})") from None
+    shutil.copyfile(weights, target / weights.name, follow_symlinks=False)
+    (target / config.name).write_text(json.dumps(described), encoding="utf-8")
 
 
 def base_directory(source: Source) -> Path:

@@ -18,7 +18,7 @@ from whet.hub.domain.views import maybe, moment
 from whet.hub.errors import HubError, not_found
 from whet.hub.policy import Action, Role, Scope
 from whet.hub.storage.tables import Account, Membership
-from whet.service.deployments.folder import Source, source_of, steps_of
+from whet.service.deployments.folder import Source, source_of
 from whet.service.deployments.status import ServerStatus
 from whet.service.storage.tables import DeploymentRow, RunRow
 
@@ -65,17 +65,15 @@ def plan(session: Session, caller: Caller, data: Path, run: str, step: int | Non
     assert row is not None
     if row.kind not in WITH_WEIGHTS:
         raise HubError("invalid", f"run {run} is of the kind '{row.kind}', which trains no weights. Name another run.")
-    steps = steps_of(data, run)
-    if not steps:
-        raise HubError("conflict", f"run {run} has no checkpoint yet. Wait for its first one.")
-    step = steps[-1] if step is None else step
-    if step not in steps:
-        known = ", ".join(map(str, steps))
+    found = source_of(data, run, row.model, row.config, step)
+    if isinstance(found, list):
+        if not found:
+            raise HubError("conflict", f"run {run} has no checkpoint yet. Wait for its first one.")
+        known = ", ".join(map(str, found))
         raise HubError("not_found", f"run {run} has no checkpoint of step {step}; there are: {known}.")
-    name = name or f"{re.sub(r'[^A-Za-z0-9._-]+', '-', row.name).strip('-._')[:50] or run}-{step}"
-    source = source_of(data, run, row.model, row.config, step)
-    _check_name(session, row.owner, model_of(source.base), name)
-    return NewDeployment(secrets.token_hex(8), row.owner, name, source)
+    name = name or f"{re.sub(r'[^A-Za-z0-9._-]+', '-', row.name).strip('-._')[:50] or run}-{found.step}"
+    _check_name(session, row.owner, model_of(found.base), name)
+    return NewDeployment(secrets.token_hex(8), row.owner, name, found)
 
 
 def add(session: Session, caller: Caller, new: NewDeployment, now: float) -> DeploymentRow:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from whet.service.domain.placement import Amount, Place
@@ -65,7 +65,7 @@ def decayed(used: float, at: float, now: float) -> float:
     return used * math.exp2(-max(0.0, now - at) / HALF_LIFE_S)
 
 
-def in_order(waiting: Iterable[Waiting], shares: Mapping[str, Share]) -> list[Waiting]:
+def in_order(waiting: Iterable[Waiting], shares: Mapping[str, Share]) -> Iterator[Waiting]:
     """The whole queue, as if each run started when it is its turn and its owner's usage grew by that."""
     lines: defaultdict[str, list[Waiting]] = defaultdict(list)
     for one in waiting:
@@ -73,20 +73,18 @@ def in_order(waiting: Iterable[Waiting], shares: Mapping[str, Share]) -> list[Wa
     for line in lines.values():
         line.sort(key=lambda one: (-one.priority, one.queued_at, one.run), reverse=True)
     state = {owner: shares.get(owner, Share()) for owner in lines}
-    ordered = []
     while lines:
         owner = min(lines, key=lambda name: (state[name].used, state[name].running, lines[name][-1].queued_at, name))
         one = lines[owner].pop()
-        ordered.append(one)
+        yield one
         used = state[owner].used + Prices().share(one.needs, AHEAD_S)
         state[owner] = Share(used, state[owner].running + 1)
         if not lines[owner]:
             del lines[owner]
-    return ordered
 
 
 def next_run(
-    ordered: Sequence[Waiting], places: Sequence[Place], runner: str, now: float, patience_s: float = PATIENCE_S
+    ordered: Iterable[Waiting], places: Sequence[Place], runner: str, now: float, patience_s: float = PATIENCE_S
 ) -> str | None:
     """The run that `runner` starts now; None where none fits, or where it is kept for one that waits too long."""
     kept: set[str] = set()

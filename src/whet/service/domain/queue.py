@@ -7,7 +7,7 @@ adopted the run, or gave it up, and the caller leaves it alone from then on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from whet.service.domain.fairness import Waiting, in_order, next_run
 from whet.service.domain.placement import Amount
 from whet.service.domain.runners import alive, places
 from whet.service.domain.runs import ENDED
-from whet.service.domain.trials import trials_of
+from whet.service.domain.trials import CLEAR, Trial, trials_of
 from whet.service.domain.usage import IN_PROGRESS, charge, exhausted, over_cap, shares_of
 from whet.service.storage.tables import AttemptRow, Quota, RunnerRow, RunRow
 
@@ -78,8 +78,10 @@ def claim(session: Session, runner: str, now: float, lease_s: float = LEASE_S) -
     host = session.get(RunnerRow, runner)
     if host is None or host.ended_at is not None:
         return None
-    _refuse_failed(session, now)
-    chosen = next_run(line(session, now), places(session, now), runner, now)
+    waiting = waiting_runs(session)
+    trials = trials_of(session, waiting)
+    _refuse_failed(session, trials, now)
+    chosen = next_run(line(session, now, waiting, trials), places(session, now), runner, now)
     if chosen is None:
         return None
     row = session.get_one(RunRow, chosen)
@@ -115,9 +117,8 @@ def claim(session: Session, runner: str, now: float, lease_s: float = LEASE_S) -
     return Claim(held, row)
 
 
-def line(session: Session, now: float) -> list[Waiting]:
-    """The runs that may start, in the order in which they will."""
-    waiting = waiting_runs(session)
+def line(session: Session, now: float, waiting: Sequence[Any], trials: Mapping[str, Trial]) -> Iterator[Waiting]:
+    """Of the `waiting_runs` those that may start, in the order in which they will."""
     shares = shares_of(session, {row.owner for row in waiting}, now)
     limits = {row.owner: row.running for row in session.scalars(select(Quota)) if row.running is not None}
     used_up = {owner for owner in shares if exhausted(session, owner, now)}
@@ -127,14 +128,14 @@ def line(session: Session, now: float) -> list[Waiting]:
         for row in waiting
         if row.owner not in used_up
         and shares[row.owner].running < limits.get(row.owner, 1 << 60)
-        and not trials[row.id].waits
+        and trials[row.id] == CLEAR
     ]
     return in_order(able, shares)
 
 
-def _refuse_failed(session: Session, now: float) -> None:
+def _refuse_failed(session: Session, trials: Mapping[str, Trial], now: float) -> None:
     """A run in the queue fails if the hub's action of its environment did, after it was submitted."""
-    for run, trial in trials_of(session, waiting_runs(session)).items():
+    for run, trial in trials.items():
         if trial.failed:
             row = session.get_one(RunRow, run)
             row.state, row.reason, row.ended_at = "failed", trial.failed, now

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -22,7 +22,6 @@ from whet.evals.planning.toml_file import read_eval_file
 from whet.gepa.config import GepaConfig
 from whet.gepa.options import load_config as load_search
 from whet.hub.errors import HubError
-from whet.inference.model_names import PACKAGED, TINY
 from whet.rl.config import RunConfig, load_run_config
 from whet.rl.sft.config import SftConfig, load_sft_config
 from whet.system.redaction import SHORTEST, redacted, redacted_keys
@@ -99,6 +98,11 @@ def is_inside(path: str) -> bool:
     return path[:1] not in ("/", "~") and all(_NAME.fullmatch(part) and part not in (".", "..") for part in parts)
 
 
+def leads_out(path: str) -> bool:
+    """Whether a text, read as a path, begins outside of its folder or leaves it."""
+    return path.startswith(("/", "~", "\\", "./")) or ".." in path.split("/")
+
+
 def check_config(kind: str, folder: Path, text: str, files: Mapping[str, str]) -> CheckedConfig:
     """Load `folder`/config.toml, which has `text`, next to its files. Raises `RefusedError`."""
     try:
@@ -110,12 +114,13 @@ def check_config(kind: str, folder: Path, text: str, files: Mapping[str, str]) -
         raise RefusedError(problems)
     path = folder / CONFIG
     try:
-        return _load(kind, path)
+        checked = _load(kind, path)
     except WhetError as error:
         lines = [line.removeprefix(f"{path}: ").replace(str(path), CONFIG) for line in str(error).splitlines()]
         raise RefusedError([_problem(line.replace(str(folder), ".")) for line in lines]) from None
     except RecursionError:
         raise RefusedError([("config", "it is nested too deeply")]) from None
+    return replace(checked, model=checked.model.removeprefix(f"{folder}/"))
 
 
 def check_secrets(values: Mapping[str, str], text: str) -> None:
@@ -186,9 +191,10 @@ def _refused_keys(tables: Mapping[str, Any], files: Mapping[str, str]) -> Iterat
             elif value not in files and value not in folders:
                 yield name, f"'{value[:80]}' is not among the submitted files"
         elif isinstance(value, str) and key in MODEL_KEYS and not free:
-            known = value in (TINY, "initial") or value in PACKAGED
-            if not known and (not is_inside(value) or value.endswith(".gguf")) and value not in files:
+            if leads_out(value) or (value.endswith(".gguf") and value not in files):
                 yield name, f"'{value[:80]}' is neither a model's name nor among the submitted files"
+        elif isinstance(value, str) and name == "seed_prompt" and "\n" not in value and leads_out(value):
+            yield name, f"'{value[:80]}' is no relative path below the submission, and would be read as one"
 
 
 ARGUMENTS = ("args", "taskset", "harness", "env_args", "extra_env_kwargs", "sampling_args", "sampling", "loss_args")

@@ -20,6 +20,10 @@ class Trial:
     failed: str = ""
 
 
+CLEAR = Trial()
+SKIPPED = "--skip-action-check"
+
+
 def split_reference(reference: str) -> tuple[str, str, str]:
     """Owner, name and version of `owner/name@version`; empty where a part is absent."""
     env_id, _, version = reference.partition("@")
@@ -59,8 +63,8 @@ def trials_of(session: Session, waiting: Iterable[Any]) -> dict[str, Trial]:
         environments = () if row.skip_action_check else row.environments
         busy = [env for env in environments if states.get(env) in ("queued", "running")]
         failed = [env for env in environments if states.get(env) == "failed"]
-        answer[row.id] = Trial(
-            f"waits for the hub's action of {busy[0]}" if busy else "",
-            f"the hub's action of {failed[0]} failed; see its page, or use --skip-action-check" if failed else "",
-        )
+        if failed:
+            answer[row.id] = Trial(failed=f"the hub's action of {failed[0]} failed; see its page, or use {SKIPPED}")
+        else:
+            answer[row.id] = Trial(waits=f"waits for the hub's action of {busy[0]}") if busy else CLEAR
     return answer

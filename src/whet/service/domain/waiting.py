@@ -28,7 +28,7 @@ def waits(session: Session, now: float) -> dict[str, Wait]:
     rows = waiting_runs(session)
     trials = trials_of(session, rows)
     here = places(session, now)
-    ordered = line(session, now)
+    ordered = line(session, now, rows, trials)
     answer = {one.run: Wait(number, _why(one.needs, here, number)) for number, one in enumerate(ordered, start=1)}
     limits = {quota.owner: quota.running for quota in session.scalars(select(Quota))}
     used_up = {owner: exhausted(session, owner, now) for owner in {row.owner for row in rows}}

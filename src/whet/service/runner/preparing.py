@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import secrets
@@ -120,6 +121,14 @@ class Workshop:
             user=user,
             directory=folder.submission,
         )
+
+
+def tidy(folder: RunFolder) -> None:
+    """Remove what a run that has ended had added to its view of the model caches: a restart fetches it again."""
+    for work in folder.cache.glob("*.work/work"):
+        with contextlib.suppress(OSError):
+            work.chmod(0o700)  # the kernel leaves a folder without any rights
+    shutil.rmtree(folder.cache, ignore_errors=True)
 
 
 def materialise(folder: RunFolder, job: Job, blobs: FileStore) -> None:

@@ -42,7 +42,7 @@ from whet.service.runner.ends import End, end_of
 from whet.service.runner.environments import wheels_of
 from whet.service.runner.folders import AttemptFolder, RunFolder, is_held, read_object, take, taken
 from whet.service.runner.machine import Machine
-from whet.service.runner.preparing import Job, Workshop
+from whet.service.runner.preparing import Job, Workshop, tidy
 from whet.service.runner.progress import Seen, Watch
 from whet.service.runner.shim import Plan
 from whet.service.storage.tables import RunRow
@@ -316,8 +316,9 @@ class Runner:
         with self._writing() as (session, now):
             if end.state == "lost":
                 queue.lost(session, following.held, end.reason, now)
+                keeps = True
             else:
-                queue.finish(
+                keeps = not queue.finish(
                     session,
                     following.held,
                     end.state,
@@ -327,6 +328,8 @@ class Runner:
                     step=seen.step,
                     tokens=seen.tokens,
                 )
+        if not keeps:
+            tidy(RunFolder.of(self.workshop.data, following.held.run))
         self.following.pop(following.held.run, None)
 
     # What others left

@@ -5,15 +5,16 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
 from whet.config import Option, Paths, StrictModel
+from whet.service.privacy import undumpable
 from whet.service.runner.isolation import Choice, choose
 from whet.service.runner.machine import this_machine
-from whet.service.runner.privacy import undumpable
 
 
 class RunnerConfig(StrictModel):
@@ -37,6 +38,8 @@ class RunnerConfig(StrictModel):
     readable: Annotated[Paths, Option(metavar="DIR")] = Field(
         (), description="Folder that every run may read, such as one with models."
     )
+    cores: float | None = Field(None, gt=0, description="Cores that runs here may need together; if absent, all.")
+    memory: float | None = Field(None, gt=0, description="GiB that runs here may need together; if absent, all.")
     core_hour_price: float = Field(0.0, ge=0, description="What an hour of a core costs, for caps and usage.")
     device_hour_price: float = Field(0.0, ge=0, description="What an hour of a device costs.")
 
@@ -67,7 +70,13 @@ def serve_runner(config: RunnerConfig, on_ready: Callable[[str], None]) -> None:
         )
         prices = {"core_hour_price": config.core_hour_price, "device_hour_price": config.device_hour_price}
         cipher = Cipher(*read_keys(data / "secrets.key"))
-        runner = Runner(database, cipher, workshop, this_machine(config.name), prices)
+        machine = this_machine(config.name)
+        machine = replace(
+            machine,
+            cores=config.cores or machine.cores,
+            memory=machine.memory if config.memory is None else int(config.memory * (1 << 30)),
+        )
+        runner = Runner(database, cipher, workshop, machine, prices)
         stop = threading.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: stop.set())

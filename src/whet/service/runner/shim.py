@@ -27,16 +27,19 @@ from pathlib import Path
 from typing import Any
 
 from whet.runs.process import began, this_process
+from whet.service.privacy import undumpable
 from whet.service.runner.folders import AttemptFolder, is_held, read_object, take
 from whet.service.runner.output import BoundedLog
-from whet.service.runner.privacy import undumpable
 from whet.system.files import write_whole
 
 GATE = 'echo >&0 && read -r go && (umask 077 && cat >"${WHET_SECRETS_FILE:-/dev/null}") && exec "$@" </dev/null'
 """The run's process says that it is there, waits to be let through, takes its secrets, and becomes the command."""
+MARK = "WHET_ATTEMPT"
+"""Variable of a run's processes: the run and the number of the attempt."""
 POLL_S = 0.5
 LOCK_TRIES, LOCK_PAUSE_S = 50, 0.1
 RETRY_S = 2.0
+NOT_STARTED = 127  # as shells say it
 PIECE = 1 << 16
 PIPE_BYTES = 1 << 20
 """What a run may print while no shim reads, before it waits for one."""
@@ -75,6 +78,7 @@ class Shim:
         self._stop_at: float | None = None
         self._signals = 0
         self._process: subprocess.Popen[bytes] | None = None
+        self._code: int | None = None  # where there is no process of this one's
         self._log = BoundedLog(folder.output, plan.secrets)
         with contextlib.suppress(FileExistsError):
             os.mkfifo(folder.pipe, 0o600)
@@ -82,6 +86,10 @@ class Shim:
         if hasattr(fcntl, "F_SETPIPE_SZ"):
             with contextlib.suppress(OSError):  # above what the system allows
                 fcntl.fcntl(self._pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+
+    @property
+    def _mark(self) -> str:
+        return f"{self._identity.get('run_id')}/{self._identity.get('number')}"
 
     def start(self) -> None:
         """Start the run; its identity is on disk before it does anything."""
@@ -95,7 +103,7 @@ class Shim:
         gate = ["/bin/sh", "-c", GATE, "sh"]
         at = self._plan.command.index(GATE_HERE)
         words = [*self._plan.command[:at], *gate, *self._plan.command[at + 1 :]]
-        environment = dict(self._plan.environment)
+        environment = {**self._plan.environment, MARK: self._mark}
         if self._plan.secrets and self._plan.secrets_file is not None:
             environment["WHET_SECRETS_FILE"] = self._plan.secrets_file
         try:
@@ -111,6 +119,7 @@ class Shim:
             )
         except OSError as error:
             self._log.write(f"the run could not be started: {error}\n".encode())
+            self._code = NOT_STARTED
             return
         finally:
             theirs.close()
@@ -120,7 +129,7 @@ class Shim:
             pid = self._ready(ours)
             if pid is None:
                 return  # it ended before it was ready, and has printed why
-            self._record(run={"pid": pid, "process_began": began(pid)}, session=os.getsid(0))
+            self._record(run={"pid": pid, "process_began": began(pid)}, session=own_session())
             with contextlib.suppress(OSError):
                 ours.sendall(b"go\n" + json.dumps(self._plan.secrets).encode())
                 ours.shutdown(socket.SHUT_WR)
@@ -191,7 +200,7 @@ class Shim:
         return not is_held(self._folder.life_lock)
 
     def _end(self) -> None:
-        code = self._process.returncode if self._process is not None else None
+        code = self._process.returncode if self._process is not None else self._code
         if self._plan.sweep:
             self._sweep()
         self._drain()
@@ -210,11 +219,17 @@ class Shim:
     def _sweep(self) -> None:
         """Kill what the run left behind: the processes of the session in which it was started."""
         session = self._identity.get("session")
+        if session is None:
+            return
+        mark = f"{MARK}={self._mark}".encode()
         for stat in Path("/proc").glob("[0-9]*/stat"):
             with contextlib.suppress(OSError, ValueError):
                 fields = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
                 pid = int(stat.parent.name)
-                if int(fields[3]) == session and pid not in (os.getpid(), session):
+                if int(fields[3]) != session or pid in (os.getpid(), session):
+                    continue
+                # The number of an earlier session may be of another by now; what a run starts has its mark.
+                if session == os.getpid() or mark in (stat.parent / "environ").read_bytes().split(b"\0"):
                     os.kill(pid, signal.SIGKILL)
 
     def _drain(self) -> None:
@@ -250,6 +265,12 @@ class Shim:
             return
         with contextlib.suppress(ProcessLookupError):
             os.kill(run["pid"], number)
+
+
+def own_session() -> int | None:
+    """This process's session, if it is the one that began it, as a runner starts it: else others are in it."""
+    session = os.getsid(0)
+    return session if session == os.getpid() else None
 
 
 def main(folder: AttemptFolder) -> int:

@@ -11,8 +11,8 @@ PR_SET_DUMPABLE = 4
 def undumpable() -> None:
     """No process without further rights reads this one's memory, variables or descriptors, and it leaves no core dump.
 
-    A run's code may have the same user as the service: `/proc/PID/environ` and ptrace are closed to it by this, where
-    it is not isolated at all. Only Linux has it.
+    Runs that are not isolated have the user of the service: `/proc/PID/environ` and ptrace are closed to them by this.
+    Only Linux has it. What this process starts is not concerned.
     """
     if sys.platform == "linux":
         libc = ctypes.CDLL(None, use_errno=True)

@@ -1,0 +1,71 @@
+"""The log of a run: its last lines, or those that fit a search, a level and a time; followed while it is written."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Literal
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from whet.dashboard.call import Call, RunId, Words
+from whet.dashboard.data.logs import LogQuery, log_lines
+from whet.dashboard.errors import DashboardError
+from whet.dashboard.pages.rendering import PageRoute, query_url, render, root_of
+
+router = APIRouter(route_class=PageRoute)
+LINES = 1_000
+LEVELS = (
+    ("", "any"),
+    ("INFO", "info and above"),
+    ("WARNING", "warnings and above"),
+    ("ERROR", "errors"),
+)
+
+
+@router.get("/runs/{run}/logs")
+def logs_page(
+    request: Request,
+    call: Call,
+    run: RunId,
+    search: Words = "",
+    level: Literal["", "INFO", "WARNING", "ERROR"] = "",
+    since: Words = "",
+    cursor: Words = "",
+) -> Response:
+    found = call.run(run)
+    moment = _moment(since)
+    asked = {"search": search, "level": level, "since": since}
+    listed = log_lines(found, LogQuery(cursor, LINES, not cursor, search, level, moment))
+    lines = listed["lines"]
+    here = f"{root_of(request)}/runs/{found.id}/logs"
+    data = f"{root_of(request)}{call.site.data}/runs/{found.id}/logs"
+    since_text = "" if moment is None else f"{moment:.0f}"
+    more = {**asked, "since": since_text, "cursor": listed["next"], "limit": str(LINES)}
+    follows = not found.ended and not listed["more"]
+    return render(
+        request,
+        "logs.html",
+        run=found,
+        here=here,
+        asked=asked,
+        levels=LEVELS,
+        narrowed=any(asked.values()),
+        lines=lines,
+        shown_text=f"{'The last ' if not cursor else ''}{len(lines):,} {'line' if len(lines) == 1 else 'lines'}",
+        follow=data + query_url(more) if follows else "",
+        earlier=here + query_url({**asked, "cursor": "0.0"}) if not cursor and len(lines) == LINES else "",
+        next_page=here + query_url({**asked, "cursor": listed["next"]}) if listed["more"] else "",
+        empty=f"This run is {found.state}. What it writes is here from its first line on.",
+    )
+
+
+def _moment(since: str) -> float | None:
+    """Seconds since 1970 of what a field for a time sends; in UTC unless it says otherwise."""
+    if not since:
+        return None
+    try:
+        moment = datetime.fromisoformat(since)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        raise DashboardError("invalid", f"since: {since!r} is no time. Write it as 2026-11-23T14:05.") from None

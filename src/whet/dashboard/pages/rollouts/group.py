@@ -1,0 +1,138 @@
+"""The rollouts of a group side by side, with what differs between them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from whet.dashboard.call import Call, RunId, Words
+from whet.dashboard.data.rollouts import ShownRollout, read_group
+from whet.dashboard.data.stores import OpenStore
+from whet.dashboard.pages.rendering import PageRoute, render
+from whet.dashboard.pages.rollouts.conversation import PageMessage, answer_text, compared, conversation
+from whet.dashboard.pages.rollouts.table import StyledText, address, origin, run_path, styled_reward
+from whet.gepa.text_diff import Piece
+from whet.viewer.heads import Head
+from whet.viewer.rollout_text import signed, signed_style
+
+router = APIRouter(route_class=PageRoute)
+SHORT_PROMPT = 1_500
+"""Characters of a prompt that is shown unfolded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One rollout of the group."""
+
+    number: int
+    place: int  # in the group, from 1
+    link: str
+    value: float | None
+    reward: StyledText
+    from_mean: StyledText | None
+    advantage: StyledText | None
+    ended: StyledText
+    conversation: list[PageMessage]
+    lines: Sequence[Sequence[Piece]]
+    """The answer, in pieces that say whether they differ from the reference; none where it is not compared."""
+
+
+@router.get("/runs/{run}/groups/{number}")
+def group_page(request: Request, call: Call, run: RunId, number: int, against: Words = "") -> Response:
+    """`number`: of any rollout of the group."""
+    found = call.run(run)
+    here = run_path(request, found)
+    with call.data.stores.use(found) as opened:
+        shown = read_group(opened, number)
+        numbers = shown[0].group
+        links: dict[str, Any] = {
+            "previous_link": _group_of(opened, numbers[0] - 1, here),
+            "next_link": _group_of(opened, numbers[-1] + 1, here),
+        }
+    heads = [one.head for one in shown]
+    first = heads[0]
+    reference = _reference(heads, against)
+    prompt = next((conversation(one.row, "prompt") for one in shown), [])
+    step = first.step if first.part.startswith("step_") else None
+    return render(
+        request,
+        "group.html",
+        **links,
+        run=found,
+        number=number,
+        size=len(numbers),
+        where=origin(first),
+        summary=_summary(heads),
+        here=f"{here}/groups/{number}",
+        prompt=prompt,
+        short_prompt=sum(len(part.text) for message in prompt for part in message.parts) < SHORT_PROMPT,
+        against=reference,
+        sides=_sides(shown, reference, f"{here}/rollouts"),
+        left_out=len(numbers) - len(shown),
+        list_link=address(f"{here}/rollouts", {"group": first.group}),
+        step_link=None if step is None else f"{here}/steps/{step}",
+    )
+
+
+def _group_of(opened: OpenStore, number: int, here: str) -> str | None:
+    """The page of the group of another rollout, by the group's first one."""
+    numbers = opened.store.group(number) if number >= 0 else []
+    return f"{here}/groups/{numbers[0]}" if numbers else None
+
+
+def _reference(heads: Sequence[Head], against: str) -> int | None:
+    """With which rollout the others are compared: the one that is named, else the best; None for none."""
+    if against == "none":
+        return None
+    if against.isdecimal() and any(head.number == int(against) for head in heads):
+        return int(against)
+    return max(heads, key=lambda head: -math.inf if head.reward is None else head.reward).number
+
+
+def _mean(heads: Sequence[Head]) -> float | None:
+    rewards = [head.reward for head in heads if head.reward is not None]
+    return math.fsum(rewards) / len(rewards) if rewards else None
+
+
+def _summary(heads: Sequence[Head]) -> str:
+    rewards = [head.reward for head in heads if head.reward is not None]
+    failed = sum(head.error is not None for head in heads)
+    mean = _mean(heads)
+    parts = [f"{failed} failed"] if failed else []
+    if mean is not None:
+        parts.insert(0, f"mean reward {mean:.3f}, from {min(rewards):.3f} to {max(rewards):.3f}")
+        if min(rewards) == max(rewards) and len(rewards) > 1:
+            parts.append("all the same, so nothing is learnt from this group")
+    return "; ".join(parts) or "no rollout of this group has a reward"
+
+
+def _sides(shown: Sequence[ShownRollout], reference: int | None, here: str) -> list[Side]:
+    mean = _mean([one.head for one in shown])
+    text = next((answer_text(one.row) for one in shown if one.head.number == reference), None)
+    sides = []
+    for one in shown:
+        head = one.head
+        away = head.reward - mean if head.reward is not None and mean is not None else None
+        compares = text is not None and head.number != reference
+        sides.append(
+            Side(
+                number=head.number,
+                place=head.place + 1,
+                link=f"{here}/{head.number}",
+                value=head.reward,
+                reward=styled_reward(head.reward, one.passed),
+                from_mean=None if away is None else StyledText(f"{away:+.3f}", signed_style(away)),
+                advantage=None
+                if head.advantage is None
+                else StyledText(signed(head.advantage), signed_style(head.advantage)),
+                ended=StyledText(head.error or head.stop_condition or "unknown", "bad" if head.error else "dim"),
+                lines=compared(answer_text(one.row), text) if compares and text is not None else (),
+                conversation=conversation(one.row, "completion"),
+            )
+        )
+    return sides

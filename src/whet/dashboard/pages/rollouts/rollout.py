@@ -1,0 +1,146 @@
+"""One rollout: its conversation, its scores, its tokens, and the way to the next one of the list."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from whet.dashboard.call import Call, DashboardCall, RunId, Words
+from whet.dashboard.data.rollouts import ShownRollout, read_rollout
+from whet.dashboard.data.stores import OpenStore
+from whet.dashboard.data.tokens import tokens_of
+from whet.dashboard.errors import DashboardError
+from whet.dashboard.library import LibraryRun
+from whet.dashboard.pages.rendering import PageRoute, render
+from whet.dashboard.pages.rollouts.conversation import conversation
+from whet.dashboard.pages.rollouts.query import ListQuery, read_query
+from whet.dashboard.pages.rollouts.table import address, origin, run_path, styled_reward
+from whet.dashboard.pages.rollouts.tokens import LEGEND, token_page
+from whet.errors import RunError
+from whet.viewer.heads import Head
+from whet.viewer.rollout_text import details, number
+from whet.viewer.tokens import TokenView
+
+router = APIRouter(route_class=PageRoute)
+MOST_SCORES = 6
+"""Metrics that are shown large; the details have all."""
+RAW = 20_000
+"""Characters that are shown of a line that is no rollout."""
+Position = Annotated[int | None, Query(ge=0, le=10**15)]
+
+
+@router.get("/runs/{run}/rollouts/{number}")
+def rollout_page(
+    request: Request,
+    call: Call,
+    run: RunId,
+    number: int,
+    at: Position = None,
+    token: Position = None,
+    shade: Words = "",
+) -> Response:
+    """`at`: the position in the list that the other values of the URL name."""
+    found = call.run(run)
+    query = read_query(request.query_params)
+    here = f"{run_path(request, found)}/rollouts"
+    with call.data.stores.use(found) as opened:
+        shown, problem = _read(opened, number)
+        head, row = shown.head, shown.row
+        view, without_text = _tokens(call, found, shown)
+        values: dict[str, Any] = {
+            "raw": opened.store.text(number, RAW) if problem else "",
+            "group_size": len(shown.group),
+            **_neighbours(opened, query, here, number, at),
+        }
+    page = token_page(view, token, shade)
+    own = {**query.listed, "at": at}
+    return render(
+        request,
+        "rollout.html",
+        **values,
+        run=found,
+        number=number,
+        head=head,
+        where=origin(head),
+        reward=styled_reward(head.reward, shown.passed),
+        scores=_scores(row),
+        errors=_errors(row, head),
+        problem=problem,
+        conversation=conversation(row),
+        details=details(row, head, shown.passed) if row else {},
+        list_link=address(here, query.listed),
+        group_link=f"{run_path(request, found)}/groups/{number}",
+        tokens=page,
+        legend=LEGEND,
+        without_text=without_text,
+        shade_links=[
+            (way, address(f"{here}/{number}", {**own, "shade": way, "token": page.selected}) + "#tokens")
+            for way in page.colourings
+        ],
+        token_link=address(f"{here}/{number}", {**own, "shade": shade, "token": "0"})[:-1],
+        token_stop=page.selected if page.selected is not None else page.first,
+        window_links=[
+            (label, address(f"{here}/{number}", {**own, "shade": shade, "token": first}) + "#tokens")
+            for label, first in (("before", page.before), ("after", page.after))
+            if first is not None
+        ],
+    )
+
+
+def _read(opened: OpenStore, number: int) -> tuple[ShownRollout, str]:
+    """The rollout, and why its line is none: then only its text is shown."""
+    try:
+        return read_rollout(opened, number), ""
+    except (RunError, DashboardError) as error:
+        head = opened.store.head(number)
+        if not head.problem or not head.line:
+            raise
+        return ShownRollout("", head, {}, None, [], opened.passed, False), str(error).rpartition(": ")[2]
+
+
+def _scores(row: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What the reward functions returned."""
+    metrics = row.get("metrics")
+    shown = [
+        (str(name)[:60], number(float(value)))
+        for name, value in (metrics.items() if isinstance(metrics, Mapping) else ())
+        if isinstance(value, int | float) and not isinstance(value, bool) and name != "num_turns"
+    ]
+    return shown[:MOST_SCORES]
+
+
+def _errors(row: Mapping[str, Any], head: Head) -> list[str]:
+    """The error of a rollout, then its causes."""
+    causes = [value[:2000] for _, value, _ in details(row, head, 0.0).get("error", [])]
+    return [head.error, *causes] if head.error else []
+
+
+def _neighbours(opened: OpenStore, query: ListQuery, here: str, number: int, at: int | None) -> dict[str, str | None]:
+    """Links to the rollouts before and after: in the list that the reader came from, else by their numbers."""
+    links: dict[str, str | None] = {"previous_link": None, "next_link": None}
+    if at is None:
+        for name, other in (("previous_link", number - 1), ("next_link", number + 1)):
+            if other >= 0 and opened.store.head(other).line:
+                links[name] = f"{here}/{other}"
+        return links
+    first, filter = max(0, at - 1), query.filter
+    if query.search:
+        filter = replace(filter, numbers=frozenset(opened.search(query.search).numbers))
+    near = opened.store.page(filter, query.sort, first, at + 2 - first)
+    for name, position in (("previous_link", at - 1), ("next_link", at + 1)):
+        if 0 <= position - first < len(near):
+            links[name] = address(f"{here}/{near[position - first]}", {**query.listed, "at": position})
+    return links
+
+
+def _tokens(call: DashboardCall, run: LibraryRun, shown: ShownRollout) -> tuple[TokenView, str]:
+    """The tokens, and why they have no text."""
+    decode, note = call.data.tokenizers.of(run) if shown.turns else (None, None)
+    try:
+        return tokens_of(shown, decode), note or ""
+    except RunError as error:
+        return TokenView([], None, str(error)), ""

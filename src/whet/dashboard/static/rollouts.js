@@ -1,0 +1,156 @@
+// Pages of rollouts, groups, tokens and logs. Without this script they work by links and forms alone.
+
+/** Whether a key belongs to what is being typed, or to the browser. */
+function isTyping(event) {
+  return event.ctrlKey || event.metaKey || event.altKey
+    || event.target.closest?.("input, select, textarea, [contenteditable], dialog[open]");
+}
+
+// j and k: next and previous where there is no list to walk (app.js walks lists); links may have a key of their own.
+document.addEventListener("keydown", (event) => {
+  if (isTyping(event) || event.defaultPrevented) return;
+  const near = { j: "a[rel=next]", k: "a[rel=prev]" }[event.key];
+  const link = near && !document.querySelector("[data-list]")
+    ? document.querySelector(near)
+    : /^[a-z]$/.test(event.key) ? document.querySelector(`a[data-key="${event.key}"]`) : null;
+  if (link) {
+    event.preventDefault();
+    link.click();
+  }
+});
+
+const tokens = document.getElementById("token-list");
+if (tokens) followTokens(tokens);
+
+/** Facts of the token under the pointer or with the focus; arrow keys move, `n` goes to the next unlikely one. */
+function followTokens(list) {
+  const facts = document.getElementById("token-facts");
+  const all = [...list.querySelectorAll(".t")];
+  const unlikely = ".p-unlikely, .p-rare, .p-rarest";
+  const words = new Map(all.map((token) => [token, token.title]));
+  for (const token of all) token.removeAttribute("title");  // the line above says it, without a delay
+  const stop = () => list.querySelector(".t[tabindex='0']") ?? all[0];
+
+  function show(token) { if (words.has(token)) facts.textContent = words.get(token); }
+  function select(token) {
+    for (const one of list.querySelectorAll(".t[aria-current]")) one.removeAttribute("aria-current");
+    stop().tabIndex = -1;
+    token.tabIndex = 0;
+    token.setAttribute("aria-current", "true");
+    show(token);
+    const url = new URL(token.href);
+    url.hash = "tokens";
+    history.replaceState(null, "", url);
+  }
+  list.addEventListener("pointerover", (event) => show(event.target));
+  list.addEventListener("pointerleave", () => { const chosen = list.querySelector("[aria-current]"); if (chosen) show(chosen); });
+  list.addEventListener("focusin", (event) => show(event.target));
+  list.addEventListener("click", (event) => {
+    const token = event.target.closest(".t");
+    if (!token || event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;
+    event.preventDefault();
+    select(token);
+    token.focus({ preventScroll: true });
+  });
+  list.addEventListener("keydown", (event) => {
+    if (isTyping(event)) return;
+    const at = all.indexOf(document.activeElement);
+    if (at < 0) return;
+    const next = {
+      ArrowRight: () => all[at + 1],
+      ArrowLeft: () => all[at - 1],
+      ArrowDown: () => below(at, 1),
+      ArrowUp: () => below(at, -1),
+      Home: () => all[0],
+      End: () => all.at(-1),
+      n: () => all.slice(at + 1).find((token) => token.matches(unlikely)),
+      N: () => all.slice(0, at).findLast((token) => token.matches(unlikely)),
+    }[event.key];
+    if (!next) return;
+    event.preventDefault();
+    event.stopPropagation();
+    const token = next();
+    if (token) {
+      select(token);
+      token.focus();
+    }
+  });
+  /** The token in the line below (or above) that is nearest to this one. */
+  function below(at, way) {
+    const here = all[at].getClientRects()[0];
+    let best, distance = Infinity, line;
+    for (let index = at + way; index >= 0 && index < all.length; index += way) {
+      const there = all[index].getClientRects()[0];
+      if (!there || Math.abs(there.top - here.top) < 4) continue;
+      line ??= there.top;
+      if (Math.abs(there.top - line) >= 4) break;
+      if (Math.abs(there.left - here.left) < distance) [best, distance] = [all[index], Math.abs(there.left - here.left)];
+    }
+    return best;
+  }
+  for (const link of document.querySelectorAll("a[data-shade]")) {
+    link.addEventListener("click", (event) => {
+      event.preventDefault();
+      for (const other of document.querySelectorAll("a[data-shade]")) other.removeAttribute("aria-current");
+      link.setAttribute("aria-current", "true");
+      list.className = `tokens by-${link.dataset.shade}`;
+      history.replaceState(null, "", link.href);
+    });
+  }
+}
+
+// Tables of a report are sorted by a click on a column's head; rows without a value stay last.
+for (const table of document.querySelectorAll(".report table.tasks")) {
+  const heads = [...table.tHead.rows[0].cells];
+  heads.forEach((head, column) => head.querySelector("button").addEventListener("click", () => {
+    const turn = head.getAttribute("aria-sort") === "ascending" ? -1 : 1;
+    for (const other of heads) other.removeAttribute("aria-sort");
+    head.setAttribute("aria-sort", turn === 1 ? "ascending" : "descending");
+    const key = ({ cells: { [column]: { dataset, textContent } } }) =>
+      dataset.value === undefined ? textContent : dataset.value === "" ? null : Number(dataset.value);
+    const rows = [...table.tBodies[0].rows].map((row) => [key(row), row]);
+    rows.sort(([a], [b]) => a === null || b === null ? (a === null) - (b === null)
+      : turn * (typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b), "en", { numeric: true })));
+    table.tBodies[0].append(...rows.map(([, row]) => row));
+  }));
+}
+
+const log = document.querySelector("pre.log[data-follow]");
+if (log) followLog(log);
+
+/** Adds lines as they are written, as long as the box is checked; stays at the end unless scrolled up. */
+function followLog(log) {
+  const label = document.querySelector("[data-follow-switch]");
+  const box = label.querySelector("input");
+  label.hidden = false;
+  log.scrollTop = log.scrollHeight;
+  let next = log.dataset.follow;
+  const most = 5000;
+  async function look() {
+    if (box.checked && !document.hidden) {
+      try {
+        const answer = await fetch(next, { headers: { Accept: "application/json" } });
+        if (answer.ok) {
+          const { lines, next: cursor } = await answer.json();
+          const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
+          for (const line of lines) {
+            const entry = document.createElement("span");
+            entry.className = `entry level-${/^[A-Z]+$/.test(line.level) ? line.level.toLowerCase() : "none"}`;
+            entry.textContent = line.text;
+            log.append(entry);
+          }
+          while (log.childElementCount > most) log.firstElementChild.remove();
+          if (cursor) {
+            const url = new URL(next, location.href);
+            url.searchParams.delete("tail");
+            url.searchParams.set("cursor", cursor);
+            next = url.href;
+          }
+          if (atEnd && lines.length) log.scrollTop = log.scrollHeight;
+        }
+      } catch { /* the server is away for a moment: asked again below */ }
+    }
+    setTimeout(look, 1000);
+  }
+  setTimeout(look, 1000);
+}

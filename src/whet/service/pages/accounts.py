@@ -1,0 +1,186 @@
+"""Tokens, organisations with their members, and the users of the service."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from whet.dashboard.pages.rendering import PageRoute, render
+from whet.hub import policy
+from whet.hub.api import accounts as api
+from whet.hub.api.call import Call, Identity, action
+from whet.hub.errors import HubError
+from whet.hub.policy import Role
+from whet.service.pages.forms import PageCall, Text, confirm, filled, owners_of, path, sent, viewer_in
+
+router = APIRouter(route_class=PageRoute)
+ROLES = ("viewer", "member", "maintainer", "owner")
+
+
+@router.get("/tokens")
+@action(policy.TOKENS)
+def tokens_page(request: Request, call: PageCall) -> Response:
+    return _tokens(request, call)
+
+
+def _tokens(
+    request: Request, call: Call, problem: str = "", status: int = 200, made: dict[str, Any] | None = None
+) -> Response:
+    items = api.list_tokens(call, 200, 0)["items"]
+    return render(request, "tokens.html", status, tokens=items, problem=problem, made=made)
+
+
+@router.post("/tokens")
+@action(policy.TOKENS)
+def add_token(request: Request, call: PageCall, name: Text, scope: Text = "read", days: Text = "90") -> Response:
+    """The page with the new token, which is shown only here."""
+    try:
+        made = api.add_token(call, filled(api.NewToken, name=name.strip(), scope=scope, days=days))
+    except HubError as error:
+        if error.code == "unauthenticated":
+            raise
+        return _tokens(request, call, str(error), error.status)
+    return _tokens(request, call, made=made)
+
+
+@router.post("/tokens/{token}/revoke")
+@action(policy.TOKENS)
+def revoke_token(request: Request, call: PageCall, token: Identity) -> Response:
+    return sent(
+        request,
+        lambda: api.revoke_token(call, token),
+        "/tokens",
+        lambda problem, status: _tokens(request, call, problem, status),
+    )
+
+
+@router.get("/tokens/{token}/revoke")
+@action(policy.TOKENS)
+def ask_to_revoke(request: Request, call: PageCall, token: Identity) -> Response:
+    return confirm(
+        request,
+        title="Revoke this token?",
+        text="Programs that use it are refused at once, and pages that were opened with it end.",
+        button="Revoke the token",
+        target=f"/tokens/{token}/revoke",
+        back="/tokens",
+    )
+
+
+@router.get("/members")
+@action(policy.SEE_MEMBERS)
+def members_page(request: Request, call: PageCall, owner: str = "") -> Response:
+    return _members(request, call, owner)
+
+
+def _members(request: Request, call: Call, owner: str, problem: str = "", status: int = 200) -> Response:
+    viewer = viewer_in(request)
+    organisations = [name for name in owners_of(viewer, Role.VIEWER) if name != viewer.name]
+    owner = owner or next(iter(organisations), "")
+    listing = Call(call.hub, policy.SEE_MEMBERS, call.token, call.base, call.request, call.kind)
+    items = api.list_members(listing, owner, 200, 0)["items"] if owner else []
+    return render(
+        request,
+        "members.html",
+        status,
+        owner=owner,
+        owners=organisations,
+        members=items,
+        roles=ROLES,
+        may_change=viewer.is_admin or viewer.roles.get(owner, Role.NONE) >= Role.OWNER,
+        problem=problem,
+    )
+
+
+@router.post("/members")
+@action(policy.MEMBERS)
+def set_member(request: Request, call: PageCall, owner: Text, user: Text, role: Text) -> Response:
+    def do() -> Any:
+        return api.set_member(call, owner, user.strip(), filled(api.Member, role=role))
+
+    return sent(
+        request,
+        do,
+        path("/members", owner=owner),
+        lambda problem, status: _members(request, call, owner, problem, status),
+    )
+
+
+@router.post("/members/remove")
+@action(policy.MEMBERS)
+def remove_member(request: Request, call: PageCall, owner: Text, user: Text) -> Response:
+    return sent(
+        request,
+        lambda: api.remove_member(call, owner, user),
+        path("/members", owner=owner),
+        lambda problem, status: _members(request, call, owner, problem, status),
+    )
+
+
+@router.post("/organisations")
+@action(policy.ORGANISATIONS)
+def add_organisation(request: Request, call: PageCall, name: Text) -> Response:
+    return sent(
+        request,
+        lambda: api.add_organisation(call, filled(api.NewOrganisation, name=name.strip())),
+        path("/members", owner=name.strip()),
+        lambda problem, status: _members(request, call, "", problem, status),
+    )
+
+
+@router.get("/users")
+@action(policy.USERS)
+def users_page(request: Request, call: PageCall) -> Response:
+    return _users(request, call)
+
+
+def _users(
+    request: Request, call: Call, problem: str = "", status: int = 200, made: dict[str, Any] | None = None
+) -> Response:
+    items = api.list_users(call, 200, 0)["items"]
+    return render(request, "users.html", status, users=items, problem=problem, made=made)
+
+
+@router.post("/users")
+@action(policy.USERS)
+def add_user(request: Request, call: PageCall, name: Text, is_admin: Text = "") -> Response:
+    """The page with the new user's first token, which is shown only here."""
+    try:
+        made = api.add_user(call, filled(api.NewUser, name=name.strip(), is_admin=is_admin == "true"))
+    except HubError as error:
+        if error.code == "unauthenticated":
+            raise
+        return _users(request, call, str(error), error.status)
+    return _users(request, call, made=made)
+
+
+@router.get("/users/{user}/disable")
+@action(policy.USERS)
+def ask_to_disable(request: Request, call: PageCall, user: str) -> Response:
+    return _ask_user(request, user)
+
+
+def _ask_user(request: Request, user: str, problem: str = "", status: int = 200) -> Response:
+    return confirm(
+        request,
+        title=f"Disable {user}?",
+        text="The tokens of this user end at once. What the user pushed and trained stays; the name is not used again.",
+        button="Disable the user",
+        target=f"/users/{user}/disable",
+        back="/users",
+        problem=problem,
+        status=status,
+    )
+
+
+@router.post("/users/{user}/disable")
+@action(policy.USERS)
+def disable_user(request: Request, call: PageCall, user: str) -> Response:
+    return sent(
+        request,
+        lambda: api.disable_user(call, user),
+        "/users",
+        lambda problem, status: _ask_user(request, user, problem, status),
+    )

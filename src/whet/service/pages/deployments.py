@@ -1,0 +1,115 @@
+"""Deployments: the list, a new one from a checkpoint, how one is called, its end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import RedirectResponse, Response
+
+from whet.dashboard.data.checkpoints import checkpoints
+from whet.dashboard.library import RunQuery
+from whet.dashboard.pages.rendering import PageRoute, render, root_of
+from whet.hub.api.call import Identity, action
+from whet.hub.errors import HubError
+from whet.hub.policy import Role
+from whet.service.api import deployments as api
+from whet.service.domain.deployments import DEPLOY, SEE
+from whet.service.pages.forms import PageCall, Text, confirm, filled, sent, viewer_in
+
+router = APIRouter(route_class=PageRoute)
+MOST_RUNS = 100
+
+
+@router.get("/deployments")
+@action(SEE)
+def deployments_page(request: Request, call: PageCall) -> Response:
+    listed = api.list_deployments(call, None, 200, 0)
+    return render(request, "deployments.html", deployments=listed["items"])
+
+
+@router.get("/deployments/new")
+@action(SEE)
+def new_page(request: Request, call: PageCall, run: str = "", step: str = "") -> Response:
+    return _new(request, run, step, "")
+
+
+def _new(request: Request, run: str, step: str, name: str, problem: str = "", status: int = 200) -> Response:
+    dashboard, viewer = request.state.dashboard, viewer_in(request)
+    runs = [
+        one
+        for kind in ("training", "sft")
+        for one in dashboard.data.library.runs(viewer, RunQuery(kind=kind, limit=MOST_RUNS)).items
+        if one.directory is not None and viewer.roles.get(one.owner, Role.NONE) >= Role.MEMBER
+    ]
+    steps: list[int] = []
+    if run:
+        found = dashboard.run(run)
+        listed = checkpoints(dashboard.data.checks, found) if found.directory is not None else []
+        steps = [one["step"] for one in listed if one["deployable"]]
+    return render(
+        request,
+        "deployment_new.html",
+        status,
+        runs=runs,
+        run=run,
+        steps=sorted(steps, reverse=True),
+        step=step,
+        name=name,
+        problem=problem,
+    )
+
+
+@router.post("/deployments")
+@action(DEPLOY)
+def create(request: Request, call: PageCall, run: Text, step: Text = "", name: Text = "") -> Response:
+    try:
+        made = api.create_deployment(call, filled(api.DeploymentRequest, run=run, step=step, name=name.strip()))
+    except HubError as error:
+        if error.code == "unauthenticated":
+            raise
+        return _new(request, run, step, name, str(error), error.status)
+    return RedirectResponse(f"{root_of(request)}/deployments/{made['id']}", status_code=303)
+
+
+@router.get("/deployments/{deployment}")
+@action(SEE)
+def deployment_page(request: Request, call: PageCall, deployment: Identity) -> Response:
+    found = api.show_deployment(call, deployment)
+    return render(request, "deployment.html", one=found, health=_health(found))
+
+
+def _health(found: dict[str, Any]) -> list[tuple[str, str]]:
+    """What the serving process says, in pairs."""
+    return [
+        (name.replace("_", " "), str(value)) for name, value in (found["health"] or {}).items() if value is not None
+    ]
+
+
+@router.get("/deployments/{deployment}/delete")
+@action(SEE)
+def ask_to_delete(request: Request, call: PageCall, deployment: Identity) -> Response:
+    found = api.show_deployment(call, deployment)
+    return _ask(request, deployment, found["model"])
+
+
+def _ask(request: Request, deployment: str, model: str, problem: str = "", status: int = 200) -> Response:
+    return confirm(
+        request,
+        title=f"Delete {model}?",
+        text="It answers no request any more. The run and its checkpoints stay; it can be deployed again.",
+        button="Delete the deployment",
+        target=f"/deployments/{deployment}/delete",
+        back=f"/deployments/{deployment}",
+        problem=problem,
+        status=status,
+    )
+
+
+@router.post("/deployments/{deployment}/delete")
+@action(DEPLOY)
+def delete(request: Request, call: PageCall, deployment: Identity) -> Response:
+    def again(problem: str, status: int) -> Response:
+        return _ask(request, deployment, "this deployment", problem, status)
+
+    return sent(request, lambda: api.delete_deployment(call, deployment), "/deployments", again)

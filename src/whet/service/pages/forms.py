@@ -1,0 +1,84 @@
+"""What the pages with forms share: their call of the hub, owners to choose from, what follows a form that was sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
+from urllib.parse import urlencode
+
+from fastapi import Depends, Form, Request
+from pydantic import ValidationError
+from starlette.responses import RedirectResponse, Response
+
+from whet.dashboard.pages.rendering import render, root_of
+from whet.hub.api.call import Call, RequestBody, Words, call_for
+from whet.hub.errors import HubError
+from whet.hub.policy import Role
+from whet.service.domain.access import Viewer
+
+Body = TypeVar("Body", bound=RequestBody)
+Text = Annotated[Words, Form(max_length=2_000)]
+"""A field of a form."""
+
+
+async def _page_call(request: Request) -> Call:
+    """A request with the session of a page. Raises `HubError` for a form that another site sent."""
+    return call_for(request, request.scope["route"].endpoint.hub_action, page=True)
+
+
+PageCall = Annotated[Call, Depends(_page_call)]
+
+
+def viewer_in(request: Request) -> Viewer:
+    viewer = request.state.dashboard.viewer
+    assert isinstance(viewer, Viewer)
+    return viewer
+
+
+def owners_of(viewer: Viewer, role: Role) -> list[str]:
+    """The owners in which a viewer has this role at least; its own name first."""
+    return sorted(
+        (name for name, has in viewer.roles.items() if has >= role), key=lambda name: (name != viewer.name, name)
+    )
+
+
+def filled(body: type[Body], **values: Any) -> Body:
+    """The body of a request of the API, from fields of a form. Raises `HubError`, naming the field that is wrong."""
+    try:
+        return body(**{name: value for name, value in values.items() if value != ""})
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise HubError("invalid", f"{'.'.join(map(str, first['loc']))}: {first['msg']}.") from None
+
+
+def sent(request: Request, do: Callable[[], Any], then: str, again: Callable[[str, int], Response]) -> Response:
+    """Do what a form asks and go to `then`, a path below the root; `again` is the page with why it was refused."""
+    try:
+        do()
+    except HubError as error:
+        if error.code == "unauthenticated":
+            raise
+        return again(str(error), error.status)
+    return RedirectResponse(root_of(request) + then, status_code=303)
+
+
+def path(base: str, **query: str | None) -> str:
+    """A path below the root with its query."""
+    given = {name: value for name, value in query.items() if value}
+    return f"{base}?{urlencode(given)}" if given else base
+
+
+def confirm(
+    request: Request,
+    *,
+    title: str,
+    text: str,
+    button: str,
+    target: str,
+    back: str,
+    problem: str = "",
+    status: int = 200,
+) -> Response:
+    """A page that asks before something is done that cannot be undone. `target` and `back` are paths below the root."""
+    values = {"title": title, "text": text, "button": button, "target": target, "back": back, "problem": problem}
+    return render(request, "confirm.html", status, **values)

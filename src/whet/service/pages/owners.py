@@ -1,0 +1,185 @@
+"""What belongs to an owner: secrets, webhooks, usage and quota."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Form, Request
+from starlette.responses import Response
+
+from whet.dashboard.pages.rendering import PageRoute, render
+from whet.hub import policy
+from whet.hub.api.call import Call, Identity, action
+from whet.hub.errors import HubError
+from whet.hub.policy import Role
+from whet.service.api import owners, webhooks
+from whet.service.domain.access import QUOTAS, SECRETS, SEE
+from whet.service.pages.forms import PageCall, Text, confirm, filled, owners_of, path, sent, viewer_in
+
+router = APIRouter(route_class=PageRoute)
+EVENTS = ("run.queued", "run.starting", "run.running", "run.finished", "run.failed", "run.stopped")
+SecretValue = Annotated[str, Form(max_length=1 << 16)]
+
+
+def _choice(request: Request, owner: str, role: Role) -> tuple[str, list[str]]:
+    """The owner that a page is of, and those there are to choose from."""
+    viewer = viewer_in(request)
+    return owner or viewer.name, owners_of(viewer, role)
+
+
+@router.get("/secrets")
+@action(SECRETS)
+def secrets_page(request: Request, call: PageCall, owner: str = "") -> Response:
+    return _secrets(request, call, owner)
+
+
+def _secrets(
+    request: Request, call: Call, owner: str, problem: str = "", status: int = 200, name: str = ""
+) -> Response:
+    owner, known = _choice(request, owner, Role.MAINTAINER)
+    items = owners.list_secrets(call, owner, 200, 0)["items"]
+    return render(request, "secrets.html", status, owner=owner, owners=known, secrets=items, problem=problem, name=name)
+
+
+@router.post("/secrets")
+@action(SECRETS)
+def set_secret(request: Request, call: PageCall, owner: Text, name: Text, value: SecretValue = "") -> Response:
+    def do() -> Any:
+        return owners.set_secret(call, owner, name.strip(), filled(owners.SecretBody, value=value))
+
+    def again(problem: str, status: int) -> Response:
+        return _secrets(request, call, owner, problem, status, name)
+
+    return sent(request, do, path("/secrets", owner=owner), again)
+
+
+@router.post("/secrets/delete")
+@action(SECRETS)
+def delete_secret(request: Request, call: PageCall, owner: Text, name: Text) -> Response:
+    def again(problem: str, status: int) -> Response:
+        return _secrets(request, call, owner, problem, status)
+
+    return sent(request, lambda: owners.delete_secret(call, owner, name), path("/secrets", owner=owner), again)
+
+
+@router.get("/webhooks")
+@action(policy.MAINTAIN)
+def webhooks_page(request: Request, call: PageCall, owner: str = "") -> Response:
+    return _webhooks(request, call, owner)
+
+
+def _webhooks(
+    request: Request,
+    call: Call,
+    owner: str,
+    problem: str = "",
+    status: int = 200,
+    made: dict[str, Any] | None = None,
+    url: str = "",
+) -> Response:
+    owner, known = _choice(request, owner, Role.MAINTAINER)
+    items = webhooks.list_webhooks(call, owner, 200, 0)["items"]
+    return render(
+        request,
+        "webhooks.html",
+        status,
+        owner=owner,
+        owners=known,
+        webhooks=items,
+        events=EVENTS,
+        problem=problem,
+        made=made,
+        url=url,
+    )
+
+
+@router.post("/webhooks")
+@action(policy.MAINTAIN)
+def add_webhook(
+    request: Request,
+    call: PageCall,
+    owner: Text,
+    url: Text,
+    events: Annotated[list[str], Form()] = [],  # noqa: B006
+) -> Response:
+    """The page with the new webhook's signing secret, which is shown only here."""
+    try:
+        made = webhooks.add_webhook(call, filled(webhooks.NewWebhook, owner=owner, url=url.strip(), events=events))
+    except HubError as error:
+        if error.code == "unauthenticated":
+            raise
+        return _webhooks(request, call, owner, str(error), error.status, url=url)
+    return _webhooks(request, call, owner, made=made)
+
+
+@router.get("/webhooks/{webhook}")
+@action(policy.MAINTAIN)
+def deliveries_page(request: Request, call: PageCall, webhook: Identity, cursor: int = 0) -> Response:
+    listed = webhooks.list_deliveries(call, webhook, 50, max(0, cursor))
+    return render(request, "deliveries.html", webhook=webhook, deliveries=listed["items"], following=listed["next"])
+
+
+@router.get("/webhooks/{webhook}/delete")
+@action(policy.MAINTAIN)
+def ask_to_delete_webhook(request: Request, call: PageCall, webhook: Identity) -> Response:
+    return _ask_webhook(request, webhook)
+
+
+def _ask_webhook(request: Request, webhook: str, problem: str = "", status: int = 200) -> Response:
+    return confirm(
+        request,
+        title="Delete this webhook?",
+        text="What waits for it is not sent any more.",
+        button="Delete the webhook",
+        target=f"/webhooks/{webhook}/delete",
+        back="/webhooks",
+        problem=problem,
+        status=status,
+    )
+
+
+@router.post("/webhooks/{webhook}/delete")
+@action(policy.MAINTAIN)
+def delete_webhook(request: Request, call: PageCall, webhook: Identity) -> Response:
+    def again(problem: str, status: int) -> Response:
+        return _ask_webhook(request, webhook, problem, status)
+
+    return sent(request, lambda: webhooks.delete_webhook(call, webhook), "/webhooks", again)
+
+
+@router.get("/usage")
+@action(SEE)
+def usage_page(request: Request, call: PageCall, owner: str = "") -> Response:
+    return _usage(request, call, owner)
+
+
+def _usage(request: Request, call: Call, owner: str, problem: str = "", status: int = 200) -> Response:
+    owner, known = _choice(request, owner, Role.VIEWER)
+    found = owners.usage(call, owner)
+    may_change = viewer_in(request).is_admin
+    return render(
+        request, "usage.html", status, owner=owner, owners=known, usage=found, may_change=may_change, problem=problem
+    )
+
+
+@router.post("/usage")
+@action(QUOTAS)
+def set_quota(
+    request: Request,
+    call: PageCall,
+    owner: Text,
+    running: Text = "",
+    queued: Text = "",
+    seconds: Text = "",
+    cost: Text = "",
+) -> Response:
+    """Empty fields are no limits."""
+
+    def do() -> Any:
+        body = filled(owners.QuotaBody, running=running, queued=queued, seconds=seconds, cost=cost)
+        return owners.set_quota(call, owner, body)
+
+    def again(problem: str, status: int) -> Response:
+        return _usage(request, call, owner, problem, status)
+
+    return sent(request, do, path("/usage", owner=owner), again)

@@ -1,0 +1,93 @@
+"""What can be done with a run: stop, restart, delete. Each asks on a page of its own first."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Request
+from starlette.responses import Response
+
+from whet.dashboard.data.checkpoints import checkpoints
+from whet.dashboard.pages.rendering import PageRoute, render
+from whet.hub.api.call import Call, Identity, action
+from whet.hub.errors import HubError
+from whet.service.api import runs
+from whet.service.domain.access import RUN, SEE
+from whet.service.pages.forms import PageCall, Text, filled, sent
+
+router = APIRouter(route_class=PageRoute)
+What = Literal["stop", "restart", "delete"]
+TEXTS: dict[What, tuple[str, str]] = {
+    "stop": (
+        "Stop the run",
+        "It writes a checkpoint first, from which it can be restarted. A queued one does not begin.",
+    ),
+    "restart": (
+        "Restart the run",
+        "It is queued again and continues from a checkpoint. Later steps are trained again.",
+    ),
+    "delete": ("Delete the run", "Its metrics, rollouts, logs and checkpoints are removed for good. Deployments stay."),
+}
+
+
+def what_of(request: Request) -> What:
+    """The last part of the path."""
+    last = request.url.path.rpartition("/")[2]
+    return next(what for what in TEXTS if what == last)
+
+
+WhatOfPath = Annotated[What, Depends(what_of)]
+
+
+@router.get("/runs/{run}/stop")
+@router.get("/runs/{run}/restart")
+@router.get("/runs/{run}/delete")
+@action(SEE)
+def ask(request: Request, call: PageCall, run: Identity, what: WhatOfPath, step: str = "") -> Response:
+    return _asked(request, run, what, step)
+
+
+def _asked(request: Request, run: str, what: What, step: str = "", problem: str = "", status: int = 200) -> Response:
+    dashboard = request.state.dashboard
+    found = dashboard.run(run)
+    button, text = TEXTS[what]
+    steps: list[int] = []
+    if what == "restart" and found.directory is not None:
+        steps = [one["step"] for one in checkpoints(dashboard.data.checks, found) if one["fault"] is None]
+    allowed = what in found.details.get("may", ())
+    why = "" if allowed else f"This run is {found.state}, or you may not do this with it."
+    return render(
+        request,
+        "run_action.html",
+        status,
+        run=found,
+        what=what,
+        button=button,
+        text=text,
+        steps=sorted(steps, reverse=True),
+        chosen=step,
+        allowed=allowed,
+        problem=problem or why,
+    )
+
+
+@router.post("/runs/{run}/stop")
+@router.post("/runs/{run}/restart")
+@router.post("/runs/{run}/delete")
+@action(RUN)
+def act(request: Request, call: PageCall, run: Identity, what: WhatOfPath, step: Text = "") -> Response:
+    def do() -> Any:
+        return _do(call, run, what, step)
+
+    then = "/runs" if what == "delete" else f"/runs/{run}"
+    return sent(request, do, then, lambda problem, status: _asked(request, run, what, step, problem, status))
+
+
+def _do(call: Call, run: str, what: What, step: str) -> Any:
+    if what == "stop":
+        return runs.stop(call, run)
+    if what == "delete":
+        return runs.delete_run(call, run)
+    if step and not step.isdecimal():
+        raise HubError("invalid", "step: it is the number of a checkpoint.")
+    return runs.restart(call, run, filled(runs.Restart, step=step))
