@@ -48,15 +48,37 @@ def database_url(request: pytest.FixtureRequest) -> str | None:
     return request.getfixturevalue("postgresql").database() if request.param == "postgresql" else None
 
 
-@pytest.fixture
-def database(tmp_path: Path, database_url: str | None) -> Iterator[Any]:
-    """An empty database with the tables of the hub and of the service."""
+@pytest.fixture(scope="session")
+def empty_sqlite(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A file of SQLite with all tables: the migrations run once, and tests copy it."""
+    path = tmp_path_factory.mktemp("empty") / "hub.sqlite"
+    found = _migrated(f"sqlite:///{path}")
+    with found.engine.connect() as connection:
+        connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+    found.close()
+    return path.read_bytes()
+
+
+def _migrated(url: str) -> Any:
     from whet.hub.storage.database import Database, migrate
     from whet.service.storage.database import SERVICE_SCHEMA
 
-    found = Database(database_url or f"sqlite:///{tmp_path / 'hub.sqlite'}")
+    found = Database(url)
     migrate(found)
     migrate(found, schema=SERVICE_SCHEMA)
+    return found
+
+
+@pytest.fixture
+def database(tmp_path: Path, database_url: str | None, empty_sqlite: bytes) -> Iterator[Any]:
+    """An empty database with the tables of the hub and of the service."""
+    from whet.hub.storage.database import Database
+
+    if database_url is None:
+        (tmp_path / "hub.sqlite").write_bytes(empty_sqlite)
+        found = Database(f"sqlite:///{tmp_path / 'hub.sqlite'}")
+    else:
+        found = _migrated(database_url)
     yield found
     found.close()
 

@@ -127,6 +127,7 @@ def test_two_runners_may_install_the_same_at_once(shelf: Shelf, packages: Any) -
     assert len(list((shelf.data / "environments").iterdir())) == 1
 
 
+@pytest.mark.parts
 def test_another_version_of_what_is_installed_is_refused_in_pips_words(shelf: Shelf, packages: Any) -> None:
     wanted = shelf.add(packages.Wheel(more="Requires-Dist: numpy<1\n"))
     with pytest.raises(ConfigError, match=r"(?s)^environment 'ann/word-game@1\.0\.0' cannot be installed: .*numpy<1"):
