@@ -113,11 +113,12 @@ def metrics(
     from whet.rl.stored.series import chosen, numbers_of
     from whet.rl.stored.stored_run import open_run
     from whet.rl.stored.views import print_metrics
-    from whet.service.client.following import metric_rows
 
     if as_csv and json_output:
         raise ConfigError("--csv and --json are two ways to print the same: choose one.")
     if is_of_service(run):
+        from whet.service.client.following import metric_rows
+
         with service_run(run) as (service, found):
             numbers = metric_rows(service, found, names or [])
     else:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -78,6 +80,23 @@ def test_run_of_this_machine_goes_before_the_service(command: str, home: Path, c
     for refused, instead in (("delete", "rm -r"), ("restart", "whet train resume")):
         assert main(["train", refused, "1f2e3d4c5b6a7988"]) == 2
         assert f"is a run of this machine, not of the service. For those: {instead}" in capsys.readouterr().err
+
+
+def test_commands_on_runs_of_this_machine_import_no_client(home: Path) -> None:
+    (home / "runs" / "first" / "logs").mkdir(parents=True)
+    (home / "runs" / "first" / "logs" / "run.log").write_text("")
+    (home / "runs" / "first" / "config.toml").write_text('model = "whet/tiny"\n')
+    (home / "runs" / "first" / "metrics.jsonl").write_text('{"step": 1, "reward/mean": 0.5}\n')
+    script = """
+import sys
+from whet.cli.main import main
+for words in (["list"], ["metrics", "first"], ["logs", "first"], ["get", "first"], ["--help"]):
+    assert main(["train", *words]) == 0, words
+found = [name for name in ("httpx", "fastapi", "sqlalchemy", "torch") if name in sys.modules]
+assert not found, found
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_configs_are_listed_with_what_they_learn_from(home: Path, capsys: Capture) -> None:

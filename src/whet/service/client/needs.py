@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
-from whet.inference.architecture import Architecture
+if TYPE_CHECKING:
+    from whet.inference.architecture import Architecture
 
 MIB = 1 << 20
 FIRST_PROCESS, FURTHER_PROCESS = 1024 * MIB, 512 * MIB

@@ -9,13 +9,15 @@ from __future__ import annotations
 import difflib
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from whet.errors import RunError
-from whet.hub.client.connection import HubClient, HubRequestError, path_of
 from whet.runs.stored import RUNS
-from whet.service.client.answers import SubmittedRun
-from whet.service.client.connection import service_is_set
 from whet.system.terminal import safe_text
+
+if TYPE_CHECKING:
+    from whet.hub.client.connection import HubClient
+    from whet.service.client.answers import SubmittedRun
 
 ID = re.compile(r"[0-9a-f]{16}")
 
@@ -26,12 +28,18 @@ def is_here(run: str) -> bool:
 
 
 def is_of_service(run: str) -> bool:
-    """Whether a RUN is to be looked for on the service. Nothing is asked of it."""
-    return not is_here(run) and service_is_set()
+    """Whether a RUN is to be looked for on the service. Nothing is asked of it, and httpx is not imported."""
+    if is_here(run):
+        return False
+    from whet.service.client.connection import service_is_set
+
+    return service_is_set()
 
 
 def find_run(service: HubClient, run: str) -> SubmittedRun:
     """The run of an id or a name. Raises `RunError` where there is none that this user may see."""
+    from whet.hub.client.connection import HubRequestError
+
     why = ""
     try:
         found = _asked(service, run)
@@ -51,6 +59,9 @@ def find_run(service: HubClient, run: str) -> SubmittedRun:
 
 
 def _asked(service: HubClient, run: str) -> SubmittedRun | None:
+    from whet.hub.client.connection import HubRequestError, path_of
+    from whet.service.client.answers import SubmittedRun
+
     if ID.fullmatch(run):
         try:
             return service.ask(SubmittedRun, "GET", f"/runs{path_of(run)}")
