@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,11 @@ import pytest
 
 from whet.clients.deltas import Delta
 from whet.gateway.wire import TurnRequest
+
+
+@pytest.fixture
+def database_url() -> None:
+    """SQLite: what differs on PostgreSQL is in the tests of access, use and the interface."""
 
 
 def states(service: Any, user: str = "ann") -> dict[str, tuple[str, str]]:
@@ -214,6 +220,53 @@ def test_one_that_is_deleted_answers_what_is_pending_and_is_unloaded_then(
     assert not (service.data / "deployments" / ids[4]).exists()
     assert states(service) == {"words-2": ("ready", "")}
     assert service.row(ids[4]).state == "deleted"
+
+
+def test_one_that_is_made_during_an_answer_is_loaded_and_changes_nothing_of_it(
+    service: Any, deploying: Any, checkpoints: Path
+) -> None:
+    run = service.run()
+    service.deploy("ann", run, step=2)
+
+    async def go() -> Any:
+        async with service.serving() as serving:
+            await serving.reconcile()
+            pending = asyncio.create_task(serving.ask("ann", "whet/tiny:words-2", tokens=100, ignore_eos=True))
+            service.deploy("ann", run, step=4)
+            await serving.reconcile()
+            return await serving.ask("ann", "whet/tiny:words-4"), await pending
+
+    made, answered = asyncio.run(go())
+    assert made == deploying.ids_of(checkpoints / "merged_4")
+    assert answered == deploying.ids_of(checkpoints / "merged_2", 100)
+
+
+def test_a_load_whose_request_is_cancelled_serves_the_next_one(service: Any) -> None:
+    service.deploy("ann", service.run(), name="a")
+
+    async def go() -> Any:
+        async with service.serving(idle_s=60.0) as serving:
+            await serving.reconcile()
+            serving.now += 61
+            await serving.deployments.reconcile()
+            begun, go_on, load = threading.Event(), threading.Event(), serving.load
+
+            def slowly(path: Path) -> Any:
+                begun.set()
+                assert go_on.wait(60)
+                return load(path)
+
+            serving.host.load = slowly
+            first = asyncio.create_task(serving.ask("ann", "whet/tiny:a"))
+            assert await asyncio.to_thread(begun.wait, 60)
+            first.cancel()
+            await asyncio.gather(first, return_exceptions=True)
+            second = asyncio.create_task(serving.ask("ann", "whet/tiny:a"))
+            await asyncio.sleep(0)
+            go_on.set()
+            return isinstance(await second, list), len(serving.loads)
+
+    assert asyncio.run(go()) == (True, 2)  # at first, and once again
 
 
 @pytest.mark.parts

@@ -64,7 +64,7 @@ class TokenAccess:
         known = self._known.get(digest)
         if known is None or (known.work.done() and known.until <= now):
             if len(self._known) >= MOST_CACHED:
-                self._known = {of: one for of, one in self._known.items() if one.until > now or not one.work.done()}
+                self._known.clear()
             work = asyncio.ensure_future(self._deployments.in_thread(partial(self._user, key)))
             work.add_done_callback(lambda done: done.cancelled() or done.exception())  # where no request waits any more
             known = self._known[digest] = _LookUp(work, now + CACHE_S)

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +44,7 @@ class LoadedModel:
 
 @dataclass(slots=True)
 class ModelHost:
-    """The models of this process. Loading and unloading of one model happen one after the other, of several at once."""
+    """The models of this process, loaded one at a time."""
 
     load: Callable[[Path], Policy]
     needed: Callable[[Path], int] = lambda model: 2 * sum(file.stat().st_size for file in model.glob("*.safetensors"))
@@ -52,7 +53,8 @@ class ModelHost:
     clock: Callable[[], float] = time.monotonic
     _models: dict[Path, LoadedModel] = field(default_factory=dict)
     _one_load: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _locks: defaultdict[Path, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
+    _loads: dict[Path, asyncio.Task[None]] = field(default_factory=dict)
+    _adapter_locks: defaultdict[Path, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
 
     @asynccontextmanager
     async def using(self, served: Served) -> AsyncIterator[AnyClient]:
@@ -65,7 +67,7 @@ class ModelHost:
             if served.adapter is None:
                 yield model.policy.client
                 return
-            async with self._locks[served.adapter]:
+            async with self._adapter_locks[served.adapter]:
                 if served.id not in model.adapters:
                     model.adapters[served.id] = await _loading(load_adapter(model.policy, served.id, served.adapter))
             yield model.adapters[served.id]
@@ -82,10 +84,9 @@ class ModelHost:
         if served.adapter is None:
             await self._unload(served.model)
         elif (model := self._models.get(served.model)) is not None:
-            async with self._locks[served.adapter]:
-                if model.adapters.pop(served.id, None) is not None:
-                    await model.policy.engine.unload_adapter(served.id)
-            self._locks.pop(served.adapter, None)
+            if model.adapters.pop(served.id, None) is not None:
+                await model.policy.engine.unload_adapter(served.id)
+            self._adapter_locks.pop(served.adapter, None)
 
     async def unload_idle(self, seconds: float) -> None:
         """Unload the models that no request has used for so long."""
@@ -94,19 +95,24 @@ class ModelHost:
                 await self._unload(path)
 
     async def close(self) -> None:
+        for load in list(self._loads.values()):
+            load.cancel()
         for path in list(self._models):
             model = self._models.pop(path)
             await model.policy.engine.close()
 
     async def _model(self, path: Path) -> LoadedModel:
-        async with self._locks[path]:
-            model = self._models.get(path)
-            if model is None:
-                model = self._models[path] = await self._load(path)
-            model.users += 1  # before anything is awaited, so that it is not unloaded
-            return model
+        """The model, which the caller uses from then on. A load continues where the request that began it ends."""
+        while (model := self._models.get(path)) is None:
+            load = self._loads.get(path)
+            if load is None:
+                load = self._loads[path] = asyncio.create_task(self._load(path))
+                load.add_done_callback(partial(self._load_ended, path))
+            await asyncio.shield(load)
+        model.users += 1  # before anything is awaited, so that it is not unloaded
+        return model
 
-    async def _load(self, path: Path) -> LoadedModel:
+    async def _load(self, path: Path) -> None:
         if not (path / "config.json").is_file():
             raise ModelLoadError(f"the model's directory {path} is gone or has no config.json")
         async with self._one_load:  # so that what is free is counted once
@@ -117,7 +123,12 @@ class ModelHost:
                 if not await self._unload_least_used(all_idle=True):
                     raise
                 policy = await _loading(asyncio.to_thread(self.load, path))
-        return LoadedModel(policy, self.clock())
+            self._models[path] = LoadedModel(policy, self.clock())
+
+    def _load_ended(self, path: Path, load: asyncio.Task[None]) -> None:
+        del self._loads[path]
+        if not load.cancelled():
+            load.exception()  # retrieved, also where no request waits for it any more
 
     async def _make_room(self, path: Path) -> None:
         needed = self.needed(path)
@@ -129,26 +140,19 @@ class ModelHost:
                 )
 
     async def _unload_least_used(self, *, all_idle: bool = False) -> bool:
-        """Whether there was a model that no request uses. A lock that is taken is not waited for: its holder may wait
-        for the load that this makes room for."""
-        idle = sorted(
-            (model.used_at, path)
-            for path, model in self._models.items()
-            if not model.users and not self._locks[path].locked()
-        )
+        """Whether there was a model that no request uses."""
+        idle = sorted((model.used_at, path) for path, model in self._models.items() if not model.users)
         for _, path in idle if all_idle else idle[:1]:
-            if not self._locks[path].locked():
-                await self._unload(path)
+            await self._unload(path)
         return bool(idle)
 
     async def _unload(self, path: Path) -> None:
-        async with self._locks[path]:
-            model = self._models.get(path)
-            if model is None or model.users:
-                return
-            del self._models[path]
-            await model.policy.engine.close()
-            _log.info("unloaded %s", path)
+        model = self._models.get(path)
+        if model is None or model.users:
+            return
+        del self._models[path]
+        await model.policy.engine.close()
+        _log.info("unloaded %s", path)
         del model
         gc.collect()  # an engine and its parts refer to each other
 
