@@ -225,3 +225,35 @@ def test_clocks_that_are_an_hour_off_change_no_end(working: Any, monkeypatch: py
     assert working.queue.run(run).fence == 1
     (working.folder(run).path / "go").touch()
     assert working.end(first, run).state == "finished"
+
+
+def test_a_restart_whose_runner_was_killed_while_it_prepared_is_not_taken_for_finished(working: Any) -> None:
+    run = working.queue.submit()
+    first = working.runner(
+        'mkdir -p ../run; touch ../run/config.toml; echo \'{"state": "finished"}\' > ../run/status.json'
+    )
+    assert working.end(first, run).state == "finished"
+    working.queue.change(lambda session: restart(session, run))
+    assert working.queue.claim(first.id) is not None  # and then it was killed
+    working.abandon(first)
+    second = working.runner("echo again")
+    row = working.end(second, run)
+    assert (row.state, row.attempt) == ("finished", 3)
+    assert working.output(run) == "again\n"
+
+
+def test_a_run_that_cannot_be_looked_at_keeps_no_other_from_its_end(
+    working: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    runner = working.runner("while ! [ -e ../go ]; do sleep 0.05; done")
+    broken, whole = working.queue.submit(), working.queue.submit()
+    working.running(runner, broken)
+    working.running(runner, whole)
+
+    def fail() -> Any:
+        raise RuntimeError("a fault")
+
+    monkeypatch.setattr(runner.following[broken], "watch", type("Watch", (), {"look": staticmethod(fail)}))
+    (working.folder(whole).path / "go").touch()
+    assert working.end(runner, whole).state == "finished"
+    assert f"run {broken} could not be looked at" in caplog.text

@@ -67,7 +67,7 @@ class Working:
     def runner(self, command: Any = None, on: Machine | None = None, **more: Any) -> Runner:
         """One that has begun."""
         cipher = Cipher(b"k" * 32)
-        found = Runner(self.queue.database, cipher, self.workshop(command, **more), on or machine())
+        found = Runner(self.queue.database, cipher, self.workshop(command, **more), on or machine(), renew_s=0.0)
         found.begin()
         self.runners.append(found)
         return found

@@ -7,7 +7,7 @@ adopted the run, or gave it up, and the caller leaves it alone from then on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -268,6 +268,12 @@ def held_by(session: Session, runner: str) -> list[tuple[Held, RunRow]]:
     query = select(AttemptRow, RunRow).join(RunRow, RunRow.id == AttemptRow.run_id)
     query = query.where(AttemptRow.runner_id == runner, AttemptRow.state.in_(IN_PROGRESS))
     return [(Held(run.id, row.number, row.fence), run) for row, run in session.execute(query)]
+
+
+def stops_requested(session: Session, runs: Iterable[str]) -> set[str]:
+    """Those of these runs that are to stop."""
+    query = select(RunRow.id).where(RunRow.id.in_(list(runs)), RunRow.stop_requested_at.is_not(None))
+    return set(session.scalars(query))
 
 
 # What another runner left

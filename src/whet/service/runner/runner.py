@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -66,6 +66,7 @@ class Following:
     watch: Watch
     started: bool = False
     stopping: bool = False
+    renewed_at: float = float("-inf")
     preparing: Future[Plan] | None = None
     ending: Future[End] | None = None
     shim: subprocess.Popen[bytes] | None = None
@@ -81,6 +82,8 @@ class Runner:
     workshop: Workshop
     machine: Machine
     prices: dict[str, float] = field(default_factory=dict)
+    renew_s: float = 2.0
+    """Seconds between renewals of a lease: each is a write of the database."""
     id: str = ""
     following: dict[str, Following] = field(default_factory=dict)
     _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(PREPARING_AT_ONCE, "preparing"))
@@ -130,10 +133,17 @@ class Runner:
         with self._writing() as (session, now):
             runners.heartbeat(session, self.id, now)
             left = queue.unattended(session, self.id, now)
+            requested = queue.stops_requested(session, self.following)
         for one in left:
             self._consider(one)
         for following in list(self.following.values()):
-            self._attend(following)
+            following.stopping = following.stopping or following.held.run in requested
+            try:
+                self._attend(following)
+            except (HubError, SQLAlchemyError, OSError):
+                raise
+            except Exception:  # a fault of whet's, which must not keep the other runs from being followed
+                _log.exception("run %s could not be looked at", following.held.run)
         while self._claim():
             pass
         self._shims = [one for one in self._shims if one.poll() is None]
@@ -262,6 +272,8 @@ class Runner:
 
     def _renew(self, following: Following, seen: Seen | None = None) -> bool | None:
         """Extend the lease; None where the fence has changed, and then the run is another runner's."""
+        if time.monotonic() - following.renewed_at < self.renew_s:
+            return following.stopping
         seen = seen or Seen()
         with self._writing() as (session, now):
             renewal = queue.renew(
@@ -270,8 +282,9 @@ class Runner:
         if renewal is None:
             self.following.pop(following.held.run, None)
             return None
+        following.renewed_at = time.monotonic()
         following.stopping = following.stopping or renewal.stop
-        return renewal.stop
+        return following.stopping
 
     def _guard_again(self, following: Following) -> None:
         """The shim was killed and the run lives: another shim takes its place, for the same process."""
@@ -295,9 +308,13 @@ class Runner:
     # The end
 
     def _ended(self, following: Following, ended: dict[str, Any]) -> None:
-        following.watch.before = read_object(following.folder.identity).get("before")
+        identity = read_object(following.folder.identity)
+        following.watch.before = identity.get("before")
         seen = following.watch.look()
-        end = end_of(following.job.kind, ended, seen, stopping=self._renew(following, seen) is True)
+        if not identity.get("run"):  # it was never let through: its files are of attempts before
+            seen = replace(seen, state=None, error=None)
+        following.renewed_at = float("-inf")
+        end = end_of(following.job.kind, ended, seen, stopping=bool(self._renew(following, seen)))
         if following.held.run not in self.following:
             return
         if end.state == "failed":
