@@ -7,9 +7,13 @@ far was taken for markup, too.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+
+from whet.rl.storage.rollout_log import write_step
+from whet.system.files import json_line
 
 VECTORS = (
     "<script>{}</script>",
@@ -71,10 +75,10 @@ class Ran:
         page.on("request", self._request)
         page.on("console", self._console)
 
-    def visit(self, url: str, settle: Callable[[Any], None]) -> int:
+    def visit(self, url: str) -> int:
         """The status of a page, after everything on it was loaded and touched."""
         answer = self._page.goto(url)
-        settle(self._page)
+        _settle(self._page)
         ran = self._page.evaluate("window.ran")
         if ran is not None:
             self.signs.append(f"{url}: payload {ran} ran")
@@ -104,6 +108,78 @@ class Ran:
             self.signs.append(f"{self._page.url}: {message.text}")
 
 
+def _settle(page: Any) -> None:
+    """Wait for the scripts of the page, and open what can be opened."""
+    page.wait_for_load_state("load")
+    page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    page.evaluate("document.querySelectorAll('input, button, a').forEach((one) => { one.focus(); })")
+    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
 def _ours(tag: str) -> bool:
     """Whether a script is one of the page's own: from its files, with nothing in it."""
     return tag.startswith("<script") and 'src="' in tag.partition(">")[0] and "></script>" in tag
+
+
+def hostile_config(texts: list[str]) -> str:
+    """A config whose values are payloads."""
+    lines = [f"name = {json.dumps(texts[0])}", f"model = {json.dumps(texts[1])}", "max_steps = 3", "batch_size = 4"]
+    for number, text in enumerate(texts):
+        lines += ["[[env]]", f"id = {json.dumps(text)}", "[env.args]", f"x{number} = {json.dumps(text)}"]
+    return "\n".join(lines) + "\n"
+
+
+def hostile_row(text: str, group: int) -> dict[str, Any]:
+    """A rollout with a payload in each of its texts."""
+    call = json.dumps({"id": text, "name": text, "arguments": json.dumps({text: text})})
+    answer = {"role": "assistant", "content": text, "reasoning_content": text, "tool_calls": [call]}
+    turn = {"prompt_start": 0, "prompt_ids": [257, 266], "completion_ids": [101, 102, 103]}
+    turn |= {"completion_logprobs": [-0.01, -3.5, -0.7], "policy_version": [[4, 3]]}
+    return {
+        "group": str(group),
+        "environment": text,
+        "example_id": group,
+        "prompt": [{"role": "system", "content": text}, {"role": text, "content": [{"type": "text", "text": text}]}],
+        "completion": [answer, {"role": "tool", "tool_call_id": text, "content": text}],
+        "answer": text,
+        "info": {text: text},
+        "reward": 1.0,
+        "metrics": {text: 0.5},
+        "advantage": 0.5,
+        "stop_condition": text,
+        "error": {"error": text, "error_chain_repr": text, "error_chain_str": text} if group % 2 else None,
+        "is_truncated": False,
+        "turns": [turn],
+    }
+
+
+def write_hostile(run: Path) -> None:
+    """All payloads in all files of the directory of a training run."""
+    texts = list(PAYLOADS)
+    rows = [hostile_row(text, number) for number, text in enumerate(texts)]
+    (run / "rollouts").mkdir(parents=True, exist_ok=True)
+    for step, some in enumerate((rows[:60], rows[60:], rows[:8]), start=1):
+        write_step(run / "rollouts", step, some)
+    write_lines(run / "metrics.jsonl", [
+        {"step": step, "reward/mean": 0.5, **{f"reward/{text}": 0.5 * step for text in texts}, texts[0]: 1.0}
+        for step in (1, 2, 3)
+    ])  # fmt: skip
+    (run / "config.toml").write_text(hostile_config(texts))
+    status = {"last_error": texts[3], "last_note": texts[4], "stalled": texts[:3], "phase": texts[5], "max_steps": 3}
+    (run / "status.json").write_text(json.dumps({"state": "failed", "step": 3, **status}))
+    (run / "logs").mkdir(exist_ok=True)
+    lines = [f"2026-11-21T17:40:02+0000 {level} {text}" for text in texts for level in ("INFO", "WARNING")]
+    (run / "logs" / "run.log").write_text("\n".join(lines) + "\n")
+    write_lines(
+        run / "errors.jsonl", [{"step": 1, "environment": text, "error": text, "rollouts": 1} for text in texts]
+    )
+    write_lines(run / "evals.jsonl", [
+        {"step": 1, "moment": "during", "version": 1, "environment": text, "sampling": text, "metrics": {text: 0.5}}
+        for text in texts
+    ])  # fmt: skip
+    known = {"trained": {text: {"name": text, "version": text} for text in texts}, "evaluated": {}}
+    (run / "environments.json").write_text(json.dumps(known))
+
+
+def write_lines(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.write_text("".join(map(json_line, rows)))

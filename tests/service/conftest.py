@@ -6,7 +6,7 @@ import importlib.util
 import shutil
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -152,3 +152,17 @@ def up(tmp_path: Path, started: Any) -> Iterator[Any]:
             one.end(signal.SIGKILL)
     for one in running:
         one.until(lambda one=one: not one.parts())
+
+@pytest.fixture
+def receive() -> Iterator[Callable[..., Any]]:
+    """Starts a receiver of webhooks; see `webhooks/receiver.py`."""
+    pytest.importorskip("cryptography")
+    module, started = load(Path(__file__).parent / "webhooks" / "receiver.py", "webhook_receiver"), []
+
+    def start(*answers: Any, **more: Any) -> Any:
+        started.append(module.Receiver(*answers, **more))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.close()
