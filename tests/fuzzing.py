@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import posixpath
 import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote
 
 from fastapi import FastAPI
 
@@ -79,6 +81,12 @@ def _parameters(dependant: Any, kind: str) -> Iterator[Any]:
     yield from getattr(dependant, kind)
     for one in dependant.dependencies:
         yield from _parameters(one, kind)
+
+
+def streams(path: str, mine: Sequence[str]) -> bool:
+    """Whether an answer to this path would not end: events of a list, or of a run that the user sees."""
+    parts = posixpath.normpath(unquote(path.partition("?")[0])).split("/")
+    return parts[-1] == "events" and ("runs" not in parts or parts[-2] == "runs" or parts[-2] in mine)
 
 
 class Draw:

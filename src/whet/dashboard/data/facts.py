@@ -33,6 +33,8 @@ MOST_EVALUATIONS = 1_000
 MOST_TASKS = 200
 EVALS_BYTES, REPORT_BYTES = 64 << 20, 32 << 20
 MOST_KEPT = 64
+MOST_REWARD = 1e300
+"""A number of a file may be one that no float can hold."""
 
 
 def evaluations(run: LibraryRun) -> list[dict[str, Any]]:
@@ -67,6 +69,11 @@ def _score(row: Mapping[str, Any]) -> dict[str, Any]:
     score = {
         key: cutter.value(value) for key, value in row.items() if key not in ("moment", "step", "version", "tasks")
     }
+    reward = row.get("reward")
+    known = isinstance(reward, int | float) and not isinstance(reward, bool) and abs(reward) < MOST_REWARD
+    score["reward"] = reward if known else None
+    for name in ("environment", "sampling"):
+        score[name] = str(row.get(name) or "")[:1_000]
     tasks = row.get("tasks")
     if isinstance(tasks, Mapping):
         score["tasks"] = {str(task)[:200]: tasks[task] for task in list(tasks)[:MOST_TASKS]}
@@ -75,7 +82,7 @@ def _score(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _whole(value: Any) -> int:
-    return value if isinstance(value, int) else 0
+    return value if isinstance(value, int) and abs(value) < 1 << 53 else 0
 
 
 class Findings:
