@@ -153,6 +153,7 @@ def up(tmp_path: Path, started: Any) -> Iterator[Any]:
     for one in running:
         one.until(lambda one=one: not one.parts())
 
+
 @pytest.fixture
 def receive() -> Iterator[Callable[..., Any]]:
     """Starts a receiver of webhooks; see `webhooks/receiver.py`."""
