@@ -217,6 +217,10 @@ def checkpoints(
                 f"{found.id} has no whole checkpoint{'' if step is None else f' of step {step}'}: {there}."
             )
         chosen = max(whole) if step is None else step
+        archives = next(one for one in listed if one["step"] == chosen).get("archives")
+        if archives is not None and download not in archives:
+            has = " or ".join(archives) or "nothing that can be fetched"
+            raise ConfigError(f"step {chosen} of {found.id} has no {download}; it has: {has}.")
         target = to or Path(f"{found.name}-step_{chosen}-{download}")
         fetch(service, found, chosen, download, target)
     print_result({"saved": str(target), "step": chosen, "what": download}, json_output)

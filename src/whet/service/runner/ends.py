@@ -20,6 +20,8 @@ from whet.service.runner.progress import Seen
 DOCTOR_S = 120.0
 DOCTOR_BYTES = 4 << 20
 TAIL_BYTES = 8192
+FAILURES = ("error: ", "failed: ")
+"""What commands begin the line with that says why they end (cli/main.py, gepa)."""
 MOST = 1000
 """Characters of a reason."""
 INTERRUPTED_CODES = (130, 143)
@@ -93,11 +95,13 @@ def _diagnosed(run: RunFolder, isolation: Isolation) -> str | None:
 
 
 def _last_line(output: Path) -> str:
-    """The last line that the run printed."""
+    """The last line that the run printed, or the last one that says how it failed."""
     try:
         with output.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
             lines = file.read().decode("utf-8", "replace").splitlines()
     except OSError:
         return ""
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+    said = [line.strip() for line in reversed(lines) if line.strip()]
+    failure = next((line for line in said if line.startswith(FAILURES)), None)
+    return failure or next(iter(said), "")
