@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import sys
+from pathlib import Path
 from typing import Any
+
+import pytest
+
+from whet.cli.main import main
 
 FILES = ("adapter.safetensors", "manifest.json")
 
@@ -116,6 +123,35 @@ def test_a_link_in_a_run_leads_to_no_file_of_others(service: Any) -> None:
         answer = service.hub.ask("POST", "/deployments", "ann", json={"run": run, "step": 4})
         assert answer.status_code in (404, 409), (path, answer.text)
     assert list((service.data / "deployments").glob("*")) == []
+
+
+def test_the_commands(
+    service: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = service.run(name="first")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("WHET_HUB_TOKEN", service.hub.tokens["ann"])
+
+    def whet(*words: str) -> tuple[int, str, str]:
+        code = main(["deployments", *words])
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    with sys.modules["hub_running"].listening(service.hub.app) as hub:
+        monkeypatch.setenv("WHET_HUB", hub)
+        assert whet("list") == (0, "no deployments. Make one with: whet deployments create RUN\n", "")
+        code, out, err = whet("create", "first", "--step", "2")
+        assert (code, out) == (0, "whet/tiny:first-2  pending\n")
+        assert "whet service deployments" in err
+        made = json.loads(whet("create", run, "--name", "best", "--json")[1])
+        assert (made["model"], made["step"]) == ("whet/tiny:best", 4)
+        assert whet("create", run, "--name", "best")[0] == 2
+        assert "no run 'other'" in whet("create", "other")[2]
+        listed = whet("list")[1]
+        assert all(model in listed for model in ("whet/tiny:first-2", "whet/tiny:best", made["id"]))
+        assert whet("delete", "best", "-y") == (0, "deleted whet/tiny:best\n", "")
+        assert "there is no deployment 'best'" in whet("delete", "best", "-y")[2]
 
 
 def test_the_run_cannot_change_what_is_served(service: Any) -> None:

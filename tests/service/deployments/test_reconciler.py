@@ -165,6 +165,28 @@ def test_an_adapter_whose_checkpoint_is_gone_is_served_with_the_base_of_its_run(
     assert asyncio.run(go()) == deploying.ids_of(checkpoints / "merged_2")
 
 
+def test_a_base_that_is_elsewhere_after_a_restart_is_found_and_another_one_is_refused(
+    service: Any, deploying: Any, checkpoints: Path
+) -> None:
+    made = service.deploy("ann", service.run(), name="a")
+    weights = service.data / "deployments" / made["id"] / "weights"
+
+    async def go() -> Any:
+        async with service.serving() as serving:
+            await serving.reconcile()
+            return await serving.ask("ann", "whet/tiny:a")
+
+    before = asyncio.run(go())
+    config = weights / "adapter_config.json"
+    moved = json.loads(config.read_text()) | {"base_model_name_or_path": "/where/it/was/before"}
+    config.write_text(json.dumps(moved))
+    assert asyncio.run(go()) == before
+    config.write_text(json.dumps(moved))
+    (weights.parent / "base.sha256").write_text("0" * 64)
+    assert asyncio.run(go()) == (503, "deployment_failed")
+    assert "another one than the adapter was trained on" in states(service)["a"][1]
+
+
 @pytest.mark.parts
 def test_an_adapter_whose_base_is_in_its_submission_is_served_whole(
     service: Any, deploying: Any, checkpoints: Path

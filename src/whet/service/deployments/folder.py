@@ -3,6 +3,7 @@
     DATA/deployments/{id}/source.json       what is deployed: base model, [lora] of the run, step
     DATA/deployments/{id}/checkpoint/       the weights' file and the manifest, until they are exported
     DATA/deployments/{id}/weights/          the adapter or the model that is served
+    DATA/deployments/{id}/base.sha256       of the model that the adapter belongs to
 
 A run's directory is written by the run, which executes packages of others. So nothing in it is followed that is a
 link, and what is served is a copy that the run cannot write to.
@@ -11,6 +12,7 @@ link, and what is served is a copy that the run cannot write to.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import re
@@ -23,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from whet.errors import ConfigError
-from whet.inference.model_names import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from whet.inference.model_names import ADAPTER_CONFIG, ADAPTER_WEIGHTS, resolve_model
 from whet.rl.storage.checkpoints import ADAPTER, MANIFEST, WEIGHTS
 from whet.system.files import sync, write_whole
 
@@ -70,6 +72,7 @@ class DeploymentFolder:
         self.source_file = self.path / "source.json"
         self.checkpoint = self.path / "checkpoint"
         self.weights = self.path / "weights"
+        self.base_digest = self.path / "base.sha256"
 
     def source(self) -> Source:
         """Raises `ConfigError` where the folder is gone or damaged."""
@@ -79,6 +82,30 @@ class DeploymentFolder:
             raise ConfigError(
                 f"the files of the deployment are gone or damaged ({self.source_file.name}: {error}). Deploy it again."
             ) from None
+
+    def base_of_weights(self, *, search: bool = True) -> Path | None:
+        """The directory of the model that the weights are an adapter of; None for a whole model.
+
+        Where it is somewhere else than at the export, as after an update of Python or of a cache, `search` finds it,
+        and the adapter names that from then on. Raises `WhetError` where it is gone, or another one has its name.
+        """
+        if not self.weights.is_dir():
+            raise ConfigError("the files of the deployment are gone: it has no weights. Deploy it again")
+        source, config = self.source(), self.weights / ADAPTER_CONFIG
+        if not source.adapter:
+            return None
+        described = json.loads(config.read_text(encoding="utf-8"))
+        recorded = Path(described["base_model_name_or_path"])
+        if not recorded.is_dir():
+            if not search:
+                raise ConfigError(f"the base model {source.base} is not where it was")
+            recorded = base_directory(source)
+            if digest_of(recorded) != self.base_digest.read_text(encoding="utf-8"):
+                raise ConfigError(
+                    f"the base model {source.base} is another one than the adapter was trained on: its files differ"
+                )
+            write_whole(config, json.dumps({**described, "base_model_name_or_path": str(recorded)}))
+        return recorded.resolve()
 
     def remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
@@ -117,6 +144,27 @@ def _steps(data: Path, run: str, kind: str) -> set[int]:
             return {int(found[1]) for name in os.listdir(folder) if (found := _STEP.fullmatch(name))}
     except OSError:
         return set()
+
+
+def base_directory(source: Source) -> Path:
+    """The directory of the model that the run began with.
+
+    A name may be a path, and a path that of another owner's weights. So below DATA only the run's own folder counts.
+    """
+    found = resolve_model(source.base).resolve()
+    data = Path(source.data).resolve()
+    if found.is_relative_to(data) and not found.is_relative_to(data / "runs" / source.run):
+        raise ConfigError(f"the base model {source.base} is in the folder of the service, which no run may begin with.")
+    return found
+
+
+def digest_of(model: Path) -> str:
+    """The SHA-256 of a model's configuration and weights."""
+    found = hashlib.sha256()
+    for path in (model / "config.json", *sorted(model.glob("*.safetensors"))):
+        with path.open("rb") as file:
+            found.update(hashlib.file_digest(file, "sha256").digest())
+    return found.hexdigest()
 
 
 def take(data: Path, deployment: str, source: Source) -> DeploymentFolder:

@@ -69,6 +69,7 @@ class ModelHost:
                 return
             async with self._adapter_locks[served.adapter]:
                 if served.id not in model.adapters:
+                    await self._make_room(served.adapter)
                     model.adapters[served.id] = await _loading(load_adapter(model.policy, served.id, served.adapter))
             yield model.adapters[served.id]
         finally:

@@ -18,12 +18,11 @@ from typing import Literal
 
 from whet.config import validate
 from whet.errors import ConfigError, WhetError
-from whet.inference.model_names import resolve_model
 from whet.rl.learner.config import LoraConfig
 from whet.rl.storage.checkpoints import copy_verified
 from whet.rl.stored.export import export_checkpoint
-from whet.service.deployments.folder import DeploymentFolder, Source
-from whet.system.files import replace_directory
+from whet.service.deployments.folder import DeploymentFolder, base_directory, digest_of
+from whet.system.files import replace_directory, write_whole
 
 
 def prepare(folder: DeploymentFolder) -> None:
@@ -32,12 +31,14 @@ def prepare(folder: DeploymentFolder) -> None:
     What is exported is a copy whose hash was verified: the run could write to the original, which is linked.
     """
     source = folder.source()
+    base = base_directory(source)
+    if source.adapter:
+        write_whole(folder.base_digest, digest_of(base))
     if not source.checkpoint:
-        replace_directory(folder.weights, lambda directory: _copy_adapter(folder, base_directory(source), directory))
+        replace_directory(folder.weights, lambda directory: _copy_adapter(folder, base, directory))
         shutil.rmtree(folder.checkpoint, ignore_errors=True)
         return
     lora = None if source.lora is None else validate(LoraConfig, source.lora, "[lora]")
-    base = base_directory(source)
     with tempfile.TemporaryDirectory(prefix=".checkpoint-", dir=folder.path) as name:
         copy = Path(name)
         copy_verified(folder.checkpoint, source.file, copy / source.file)
@@ -56,18 +57,6 @@ def _copy_adapter(folder: DeploymentFolder, base: Path, target: Path) -> None:
         raise ConfigError(f"the adapter cannot be used: its {config.name} is damaged ({error})") from None
     shutil.copyfile(weights, target / weights.name, follow_symlinks=False)
     (target / config.name).write_text(json.dumps(described), encoding="utf-8")
-
-
-def base_directory(source: Source) -> Path:
-    """The directory of the model that the run began with.
-
-    A name may be a path, and a path that of another owner's weights. So below DATA only the run's own folder counts.
-    """
-    found = resolve_model(source.base).resolve()
-    data = Path(source.data).resolve()
-    if found.is_relative_to(data) and not found.is_relative_to(data / "runs" / source.run):
-        raise ConfigError(f"the base model {source.base} is in the folder of the service, which no run may begin with.")
-    return found
 
 
 def _end_with_parent() -> None:

@@ -22,10 +22,9 @@ from typing import TypeVar
 
 from sqlalchemy import select, update
 
-from whet.errors import ConfigError, WhetError
+from whet.errors import WhetError
 from whet.hub.errors import HubError
 from whet.hub.storage.database import Database
-from whet.inference.loading import base_of_adapter
 from whet.service.deployments.deployed import RETRY_S, Deployed
 from whet.service.deployments.folder import DeploymentFolder
 from whet.service.deployments.models import ModelHost, Served
@@ -141,8 +140,10 @@ class Deployments:
             data=str(self._data),
         )
         if row.state == "ready":
-            with contextlib.suppress(WhetError, OSError):  # found again, and reported, when it is brought up
-                deployed.served = self._served(DeploymentFolder(self._data, row.id))
+            with contextlib.suppress(
+                WhetError, OSError, ValueError, KeyError
+            ):  # found again, and reported, when it is brought up
+                deployed.served = self._served(DeploymentFolder(self._data, row.id), search=False)
         return deployed
 
     async def _bring_up(self, deployed: Deployed) -> None:
@@ -155,7 +156,7 @@ class Deployments:
             deployed.served = served = await asyncio.to_thread(self._served, folder)
             async with self._host.using(served):
                 pass
-        except (WhetError, OSError) as error:
+        except (WhetError, OSError, ValueError, KeyError) as error:
             deployed.fail(str(error), self._host.clock())
         except Exception as error:
             _log.exception("deployment %s failed", deployed.id)
@@ -175,14 +176,12 @@ class Deployments:
         with self._database.write() as session:
             session.execute(update(DeploymentRow).where(*alive).values(state=state, reason=reason))
 
-    def _served(self, folder: DeploymentFolder) -> Served:
-        """What its weights are. Raises `ConfigError` where they are missing."""
-        if not folder.weights.is_dir():
-            raise ConfigError("the files of the deployment are gone: it has no weights. Deploy it again")
-        base = base_of_adapter(folder.weights)
+    def _served(self, folder: DeploymentFolder, *, search: bool = True) -> Served:
+        """What its weights are. Raises `WhetError` or `OSError` where they, or the base model, are missing."""
+        base = folder.base_of_weights(search=search)
         if base is None:
             return Served(folder.path.name, folder.weights)
-        return Served(folder.path.name, base.resolve(), folder.weights)
+        return Served(folder.path.name, base, folder.weights)
 
     def _end(self, deployed: Deployed) -> None:
         """No request begins to use it from here on."""
