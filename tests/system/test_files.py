@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from whet.errors import RunError
-from whet.system.files import LineFile, json_line, read_lines, write_whole
+from whet.system.files import NOT_INSIDE, LineFile, json_line, open_inside, read_lines, write_whole
 
 
 def test_numbers_that_are_not_finite_become_null_at_any_depth() -> None:
@@ -99,3 +99,30 @@ def test_rows_that_do_not_reach_the_disk_leave_no_part_of_a_line(
             rows.append([{"row": 2}])
     rows.append([{"row": 3}])
     assert list(read_lines(rows.path)) == [{"row": 1}, {"row": 3}]
+
+
+def test_a_file_below_a_directory_is_opened_and_nothing_else(tmp_path: Path) -> None:
+    inside, outside = tmp_path / "inside", tmp_path / "outside"
+    for folder in (inside / "deep", outside):
+        folder.mkdir(parents=True)
+        (folder / "file").write_bytes(b"text")
+    (inside / "link").symlink_to(outside / "file")
+    (inside / "linked").symlink_to(outside)
+    os.mkfifo(inside / "pipe")
+    with open_inside(inside, "deep/file") as descriptor:
+        assert os.read(descriptor, 9) == b"text"
+    refused = (
+        "link",
+        "linked/file",
+        "../outside/file",
+        "deep/../../outside/file",
+        str(outside / "file"),
+        "deep",
+        "pipe",
+    )
+    for name in refused:
+        with pytest.raises(OSError, match="symbolic links") as found, open_inside(inside, name):
+            pass
+        assert found.value.errno == NOT_INSIDE, name
+    with pytest.raises(FileNotFoundError), open_inside(inside, "deep/none"):
+        pass

@@ -13,6 +13,9 @@ from whet.errors import RunError
 from whet.rl.storage.rollout_log import write_step
 from whet.viewer.files import LONG
 from whet.viewer.heads import Filter, Sort
+from whet.viewer.index import FileState, Index
+from whet.viewer.search import Query
+from whet.viewer.sources import RunSource
 from whet.viewer.store import Store, open_store
 
 
@@ -332,3 +335,52 @@ def test_path_without_runs_is_an_error_that_says_what_to_name(tmp_path: Path, na
     with pytest.raises(RunError, match=name) as caught:
         open_store(tmp_path / name)
     assert "\n" not in str(caught.value)
+
+
+def test_a_page_is_a_part_of_the_list(tmp_path: Path) -> None:
+    rewards = [0.5, None, 0.1, 0.9, 0.5, 0.3]
+    with evaluation(tmp_path / "one", *(row(example, reward) for example, reward in enumerate(rewards))) as store:
+        for sort in (Sort(), Sort("reward"), Sort("reward", descending=True)):
+            for filter in (Filter(), Filter(reward_to=0.5), Filter(below=4)):
+                whole = list(store.heads(filter, sort).numbers)
+                pages = [store.page(filter, sort, start, 2) for start in range(0, 8, 2)]
+                assert [number for page in pages for number in page] == whole
+
+
+def test_search_in_pieces_finds_what_a_whole_search_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("whet.viewer.store.SEARCHED_AT_ONCE", 2)
+    said = [{"answer": "needle"} if example % 3 == 0 else {} for example in range(8)]
+    lines = [row(example, 1.0, **more) for example, more in enumerate(said)]
+    with evaluation(tmp_path / "one", *lines, "no rollout") as store:
+        found, looked, pieces = [], 0, 0
+        while looked < 9:
+            numbers, looked = store.search_some(Query("NEEDLE"), looked, 0)
+            found += numbers
+            pieces += 1
+        *_, last = store.search("needle")
+        assert (found, pieces) == (last.numbers, 5) == ([0, 3, 6], 5)
+        assert store.search_some(Query("needle"), 9, 0) == ([], 9)
+
+
+def test_rollouts_of_a_directory_that_is_not_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    other, run = tmp_path / "other", tmp_path / "run"
+    for folder in (other, run):
+        write_step(folder / "rollouts", 1, [row()])
+    planted = Index(run / "rollouts" / ".index")  # an index that names a file elsewhere
+    part = "../../other/rollouts/step_000001"
+    with planted.writing():
+        planted.add(FileState(part, 1), [(1, 0, 100, 0, 0, *[None] * 16)], damaged=0)
+    planted.close()
+    (run / "rollouts" / "step_000002.jsonl").symlink_to(other / "rollouts" / "step_000001.jsonl")
+    with Store(RunSource(run, "training", run / "rollouts"), root=run) as store:
+        assert store.poll(5).rollouts == 1
+        assert [head.part for head in store.heads()] == ["step_000001"]
+        assert store.index_path is not None
+        assert store.index_path.is_relative_to(tmp_path / "cache")
+        (run / "rollouts" / "step_000001.jsonl").unlink()
+        (run / "rollouts" / "step_000001.jsonl").symlink_to(other / "rollouts" / "step_000001.jsonl")
+        with pytest.raises(RunError, match="symbolic links"):
+            store.row(0)
+        with pytest.raises(RunError, match="symbolic links"):
+            store.search_some(Query("yes"), 0, 0)

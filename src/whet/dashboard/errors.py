@@ -35,7 +35,7 @@ class DashboardError(WhetError):
 
     @property
     def status(self) -> int:
-        return STATUS[self.code]
+        return STATUS.get(self.code, 422)  # an application that includes the routes has further codes
 
     @property
     def body(self) -> dict[str, Any]:

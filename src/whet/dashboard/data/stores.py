@@ -99,7 +99,8 @@ class Stores:
         self._lock = threading.Lock()
         self._open: OrderedDict[Path, OpenStore] = OrderedDict()
         self._count = 0
-        self._timer: threading.Timer | None = None
+        self.timer: threading.Timer | None = None
+        """Closes idle stores; None where none is open."""
         self._closed = False
 
     @contextmanager
@@ -121,7 +122,7 @@ class Stores:
             with self._lock:
                 known.users -= 1
                 known.used = time.monotonic()
-                self._close_some(MOST_OPEN)
+                self._close_some(0 if self._closed else MOST_OPEN)
                 self._wait()
 
     def _close_some(self, most: int, before: float = float("-inf")) -> None:
@@ -132,15 +133,15 @@ class Stores:
 
     def _wait(self) -> None:
         """Close idle stores later."""
-        if self._timer is None and self._open and not self._closed:
-            self._timer = threading.Timer(IDLE_SECONDS, self._close_idle)
-            self._timer.daemon = True
-            self._timer.start()
+        if self.timer is None and self._open and not self._closed:
+            self.timer = threading.Timer(IDLE_SECONDS, self._close_idle)
+            self.timer.daemon = True
+            self.timer.start()
 
     def _close_idle(self) -> None:
         with self._lock:
-            self._timer = None
-            self._close_some(MOST_OPEN, before=time.monotonic() - IDLE_SECONDS)
+            self.timer = None
+            self._close_some(MOST_OPEN, before=time.monotonic() - IDLE_SECONDS + 1e-3)
             self._wait()
 
     @property
@@ -151,8 +152,8 @@ class Stores:
     def close(self) -> None:
         with self._lock:
             self._closed = True
-            if self._timer is not None:
-                self._timer.cancel()
+            if self.timer is not None:
+                self.timer.cancel()
             self._close_some(0)
 
 
