@@ -18,7 +18,7 @@ from whet.rl.storage.status import Status
 from whet.runs.lock import DirectoryLock
 
 A_STEP = 1_000
-WORK = 60
+WORK = 300
 """Hashes of 16 KiB that a step computes: some 4 ms on one core."""
 EVERY = 0.5
 WRITTEN = "bench/written"

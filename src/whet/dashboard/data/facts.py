@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import math
 import threading
+import time
 import tomllib
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import tomli_w
 
@@ -33,6 +34,8 @@ MOST_EVALUATIONS = 1_000
 MOST_TASKS = 200
 EVALS_BYTES, REPORT_BYTES = 64 << 20, 32 << 20
 MOST_KEPT = 64
+EXAMINED_SECONDS, EXAMINED_SHARE = 10.0, 0.02
+"""Least time between two examinations of a run in progress, and the share of the time that they may take."""
 MOST_REWARD = 1e300
 """A number of a file may be one that no float can hold."""
 
@@ -86,11 +89,12 @@ def _whole(value: Any) -> int:
 
 
 class Findings:
-    """The doctor's findings, examined again when a file that they follow from has changed."""
+    """The doctor's findings, examined again when a file that they follow from has changed; of a run that writes all the
+    time, from time to time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._found: OrderedDict[str, tuple[Any, list[dict[str, Any]]]] = OrderedDict()
+        self._found: OrderedDict[str, _Examined] = OrderedDict()
 
     def of(self, run: LibraryRun, checkpoint_faults: Callable[[], list[str]]) -> list[dict[str, Any]]:
         """Most urgent first. `checkpoint_faults` gives those of the newest checkpoint, which the doctor would hash."""
@@ -100,17 +104,28 @@ class Findings:
         faults = checkpoint_faults()
         names = ("config.toml", STATUS, "metrics.jsonl", EVALS, MISSED, METADATA, "results.jsonl")
         base = results_directory(directory) if run.kind == "evaluation" else directory
-        stamps = (run.state, tuple(file_stamp(base / name) for name in names), tuple(faults))
+        stamps = (tuple(file_stamp(base / name) for name in names), tuple(faults))
         with self._lock:
             known = self._found.get(run.id)
-        if known is None or known[0] != stamps:
-            known = stamps, _examined(base, run, faults)
+        began = time.monotonic()
+        if known is None or (known.stamps != stamps and (known.state != run.state or began >= known.due)):
+            found = _examined(base, run, faults)
+            ended = time.monotonic()
+            due = ended + max(EXAMINED_SECONDS, (ended - began) / EXAMINED_SHARE)
+            known = _Examined(stamps, run.state, due, found)
         with self._lock:
             self._found[run.id] = known
             self._found.move_to_end(run.id)
             while len(self._found) > MOST_KEPT:
                 self._found.popitem(last=False)
-        return known[1]
+        return known.found
+
+
+class _Examined(NamedTuple):
+    stamps: Any  # of the files
+    state: str
+    due: float  # when a change is examined
+    found: list[dict[str, Any]]
 
 
 def _examined(directory: Path, run: LibraryRun, faults: list[str]) -> list[dict[str, Any]]:
