@@ -12,6 +12,7 @@ import pytest
 
 from whet.system.env_files import SECRETS_FILE
 
+pytestmark = pytest.mark.parts
 ENVIRONMENT = Path(__file__).with_name("leaky.py")
 CANARIES = {
     "LEAKY_FILE": "canary-of-env-file-0f5e",
@@ -97,7 +98,6 @@ def test_secrets_of_an_environment_are_in_no_file_of_a_training_run(command: Com
     assert (run / "errors.jsonl").stat().st_size
 
 
-@pytest.mark.parts
 def test_resumed_run_has_no_secrets_either(command: Command, tmp_path: Path) -> None:
     command("train", "run", config(tmp_path, fails=False), "--runs_directory", tmp_path / "runs")
     resumed = command(
@@ -113,7 +113,6 @@ def test_resumed_run_has_no_secrets_either(command: Command, tmp_path: Path) -> 
     assert printed(resumed) == leaks(tmp_path / "runs") == []
 
 
-@pytest.mark.parts
 def test_secrets_of_an_environment_are_in_no_file_of_a_failed_run(command: Command, tmp_path: Path) -> None:
     output = command("train", "run", config(tmp_path, fails=True), "--runs_directory", tmp_path / "runs", expected=1)
     status = json.loads((tmp_path / "runs" / "run" / "status.json").read_text())
@@ -123,7 +122,6 @@ def test_secrets_of_an_environment_are_in_no_file_of_a_failed_run(command: Comma
     assert printed(output) == []
 
 
-@pytest.mark.parts
 def test_secrets_of_an_environment_are_in_no_file_of_an_evaluation(command: Command, tmp_path: Path) -> None:
     output = command(
         *("eval", "run", ENVIRONMENT, "-m", "whet/tiny", "-n", "3", "-r", "1", "--max-tokens", "6"),

@@ -139,4 +139,15 @@ class RequestGuard:
                 ]
             await send(message)
 
+        if _two_lengths(scope):
+            error = HubError("malformed", "a request has one length: Content-Length or Transfer-Encoding.")
+            answer = JSONResponse(error_body(error), error.status, headers={"Connection": "close"})
+            await answer(scope, receive, with_headers)
+            return
         await self._app(scope, limited, with_headers)
+
+
+def _two_lengths(scope: Scope) -> bool:
+    """Whether a proxy before this server may have read the request's body to another end than this server does."""
+    names = {name for name, _ in scope["headers"]}
+    return b"content-length" in names and b"transfer-encoding" in names
