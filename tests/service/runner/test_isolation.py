@@ -16,6 +16,12 @@ from whet.errors import SandboxUnavailableError
 from whet.runs.process import began
 from whet.service.runner import isolation
 
+
+@pytest.fixture
+def database_url() -> None:
+    """SQLite: the kind of the database plays no part here; `test_kills.py` has both."""
+
+
 # Tries to read everything that it is given on its command line, and what /proc has of every process it sees.
 SPY = r"""
 import glob, json, os, sys

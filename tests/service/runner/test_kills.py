@@ -105,8 +105,7 @@ def test_two_runners_start_each_of_200_runs_once(killable: Killable) -> None:
     until_none_is_left(killable)
 
 
-@pytest.mark.parametrize("kills", [pytest.param(2, marks=pytest.mark.parts), pytest.param(20, marks=pytest.mark.long)])
-def test_killed_runners_and_shims_neither_lose_nor_repeat_a_run(kills: int, killable: Killable) -> None:
+def kill_in_a_loop(kills: int, killable: Killable) -> None:
     rng = random.Random(7)
     runs = [killable.queue.submit() for _ in range(4)]
     script = ONCE % f"for i in $(seq {10 * kills}); do echo $i; sleep 0.1; done"
@@ -125,7 +124,19 @@ def test_killed_runners_and_shims_neither_lose_nor_repeat_a_run(kills: int, kill
     until_none_is_left(killable)
 
 
+@pytest.mark.parts
+def test_killed_runners_and_shims_neither_lose_nor_repeat_a_run(killable: Killable) -> None:
+    kill_in_a_loop(2, killable)
+
+
 @pytest.mark.long
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_twenty_kills_neither_lose_nor_repeat_a_run(killable: Killable) -> None:
+    kill_in_a_loop(20, killable)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_twenty_kills_of_the_runner_leave_a_training_run_as_it_is(
     killable: Killable, apart: Any, warm: Any, training: Any, tmp_path: Path
 ) -> None:

@@ -13,6 +13,11 @@ import pytest
 from whet.runs.process import began
 
 
+@pytest.fixture
+def database_url() -> None:
+    """SQLite: the kind of the database plays no part here; `test_kills.py` has both."""
+
+
 def alive(process: dict[str, Any]) -> bool:
     return began(process["pid"]) == process["process_began"]
 
