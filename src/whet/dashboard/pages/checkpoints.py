@@ -14,11 +14,8 @@ from whet.dashboard.library import LibraryRun
 from whet.dashboard.pages.rendering import PageRoute, render, root_of
 
 router = APIRouter(route_class=PageRoute)
-ACTIONS = (
-    ("deploy", "deploy", "/deployments/new?run={run}&step={step}"),
-    ("restart", "restart from here", "/runs/{run}/restart?step={step}"),
-)
-"""What `may` of a run names, its label, and the page that asks before it is done."""
+DEPLOYMENTS = "/deployments"
+"""A site with this page can serve checkpoints."""
 
 
 @router.get("/runs/{run}/checkpoints")
@@ -27,26 +24,25 @@ def checkpoints_page(request: Request, call: Call, run: RunId) -> Response:
     root = root_of(request)
     data = f"{root}{call.site.data}/runs/{found.id}/checkpoints"
     listed = checkpoints(call.data.checks, found) if found.directory is not None else []
-    may = found.details.get("may") or ()
+    deploys = any(item.path == DEPLOYMENTS for item in call.site.nav)
     return render(
         request,
         "checkpoints.html",
         run=found,
-        checkpoints=[_row(one, found, data, root, may) for one in reversed(listed)],
-        actions=any(name in may for name, _, _ in ACTIONS),
-        export="" if may else str(found.directory),
-        empty="A run writes one every `checkpoint_interval` steps, and one when it ends or is stopped.",
+        checkpoints=[_row(one, found, root, data, deploys) for one in reversed(listed)],
+        actions=deploys,
+        export="" if deploys else str(found.directory),
+        empty="A run writes one every `checkpointing.save_every_n_steps` steps, and one when it ends or is stopped.",
     )
 
 
-def _row(one: Mapping[str, Any], run: LibraryRun, data: str, root: str, may: Any) -> dict[str, Any]:
-    whole = one["fault"] is None
-    return {
-        **one,
-        "downloads": [(what, f"{data}/{one['step']}/archive?what={what}") for what in one["archives"]] if whole else [],
-        "actions": [
-            (label, root + path.format(run=run.id, step=one["step"]))
-            for name, label, path in ACTIONS
-            if name in may and whole and (name != "deploy" or one["deployable"])
-        ],
-    }
+def _row(one: Mapping[str, Any], run: LibraryRun, root: str, data: str, deploys: bool) -> dict[str, Any]:
+    """One checkpoint; each action leads to a page that asks first."""
+    step, whole = one["step"], one["fault"] is None
+    actions = []
+    if deploys and one["deployable"]:
+        actions.append(("deploy", f"{root}{DEPLOYMENTS}/new?run={run.id}&step={step}"))
+    if whole and "restart" in run.details.get("may", ()):
+        actions.append(("restart from here", f"{root}/runs/{run.id}/restart?step={step}"))
+    downloads = [(what, f"{data}/{step}/archive?what={what}") for what in one["archives"]] if whole else []
+    return {**one, "downloads": downloads, "actions": actions}

@@ -38,7 +38,8 @@ function followTokens(list) {
     token.tabIndex = 0;
     token.setAttribute("aria-current", "true");
     show(token);
-    const url = new URL(token.href);
+    const url = new URL(location.href);
+    url.searchParams.set("token", token.id.slice(1));
     url.hash = "tokens";
     history.replaceState(null, "", url);
   }
@@ -94,7 +95,9 @@ function followTokens(list) {
       for (const other of document.querySelectorAll("a[data-shade]")) other.removeAttribute("aria-current");
       link.setAttribute("aria-current", "true");
       list.className = `tokens by-${link.dataset.shade}`;
-      history.replaceState(null, "", link.href);
+      const url = new URL(location.href);
+      url.searchParams.set("shade", link.dataset.shade);
+      history.replaceState(null, "", url);
     });
   }
 }

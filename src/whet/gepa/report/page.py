@@ -206,7 +206,7 @@ def _effort(data: SearchReportData) -> Html:
     kinds = [(kind, [f"{count:,}"]) for kind, count in data.errors.most_common()]
     return section(
         "Cost",
-        table(("", "calls", "tokens in", "tokens out", "cost"), rows),
+        table(("of", "calls", "tokens in", "tokens out", "cost"), rows),
         small("No prices are known for what has no cost here." if search.cost is None else ""),
         *([tag("h3", "Calls that failed"), table(("kind", "calls"), kinds)] if kinds else []),
     )
