@@ -37,7 +37,7 @@ def rewards(html: str) -> list[str]:
 
 def links(html: str) -> list[str]:
     """Addresses of the rollouts listed, in order."""
-    return [unescape(link) for link in re.findall(r'<td class="num"><a href="([^"]*/rollouts/[^"]*)"', html)]
+    return [unescape(link) for link in re.findall(r'<td class="num"><a data-open href="([^"]*/rollouts/[^"]*)"', html)]
 
 
 def test_filter_and_sort_are_those_of_the_url(browser: Browser, three: str) -> None:
