@@ -202,10 +202,10 @@ def secrets_of(files: Sequence[Path], words: Sequence[str]) -> dict[str, str]:
 @contextmanager
 def variables(values: Mapping[str, str]) -> Iterator[None]:
     """The environment's code here sees these variables too, and no process that is started later does."""
-    before = dict(os.environ)
-    os.environ.update({key: value for key, value in values.items() if key not in before})
+    added = {key: value for key, value in values.items() if key not in os.environ}
+    os.environ.update(added)
     try:
         yield
     finally:
-        os.environ.clear()
-        os.environ.update(before)
+        for key in added:
+            os.environ.pop(key, None)
