@@ -72,6 +72,11 @@ def test_evaluations_are_finished_when_all_are(tmp_path: Path) -> None:
     assert Watch(tmp_path, "evaluation").look().state == "finished"
 
 
+def test_a_search_counts_its_calls(tmp_path: Path) -> None:
+    (tmp_path / "metadata.json").write_text('{"state": "failed", "spent": 7, "max_calls": 24, "reason": "too small"}')
+    assert Watch(tmp_path, "search").look() == Seen(7, 24, 0, "failed", "too small")
+
+
 def test_how_an_attempt_ended() -> None:
     def end(
         code: int | None, state: str | None, *, stopping: bool = False, kind: str = "training", **more: object

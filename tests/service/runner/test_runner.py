@@ -38,7 +38,7 @@ def test_a_run_that_fails_has_the_reason_that_it_printed(working: Any) -> None:
     assert (row.state, row.reason) == ("failed", "no such model")
     again = working.queue.submit()
     row = working.end(working.runner("echo failed: no such model; echo continue with: this; exit 1"), again)
-    assert (row.state, row.reason) == ("failed", "failed: no such model")
+    assert (row.state, row.reason) == ("failed", "no such model")
 
 
 def test_a_run_that_is_stopped_gets_the_signal_once(working: Any) -> None:

@@ -40,7 +40,8 @@ class End:
     def explained(self, run: RunFolder, attempt: AttemptFolder, isolation: Isolation) -> End:
         """With the reason of a failure: the doctor's first finding, else what the run said last."""
         found = _diagnosed(run, isolation) or self.reason or _last_line(attempt.output)
-        return replace(self, reason=(found or "it ended without a word")[:MOST])
+        words = (found or "it ended without a word").removeprefix("failed: ").removeprefix("error: ")
+        return replace(self, reason=words[:MOST])
 
 
 def end_of(kind: str, ended: Mapping[str, Any], seen: Seen, *, stopping: bool) -> End:

@@ -86,11 +86,11 @@ class Watch:
         self._count(("metrics.jsonl",), _trained)
         self._count((RESULTS,), _used)
         return Seen(
-            step=_whole(status.get("step")),
-            max_steps=_whole(status.get("max_steps")),
+            step=_whole(status.get("step", status.get("spent"))),  # of a search the calls
+            max_steps=_whole(status.get("max_steps", status.get("max_calls"))),
             tokens=round(sum(self._tokens.values())),
             state=None if stale else _text(status.get("state")),
-            error=None if stale else _text(status.get("last_error")),
+            error=None if stale else _text(status.get("last_error", status.get("reason"))),
         )
 
     def mark(self) -> list[int] | None:
