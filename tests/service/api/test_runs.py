@@ -9,6 +9,9 @@ import pytest
 
 pytest.importorskip("fastapi")
 
+from whet.hub.storage.database import database_now
+from whet.service.domain import queue, runners
+
 
 def test_submitted_run_is_queued_and_seen_by_its_owner_alone(service: Any) -> None:
     run = service.submit("ann", name="first", needs={"cores": 2, "memory": 1e9})
@@ -187,6 +190,11 @@ def test_environment_of_the_hub_needs_an_action_that_did_not_fail(service: Any, 
     [(field, reason)] = service.refuse("ann", **submitted)
     assert (field, "failed" in reason) == ("environments.0", True)
     service.submit("ann", skip_action_check=True, **submitted)
+    claimed = claim(service)
+    assert claimed is not None
+    assert claimed != run["id"]
+    ended = service.ok("GET", f"/runs/{run['id']}", "ann")
+    assert (ended["state"], "action of ann/word-game@1.0.0 failed" in ended["reason"]) == ("failed", True)
     outcome("passed")
     assert service.submit("ann", **submitted)["place"] is not None
     [(field, reason)] = service.refuse("bob", **submitted)  # private
@@ -195,6 +203,16 @@ def test_environment_of_the_hub_needs_an_action_that_did_not_fail(service: Any, 
     assert field == "environments"
     with service.service.hub.database.read() as session:
         assert len(list(session.scalars(select(ActionRow)))) == 1
+
+
+def claim(service: Any) -> str | None:
+    """The run that a new runner starts."""
+    with service.service.hub.database.write() as session:
+        now = database_now(session)
+        identity = {"host": "box", "boot_id": "1", "pid": 1, "process_began": "1", "version": "0"}
+        runner = runners.announce(session, now, capacity={"cores": 4, "memory": 1 << 40}, **identity)
+        found = queue.claim(session, runner, now)
+        return None if found is None else found.held.run
 
 
 def test_list_is_filtered_and_paged(service: Any) -> None:

@@ -131,6 +131,9 @@ def test_run_that_is_lost_again_and_again_fails(queue: Any, monkeypatch: pytest.
     monkeypatch.setattr(operations, "LOST_MOST", 4)
     runner = queue.runner()
     run = queue.submit()
+    for _ in range(operations.LOST_MOST + 1):  # before a process was started: the runner's fault
+        assert queue.do(operations.lost, queue.claim(runner).held, "gone")
+    assert queue.run(run).state == "queued"
     for _ in range(operations.LOST_MOST):
         assert queue.do(operations.lost, queue.start(runner), "gone")
     assert queue.run(run).state == "failed"

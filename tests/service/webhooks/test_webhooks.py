@@ -19,12 +19,11 @@ from sqlalchemy import select, update
 
 from whet.hub.storage.database import database_now
 from whet.service.api.webhooks import Event
-from whet.service.domain.events import RUN_EVENTS
 from whet.service.domain.queue import finish
 from whet.service.storage.tables import Delivery, Webhook
 from whet.service.webhooks import deliveries, sender
 from whet.service.webhooks.addresses import networks
-from whet.service.webhooks.deliveries import CLAIM_S, PAUSES_S, Sending, secret_owner
+from whet.service.webhooks.deliveries import CLAIM_S, EVENTS, PAUSES_S, Sending, secret_owner
 from whet.service.webhooks.sender import SIGNATURE, WebhookSender, post
 
 LOOPBACK = networks(["127.0.0.0/8"])
@@ -36,7 +35,7 @@ async def loopback(host: str, port: int) -> Sequence[str]:
     return ["127.0.0.1"]
 
 
-def hook(queue: Any, url: str, owner: str = "ann", events: Sequence[str] = RUN_EVENTS) -> None:
+def hook(queue: Any, url: str, owner: str = "ann", events: Sequence[str] = EVENTS) -> None:
     """A webhook in the database."""
 
     def add(session: Any, now: float) -> None:
@@ -266,5 +265,5 @@ def test_deliveries_of_long_ago_are_forgotten_and_waiting_ones_kept(queue: Any) 
 
 
 def test_the_interface_names_every_event() -> None:
-    assert get_args(Event) == RUN_EVENTS
+    assert get_args(Event) == EVENTS
     assert sender.DEADLINE_S < CLAIM_S

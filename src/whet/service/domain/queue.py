@@ -14,7 +14,6 @@ from typing import Any
 from sqlalchemy import ColumnElement, func, select, update
 from sqlalchemy.orm import Session
 
-from whet.service.domain.events import changed
 from whet.service.domain.fairness import Waiting, in_order, next_run
 from whet.service.domain.placement import Amount
 from whet.service.domain.runners import alive, places
@@ -22,12 +21,13 @@ from whet.service.domain.runs import ENDED
 from whet.service.domain.trials import CLEAR, Trial, trials_of
 from whet.service.domain.usage import IN_PROGRESS, charge, exhausted, over_cap, shares_of
 from whet.service.storage.tables import AttemptRow, Quota, RunnerRow, RunRow
+from whet.service.webhooks.deliveries import enqueue
 
 LEASE_S = 30.0
 """How long an attempt's lease holds without being renewed; renew it several times in that."""
 
 LOST_MOST = 30
-"""A run of which this many attempts were lost fails: it may be what ends its machine."""
+"""A run fails of which the processes of this many attempts were lost: it may be what ends its machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ def claim(session: Session, runner: str, now: float, lease_s: float = LEASE_S) -
     )
     session.flush()
     session.refresh(row)
-    changed(session, row, "run.starting", now)
+    enqueue(session, "run.starting", row, now)
     return Claim(held, row)
 
 
@@ -139,7 +139,7 @@ def _refuse_failed(session: Session, trials: Mapping[str, Trial], now: float) ->
         if trial.failed:
             row = session.get_one(RunRow, run)
             row.state, row.reason, row.ended_at = "failed", trial.failed, now
-            changed(session, row, "run.failed", now)
+            enqueue(session, "run.failed", row, now)
 
 
 def waiting_runs(session: Session) -> Sequence[Any]:
@@ -169,7 +169,7 @@ def started(session: Session, held: Held, now: float, *, pid: int, process_began
     run = session.get_one(RunRow, held.run)
     run.state = "running"
     run.started_at = run.started_at if run.started_at is not None else now
-    changed(session, run, "run.running", now)
+    enqueue(session, "run.running", run, now)
     return True
 
 
@@ -230,7 +230,7 @@ def finish(
     run.step = run.step if step is None else step
     run.reason = run.reason if state == "stopped" and run.reason else reason
     run.stop_requested_at = None
-    changed(session, run, f"run.{state}", now)
+    enqueue(session, f"run.{state}", run, now)
     return True
 
 
@@ -253,7 +253,7 @@ def lost(session: Session, held: Held, reason: str, now: float) -> bool:
     else:
         run.state, run.reason = "queued", f"queued again: {reason}"
         run.resume, run.resume_step = True, None
-    changed(session, run, f"run.{run.state}", now)
+    enqueue(session, f"run.{run.state}", run, now)
     return True
 
 
@@ -328,5 +328,6 @@ def _change(session: Session, conditions: Sequence[ColumnElement[bool]], **value
 
 
 def _lost_attempts(session: Session, run: RunRow) -> int:
+    """Those that had a process: a runner that is killed while it prepares a run says nothing about the run."""
     query = select(func.count()).select_from(AttemptRow).where(AttemptRow.run_id == run.id, AttemptRow.state == "lost")
-    return int(session.scalar(query) or 0)
+    return int(session.scalar(query.where(AttemptRow.pid.is_not(None))) or 0)

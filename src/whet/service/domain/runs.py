@@ -13,10 +13,10 @@ from sqlalchemy.orm import Session
 from whet.hub.domain.audit import record
 from whet.hub.domain.cipher import Cipher
 from whet.hub.errors import HubError
-from whet.service.domain.events import changed
 from whet.service.domain.secrets import add_run_secrets
 from whet.service.domain.usage import IN_PROGRESS, exhausted
 from whet.service.storage.tables import Quota, RunRow, RunSecret
+from whet.service.webhooks.deliveries import enqueue
 
 KINDS = ("training", "sft", "evaluation", "search")
 ENDED = ("finished", "failed", "stopped")
@@ -88,7 +88,7 @@ def submit(session: Session, cipher: Cipher, user: str, wanted: NewRun, now: flo
     add_run_secrets(session, cipher, row.id, wanted.secrets)
     detail = {"name": wanted.name, "kind": wanted.kind, "secrets": sorted(wanted.secrets)}
     record(session, user, "run.submit", wanted.owner, row.id, now, detail)
-    changed(session, row, "run.queued", now)
+    enqueue(session, "run.queued", row, now)
     return row, True
 
 
@@ -110,7 +110,7 @@ def request_stop(session: Session, row: RunRow, user: str, now: float) -> None:
             row.stop_requested_at, row.reason = now, f"stopped by {user}"
     elif row.state == "queued":
         row.state, row.ended_at, row.reason = "stopped", now, f"stopped by {user} before it began"
-        changed(session, row, "run.stopped", now)
+        enqueue(session, "run.stopped", row, now)
     else:
         raise HubError("wrong_state", f"run {row.id} is {row.state}: there is nothing to stop.")
     record(session, user, "run.stop", row.owner, row.id, now)
@@ -126,7 +126,7 @@ def restart(session: Session, row: RunRow, user: str, step: int | None, now: flo
     row.state, row.reason, row.queued_at, row.ended_at = "queued", "", now, None
     row.resume, row.resume_step, row.stop_requested_at = row.attempt > 0, step, None
     record(session, user, "run.restart", row.owner, row.id, now, {"step": step})
-    changed(session, row, "run.queued", now)
+    enqueue(session, "run.queued", row, now)
 
 
 def delete_run(session: Session, row: RunRow, user: str, now: float) -> None:
