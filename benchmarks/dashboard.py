@@ -60,6 +60,18 @@ class Dashboard:
             raise SystemExit(f"{path}: {answer.status} {body[:500]!r}")
         return took, json.loads(body)
 
+    def page(self, path: str) -> float:
+        """Seconds that a page takes."""
+        began = time.perf_counter()
+        connection = self.connect()
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        answer.read()
+        connection.close()
+        if answer.status != 200:
+            raise SystemExit(f"{path}: {answer.status}")
+        return time.perf_counter() - began
+
     @property
     def memory(self) -> float:
         """MiB that the server holds now."""
@@ -114,6 +126,7 @@ def rollouts(count: int) -> None:
             took, _ = served.get(path, **query)
             print(f"{name}: {took:.2f} s")
             most = max(most, served.memory)
+        print(f"the page of the list, in HTML: {served.page(f'/runs/{run}/rollouts'):.2f} s")
         for name in ("/rollouts/values", "/distributions", f"/rollouts/{count // 2}", f"/rollouts/{count // 2}/group"):
             print(f"{name}: {served.get(f'/runs/{run}{name}')[0]:.2f} s")
             most = max(most, served.memory)

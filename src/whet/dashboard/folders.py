@@ -11,10 +11,11 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from whet.dashboard.data.files import file_stamp, last_line, read_object, read_text
+from whet.dashboard.data.files import FileStamp, file_stamp, last_line, read_object, read_text
 from whet.dashboard.errors import DashboardError, no_such
 from whet.dashboard.library import ENDED, LibraryRun, RunList, RunQuery, RunState, Viewer
 from whet.errors import RunError, WhetError
@@ -146,7 +147,7 @@ def _fits(run: LibraryRun, query: RunQuery) -> bool:
 
 
 def _training(id: str, path: Path) -> LibraryRun:
-    config = _config(path)
+    config = _config(path, file_stamp(path / RUN_CONFIG))
     status = read_object(path, RUN_STATUS)
     state, reason = STATES.get(state_of(path, status), ("unknown", "it has no status.json"))
     row = _newest_row(path)
@@ -173,7 +174,9 @@ def _training(id: str, path: Path) -> LibraryRun:
     )
 
 
-def _config(path: Path) -> dict[str, Any]:
+@lru_cache(maxsize=256)
+def _config(path: Path, stamp: FileStamp | None) -> Mapping[str, Any]:
+    """The config, parsed once for one state of its file: a run in progress is read every second."""
     try:
         return tomllib.loads(read_text(path, RUN_CONFIG))
     except (ValueError, RecursionError) as error:

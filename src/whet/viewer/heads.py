@@ -136,8 +136,10 @@ HEAD = f"""SELECT number, part, line, rollouts.size, coalesce({ENVIRONMENT}, '')
 LINE = f"SELECT part, line, offset, rollouts.size, checksum, problem {FROM} WHERE number = :number"
 LINES = "SELECT file, offset, size, problem IS NOT NULL FROM rollouts ORDER BY number"
 SOME_LINES = "SELECT file, offset, size, problem IS NOT NULL FROM rollouts WHERE number >= :first ORDER BY number"
-VARIETY = f"""SELECT count(DISTINCT {ENVIRONMENT}), count(error), count(DISTINCT sampling) FROM rollouts
-    WHERE problem IS NULL"""
+_NAMED = "CASE value WHEN '' THEN :default ELSE value END"
+VARIETY = f"""SELECT (SELECT count(DISTINCT {_NAMED}) FROM tallies WHERE field = 'environment'),
+    (SELECT coalesce(sum(count), 0) FROM tallies WHERE field = 'error'),
+    (SELECT count(*) FROM tallies WHERE field = 'sampling')"""
 _CONDITIONS = {
     "environment": f"{ENVIRONMENT} = :environment AND problem IS NULL",
     "part": "part = :part",
@@ -200,8 +202,7 @@ def counts_query(column: CountColumn) -> str:
     """The values of a column with their numbers of rollouts: most frequent first, parts in order."""
     if column == "part":
         return f"SELECT part, count(*) {FROM} GROUP BY file ORDER BY step IS NULL, step, part GLOB 'eval*', part"
-    name = ENVIRONMENT if column == "environment" else column
     return (
-        f"SELECT {name} AS name, count(*) FROM rollouts WHERE problem IS NULL AND name IS NOT NULL "
-        "GROUP BY name ORDER BY count(*) DESC, min(number)"
+        f"SELECT {_NAMED} AS name, sum(count) FROM tallies WHERE field = '{column}' AND name IS NOT NULL "
+        "GROUP BY name ORDER BY sum(count) DESC, min(first) LIMIT 10000"
     )
