@@ -19,6 +19,7 @@ from whet.hub.domain.cipher import Cipher
 from whet.hub.domain.views import maybe, moment
 from whet.service.storage.tables import Delivery, RunRow, Webhook
 
+EVENTS = ("run.queued", "run.starting", "run.running", "run.finished", "run.failed", "run.stopped")
 PAUSES_S = (60.0, 300.0, 900.0, 2700.0, 7200.0, 14_400.0, 25_200.0, 36_000.0)
 """Before each repetition; a day in all."""
 JITTER = 0.1
@@ -44,6 +45,7 @@ class Sending:
 
 def enqueue(session: Session, event: str, run: RunRow, now: float) -> None:
     """Queue an event for each webhook of the run's owner that wants it, in the transaction of the change."""
+    assert event in EVENTS
     hooks = session.scalars(select(Webhook).where(Webhook.owner == run.owner, Webhook.deleted_at.is_(None)))
     for hook in hooks:
         if event not in hook.events:
