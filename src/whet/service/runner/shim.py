@@ -221,6 +221,10 @@ class Shim:
         session = self._identity.get("session")
         if session is None:
             return
+        if self._process is not None and not Path("/proc/self/stat").exists():  # macOS
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            return
         mark = f"{MARK}={self._mark}".encode()
         for stat in Path("/proc").glob("[0-9]*/stat"):
             with contextlib.suppress(OSError, ValueError):
