@@ -14,6 +14,8 @@ from typing import Any
 import httpx
 import pytest
 
+from whet.runs.process import began
+
 anthropic = pytest.importorskip("anthropic")
 openai = pytest.importorskip("openai")
 
@@ -57,9 +59,19 @@ class Process:
     def pause(self) -> None:
         threading.Event().wait(0.05)
 
+    def children(self) -> list[tuple[int, str | None]]:
+        """What it has started, each by its number and when it began."""
+        listed = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        text = listed.read_text() if listed.exists() else ""  # Linux alone has it
+        return [(int(pid), began(int(pid))) for pid in text.split()]
+
     def end(self, number: int = 15) -> int:
+        """Send a signal, and wait until it and all that it started are gone; its exit code."""
+        children = self.children()
         self.process.send_signal(number)
         code = self.process.wait(120)
+        while any(started is not None and began(pid) == started for pid, started in children):
+            self.pause()
         self.reading.join(60)
         assert self.process.stderr is not None
         self.process.stderr.close()
