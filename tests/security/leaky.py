@@ -40,7 +40,7 @@ def load_environment(hint: str = "", fails: bool = False) -> whet.Environment:
 
     rows = [
         {"question": f"{number}: the key is {secret}", "answer": secret, "info": {"task": number}}
-        for number in range(4)
+        for number in range(8)
     ]
     return LeakyEnv(
         dataset=rows,

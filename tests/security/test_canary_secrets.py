@@ -132,3 +132,19 @@ def test_secrets_of_an_environment_are_in_no_file_of_an_evaluation(command: Comm
     assert "[LEAKY_SERVICE]" in results.read_text()
     assert leaks(tmp_path / "outputs") == []
     assert printed(output) == []
+
+
+def test_secrets_of_an_environment_are_in_no_file_of_a_search(command: Command, tmp_path: Path) -> None:
+    begun = ("gepa", "run", ENVIRONMENT, "-m", "whet/tiny", "--reflection-model", "whet/tiny", "-n", "2", "-N", "2")
+    limits = ("--minibatch-size", "2", "--max-calls", "20", "--max-tokens", "6")
+    own = ("--env-file", tmp_path / "secrets.env", "--runs-directory", tmp_path / "runs", "--name", "s")
+    output = command(*begun, *limits, *own, expected=1)  # the context of the tiny model is too small to reflect in
+    assert "is too small" in output
+    assert "[LEAKY_SERVICE]" in (tmp_path / "runs" / "s" / "rollouts" / "results.jsonl").read_text()
+    assert leaks(tmp_path / "runs") == []
+    assert printed(output) == []
+    again = command(
+        "gepa", "run", "--resume", tmp_path / "runs" / "s", "--env-file", tmp_path / "secrets.env", expected=1
+    )
+    assert "other settings" not in again
+    assert leaks(tmp_path / "runs") == []
