@@ -23,6 +23,8 @@ from whet.system.files import json_line
 ViewerOf = Callable[..., Any]
 RunId = Annotated[str, InPath(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 Words = Annotated[str, Query(max_length=200)]
+Step = Annotated[int, InPath(ge=0, le=2**53)]
+Number = Annotated[int, InPath(ge=0, le=2**53)]
 
 
 @dataclass(frozen=True, slots=True)

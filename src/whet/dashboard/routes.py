@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query
-from fastapi import Path as InPath
 from starlette.responses import Response, StreamingResponse
 
-from whet.dashboard.call import Call, DashboardCall, DataRoute, RunId, Words, json_answer
+from whet.dashboard.call import Call, DashboardCall, DataRoute, Number, RunId, Step, Words, json_answer
 from whet.dashboard.data import facts
 from whet.dashboard.data.checkpoints import What, archive, checkpoints
 from whet.dashboard.data.comparing import compare
@@ -34,8 +33,6 @@ router = APIRouter(route_class=DataRoute)
 Limit = Annotated[int, Query(ge=1, le=200)]
 Points = Annotated[int, Query(ge=2, le=MOST_POINTS)]
 Names = Annotated[str, Query(max_length=5_000)]
-Step = Annotated[int, InPath(ge=0, le=2**53)]
-Number = Annotated[int, InPath(ge=0, le=2**53)]
 Level = Literal["", "DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
 Flag = bool | Literal[""]
 Amount = Annotated[float | None, Query(allow_inf_nan=False)]

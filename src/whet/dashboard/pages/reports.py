@@ -158,6 +158,8 @@ class Reports:
 
 
 reports = Reports()
+DAMAGED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""What reports raise for files that no run of whet has written: a run's own code may write anything into them."""
 
 
 def _sections(run: LibraryRun, directory: Path) -> Sequence[Html]:
@@ -167,6 +169,11 @@ def _sections(run: LibraryRun, directory: Path) -> Sequence[Html]:
             return _evaluation(folder) if run.kind == "evaluation" else _search(run, folder, shown)
         except RunError as error:
             raise RunError(str(error).replace(str(folder), str(shown))) from None
+        except DAMAGED as error:
+            raise RunError(
+                f"{run.name}: there is no report of it, because its files have values of other kinds than those of a "
+                f"run ({type(error).__name__})."
+            ) from error
 
 
 def _evaluation(folder: Path) -> Sequence[Html]:

@@ -10,7 +10,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from whet.dashboard.call import Call, RunId, Words
+from whet.dashboard.call import Call, Number, RunId, Words
 from whet.dashboard.data.rollouts import ShownRollout, read_group
 from whet.dashboard.data.stores import OpenStore
 from whet.dashboard.pages.rendering import PageRoute, render
@@ -43,7 +43,7 @@ class Side:
 
 
 @router.get("/runs/{run}/groups/{number}")
-def group_page(request: Request, call: Call, run: RunId, number: int, against: Words = "") -> Response:
+def group_page(request: Request, call: Call, run: RunId, number: Number, against: Words = "") -> Response:
     """`number`: of any rollout of the group."""
     found = call.run(run)
     here = run_path(request, found)

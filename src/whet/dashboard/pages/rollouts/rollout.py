@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from whet.dashboard.call import Call, DashboardCall, RunId, Words
+from whet.dashboard.call import Call, DashboardCall, Number, RunId, Words
 from whet.dashboard.data.rollouts import ShownRollout, read_rollout
 from whet.dashboard.data.stores import OpenStore
 from whet.dashboard.data.tokens import tokens_of
@@ -38,7 +38,7 @@ def rollout_page(
     request: Request,
     call: Call,
     run: RunId,
-    number: int,
+    number: Number,
     at: Position = None,
     token: Position = None,
     shade: Words = "",

@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from whet.dashboard.call import Call, RunId
+from whet.dashboard.call import Call, RunId, Step
 from whet.dashboard.data.rollouts import distributions, groups
 from whet.dashboard.data.series import MetricSeries
 from whet.dashboard.library import LibraryRun
@@ -29,7 +29,7 @@ ORDER = ("reward", "policy", "optim", "groups", "rollouts", "seq_len", "time", "
 
 
 @router.get("/runs/{run}/steps/{step}")
-def step_page(request: Request, call: Call, run: RunId, step: int) -> Response:
+def step_page(request: Request, call: Call, run: RunId, step: Step) -> Response:
     found = call.run(run)
     here = run_path(request, found)
     part = f"step_{step:06d}"
