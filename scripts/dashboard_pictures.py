@@ -56,8 +56,23 @@ def take_all(browser: Browser, address: str) -> None:
     take(browser, address + run, "dashboard-run-dark", color_scheme="dark")
     take(browser, f"{address}/compare?{compared}", "dashboard-compare")
     take(browser, address + run, "dashboard-phone", viewport=PHONE, color_scheme="dark")
-    take(browser, f"{address}{run}/rollouts?sort=reward&descending=true", "dashboard-rollouts")
-    take(browser, f"{address}{run}/rollouts/0?token=3", "dashboard-rollout")
+    rollouts = f"{address}{run}/rollouts?step=12&sort=reward&descending=true"
+    first = first_link(browser, rollouts)
+    take(browser, rollouts, "dashboard-rollouts")
+    take(browser, f"{address}{first}", "dashboard-rollout")
+    take(browser, f"{address}{first}".replace("/rollouts/", "/groups/"), "dashboard-group")
+
+
+def first_link(browser: Browser, url: str) -> str:
+    """Path of the first rollout of a list, once all files are read."""
+    page = browser.new_page()
+    page.goto(url)
+    while page.get_by_text("reading the files").count():
+        page.wait_for_timeout(500)
+        page.reload()
+    link = str(page.locator("main [data-open], main table td a").first.get_attribute("href"))
+    page.close()
+    return link
 
 
 def take(browser: Browser, url: str, name: str, **options: Any) -> None:
