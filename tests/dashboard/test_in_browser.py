@@ -13,7 +13,7 @@ import pytest
 
 from whet.runs.lock import DirectoryLock
 
-from .browser import opened, overflow, violations
+from .browser import allow, opened, overflow, violations
 from .conftest import CONFIG, Runs
 
 if TYPE_CHECKING:
@@ -219,8 +219,8 @@ def test_help_names_the_keys_and_they_lead_to_pages(page: Page, address: str, ru
     page.wait_for_url("**/compare")
 
 
-def pages_of(page: Page, address: str, runs: Runs) -> list[str]:
-    """Addresses of every page of this test file, over runs of several states."""
+def pages_of(page: Page, address: str, runs: Runs) -> Iterator[str]:
+    """Every page of this test file, over runs of several states."""
     training(runs, "one")
     training(runs, "two", 0.2, state="failed", last_error="out of memory")
     runs.training("none", config='name = "none"\n' + CONFIG.format(max_steps=3), state="failed")
@@ -228,7 +228,8 @@ def pages_of(page: Page, address: str, runs: Runs) -> list[str]:
     ids = [str(one.get_attribute("value")) for one in page.locator("input[name=run]").all()]
     compared = "&".join(f"run={id}" for id in ids)
     runs_of = [f"/runs/{id}" for id in ids]
-    return [address + path for path in ("/runs", "/runs?search=nothing", *runs_of, "/compare", f"/compare?{compared}")]
+    for path in ("/runs", "/runs?search=nothing", *runs_of, "/compare", f"/compare?{compared}"):
+        yield address + path
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -245,6 +246,14 @@ def test_phone_never_scrolls_sideways(chromium: Any, address: str, runs: Runs) -
         for url in pages_of(page, address, runs):
             page.goto(url)
             assert overflow(page) == 0, url
+
+
+def test_pages_without_runs_fit_a_phone_and_have_names(chromium: Any, address: str) -> None:
+    with opened(chromium, viewport={"width": 360, "height": 740}) as page:
+        for path in ("/runs", "/compare", "/none"):
+            page.goto(address + path)
+            assert (overflow(page), violations(page)) == (0, []), path
+        allow(page, "404")
 
 
 def test_pages_read_without_scripts(chromium: Any, address: str, runs: Runs) -> None:

@@ -145,17 +145,21 @@ document.addEventListener("submit", (event) => {
 for (const block of document.querySelectorAll("pre[data-copy]")) {
   const button = document.createElement("button");
   button.type = "button";
-  button.className = "button quiet copy";
+  button.className = "button quiet";
+  button.dataset.copy = "";
   button.textContent = "Copy";
-  button.addEventListener("click", async () => {
-    try {
-      await navigator.clipboard.writeText(block.textContent.trim());
-      toast("Copied.");
-    } catch {
-      toast("This browser does not let pages copy here. Select the text.", { error: true });
-    }
-  });
   block.after(button);
 }
+
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest("button[data-copy]");
+  if (!button) return;
+  try {
+    await navigator.clipboard.writeText(button.previousElementSibling.textContent.trim());
+    toast("Copied.");
+  } catch {
+    toast("This browser does not let pages copy here. Select the text.", { error: true });
+  }
+});
 
 export { root };
