@@ -95,6 +95,7 @@ class Isolation:
         else:  # bubblewrap's process 1 waits for all others, unless it ends with bubblewrap, and that with a shell
             prefix = ["/bin/sh", "-c", '"$@"; exit $?', "sh"]
             own = ["--unshare-user", "--unshare-pid", "--cap-drop", "ALL", "--die-with-parent"]
+            own += ["--uid", "1000", "--gid", "1000"] if os.geteuid() == 0 else []
         args = [*prefix, self.bubblewrap, *own, "--unshare-ipc", "--unshare-uts", "--new-session"]
         args += ["--hostname", os.uname().nodename[:63] or "whet", *_system(), *self._processes(), *_devices()]
         args += ["--perms", "1777", "--tmpfs", "/tmp", "--perms", "1777", "--tmpfs", "/dev/shm"]
@@ -154,12 +155,11 @@ def _tried() -> Isolation:
     if sys.platform != "linux":
         raise SandboxUnavailableError(f"bubblewrap needs Linux and this is {sys.platform}.")
     unshare = setpriv = None
-    if os.geteuid() == 0:
+    # Root that has no ids but its own is a container's, and another user outside of it.
+    if os.geteuid() == 0 and of_root() is not None:
         unshare, setpriv = shutil.which("unshare"), shutil.which("setpriv")
-        if unshare is None or setpriv is None or of_root() is None:
-            raise SandboxUnavailableError(
-                "as root the programs unshare and setpriv (util-linux) and user ids are needed."
-            )
+        if unshare is None or setpriv is None:
+            raise SandboxUnavailableError("root needs the programs unshare and setpriv (util-linux) for it.")
     said = "", ""
     for program in programs():
         for overlays in (True, False) if "--overlay-src" in program.options else (False,):
