@@ -15,7 +15,7 @@ import pytest
 
 from whet.cli.main import main
 
-from .conftest import Runs
+from .conftest import Runs, trained
 
 
 def status(address: str, **headers: str) -> int:
@@ -61,3 +61,34 @@ def test_missing_extra_is_named(tmp_path: Path) -> None:
     assert (
         done.stderr.strip() == "error: the dashboard needs the 'hub' extra. Install it with: pip install 'whet[hub]'."
     )
+
+
+WITHOUT_TRAIN = """
+import sys
+for name in ("numpy", "torch", "transformers", "tokenizers", "peft", "safetensors", "renderers"):
+    sys.modules[name] = None
+from pathlib import Path
+from starlette.testclient import TestClient
+from whet.dashboard.app import create_app
+from whet.dashboard.call import Site
+from whet.dashboard.data.dashboard_data import DashboardData
+from whet.dashboard.folders import FolderLibrary
+http = TestClient(create_app(DashboardData(FolderLibrary([Path("runs")])), Site()), base_url="http://localhost")
+ids = [run["id"] for run in http.get("/data/runs").json()["items"]]
+for path in sys.argv[1:]:
+    answer = http.get(path.replace("RUN", ids[0]).replace("OTHER", ids[1]))
+    assert answer.status_code == 200, (path, answer.text)
+print(http.get(f"/data/runs/{ids[0]}/findings").text, http.get(f"/data/runs/{ids[0]}/rollouts/0").text)
+"""
+
+
+def test_only_the_extra_that_is_named_is_needed(runs: Runs) -> None:
+    for name in ("a", "b"):
+        runs.training(name, steps=[[trained("1", 1.0, 0.5)]], metrics=[{"step": 1, "reward/mean": 1.0}])
+    data = ("", "/metrics", "/evaluations", "/progress", "/rollouts", "/rollouts/0", "/distributions", "/checkpoints")
+    pages = ("", "/rollouts", "/rollouts/0", "/steps/1", "/config", "/checkpoints", "/logs")
+    paths = [*(f"/data/runs/RUN{one}" for one in data), *(f"/runs/RUN{one}" for one in pages)]
+    command = [sys.executable, "-c", WITHOUT_TRAIN, *paths, "/data/compare?run=RUN&run=OTHER", "/runs"]
+    done = subprocess.run(command, cwd=runs.folder, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("pip install 'whet[train]'") == 2

@@ -7,6 +7,11 @@ from typing import Any
 
 from whet.errors import RunError
 
+ABSENT = "absent"
+"""What a setting that a config lacks is called."""
+OF_THE_RUN_ITSELF = ("name", "runs_directory")
+"""Settings in which runs always differ."""
+
 
 def flat(value: Any, prefix: str = "") -> dict[str, Any]:
     """`{"env.0.id": "calculator", ...}`: the values inside tables and lists of tables by their path."""

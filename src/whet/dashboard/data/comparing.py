@@ -9,7 +9,7 @@ from whet.dashboard.data.facts import config_of, evaluations
 from whet.dashboard.data.series import metrics
 from whet.dashboard.errors import DashboardError
 from whet.dashboard.library import LibraryRun
-from whet.runs.differences import flat
+from whet.runs.differences import ABSENT, OF_THE_RUN_ITSELF, flat
 
 if TYPE_CHECKING:
     from whet.dashboard.data.dashboard_data import DashboardData
@@ -52,8 +52,6 @@ def _config(run: LibraryRun) -> Mapping[str, Any]:
 
 def config_table(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """The values of each setting that is not the same in all configs, by path; `absent` where one does not have it."""
-    from whet.rl.stored.compare import ABSENT, OF_THE_RUN_ITSELF
-
     values = [flat(config) for config in configs]
     table: dict[str, list[Any]] = {}
     for path in sorted({path for one in values for path in one}):

@@ -21,7 +21,7 @@ from whet.dashboard.data.machine import ProcessUse
 from whet.dashboard.data.stores import results_directory
 from whet.dashboard.errors import DashboardError, no_such
 from whet.dashboard.library import LibraryRun
-from whet.errors import WhetError
+from whet.errors import MissingExtraError, WhetError
 from whet.rollouts.results import METADATA
 from whet.runs.lock import LOCK
 from whet.runs.report import REPORT
@@ -129,10 +129,13 @@ class _Examined(NamedTuple):
 
 
 def _examined(directory: Path, run: LibraryRun, faults: list[str]) -> list[dict[str, Any]]:
-    from whet.rl.doctor import diagnose, examine
-    from whet.rl.doctor.finding import DoctorFinding
-    from whet.rl.doctor.reading import read_record
-
+    try:
+        from whet.rl.doctor import DoctorFinding, diagnose, examine
+        from whet.rl.doctor.reading import read_record
+    except ModuleNotFoundError:
+        what = str(MissingExtraError("examining a run", "train"))
+        empty: dict[str, Any] = {"evidence": [], "change": None, "changes": []}
+        return [{"severity": "info", "rule": "missing-extra", "title": what, **empty}]
     try:
         if run.kind == "evaluation":
             found = examine(directory).findings
@@ -201,10 +204,13 @@ def config_of(run: LibraryRun) -> dict[str, Any]:
 
 
 def changed_settings(run: LibraryRun) -> dict[str, Any]:
-    """What the config of a training run sets to another value than its default."""
+    """What the config of a training run sets to another value than its default; empty without the `train` extra."""
     if run.kind not in ("training", "sft"):
         return {}
-    from whet.rl.stored.compare import changed
+    try:
+        from whet.rl.stored.compare import changed
+    except ModuleNotFoundError:
+        return {}
 
     return changed(config_of(run))
 

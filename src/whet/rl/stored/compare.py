@@ -19,11 +19,9 @@ from whet.rl.sft.config import SftConfig
 from whet.rl.storage.environments import environment_differences
 from whet.rl.stored.series import HEADLINES, curve, held_out, recent
 from whet.rl.stored.stored_run import StoredTraining
-from whet.runs.differences import differences
+from whet.runs.differences import ABSENT, OF_THE_RUN_ITSELF, differences
 
-ABSENT = "absent"
 PLAIN = {"auto": "float32"}
-OF_THE_RUN_ITSELF = ("name", "runs_directory")
 
 
 @dataclass(frozen=True, slots=True)
