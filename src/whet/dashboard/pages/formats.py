@@ -33,6 +33,11 @@ def _moment(seconds: float | None) -> datetime | None:
         return None
 
 
+def minute(text: str | None) -> str:
+    """A moment of the interface (`2026-11-23T03:25:59Z`) to the minute; "never" where there is none."""
+    return "never" if not text else f"{text[:16].replace('T', ' ')} UTC"
+
+
 def lasted(seconds: float | None) -> str:
     """How long: `41 s`, `2:05`."""
     return "-" if seconds is None or not math.isfinite(seconds) else duration(max(0.0, seconds))
@@ -79,6 +84,7 @@ def sparkline(values: Sequence[float | None]) -> str:
 FILTERS = {
     "iso": iso,
     "clock": clock,
+    "minute": minute,
     "lasted": lasted,
     "compact": compact,
     "size": size,
