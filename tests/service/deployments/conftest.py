@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 for module in ("fastapi", "sqlalchemy", "torch", "peft", "prometheus_client"):
     pytest.importorskip(module)
 
+USERS = ("ann", "bob", "eve")
 HUB = Path(__file__).parents[2] / "hub"
 
 
@@ -41,18 +43,40 @@ def checkpoints(deploying: Any, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return folder
 
 
+@pytest.fixture(scope="session")
+def first_service(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+    """The folder of a service on SQLite with the users ann, bob and eve, to be copied; and their tokens."""
+    from whet.service.service import open_service
+
+    running = load(HUB / "running.py", "hub_running")
+    data: Path = tmp_path_factory.mktemp("service") / "data"
+    with open_service(data, None, None, "https://pypi.org/simple/") as (found, token):
+        hub = running.Running(found.hub, token)
+        for name in USERS:
+            hub.user(name)
+        return data, hub.tokens
+
+
 @pytest.fixture
-def service(deploying: Any, checkpoints: Path, tmp_path: Path, database_url: str | None) -> Iterator[Any]:
+def service(
+    deploying: Any, checkpoints: Path, tmp_path: Path, database_url: str | None, request: pytest.FixtureRequest
+) -> Iterator[Any]:
     """A service with the users ann, bob and eve; see `deploying.py`."""
     from whet.service.api.app import create_service_app
     from whet.service.service import open_service
 
     running = load(HUB / "running.py", "hub_running")
     data = tmp_path / "data"
+    if database_url is None:
+        folder, tokens = request.getfixturevalue("first_service")
+        shutil.copytree(folder, data)
     with open_service(data, database_url, None, "https://pypi.org/simple/") as (found, token):
         hub = running.Running(found.hub, token)
         hub.app = create_service_app(found)
         hub.client = running.TestClient(hub.app, base_url="http://hub.test")
-        for name in ("ann", "bob", "eve"):
-            hub.user(name)
+        if database_url is None:
+            hub.tokens = dict(tokens)
+        else:
+            for name in USERS:
+                hub.user(name)
         yield deploying.Service(hub, checkpoints)

@@ -165,6 +165,7 @@ def test_an_adapter_whose_checkpoint_is_gone_is_served_with_the_base_of_its_run(
     assert asyncio.run(go()) == deploying.ids_of(checkpoints / "merged_2")
 
 
+@pytest.mark.parts
 def test_a_base_that_is_elsewhere_after_a_restart_is_found_and_another_one_is_refused(
     service: Any, deploying: Any, checkpoints: Path
 ) -> None:
@@ -244,6 +245,7 @@ def test_one_that_is_deleted_answers_what_is_pending_and_is_unloaded_then(
     assert service.row(ids[4]).state == "deleted"
 
 
+@pytest.mark.parts
 def test_one_that_is_made_during_an_answer_is_loaded_and_changes_nothing_of_it(
     service: Any, deploying: Any, checkpoints: Path
 ) -> None:
