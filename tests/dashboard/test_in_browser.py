@@ -188,7 +188,7 @@ def test_controls_and_chosen_metrics_are_in_the_address(page: Page, address: str
     assert query(page) == {"log": ["1"], "smoothing": ["0.2"]}
     page.get_by_label("Draw time/step").check()
     page.wait_for_selector("figure[data-title='time/step'] canvas")
-    assert query(page)["metric"] == ["time/step"]
+    assert query(page) == {"metric": ["time/step"], "log": ["1"], "smoothing": ["0.2"]}
 
 
 def test_theme_follows_the_system_until_one_is_chosen(page: Page, address: str, runs: Runs) -> None:

@@ -131,9 +131,13 @@ for (const button of document.querySelectorAll("[data-close]")) {
 
 for (const form of document.querySelectorAll("form[data-auto]")) {
   form.addEventListener("change", (event) => { if (event.target.type !== "search") form.requestSubmit(); });
-  // Fields that are empty are no part of the URL.
+  // Fields that are empty are no part of the URL; what the form has no field for can stay in it.
   form.addEventListener("formdata", (event) => {
     for (const [name, value] of [...event.formData]) if (value === "") event.formData.delete(name);
+    if (!("keepQuery" in form.dataset)) return;
+    for (const [name, value] of new URL(location.href).searchParams) {
+      if (!form.elements.namedItem(name)) event.formData.append(name, value);
+    }
   });
 }
 
