@@ -24,6 +24,14 @@ def test_no_secret_is_left_however_the_text_is_cut(pieces: list[str]) -> None:
     assert b"second line" not in found
 
 
+@pytest.mark.parametrize("pieces", [["token-", "value-more"], ["token-value", "-more"], ["token-value-", "more"]])
+def test_a_secret_that_another_begins_with_is_taken_out_whole(pieces: list[str]) -> None:
+    stream = SecretFilter({"SHORT": "token-value", "LONG": "token-value-more"})
+    assert b"".join(stream.feed(piece.encode()) for piece in pieces) + stream.rest() == b"[LONG]"
+    stream.feed(b"token-value")
+    assert stream.rest() == b"[SHORT]"
+
+
 def test_text_without_the_beginning_of_a_secret_is_not_held_back() -> None:
     stream = SecretFilter(SECRETS)
     assert stream.feed(b"loss 0.1\n") == b"loss 0.1\n"

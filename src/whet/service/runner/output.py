@@ -68,26 +68,28 @@ class SecretFilter:
         self._held = b""
 
     def feed(self, data: bytes) -> bytes:
-        """What is certain of the stream so far: the beginning of a secret is held back until more arrives."""
+        """What is certain of the stream so far: what may be the beginning of a longer secret is held back."""
         if self._pattern is None:
             return data
-        text = self._redacted(self._held + data)
-        held = next(
-            (
-                size
-                for size in range(min(self._most, len(text)), 0, -1)
-                if any(secret.startswith(text[-size:]) for secret in self._names)
-            ),
-            0,
-        )
-        self._held = text[len(text) - held :]
-        return text[: len(text) - held]
+        text, done, certain = self._held + data, 0, []
+        while True:
+            open_at = self._unfinished(text, done)
+            found = self._pattern.search(text, done)
+            if found is None or found.start() >= open_at:
+                break
+            certain += [text[done : found.start()], self._names[found[0]]]
+            done = found.end()
+        self._held = text[open_at:]
+        return b"".join([*certain, text[done:open_at]])
 
     def rest(self) -> bytes:
         """What was held back, once the stream has ended."""
         held, self._held = self._held, b""
-        return held
+        return held if self._pattern is None else self._pattern.sub(lambda found: self._names[found[0]], held)
 
-    def _redacted(self, text: bytes) -> bytes:
-        assert self._pattern is not None
-        return self._pattern.sub(lambda found: self._names[found[0]], text)
+    def _unfinished(self, text: bytes, begin: int) -> int:
+        """Where the first secret begins of which the text has a part up to its end; the text's end without one."""
+        for at in range(max(begin, len(text) - self._most), len(text)):
+            if any(len(secret) > len(text) - at and secret.startswith(text[at:]) for secret in self._names):
+                return at
+        return len(text)
