@@ -104,6 +104,7 @@ class ServiceLibrary:
         if attempts:
             query = select(AttemptRow).where(AttemptRow.run_id == row.id).order_by(AttemptRow.number)
             details["attempts"] = [attempt_view(one) for one in session.scalars(query)]
+        attempt = session.get(AttemptRow, (row.id, row.attempt)) if row.state in IN_PROGRESS else None
         reasons = [one for one in (row.reason, wait.reason if wait is not None else "") if one]
         return LibraryRun(
             id=row.id,
@@ -126,6 +127,7 @@ class ServiceLibrary:
             ended_at=row.ended_at,
             updated_at=row.ended_at or row.started_at or row.queued_at,
             details=details,
+            process=_process(attempt),
         )
 
     def _file(self, row: RunRow, name: str) -> Path | None:
@@ -140,6 +142,13 @@ class ServiceLibrary:
                 found = waits(session, database_now(session))
                 self._waits = (time.monotonic(), found)
         return found.get(row.id) or Wait(None, "")
+
+
+def _process(attempt: AttemptRow | None) -> tuple[int, str] | None:
+    """The shim's process, of which the run's is a descendant; of another machine's nothing is found here."""
+    if attempt is None or attempt.pid is None or attempt.process_began is None:
+        return None
+    return attempt.pid, attempt.process_began
 
 
 def run_directory(data: Path, row: RunRow) -> Path | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 pytest.importorskip("fastapi")
 
 from whet.hub.storage.database import database_now
+from whet.runs.process import began
 from whet.service.domain import queue, runners
 
 
@@ -205,13 +207,24 @@ def test_environment_of_the_hub_needs_an_action_that_did_not_fail(service: Any, 
         assert len(list(session.scalars(select(ActionRow)))) == 1
 
 
-def claim(service: Any) -> str | None:
-    """The run that a new runner starts."""
+def test_what_a_run_uses_of_the_machine_is_shown(service: Any) -> None:
+    run = service.submit("ann")["id"]
+    assert claim(service, started=True) == run
+    found = service.ok("GET", f"/runs/{run}/progress", "ann")
+    assert found["state"] == "running"
+    assert os.getpid() in [one["pid"] for one in found["processes"]["processes"]]
+    assert found["processes"]["memory"] > 0
+
+
+def claim(service: Any, *, started: bool = False) -> str | None:
+    """The run that a new runner starts; `started`: it is this process."""
     with service.service.hub.database.write() as session:
         now = database_now(session)
         identity = {"host": "box", "boot_id": "1", "pid": 1, "process_began": "1", "version": "0"}
         runner = runners.announce(session, now, capacity={"cores": 4, "memory": 1 << 40}, **identity)
         found = queue.claim(session, runner, now)
+        if found is not None and started:
+            assert queue.started(session, found.held, now, pid=os.getpid(), process_began=began(os.getpid()))
         return None if found is None else found.held.run
 
 
