@@ -73,6 +73,16 @@ def test_a_runner_that_was_killed_is_followed_by_one_that_adopts_the_same_proces
     assert not alive(before["run"])
 
 
+def test_a_run_whose_runner_was_killed_before_it_began_is_begun_by_the_next_in_the_same_attempt(working: Any) -> None:
+    run = working.queue.submit()
+    first = working.runner()
+    assert working.queue.claim(first.id) is not None
+    working.abandon(first)
+    row = working.end(working.runner("echo begun"), run)
+    assert (row.state, row.attempt, row.fence) == ("finished", 1, 2)
+    assert working.output(run) == "begun\n"
+
+
 def test_a_run_that_ended_while_no_runner_lived_is_finished_by_the_next(working: Any) -> None:
     run = working.queue.submit()
     first = working.runner("while ! [ -e ../go ]; do sleep 0.05; done; exit 5")
@@ -246,7 +256,7 @@ def test_a_restart_whose_runner_was_killed_while_it_prepared_is_not_taken_for_fi
     working.abandon(first)
     second = working.runner("echo again")
     row = working.end(second, run)
-    assert (row.state, row.attempt) == ("finished", 3)
+    assert (row.state, row.attempt) == ("finished", 2)
     assert working.output(run) == "again\n"
 
 

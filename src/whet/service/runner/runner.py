@@ -164,9 +164,12 @@ class Runner:
             if claim is None:
                 return False
             following = self._follow(claim.held, claim.run)
+        self._begin(following)
+        return True
+
+    def _begin(self, following: Following) -> None:
         following.devices = self._free_devices(following.needs_devices)
         following.preparing = self._pool.submit(self._prepare, following)
-        return True
 
     def _follow(self, held: Held, row: RunRow) -> Following:
         folder = RunFolder.of(self.workshop.data, held.run)
@@ -356,7 +359,9 @@ class Runner:
         attempt = left.attempt
         if attempt.boot_id == self.machine.boot:
             if not is_held(self._lock_of(attempt.runner_id)):
-                self._adopt(left)
+                following = self._adopt(left)
+                if following is not None and attempt.pid is None and not following.folder.identity.exists():
+                    self._begin(following)  # it was killed before a shim began; of two shims one gets the lock
         elif attempt.host == self.machine.host:
             following = self._adopt(left)
             if following is not None and not following.folder.exit.exists():
