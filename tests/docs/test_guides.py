@@ -75,6 +75,7 @@ def run(step: Any, capfd: pytest.CaptureFixture[str]) -> str:
     return capfd.readouterr().out
 
 
+@pytest.mark.parts
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
 def test_a_guide_works_as_it_is_typed(page: Path, reader: Path, capfd: pytest.CaptureFixture[str]) -> None:
     text = page.read_text(encoding="utf-8")
