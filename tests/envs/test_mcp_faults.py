@@ -20,6 +20,8 @@ from whet.envs.mcp import connection, links, process
 from whet.envs.mcp.connection import Connection
 from whet.envs.mcp.links import pause_seconds
 
+pytestmark = pytest.mark.parts
+
 SERVERS = Path(__file__).parent / "mcp_servers"
 PLAIN = {"name": "plain", "command": sys.executable, "args": [SERVERS / "plain.py"]}
 MODERN = {"name": "modern", "command": sys.executable, "args": [SERVERS / "modern.py"]}

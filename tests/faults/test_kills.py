@@ -22,6 +22,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.parts
+
 INTERVAL = 3
 MODES = {
     "synchronous": (),

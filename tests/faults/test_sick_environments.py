@@ -16,6 +16,8 @@ from whet.rl.config import load_run_config
 from whet.rl.run import run_training
 from whet.system.files import read_lines
 
+pytestmark = pytest.mark.parts
+
 ENVIRONMENT = Path(__file__).with_name("sick.py")
 QUICK = tuple(
     word

@@ -13,6 +13,8 @@ import pytest
 
 from runs import SIZES, Endpoints, begun, endpoints, finished, metadata, whole_lines
 
+pytestmark = pytest.mark.parts
+
 pytest.importorskip("gepa")
 pytest.importorskip("openai")
 

@@ -14,6 +14,8 @@ pytest.importorskip("fastapi")
 
 import httpx
 
+pytestmark = pytest.mark.parts
+
 SHORT, LONG = 2, 100
 
 

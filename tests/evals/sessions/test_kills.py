@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.parts
+
 pytest.importorskip("openai")
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"

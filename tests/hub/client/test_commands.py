@@ -18,6 +18,8 @@ from whet.hub.client.package import find_source
 from whet.hub.client.publish import Options, push
 from whet.hub.client.settings import save_token, tokens_file, write_settings
 
+pytestmark = pytest.mark.parts
+
 Capture = pytest.CaptureFixture[str]
 
 

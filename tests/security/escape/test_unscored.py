@@ -14,7 +14,7 @@ from whet.sandboxes.bubblewrap import cgroups
 from whet.sandboxes.bubblewrap import command as bubblewrap_command
 from whet.sandboxes.pool import shared_pool
 
-pytestmark = pytest.mark.usefixtures("bubblewrap")
+pytestmark = [pytest.mark.parts, pytest.mark.usefixtures("bubblewrap")]
 TASK = [{"question": "q", "answer": "a"}]
 needs_memory_groups = pytest.mark.skipif(
     "memory" not in cgroups.available(), reason="this user may not make control groups for memory"

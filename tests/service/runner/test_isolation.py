@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -175,6 +176,16 @@ def test_auto_insists_on_bubblewrap(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SandboxUnavailableError, match=r"^runs cannot be isolated .* --isolation none\.$"):
         isolation.choose("auto")
     assert isolation.choose("none") is isolation.NONE
+
+
+def test_programs_that_are_found_by_links_are_named_as_a_run_sees_them(
+    tmp_path: Path, apart: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for program in ("unshare", "setpriv", "bwrap"):
+        if (found := shutil.which(program)) is not None:
+            (tmp_path / program).symlink_to(found)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert isolation.choose("bubblewrap").setpriv == apart.setpriv
 
 
 def test_packages_that_are_installed_in_place_are_shown_and_the_repository_is_not() -> None:

@@ -157,7 +157,7 @@ def _tried() -> Isolation:
     unshare = setpriv = None
     # Root that has no ids but its own is a container's, and another user outside of it.
     if os.geteuid() == 0 and of_root() is not None:
-        unshare, setpriv = shutil.which("unshare"), shutil.which("setpriv")
+        unshare, setpriv = (found and os.path.realpath(found) for found in map(shutil.which, ("unshare", "setpriv")))
         if unshare is None or setpriv is None:
             raise SandboxUnavailableError("root needs the programs unshare and setpriv (util-linux) for it.")
     said = "", ""
