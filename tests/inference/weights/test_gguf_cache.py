@@ -190,6 +190,17 @@ def test_a_file_is_converted_once_and_found_by_its_content(tmp_path: Path, own_c
     assert list(gguf_cache.conversions()) == [(file, directory)]
 
 
+def test_a_conversion_is_found_in_a_cache_that_cannot_be_written(tmp_path: Path, own_cache: Path) -> None:
+    file, cache = tmp_path / "model.gguf", own_cache / "whet" / "gguf"
+    gguf_files.write(file)
+    first = gguf_cache.convert(file)
+    shutil.rmtree(cache / "digests")
+    (cache / "digests").touch()
+    first.with_suffix(".lock").unlink()
+    first.with_suffix(".lock").mkdir()
+    assert gguf_cache.convert(file) == gguf_cache.converted(file) == first
+
+
 def test_a_changed_file_is_converted_again(tmp_path: Path) -> None:
     file = tmp_path / "model.gguf"
     gguf_files.write(file, seed=0)

@@ -41,6 +41,8 @@ def convert(file: Path) -> Path:
     _check(file)
     digest = _digest(file)
     directory = _directory(digest)
+    if (directory / SOURCE).is_file():
+        return directory
     with _alone(directory):
         if not (directory / SOURCE).is_file():
             fields = _fields(file)
@@ -94,7 +96,8 @@ def _digest(file: Path) -> str:
         pass
     with path.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
-    write_whole(known, json.dumps({"file": str(path), "state": state, "sha256": digest}))
+    with contextlib.suppress(OSError):  # another user's cache, or a full disk: it is read again at the next start
+        write_whole(known, json.dumps({"file": str(path), "state": state, "sha256": digest}))
     return digest
 
 
@@ -102,7 +105,12 @@ def _digest(file: Path) -> str:
 def _alone(directory: Path) -> Iterator[None]:
     """One process at a time converts; the others wait and find what it made."""
     directory.parent.mkdir(parents=True, exist_ok=True)
-    with directory.with_suffix(".lock").open("w") as lock:
+    try:
+        lock = directory.with_suffix(".lock").open("w")
+    except PermissionError:  # another user's, who does not wait for this process either
+        yield
+        return
+    with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
