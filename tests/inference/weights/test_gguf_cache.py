@@ -183,6 +183,7 @@ def test_a_file_is_converted_once_and_found_by_its_content(tmp_path: Path, own_c
     gguf_files.write(file)
     assert find_local(str(file)) is None
     directory = resolve_model(str(file))
+    assert len({path.stat().st_mode for path in directory.iterdir()}) == 1
     before = {path: path.stat().st_mtime_ns for path in directory.iterdir()}
     shutil.copy(file, copy)
     assert find_local(str(copy)) == resolve_model(str(file)) == directory

@@ -13,6 +13,7 @@ import hashlib
 import io
 import json
 import logging
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -187,6 +188,8 @@ def _write(file: Path, digest: str, fields: dict[str, Any], head_width: int | No
                 del model.config.quantization_config
             model.save_pretrained(target)
             tokenizer.save_pretrained(target)
+            for weights in target.glob("*.safetensors"):  # written for this user alone, unlike all else
+                shutil.copymode(target / "config.json", weights)
     except ModelLoadError:
         raise
     except OSError as error:

@@ -107,7 +107,11 @@ def read_safetensors(paths: Iterable[Path]) -> NamedWeights:
     for path in paths:
         try:
             named.update(_tensors(path))
-        except FileNotFoundError:
+        except FileNotFoundError:  # safetensors raises it for a file that may not be read, too
+            if path.exists():
+                raise ModelLoadError(
+                    f"{path} may not be read by this user; its owner can allow that: chmod a+r"
+                ) from None
             raise ModelLoadError(f"{path} is missing; fetch or export the model again") from None
         except SafetensorError as error:
             raise ModelLoadError(f"{path} is torn or not a safetensors file ({error})") from None
