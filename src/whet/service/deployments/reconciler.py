@@ -108,7 +108,7 @@ class Deployments:
         await self._host.unload_idle(self._idle_s)
         if now - self._swept_at >= ORPHAN_S:
             self._swept_at = now
-            await asyncio.to_thread(self._sweep, set(rows) | {one.id for one in self._ending})
+            await self.in_thread(partial(self._sweep, set(rows) | {one.id for one in self._ending}))
 
     async def settled(self) -> None:
         """Once everything that is being brought up is ready or failed."""
@@ -198,9 +198,12 @@ class Deployments:
         await asyncio.to_thread(DeploymentFolder(self._data, deployed.id).remove)
 
     def _sweep(self, known: set[str]) -> None:
-        """Remove folders without a row: a kill came between the two, or a deletion while this process did not run."""
+        """Remove folders of deleted rows (a kill came between, or no process ran), and old ones without a row."""
+        with self._database.read() as session:
+            deleted = set(session.scalars(select(DeploymentRow.id).where(DeploymentRow.deleted_at.is_not(None))))
         folder = self._data / "deployments"
         for path in folder.iterdir():
             with contextlib.suppress(OSError):
-                if path.is_dir() and path.name not in known and time.time() - path.stat().st_mtime > ORPHAN_S:
+                old = path.name in deleted or time.time() - path.stat().st_mtime > ORPHAN_S
+                if path.is_dir() and path.name not in known and old:
                     shutil.rmtree(path)
