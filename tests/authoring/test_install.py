@@ -17,6 +17,8 @@ import pytest
 from whet.authoring.install import divide
 from whet.errors import ConfigError
 
+pytestmark = pytest.mark.parts
+
 ROOT = Path(__file__).parents[2]
 PYPROJECT = """
 [build-system]
