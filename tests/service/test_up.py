@@ -36,7 +36,7 @@ def test_parts_start_are_started_again_and_end_with_a_signal(up: Any) -> None:
     first.said("api ended (code -9)")
     os.kill(parts["runner"], signal.SIGKILL)
     first.said("runner ended (code -9)")
-    first.said("Ctrl-C stops it, its runs go on", times=2)
+    first.said("Ctrl-C stops it, its runs continue", times=2)
     assert first.end(signal.SIGINT) == 0
     assert first.parts() == {}
     assert not any("Traceback" in line for line in first.lines)

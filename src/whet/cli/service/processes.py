@@ -104,7 +104,7 @@ def runner(*, given: dict[str, Any]) -> None:
     config = validate(RunnerConfig, given, "command line")
     end_with_parent()
     with extra("service", "a runner"):
-        serve_runner(config, lambda line: _say(f"{line}; Ctrl-C stops it, its runs go on"))
+        serve_runner(config, lambda line: _say(f"{line}; Ctrl-C stops it, its runs continue"))
 
 
 @app.command("deployments")

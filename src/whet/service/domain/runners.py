@@ -58,7 +58,7 @@ def heartbeat(session: Session, runner: str, now: float) -> bool:
 
 
 def leave(session: Session, runner: str, now: float) -> None:
-    """A runner ends; its runs go on, for another one to adopt."""
+    """A runner ends; its runs continue, for another one to adopt."""
     session.execute(update(RunnerRow).where(RunnerRow.id == runner).values(ended_at=now))
 
 
