@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tests.docs.guide_scripts import run_script
 
 from whet.errors import SandboxUnavailableError
 from whet.sandboxes.bubblewrap.host import host
 
 SCRIPT = Path(__file__).parents[2] / "docs" / "guides" / "service.sh"
-SECONDS = 570
 
 for module in ("fastapi", "sqlalchemy", "torch", "openai"):
     pytest.importorskip(module)
@@ -36,26 +34,8 @@ def programs(tmp_path: Path) -> Path:
 
 @pytest.mark.parts
 def test_the_script_submits_trains_serves_and_evaluates(programs: Path, tmp_path: Path) -> None:
-    work, home = tmp_path / "service", tmp_path / "home"
-    home.mkdir()
-    env = {key: value for key, value in os.environ.items() if not key.startswith(("WHET_", "COV_", "PYTEST_"))}
-    env |= {"PATH": f"{programs}{os.pathsep}{env['PATH']}", "HOME": str(home), "OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
-    output = tmp_path / "output"
-    with output.open("wb") as printed:
-        process = subprocess.Popen(
-            ["bash", str(SCRIPT), str(work)],
-            stdin=subprocess.DEVNULL,
-            stdout=printed,
-            stderr=subprocess.STDOUT,
-            env=env,
-            cwd=tmp_path,
-        )
-        try:
-            code = process.wait(SECONDS)
-        finally:
-            process.terminate()  # its trap stops the service
-            process.wait()
-    text = output.read_text(encoding="utf-8", errors="replace")
+    work = tmp_path / "service"
+    code, text = run_script(SCRIPT, programs, work, tmp_path / "home")
     assert code == 0, text + (work / "service.log").read_text()
     assert "done: " in text
     assert "whet_" not in text  # no token is printed

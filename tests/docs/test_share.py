@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
-import subprocess
 import sysconfig
 import venv
 from pathlib import Path
 
 import pytest
+from tests.docs.guide_scripts import run_script
 
 from whet.errors import SandboxUnavailableError
 from whet.sandboxes.bubblewrap.host import host
 
 SCRIPT = Path(__file__).parents[2] / "docs" / "guides" / "share.sh"
-SECONDS = 570
 
 for module in ("fastapi", "sqlalchemy", "torch"):
     pytest.importorskip(module)
@@ -42,26 +40,8 @@ def programs(tmp_path: Path) -> Path:
 
 @pytest.mark.parts
 def test_the_script_shares_an_environment_and_trains_on_it(programs: Path, tmp_path: Path) -> None:
-    work, home = tmp_path / "share", tmp_path / "home"
-    home.mkdir()
-    env = {key: value for key, value in os.environ.items() if not key.startswith(("WHET_", "COV_", "PYTEST_"))}
-    env |= {"PATH": f"{programs}{os.pathsep}{env['PATH']}", "HOME": str(home), "OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
-    output = tmp_path / "output"
-    with output.open("wb") as printed:
-        process = subprocess.Popen(
-            ["bash", str(SCRIPT), str(work)],
-            stdin=subprocess.DEVNULL,
-            stdout=printed,
-            stderr=subprocess.STDOUT,
-            env=env,
-            cwd=tmp_path,
-        )
-        try:
-            code = process.wait(SECONDS)
-        finally:
-            process.terminate()  # its trap stops the hub
-            process.wait()
-    text = output.read_text(encoding="utf-8", errors="replace")
+    work = tmp_path / "share"
+    code, text = run_script(SCRIPT, programs, work, tmp_path / "home")
     assert code == 0, text
     assert "pushed ann/word-game@0.1.0 (PRIVATE)" in text
     assert "installed word-game 0.1.0" in text

@@ -60,7 +60,7 @@ class RolloutQuery:
 def rollout_page(opened: OpenStore, query: RolloutQuery) -> dict[str, Any]:
     """A page of the list. Its cursor holds on to what was listed at the first page: what came later is not in it.
 
-    A search goes on with each request, until `search.complete`.
+    A search continues with each request, until `search.complete`.
     """
     progress = opened.progress()
     generation = opened.generation(progress)
