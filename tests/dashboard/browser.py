@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -99,6 +100,11 @@ def violations(page: Page) -> list[str]:
     found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
     nodes = [(one["id"], node) for one in found["violations"] for node in one["nodes"]]
     return [f"{rule}: {node['target']} {node['failureSummary']}" for rule, node in nodes]
+
+
+def query(page: Page) -> dict[str, list[str]]:
+    """The query of the page's address, as the page has it: `page.url` learns of a change without a load a moment later."""
+    return parse_qs(urlsplit(page.evaluate("location.href")).query)
 
 
 def overflow(page: Page) -> int:

@@ -7,13 +7,12 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from whet.runs.lock import DirectoryLock
 
-from .browser import allow, opened, overflow, violations
+from .browser import allow, opened, overflow, query, violations
 from .conftest import CONFIG, Runs
 
 if TYPE_CHECKING:
@@ -67,10 +66,6 @@ def open_run(page: Page, address: str, name: str = "mine") -> None:
 def reward(page: Page) -> str:
     """What the chart of rewards says to a screen reader."""
     return str(page.locator("figure[data-title=Reward] .plot").get_attribute("aria-label"))
-
-
-def query(page: Page) -> dict[str, list[str]]:
-    return parse_qs(urlsplit(page.url).query)
 
 
 def test_curve_moves_with_the_run_and_the_page_is_not_loaded_again(

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from ...browser import opened, overflow, violations
+from ...browser import opened, overflow, query, violations
 from ...conftest import Runs, rollout, trained
 
 if TYPE_CHECKING:
@@ -32,10 +31,6 @@ def here(runs: Runs, address: str) -> str:
     from whet.dashboard.folders import identity
 
     return f"{address}/runs/{identity(logs.parent.absolute())}"
-
-
-def query(page: Page) -> dict[str, list[str]]:
-    return parse_qs(urlsplit(page.url).query)
 
 
 def cells(page: Page) -> list[str]:
