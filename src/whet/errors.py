@@ -56,6 +56,10 @@ class EndpointUnreachableError(EndpointError):
     """A model endpoint was never reachable: the address is wrong, or the server has not been started."""
 
 
+class EngineError(WhetError):
+    """A server of an engine does not start, has ended, or is none that can be used."""
+
+
 class SandboxUnavailableError(WhetError):
     """A kind of sandbox cannot run on this machine; the message has the command that fixes it."""
 
