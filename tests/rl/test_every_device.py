@@ -21,12 +21,12 @@ from whet.inference.protocol import SampleRequest, SamplingParams
 from whet.rl.config import load_run_config
 from whet.rl.data.batch import pack
 from whet.rl.data.samples import TokenSequence
+from whet.rl.inference_config import InferenceConfig
 from whet.rl.learner.config import LearnerConfig, OptimizerConfig
 from whet.rl.learner.make import make_learner
 from whet.rl.run import run_training
 from whet.rl.sft.config import SftConfig
 from whet.rl.sft.run import run_sft
-from whet.rl.training_config import InferenceConfig
 from whet.system.files import read_lines
 
 QUICKSTART = Path(__file__).parents[2] / "configs" / "rl" / "quickstart.toml"

@@ -6,7 +6,7 @@ import pytest
 
 from whet.config import all_keys, section_of
 from whet.errors import ConfigError, RunError
-from whet.rl.config import LATER, ONE_DEVICE, RunConfig, load_run_config
+from whet.rl.config import LATER, RunConfig, load_run_config
 from whet.rl.storage.run_directory import RunDirectory
 from whet.rl.stored.stop_and_resume import config_of_run
 
@@ -74,11 +74,6 @@ def test_a_misspelt_key_suggests_the_nearest(load) -> None:
 @pytest.mark.parametrize("key", sorted(LATER))
 def test_a_key_of_a_feature_to_come_is_refused_and_not_ignored(load, key: str) -> None:
     assert "not in this version" in refused(load, MINIMAL, f"--{key}", "2")
-
-
-@pytest.mark.parametrize("key", sorted(key for key in LATER if key.rpartition(".")[2] in ONE_DEVICE))
-def test_one_device_is_what_a_run_takes_anyway(load, key: str) -> None:
-    assert load(MINIMAL, f"--{key}", "1") == load(MINIMAL)
 
 
 @pytest.mark.parametrize("written", ["keys.env", "['keys.env']"])

@@ -6,8 +6,10 @@ reported at once, and a machine with CPUs alone never waits for torch to answer.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -35,6 +37,42 @@ def choose_device(device: str = "auto", key: str = "device") -> str:
         return next(name for name in ("cuda", "mps", "cpu") if _missing(name) is None)
     check_device(device, key)
     return device
+
+
+def visible_gpus(environ: Mapping[str, str] = os.environ) -> list[str]:
+    """The GPUs that a process may use, as CUDA_VISIBLE_DEVICES names them; torch's `cuda:N` is the N-th.
+
+    Asked of the driver's management library where there is one: it starts no CUDA context, which would be lost to
+    processes that are forked later, and does not depend on the torch that is installed.
+    """
+    there = _gpu_count()
+    chosen = environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is None or not there:
+        return [str(index) for index in range(there)]
+    found: list[str] = []
+    for name in (part.strip() for part in chosen.split(",")):
+        if not name or (re.fullmatch(r"-?[0-9]+", name) and not 0 <= int(name) < there):
+            break  # as CUDA reads it: what comes after a device that does not exist is not there either
+        found.append(name)
+    return found
+
+
+def _gpu_count() -> int:
+    import ctypes
+
+    for name in ("libnvidia-ml.so.1", "nvml.dll"):
+        try:
+            library = ctypes.CDLL(name)
+        except OSError:
+            continue
+        count = ctypes.c_uint(0)
+        if library.nvmlInit_v2() == 0 and library.nvmlDeviceGetCount_v2(ctypes.byref(count)) == 0:
+            return count.value
+    if not _built_for_cuda() or not _has_cuda_driver():
+        return 0
+    import torch
+
+    return torch.cuda.device_count()
 
 
 def _missing(device: str) -> str | None:

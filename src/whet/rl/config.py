@@ -15,16 +15,18 @@ from pydantic import Field, model_validator
 from whet.config import all_keys, apply_overrides, parse_overrides, read_toml, validate
 from whet.envs.config.sections import with_files
 from whet.errors import ConfigError
+from whet.inference.devices import visible_gpus
 from whet.inference.protocol import GREEDY_BELOW
 from whet.rl.algorithm_config import AlgorithmConfig
 from whet.rl.data.buffer import BufferConfig
+from whet.rl.deployment_config import GpuSplit, split_gpus
+from whet.rl.inference_config import EngineKind, InferenceConfig, LogprobsMode
 from whet.rl.sampling_config import SamplingConfig
 from whet.rl.spellings import canonical
 from whet.rl.supervision.budgets import BudgetConfig
 from whet.rl.supervision.early_stop import EarlyStopConfig
 from whet.rl.training_config import (
     HeldOutConfig,
-    InferenceConfig,
     TrainingConfig,
     TrainingEnvConfig,
     check_early_stop,
@@ -34,24 +36,8 @@ from whet.rl.training_config import (
 LATER = {
     "workers_per_env": "worker processes for environments",
     "sampling.extra_body": "extra fields for remote engines",
-    "inference.tensor_parallel_size": "vLLM",
-    "inference.pipeline_parallel_size": "vLLM",
-    "inference.gpu_memory_utilization": "vLLM",
-    "inference.base_url": "remote engines",
-    "deployment.num_gpus": "several GPUs",
-    "deployment.num_train_gpus": "several GPUs",
-    "deployment.num_infer_gpus": "several GPUs",
-    "deployment.colocate": "several GPUs",
-    "deployment.ray_address": "Ray clusters",
-    "num_gpus": "several GPUs",
-    "tensor_parallel_size": "vLLM",
-    "pipeline_parallel_size": "vLLM",
 }
 """Keys of the planned config that this version cannot honour, and what they belong to. Refused rather than ignored."""
-
-
-ONE_DEVICE = ("num_gpus", "tensor_parallel_size", "pipeline_parallel_size")
-"""Keys of `LATER`, in any table, whose value 1 asks for what this version does anyway: dropped."""
 
 INSTEAD = {
     "sampling.seed": "rollouts of a group would all be the same. The run's own 'seed' fixes every draw",
@@ -143,6 +129,71 @@ class RunConfig(TrainingConfig):
             )
         return self
 
+    @model_validator(mode="after")
+    def _engine_fits(self) -> Self:
+        """What the engine, the GPUs, sampling and the algorithm demand of each other."""
+        gpus = self.gpus
+        inference, sampling = self.inference, self.sampling
+        if inference.engine == "embedded" and gpus.infer > 1:
+            raise ValueError(
+                f"num_infer_gpus = {gpus.infer}: the embedded engine computes on one GPU. Use inference.engine = "
+                '"vllm", or 1.'
+            )
+        if self.engine == "embedded":
+            return self
+        servers = len(inference.base_url) or gpus.servers
+        if inference.min_healthy > servers:
+            raise ValueError(f"inference.min_healthy = {inference.min_healthy}, but there are {servers} servers")
+        if self.deployment.engine_process != "auto":
+            raise ValueError(
+                "deployment.engine_process has no effect with vLLM: its servers are processes of their own. Remove it."
+            )
+        if self.algorithm.renormalise_cuts:
+            raise ValueError(
+                "algorithm.renormalise_cuts needs the embedded engine: vLLM does not report which tokens were left to "
+                'draw. Set inference.engine = "embedded", or remove renormalise_cuts.'
+            )
+        cuts = [f"sampling.{key}" for key in ("top_p", "top_k", "min_p") if sampling.differs(key)]
+        if self.logprobs_mode == "processed_logprobs" and cuts:
+            key = "temperature" if sampling.temp_scheduler is None else "temp_scheduler"
+            raise ValueError(
+                f"sampling.{key} with {' and '.join(cuts)} would give wrong logprobs with vLLM: they are either those "
+                f"of temperature 1, or of the tokens that {' and '.join(cuts)} left. Use temperature = 1, or drop "
+                f'{" and ".join(cuts)}; inference.engine = "embedded" allows both.'
+            )
+        return self
+
+    @property
+    def gpus(self) -> GpuSplit:
+        """How many GPUs learn and sample."""
+        return split_gpus(self.deployment, self.inference, self.learner.device)
+
+    @property
+    def engine(self) -> EngineKind:
+        """What samples, where `auto` is decided."""
+        if self.inference.engine != "auto":
+            return self.inference.engine
+        return "vllm" if self.inference.asks_for_vllm or self.gpus.infer > 1 else "embedded"
+
+    @property
+    def on_cuda(self) -> tuple[bool | None, bool | None]:
+        gpus, device = self.gpus, self.inference.device
+        if gpus.demanded:
+            return gpus.train > 0, gpus.infer > 0
+        if self.engine == "embedded":
+            return None, None
+        return None, device.startswith("cuda") or (device == "auto" and bool(visible_gpus()))
+
+    @property
+    def logprobs_mode(self) -> LogprobsMode:
+        """vLLM's mode in which logprobs are log softmax(logits / T) of all tokens.
+
+        Raw ones are of T = 1; processed ones are of the tokens that top_p, top_k and min_p leave.
+        """
+        sampling = self.sampling
+        plain = sampling.temperature == 1 and sampling.temp_scheduler is None
+        return "raw_logprobs" if plain else "processed_logprobs"
+
     @property
     def groups_per_batch(self) -> int:
         return self.batch_size // self.rollouts_per_example
@@ -167,8 +218,10 @@ class RunConfig(TrainingConfig):
 
     @property
     def engine_process(self) -> bool:
-        """Whether the engine runs in a process of its own."""
+        """Whether the embedded engine runs in a process of its own."""
         wanted = self.deployment.engine_process
+        if self.engine == "vllm":
+            return False
         return self.asynchronous if wanted == "auto" else wanted
 
     def threads(self) -> tuple[int, int]:
@@ -214,9 +267,7 @@ def _refuse_later(data: dict[str, Any], source: str) -> None:
         assert key not in known, f"{key} is implemented: take it out of LATER"
         section, _, last = key.rpartition(".")
         table = data.get(section, {}) if section else data
-        if last in ONE_DEVICE and isinstance(table, dict) and type(one := table.get(last)) is int and one == 1:
-            del table[last]
-        elif isinstance(table, dict) and last in table:
+        if isinstance(table, dict) and last in table:
             lines.append(f"{source}: '{key}' would have no effect: {feature} is not in this version. Remove the key.")
     lines += [
         f"{source}: '{key}' is not a setting of a run: {reason}. Remove the key."

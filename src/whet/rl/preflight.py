@@ -11,7 +11,7 @@ from typing import cast
 from whet.calls import call_all
 from whet.envs.environment import Environment
 from whet.envs.loading import load_environment
-from whet.errors import DatasetError
+from whet.errors import ConfigError, DatasetError
 from whet.inference.devices import check_device
 from whet.rl.algorithms import check_imported
 from whet.rl.config import RunConfig
@@ -39,6 +39,36 @@ def check_models(config: RunConfig) -> None:
     algorithm = config.algorithm
     check_starting_point(config.model, config.lora, algorithm.reference if algorithm.kl_coef else None)
     check_imported(algorithm)
+
+
+def check_start(config: RunConfig) -> None:
+    """Raise `ConfigError` for what a run would need and this version or machine lacks, a line each.
+
+    A dry run does not check it: its plan may be for another machine.
+    """
+    lines = missing(config)
+    if lines:
+        raise ConfigError("\n".join(lines))
+
+
+def missing(config: RunConfig) -> list[str]:
+    """What the run needs and is not there, a line each."""
+    deployment, found = config.deployment, []
+    if config.gpus.train > 1:
+        found.append(
+            f"num_train_gpus = {config.gpus.train}: learning on several GPUs needs FSDP2 ranks, which this version "
+            "does not have. Set num_train_gpus = 1."
+        )
+    if deployment.colocate:
+        found.append(
+            "colocate = true: taking turns on a GPU needs an engine that sleeps, which this version does not have. "
+            "Remove it."
+        )
+    if deployment.ray_address is not None:
+        found.append("ray_address: this version does not run on Ray clusters. Remove it.")
+    if config.engine == "vllm":
+        found.append('inference.engine = "vllm": this version does not start it. Use "embedded".')
+    return found
 
 
 def load_environments(config: RunConfig) -> tuple[list[TrainingEnv], HeldOut]:

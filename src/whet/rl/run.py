@@ -38,7 +38,7 @@ from whet.rl.loop.source import Source
 from whet.rl.loop.sync_source import SyncSource
 from whet.rl.loop.training_loop import inline
 from whet.rl.monitors.protocol import Outcome
-from whet.rl.preflight import check_models, load_environments
+from whet.rl.preflight import check_models, check_start, load_environments
 from whet.rl.storage.environments import check_identities, identities_of, write_identities
 from whet.rl.storage.records import Records
 from whet.rl.storage.starting_point import starting_model
@@ -64,6 +64,7 @@ def run_training(
     With `json_output` the terminal is left to the caller; the run directory is the same. Raises `WhetError` for a
     mistake that was found before training began; what goes wrong later is an `Outcome` in state `failed`.
     """
+    check_start(config)
     config = settled(config, resume=resume)
     labels = [env.label for env in config.env]
     directory = begin(config, partial(check_models, config), labels, resume=resume, quiet=json_output)

@@ -15,6 +15,13 @@ SPELLINGS: dict[str, str] = {
     "lora_alpha": "lora.alpha",
     "difficulty_threshold": "buffer.difficulty_threshold",
     "use_difficulty_filtering": "buffer.online_difficulty_filtering",
+    "num_gpus": "deployment.num_gpus",
+    "num_train_gpus": "deployment.num_train_gpus",
+    "num_infer_gpus": "deployment.num_infer_gpus",
+    "tensor_parallel_size": "inference.tensor_parallel_size",
+    "pipeline_parallel_size": "inference.pipeline_parallel_size",
+    "gpu_memory_utilization": "inference.gpu_memory_utilization",
+    "max_model_len": "inference.max_model_len",
 }
 
 

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from whet.config import Paths, StrictModel
 from whet.envs.config.env_table import EnvTable
 from whet.envs.identity.ids import parse_id
-from whet.inference.devices import DEVICE_HELP, DEVICE_PATTERN, choose_device
 from whet.inference.model_names import MODEL_HELP
-from whet.rl.learner.config import (
-    AUTO_DTYPE,
-    LearnerConfig,
-    LoraConfig,
-    OptimizerConfig,
-    Precision,
-    settled_dtype,
-)
+from whet.rl.deployment_config import DeploymentConfig
+from whet.rl.inference_config import InferenceConfig
+from whet.rl.learner.config import LearnerConfig, LoraConfig, OptimizerConfig
 from whet.rl.monitors.config import TrackioConfig, WandbConfig
 from whet.rl.sampling_config import EvalSamplingConfig
 from whet.rl.supervision.early_stop import EarlyStopConfig
@@ -73,49 +66,6 @@ class CheckpointingConfig(StrictModel):
     )
 
 
-class InferenceConfig(StrictModel):
-    """`[inference]`: the engine that samples."""
-
-    engine: Literal["auto", "embedded"] = Field("auto", description="auto picks the embedded torch engine.")
-    device: str = Field("auto", pattern=DEVICE_PATTERN, description=f"Where the engine computes: {DEVICE_HELP}")
-    dtype: Precision = Field(
-        "auto", description=f"bfloat16 is faster from about 4M parameters up, float32 exact. {AUTO_DTYPE}"
-    )
-
-    @field_validator("engine", mode="before")
-    @classmethod
-    def _one_engine(cls, engine: Any) -> Any:
-        if engine not in ("auto", "embedded"):
-            raise ValueError(
-                f"this version samples with the embedded torch engine alone, because training hands it new weights "
-                f"at every step; {engine!r} is not in it. Use 'embedded', or remove the key."
-            )
-        return engine
-
-    def settled(self, began: Mapping[str, Any] | None) -> Self:
-        """As `TrainingConfig.settled`."""
-        on_cuda = choose_device(self.device, "[inference] device").startswith("cuda")
-        otherwise: Precision = "bfloat16" if on_cuda else "float32"
-        return self.model_copy(update={"dtype": settled_dtype(self.dtype, "dtype", began, otherwise)})
-
-
-class DeploymentConfig(StrictModel):
-    """`[deployment]`: what of the machine a run may use."""
-
-    threads: int = Field(0, ge=0, description="CPU threads of torch; 0 uses one per core, at most 4.")
-    engine_process: bool | Literal["auto"] = Field(
-        "auto", description="Sample in a process apart from rollouts and scoring; auto: with asynchronous training."
-    )
-
-    def torch_threads(self) -> int:
-        return self.threads or min(4, _cores())
-
-
-def _cores() -> int:
-    """Cores this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 class TrainingConfig(StrictModel):
     """What every run that trains is configured with, whatever it learns from."""
 
@@ -151,11 +101,19 @@ class TrainingConfig(StrictModel):
         """
         before: Mapping[str, Any] = began or {}
         learner = before.get("learner", {}) if began is not None else None
-        changes: dict[str, Any] = {"learner": self.learner.settled(adapter=self.lora is not None, began=learner)}
+        learns, samples = self.on_cuda
+        adapter = self.lora is not None
+        changes: dict[str, Any] = {"learner": self.learner.settled(adapter=adapter, began=learner, on_cuda=learns)}
         inference: InferenceConfig | None = getattr(self, "inference", None)
         if inference is not None:
-            changes["inference"] = inference.settled(before.get("inference", {}) if began is not None else None)
+            sampler = before.get("inference", {}) if began is not None else None
+            changes["inference"] = inference.settled(sampler, on_cuda=samples)
         return self.model_copy(update=changes)
+
+    @property
+    def on_cuda(self) -> tuple[bool | None, bool | None]:
+        """Whether learner and engine compute on CUDA, where the config says it; None: as the device of this process."""
+        return None, None
 
     @property
     def directory(self) -> Path:

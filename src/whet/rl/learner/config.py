@@ -86,10 +86,12 @@ class LearnerConfig(StrictModel):
         None, gt=0, description="What the learner's device can do at most, for perf/mfu; known by name for some GPUs."
     )
 
-    def settled(self, *, adapter: bool, began: Mapping[str, Any] | None = None) -> Self:
+    def settled(self, *, adapter: bool, began: Mapping[str, Any] | None = None, on_cuda: bool | None = None) -> Self:
         """With a dtype for each `auto`, where training is of an `adapter` or of all weights. `began` is `[learner]` of
-        the run that is resumed. Raises `ConfigError` for a device that is not there."""
-        on_cuda = choose_device(self.device, "[learner] device").startswith("cuda")
+        the run that is resumed; `on_cuda` says whether it computes there, where another machine is planned for. Raises
+        `ConfigError` for a device that is not there."""
+        if on_cuda is None:
+            on_cuda = choose_device(self.device, "[learner] device").startswith("cuda")
         dtype = settled_dtype(self.dtype, "dtype", began, "bfloat16" if on_cuda else "float32")
         half: Precision = "bfloat16" if on_cuda and dtype == "bfloat16" else "float32"
         weights = settled_dtype(self.weights_dtype, "weights_dtype", began, "float32" if adapter else half)

@@ -9,10 +9,12 @@ from pydantic import Field, model_validator
 
 from whet.config import StrictModel, apply_overrides, parse_overrides, read_toml, validate
 from whet.errors import ConfigError
+from whet.rl.deployment_config import GPU_COUNTS
+from whet.rl.inference_config import InferenceConfig
 from whet.rl.sampling_config import SamplingConfig
 from whet.rl.supervision.budgets import BudgetConfig
 from whet.rl.supervision.early_stop import EarlyStopConfig
-from whet.rl.training_config import HeldOutConfig, InferenceConfig, TrainingConfig, check_early_stop, set_name
+from whet.rl.training_config import HeldOutConfig, TrainingConfig, check_early_stop, set_name
 
 VALIDATION_LOSS = "validation/loss"
 NO_ROLLOUTS: dict[str, tuple[str, ...]] = {
@@ -130,6 +132,7 @@ class SftConfig(TrainingConfig):
             for key in keys:
                 if section is not None and section.differs(key):
                     raise ValueError(f"{name}.{key} would have no effect: no rollout is trained on")
+        self._one_device()
         if self.eval is None:
             for name in ("sampling", "inference"):
                 if getattr(self, name) is not None:
@@ -141,6 +144,18 @@ class SftConfig(TrainingConfig):
         if self.early_stop is not None:
             self._early_stop_can_act(self.early_stop)
         return self
+
+    def _one_device(self) -> None:
+        """Refuse what only reinforcement learning does with several devices or servers."""
+        if self.inference is not None and self.inference.asks_for_vllm:
+            key = next(iter(self.inference.vllm_keys), "engine")
+            raise ValueError(f"inference.{key}: evaluations of fine-tuning use the embedded engine, not vLLM")
+        for key in GPU_COUNTS:
+            if (count := getattr(self.deployment, key) or 1) > 1:
+                raise ValueError(f"deployment.{key} = {count}: fine-tuning computes on one device")
+        for key in ("colocate", "ray_address"):
+            if self.deployment.differs(key):
+                raise ValueError(f"deployment.{key} would have no effect: fine-tuning computes on one device")
 
     def _early_stop_can_act(self, early_stop: SftEarlyStopConfig) -> None:
         if early_stop.watches_evaluations:

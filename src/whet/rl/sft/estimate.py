@@ -10,9 +10,9 @@ from __future__ import annotations
 from whet.inference.architecture import Architecture
 from whet.inference.loading import read_model
 from whet.rl.estimate import Estimate, architecture, learner_parts, made_up, sampler_parts
+from whet.rl.inference_config import InferenceConfig
 from whet.rl.sft.config import SftConfig
 from whet.rl.sft.data import SftData, load_data
-from whet.rl.training_config import InferenceConfig
 
 SAME_WORK = ("batch_size", "batch_tokens", "data", "lora", "learner", "optimizer")
 """Keys that must be equal for the steps of one run to say how long those of another take."""

@@ -16,6 +16,7 @@ from whet.clients.usage import Spending
 from whet.envs.environment import Environment
 from whet.errors import RunError
 from whet.inference.loading import load_policy, read_model
+from whet.rl.inference_config import InferenceConfig
 from whet.rl.learner.make import make_learner
 from whet.rl.loop.evaluation import HeldOutEvaluation
 from whet.rl.loop.training_loop import Evaluate
@@ -35,7 +36,6 @@ from whet.rl.supervision.ending import Ending
 from whet.rl.supervision.lifecycle import TrainingRun, Watchers, begin, learner_options, settled
 from whet.rl.supervision.watchdog_engine import WatchedEngine
 from whet.rl.supervision.watchdog_thread import Watchdog
-from whet.rl.training_config import InferenceConfig
 
 if TYPE_CHECKING:
     from whet.inference.policy_client import PolicyClient

@@ -15,6 +15,7 @@ from pydantic_core import PydanticUndefined
 
 from whet.config import read_toml
 from whet.errors import RunError
+from whet.rl.inference_config import NEUTRAL
 from whet.rl.training_config import TrainingConfig
 from whet.runs.differences import differences, refuse
 from whet.runs.directory import OwnedDirectory
@@ -36,6 +37,8 @@ FREE_ON_RESUME = (
     "watchdog",
     "learner.device",
     "inference.device",
+    "inference.engine",
+    *(f"inference.{key}" for key in NEUTRAL if key != "max_model_len"),
 )
 """Keys that may differ on resume: they change neither what is sampled nor what is learned. So may `max_steps` grow."""
 
@@ -95,7 +98,7 @@ def config_differences(saved: Mapping[str, Any], config: TrainingConfig) -> list
             if config.optimizer.schedule == "constant":
                 continue
             why = ", and optimizer.schedule depends on it"
-        if not {path, path.partition(".")[0]} & {*FREE_ON_RESUME}:
+        if not any(path == free or path.startswith(f"{free}.") for free in FREE_ON_RESUME):
             lines.append(f"{path}: was {before!r}, is {after!r}{why}")
     return lines
 

@@ -1,0 +1,97 @@
+"""How GPUs are divided between learning and sampling, and which numbers are refused with the arithmetic."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from whet.config import validate
+from whet.errors import ConfigError
+from whet.rl.config import RunConfig
+
+MINIMAL: dict[str, Any] = {"name": "r", "batch_size": 8, "env": [{"id": "a"}]}
+
+
+def config(deployment: dict[str, Any], **inference: Any) -> RunConfig:
+    learner = {"device": device} if (device := inference.pop("learner", None)) else {}
+    data = {**MINIMAL, "deployment": deployment, "inference": inference, "learner": learner}
+    return validate(RunConfig, data, "run.toml")
+
+
+def split(deployment: dict[str, Any], **inference: Any) -> tuple[int, int, int, str]:
+    """GPUs that learn, GPUs that sample, servers (or the one engine), and the engine."""
+    found = config(deployment, **inference)
+    return found.gpus.train, found.gpus.infer, found.gpus.servers, found.engine
+
+
+def refused(deployment: dict[str, Any], **inference: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        config(deployment, **inference)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("deployment", "inference", "expected"),
+    [
+        ({}, {}, (1, 1, 1, "embedded")),
+        ({"num_gpus": 1, "num_train_gpus": 1, "num_infer_gpus": 1}, {}, (1, 1, 1, "embedded")),
+        ({"num_gpus": 2}, {}, (1, 1, 1, "embedded")),
+        ({"num_gpus": 8}, {}, (4, 4, 4, "vllm")),
+        ({"num_gpus": 8}, {"engine": "embedded"}, (7, 1, 1, "embedded")),
+        ({"num_gpus": 7}, {}, (4, 3, 3, "vllm")),
+        ({"num_gpus": 8}, {"tensor_parallel_size": 4}, (4, 4, 1, "vllm")),
+        ({"num_gpus": 8}, {"tensor_parallel_size": 3}, (5, 3, 1, "vllm")),
+        ({"num_gpus": 3}, {"pipeline_parallel_size": 2}, (1, 2, 1, "vllm")),
+        ({"num_gpus": 8}, {"servers": 7}, (1, 7, 7, "vllm")),
+        ({"num_gpus": 8, "num_train_gpus": 2}, {"tensor_parallel_size": 2}, (2, 6, 3, "vllm")),
+        ({"num_infer_gpus": 4}, {"tensor_parallel_size": 2, "pipeline_parallel_size": 2}, (1, 4, 1, "vllm")),
+        ({"num_train_gpus": 4}, {}, (4, 1, 1, "embedded")),
+        ({"num_gpus": 2}, {"base_url": "http://h:8000"}, (2, 0, 0, "vllm")),
+        ({}, {"device": "cpu", "servers": 3}, (1, 0, 3, "vllm")),
+        ({}, {"device": "cpu", "tensor_parallel_size": 2}, (1, 0, 1, "vllm")),
+        ({"num_gpus": 4}, {"learner": "cpu"}, (0, 4, 4, "vllm")),
+        ({"num_gpus": 4, "colocate": True}, {"tensor_parallel_size": 2}, (4, 4, 2, "vllm")),
+    ],
+)
+def test_what_the_numbers_leave_out_follows_from_the_others(
+    deployment: dict[str, Any], inference: dict[str, Any], expected: tuple[int, int, int, str]
+) -> None:
+    assert split(deployment, **inference) == expected
+
+
+@pytest.mark.parametrize(
+    ("deployment", "inference", "says"),
+    [
+        ({"num_gpus": 8}, {"tensor_parallel_size": 8}, "num_gpus = 8, but the other keys ask for 9: 1 to learn and 8"),
+        ({"num_gpus": 1}, {"tensor_parallel_size": 2}, "num_gpus = 1, but the other keys ask for 3"),
+        ({"num_gpus": 8, "num_train_gpus": 4, "num_infer_gpus": 2}, {}, "ask for 6: 4 to learn and 2 to sample"),
+        ({"num_infer_gpus": 3}, {"tensor_parallel_size": 2}, "3 GPUs that sample are not whole servers"),
+        ({"num_infer_gpus": 4}, {"servers": 3}, "and servers = 3 need 3"),
+        ({"num_gpus": 8, "num_train_gpus": 3}, {"tensor_parallel_size": 4}, "5 GPUs that sample are not whole servers"),
+        ({"num_infer_gpus": 2}, {"engine": "embedded"}, "num_infer_gpus = 2: the embedded engine computes on one GPU"),
+        (
+            {"num_infer_gpus": 2},
+            {"device": "cpu"},
+            'num_infer_gpus = 2 would have no effect with inference.device = "cpu"',
+        ),
+        ({"num_infer_gpus": 2}, {"base_url": "http://h"}, "num_infer_gpus = 2 would have no effect with base_url"),
+        ({"num_train_gpus": 2}, {"learner": "cpu"}, 'no effect with learner.device = "cpu"'),
+        ({"num_gpus": 2}, {"learner": "cpu", "device": "cpu"}, "num_gpus = 2 would have no effect"),
+        ({"num_gpus": 4, "num_train_gpus": 2, "colocate": True}, {}, "num_gpus = 4, num_train_gpus = 2"),
+        ({"colocate": True}, {"base_url": "http://h"}, "colocate contradicts base_url"),
+    ],
+)
+def test_numbers_that_do_not_fit_are_refused_with_the_arithmetic(
+    deployment: dict[str, Any], inference: dict[str, Any], says: str
+) -> None:
+    assert says in refused(deployment, **inference)
+
+
+def test_only_what_cannot_run_on_one_device_demands_gpus() -> None:
+    for key in ("num_gpus", "num_train_gpus", "num_infer_gpus"):
+        assert not config({key: 1}).gpus.demanded
+    assert not config({}, servers=2).gpus.demanded
+    assert not config({}, device="cpu", tensor_parallel_size=2).gpus.demanded
+    assert config({}, tensor_parallel_size=2).gpus.demanded
+    assert config({"num_gpus": 2}).gpus.demanded
