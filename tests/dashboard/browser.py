@@ -103,7 +103,7 @@ def violations(page: Page) -> list[str]:
 
 
 def query(page: Page) -> dict[str, list[str]]:
-    """The query of the page's address, as the page has it: `page.url` learns of a change without a load a moment later."""
+    """The query of the page's address, as the page has it: `page.url` learns of a change without a load later."""
     return parse_qs(urlsplit(page.evaluate("location.href")).query)
 
 
