@@ -1,0 +1,186 @@
+"""Loads new weights inside of a vLLM worker: the class that `--worker-extension-cls` mixes into vLLM's own.
+
+This file runs in the server's Python, which need not have whet; it needs torch, safetensors and vLLM alone. whet calls
+`whet_load_weights` through `/collective_rpc` while generation is paused, and refuses to go on where a tensor differs.
+
+vLLM holds other tensors than a checkpoint has: projections are fused, experts stacked, on a CPU matrices are packed,
+and ranks hold shards. Of all these the sum over elements, read as whole numbers of as many bits, is that of the
+checkpoint's tensors. Packed matrices can be read only by multiplying with them: rows of the identity give back
+columns, bit for bit. The first load reads every column; each later load a share of them, in turn.
+
+A head that is tied to the embeddings is no tensor of the checkpoint, and vLLM 0.32 does not pack it again on a CPU: it
+would compute with the weights of the first load for ever. So it is packed here, and compared with the embeddings.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import torch
+from safetensors import safe_open
+
+_AS_WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_EXPERT = re.compile(r"\.experts\.\d+\.(gate|up|down)_proj\.")
+_SHARE = 16
+"""Of a packed matrix one column of so many is read after a load, and all of them after as many loads."""
+
+
+class WeightReceiver:
+    """Methods of vLLM's worker, by names that nothing of vLLM has."""
+
+    def whet_load_weights(self, path: str) -> dict[str, Any]:
+        """Load the checkpoint in the safetensors file at `path`, and compare what is held now with it.
+
+        Returns how many tensors the file has (`tensors`), the names of those that differ (`differ`), and of those that
+        could not be compared (`unchecked`), by the names that vLLM has for them.
+        """
+        runner: Any = self.model_runner  # type: ignore[attr-defined]  # vLLM's worker has it
+        with safe_open(path, "pt") as file:
+            names = sorted(file.keys())
+            runner.reload_weights(weights_iterator=((name, file.get_tensor(name)) for name in names))
+            _pack_tied_head(runner.get_model(), names)
+            self._whet_loads = getattr(self, "_whet_loads", -1) + 1
+            differ, unchecked = _compare(runner.get_model(), file, names, self._whet_loads)
+        return {"tensors": len(names), "differ": differ, "unchecked": unchecked}
+
+    def whet_columns(self, name: str) -> list[int]:
+        """For tests: the bit sums of what is held under a checkpoint's name, by column."""
+        model = self.model_runner.get_model()  # type: ignore[attr-defined]
+        held = _Held(model).named(name)
+        return [int(_bits(column)) for column in held.all_columns().T] if held is not None else []
+
+
+HEAD, EMBEDDINGS = "lm_head.weight", "model.embed_tokens.weight"
+
+
+def _is_tied(model: Any, names: list[str]) -> bool:
+    return HEAD not in names and EMBEDDINGS in names and getattr(model, "lm_head", None) is not None
+
+
+def _pack_tied_head(model: Any, names: list[str]) -> None:
+    """Let a head that shares the embeddings' matrix compute with what it is now."""
+    if _is_tied(model, names) and hasattr(model.lm_head, "quant_method"):
+        model.lm_head.quant_method.process_weights_after_loading(model.lm_head)
+
+
+class _Held:
+    """The parameters of a model, found by the names that a checkpoint has for their parts."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._parameters = {name.replace(".base_layer.", "."): name for name, _ in model.named_parameters()}
+        fused = getattr(model, "packed_modules_mapping", None) or {}
+        self._whole = {part: whole for whole, parts in fused.items() for part in parts}
+
+    def target(self, name: str) -> str | None:
+        """Under which name vLLM holds the checkpoint's tensor `name`."""
+        if found := _EXPERT.search(name):
+            stacked = "w2" if found[1] == "down" else "w13"
+            beginning = name[: found.start()] + ".experts."
+            return next((own for own in self._parameters if _is_stack(own, beginning, stacked)), None)
+        *path, module, kind = name.split(".")
+        candidate = ".".join([*path, self._whole.get(module, module), kind])
+        return candidate if candidate in self._parameters else None
+
+    def named(self, name: str) -> _Parameter | None:
+        target = self.target(name)
+        return None if target is None else self.parameter(target)
+
+    def parameter(self, target: str) -> _Parameter:
+        module, _, kind = self._parameters.get(target, target).rpartition(".")  # a tied head is no parameter
+        return _Parameter(self._model.get_submodule(module), kind)
+
+
+def _is_stack(name: str, beginning: str, stacked: str) -> bool:
+    return name.startswith(beginning) and name.endswith(f".{stacked}_weight")
+
+
+class _Parameter:
+    """One parameter of a module: its values, or (packed) what the module computes with."""
+
+    def __init__(self, module: Any, kind: str) -> None:
+        self.module = module
+        self.value: torch.Tensor = getattr(module, kind).data
+        self.packed = hasattr(module, "cpu_linear") or self.value.numel() == 0
+        self._width = int(getattr(module, "input_size_per_partition", 0) or getattr(module, "embedding_dim", 0))
+
+    def columns(self, indices: torch.Tensor) -> torch.Tensor:
+        """Columns [rows, len(indices)] of a packed matrix: products with rows of the identity are exact."""
+        rows = torch.zeros(len(indices), self._width, dtype=self.value.dtype, device=self.value.device)
+        rows[torch.arange(len(indices)), indices] = 1
+        found: torch.Tensor = self.module.quant_method.apply(self.module, rows, None)
+        return found.T
+
+    def all_columns(self) -> torch.Tensor:
+        if not self.packed:
+            return self.value.reshape(-1, self.value.shape[-1])
+        return self.columns(torch.arange(self._width))
+
+
+def _compare(model: Any, file: Any, names: list[str], loads: int) -> tuple[list[str], list[str]]:
+    held = _Held(model)
+    parts: dict[str, list[str]] = {}
+    unchecked = []
+    for name in names:
+        target = held.target(name)
+        if target is None:
+            unchecked.append(name)
+        else:
+            parts.setdefault(target, []).append(name)
+    if _is_tied(model, names):
+        parts[HEAD] = [EMBEDDINGS]
+    differ = []
+    ranks = _Ranks()
+    for target, sources in parts.items():
+        parameter = held.parameter(target)
+        same = _packed_equal(parameter, file, sources, loads, ranks) if parameter.packed else None
+        if same is None and not parameter.packed:
+            same = ranks.sums_equal(parameter.value, [file.get_tensor(name) for name in sources])
+        if same is None:
+            unchecked.append(target)
+        elif not same:
+            differ.append(target)
+    return differ, unchecked
+
+
+def _packed_equal(parameter: _Parameter, file: Any, sources: list[str], loads: int, ranks: _Ranks) -> bool | None:
+    """Whether columns of a packed matrix are those of the checkpoint's; None where ranks hold parts of it."""
+    if ranks.number > 1:
+        return None
+    tensors = [file.get_tensor(name) for name in sources]
+    width = tensors[0].shape[-1]
+    first, step = (0, 1) if loads == 0 else (loads % _SHARE, _SHARE)
+    indices = torch.arange(first, width, step)
+    found = parameter.columns(indices)
+    if found.shape[0] < sum(tensor.shape[0] for tensor in tensors):  # a vocabulary is padded with zeros
+        return None
+    sent = sum(int(_bits(tensor[:, indices].to(found.dtype))) for tensor in tensors)
+    return int(_bits(found)) == sent
+
+
+class _Ranks:
+    """Sums over the ranks of tensor parallelism."""
+
+    def __init__(self) -> None:
+        from vllm.distributed.parallel_state import get_tp_group
+
+        self._group = get_tp_group()
+        self.number = self._group.world_size
+
+    def sums_equal(self, own: torch.Tensor, sent: list[torch.Tensor]) -> bool | None:
+        """Whether the bits held sum up to those sent: on this rank, or over all; None where neither fits by size."""
+        wanted = torch.stack([_bits(tensor.to(device=own.device, dtype=own.dtype)) for tensor in sent]).sum()
+        size, bits = sum(tensor.numel() for tensor in sent), _bits(own)
+        if self.number == 1 or own.numel() == size:
+            return bool(bits == wanted)
+        if own.numel() * self.number < size:
+            return None
+        torch.distributed.all_reduce(bits, group=self._group.device_group)
+        return bool(bits == wanted) if own.numel() * self.number - size < self.number * own.shape[-1] * 64 else None
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    """The sum of all elements' bits as whole numbers; the same for every order, and zeros add nothing."""
+    whole = _AS_WHOLE[tensor.element_size()]
+    return (tensor + 0).contiguous().view(whole).sum(dtype=torch.int64)  # -0 becomes 0, as it does in a product
