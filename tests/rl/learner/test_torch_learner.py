@@ -10,6 +10,7 @@ import resource
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from whet.errors import ModelLoadError, RunError, TrainingError
@@ -338,6 +339,18 @@ def test_weights_are_published_in_the_dtype_that_engines_want(make, model_dir):
     path = learner.publish().path
     assert path.stat().st_size < 0.6 * make().publish().path.stat().st_size
     assert equal(map_packed(path, like=packed).tensors(), packed.tensors())
+
+
+def test_weights_are_published_under_the_names_of_a_checkpoint_where_the_engine_wants_those(make, batch, tmp_path):
+    learner = make(publish_format="checkpoint")
+    updates = []
+    for _ in range(3):
+        trained(learner, batch, 1)
+        updates.append(learner.publish())
+    assert [update.kind for update in updates] == ["model"] * 3
+    assert sorted(updates[0].path.parent.iterdir()) == [updates[1].path, updates[2].path]
+    learner.export(tmp_path / "export")
+    assert equal(load_file(updates[-1].path), load_file(tmp_path / "export" / "model.safetensors"))
 
 
 def test_an_exported_model_loads_in_plain_transformers_with_its_tokenizer(make, batch, tmp_path):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from whet.rl.learner.reference import Reference
     from whet.rl.learner.torch_learner import TorchLearner
-    from whet.rl.learner.weights import Weights
+    from whet.rl.learner.weights import PublishFormat, Weights
 
 Dtype = Literal["float32", "bfloat16"]
 
@@ -42,6 +42,7 @@ def make_learner(
     publish_directory: Path,
     computation: LearnerConfig | None = None,
     publish_dtype: Dtype = "float32",
+    publish_format: PublishFormat = "packed",
     threads: int | None = None,
     reference: str | None = None,
     reference_thread: bool = False,
@@ -50,7 +51,7 @@ def make_learner(
 
     `computation` is how and where batches are computed; its float32 agrees with an fp32 engine to rounding. A reference
     is held in the dtype of the weights that are trained, or of the adapter's base.
-    `publish_dtype` is what engines are given. `threads` sets torch's threads for the whole process. `reference` is the
+    `publish_dtype` and `publish_format` are what engines are given. `threads` sets torch's threads for the whole process. `reference` is the
     policy that a loss with `kl_coef` holds to: "initial" (the weights as they are now; with LoRA the base), or
     another model by path or name; None where no loss has one. With `reference_thread` it is computed concurrently, in
     one more thread. Seeds torch's generator, which draws LoRA's first weights and dropout. Raises `ModelLoadError`,
@@ -76,7 +77,7 @@ def make_learner(
         held = other_model(_load_reference(reference).to(device), reference, like=loaded, dtype=held_in)
     weights: Weights
     if lora is None:
-        weights = FullWeights(loaded, model, getattr(torch, publish_dtype), held_in)
+        weights = FullWeights(loaded, model, getattr(torch, publish_dtype), held_in, publish_format)
         if reference == INITIAL:
             held = frozen_copy(loaded)
     else:

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from copy import copy
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from safetensors import SafetensorError
@@ -30,6 +30,9 @@ from whet.inference.weights.packed_file import take_unread, write_packed
 from whet.rl.learner.forward.moe import as_checkpoint
 from whet.rl.learner.masters import Masters
 from whet.rl.storage.checkpoints import WEIGHTS
+
+PublishFormat = Literal["packed", "checkpoint"]
+"""How all weights reach an engine: as the embedded one computes with them, or under the names of a checkpoint."""
 
 KEPT_PUBLICATIONS = 2
 """The newest, and the one before it, which an engine may still be reading."""
@@ -91,13 +94,19 @@ class FullWeights(Weights):
     FILE = WEIGHTS
 
     def __init__(
-        self, model: PreTrainedModel, source: Path, publish_dtype: torch.dtype, dtype: torch.dtype = torch.float32
+        self,
+        model: PreTrainedModel,
+        source: Path,
+        publish_dtype: torch.dtype,
+        dtype: torch.dtype = torch.float32,
+        publish_format: PublishFormat = "packed",
     ) -> None:
         """Engines are given weights in `publish_dtype`; the forward pass reads matrices in `dtype`."""
         super().__init__(model, source)
         self._masters = Masters(model.named_parameters(), dtype)
         self._arch = describe(source)
         self._publish_dtype = publish_dtype
+        self._publish_format = publish_format
 
     def parameters(self) -> list[tuple[str, nn.Parameter]]:
         return self._masters.parameters
@@ -106,11 +115,13 @@ class FullWeights(Weights):
         self._masters.round()
 
     def publish(self, directory: Path, version: int) -> WeightUpdate:
-        """As the embedded engine computes with them, so that it has nothing to do but to map the file.
+        """As `publish_format` says. The embedded engine has nothing to do but to map a packed file.
 
         They are those that the forward pass reads, not their masters: engine and learner round the same numbers. It is
         written over an older one that no engine reads any more (see `packed_file.py`).
         """
+        if self._publish_format == "checkpoint":
+            return self._publish_checkpoint(directory, version)
         path, pattern = directory / f"weights-{version:08d}.packed", "weights-*.packed"
         named, dtype = {name: p.detach() for name, p in self.model.named_parameters()}, self._publish_dtype
         tensors: Iterable[tuple[str, Tensor]] = ((name, tensor.to(dtype)) for name, tensor in named.items())
@@ -126,6 +137,14 @@ class FullWeights(Weights):
         write_aside(path, write)
         forget_older(directory, pattern)
         return WeightUpdate(version=version, path=path, kind="packed")
+
+    def _publish_checkpoint(self, directory: Path, version: int) -> WeightUpdate:
+        path = directory / f"weights-{version:08d}.safetensors"
+        named = {name: p.detach().to(self._publish_dtype) for name, p in self.model.named_parameters()}
+        tensors = _as_checkpoint(self.model, named, self._source)
+        write_aside(path, lambda aside: write_tensors(aside, tensors))
+        forget_older(directory, "weights-*.safetensors")
+        return WeightUpdate(version=version, path=path, kind="model")
 
     def export(self, directory: Path, dtype: torch.dtype) -> None:
         # named_parameters gives a tied head once, under the embedding's name, as checkpoints have it.
