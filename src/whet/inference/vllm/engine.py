@@ -130,9 +130,13 @@ class VllmEngine:
             task.cancel()
         self._pool.close()
 
+    async def served_names(self) -> list[str]:
+        """The names that the server has for its model and for the adapters that are loaded."""
+        return [entry["id"] for entry in (await self._ask("GET", "/v1/models"))["data"]]
+
     async def check(self) -> None:
         """Raise unless the server answers and has the model."""
-        names = [entry["id"] for entry in (await self._ask("GET", "/v1/models"))["data"]]
+        names = await self.served_names()
         if self._model not in names:
             raise ModelError(f"the vLLM server has no model {self._model!r}; it has: {', '.join(names)}")
 

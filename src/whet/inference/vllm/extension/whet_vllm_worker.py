@@ -32,8 +32,8 @@ class WeightReceiver:
     def whet_load_weights(self, path: str) -> dict[str, Any]:
         """Load the checkpoint in the safetensors file at `path`, and compare what is held now with it.
 
-        Returns how many tensors the file has (`tensors`), the names of those that differ (`differ`), and of those that
-        could not be compared (`unchecked`), by the names that vLLM has for them.
+        Returns how many tensors the file has (`tensors`), the names of those that differ or that the file lacks
+        (`differ`), and of those that could not be compared (`unchecked`), by the names that vLLM has for them.
         """
         runner: Any = self.model_runner  # type: ignore[attr-defined]  # vLLM's worker has it
         with safe_open(path, "pt") as file:
@@ -43,12 +43,6 @@ class WeightReceiver:
             self._whet_loads = getattr(self, "_whet_loads", -1) + 1
             differ, unchecked = _compare(runner.get_model(), file, names, self._whet_loads)
         return {"tensors": len(names), "differ": differ, "unchecked": unchecked}
-
-    def whet_columns(self, name: str) -> list[int]:
-        """For tests: the bit sums of what is held under a checkpoint's name, by column."""
-        model = self.model_runner.get_model()  # type: ignore[attr-defined]
-        held = _Held(model).named(name)
-        return [int(_bits(column)) for column in held.all_columns().T] if held is not None else []
 
 
 HEAD, EMBEDDINGS = "lm_head.weight", "model.embed_tokens.weight"
@@ -83,9 +77,9 @@ class _Held:
         candidate = ".".join([*path, self._whole.get(module, module), kind])
         return candidate if candidate in self._parameters else None
 
-    def named(self, name: str) -> _Parameter | None:
-        target = self.target(name)
-        return None if target is None else self.parameter(target)
+    @property
+    def names(self) -> set[str]:
+        return set(self._parameters)
 
     def parameter(self, target: str) -> _Parameter:
         module, _, kind = self._parameters.get(target, target).rpartition(".")  # a tied head is no parameter
@@ -112,11 +106,6 @@ class _Parameter:
         found: torch.Tensor = self.module.quant_method.apply(self.module, rows, None)
         return found.T
 
-    def all_columns(self) -> torch.Tensor:
-        if not self.packed:
-            return self.value.reshape(-1, self.value.shape[-1])
-        return self.columns(torch.arange(self._width))
-
 
 def _compare(model: Any, file: Any, names: list[str], loads: int) -> tuple[list[str], list[str]]:
     held = _Held(model)
@@ -130,7 +119,7 @@ def _compare(model: Any, file: Any, names: list[str], loads: int) -> tuple[list[
             parts.setdefault(target, []).append(name)
     if _is_tied(model, names):
         parts[HEAD] = [EMBEDDINGS]
-    differ = []
+    differ = sorted(held.names - parts.keys())
     ranks = _Ranks()
     for target, sources in parts.items():
         parameter = held.parameter(target)
