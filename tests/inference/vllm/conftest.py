@@ -1,5 +1,7 @@
 from pathlib import Path
+
 import pytest
+
 from whet.inference.remote.http_connection import HttpPool
 from whet.inference.vllm.engine import VllmEngine
 
