@@ -17,7 +17,9 @@ from transformers import AutoModelForCausalLM
 from whet.errors import OverlongPromptError, RequestRefusedError, TrainingError
 from whet.inference.model_names import resolve_model
 from whet.inference.protocol import Sample, SampleRequest, SamplingParams, WeightUpdate
+from whet.inference.remote.http_connection import HttpPool
 from whet.inference.vllm.engine import VllmEngine
+from whet.inference.vllm.server import VllmServer
 
 pytestmark = pytest.mark.parts
 TINY = resolve_model("whet/tiny")
@@ -87,6 +89,12 @@ def request(prompt: list[int], **params: Any) -> SampleRequest:
 
 async def sampled(engine: VllmEngine, **params: Any) -> list[Sample]:
     return await asyncio.gather(*(engine.sample(request(prompt, **params)) for prompt in PROMPTS))
+
+
+@pytest.fixture
+def engine(vllm_server: VllmServer) -> VllmEngine:
+    key = {"content-type": "application/json", "authorization": f"Bearer {vllm_server.key}"}
+    return VllmEngine(HttpPool(vllm_server.socket, key), max_context=512)
 
 
 @pytest.fixture
