@@ -44,6 +44,20 @@ class StandInDevice(TorchDispatchMode):
         return function(*args, **kwargs)
 
 
+class _ManagementLibrary:
+    """What the driver says of its devices."""
+
+    def __init__(self, count):
+        self._count = count
+
+    def nvmlInit_v2(self):
+        return 0
+
+    def nvmlDeviceGetCount_v2(self, pointer):
+        pointer._obj.value = self._count
+        return 0
+
+
 class Machine:
     """Makes this machine look like another one: how its torch was built, whether a driver loads, what torch finds.
 
@@ -54,6 +68,7 @@ class Machine:
 
     def __init__(self, monkeypatch, folder):
         self._patch, self._folder, self._load = monkeypatch.setattr, folder, ctypes.CDLL
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         self._made = {name: getattr(torch, name) for name in ("ones", "zeros")}
 
     def __call__(self, *, built="12.8", driver=True, count=1, apple=False):
@@ -69,6 +84,10 @@ class Machine:
                 self._patch(torch, name, lambda *size, device=None, real=real, **more: real(*size, **more))
 
         def loaded(name, *args, **options):
+            if name == "libnvidia-ml.so.1":
+                if not driver or apple:
+                    raise OSError(f"{name}: cannot open shared object file")
+                return _ManagementLibrary(count)
             if name not in self.DRIVERS:
                 return self._load(name, *args, **options)
             if not driver:

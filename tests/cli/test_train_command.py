@@ -110,7 +110,7 @@ def test_dry_run_prints_a_config_that_reads_back_and_starts_nothing(
         (("--learner.device", "cuda:4096"), '[learner] device = "cuda:4096"'),
         (("--inference.device", "cuda:4096"), '[inference] device = "cuda:4096"'),
         (("--inference.device", "gpu"), "inference.device"),
-        (("--inference.engine", "vllm"), "samples with the embedded torch engine alone"),
+        (("--inference.engine", "openai"), "gives no token ids and takes no new weights"),
         (("--learner.base_dtype", "bfloat16"), "without [lora]"),
         (("--learner.base_dtype", "bfloat16", "--lora.rank", "4"), "needs learner.dtype = bfloat16"),
     ],

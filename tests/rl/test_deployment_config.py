@@ -88,6 +88,12 @@ def test_numbers_that_do_not_fit_are_refused_with_the_arithmetic(
     assert says in refused(deployment, **inference)
 
 
+def test_taking_turns_is_not_for_asynchronous_training() -> None:
+    data = {**MINIMAL, "max_async_level": 1, "deployment": {"colocate": True}}
+    with pytest.raises(ConfigError, match="colocate = true takes turns, and max_async_level > 0"):
+        validate(RunConfig, data, "run.toml")
+
+
 def test_only_what_cannot_run_on_one_device_demands_gpus() -> None:
     for key in ("num_gpus", "num_train_gpus", "num_infer_gpus"):
         assert not config({key: 1}).gpus.demanded

@@ -351,6 +351,7 @@ def backwards(pools: Any, seed: int) -> MixedCurriculum:
     return MixedCurriculum(list(reversed(pools)), seed=seed)
 
 
+VLLM = ("--inference.engine", "vllm")
 ASYNC = ("--max_async_level", "2")
 OWN_ADVANTAGE = ("--algorithm.advantage", "every_key:advantage_of_our_own")
 OWN_LOSS = ("--algorithm.loss", "every_key:loss_of_our_own")
@@ -554,10 +555,10 @@ KEYS: dict[str, InRuns | InPart | Refused] = {
     "inference.dtype": InRuns(lambda seen: seen.dtypes),
     "inference.base_url": InPart(lambda config: config.gpus.servers, "http://127.0.0.1:8000"),
     "inference.servers": InPart(lambda config: config.gpus.servers, "2"),
-    "inference.python": InPart(lambda config: config.engine, "/usr/bin/python3"),
+    "inference.python": InPart(whet.rl.preflight.missing, "/no/python", VLLM),
     "inference.tensor_parallel_size": InPart(lambda config: config.gpus.infer, "2"),
     "inference.pipeline_parallel_size": InPart(lambda config: config.gpus.infer, "2"),
-    "inference.gpu_memory_utilization": InPart(lambda config: config.engine, "0.5"),
+    "inference.gpu_memory_utilization": InPart(lambda config: whet.rl.preflight.place(config).servers, "0.5", VLLM),
     "inference.max_model_len": InPart(lambda config: config.engine, "64"),
     "inference.server_args": InPart(lambda config: config.engine, "true", below=".enforce_eager"),
     "inference.min_healthy": Refused("2", "there are 1 servers"),

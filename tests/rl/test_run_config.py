@@ -115,6 +115,28 @@ def test_other_spellings_mean_the_same(load) -> None:
     assert config.env[0].args == {"n": 1}
 
 
+def test_keys_of_engines_and_gpus_may_be_above_the_tables(load) -> None:
+    written = "num_gpus = 8\ntensor_parallel_size = 4\npipeline_parallel_size = 1\ngpu_memory_utilization = 0.8\n"
+    config = load(written + "max_model_len = 512\nnum_train_gpus = 4\nnum_infer_gpus = 4\n" + MINIMAL)
+    assert (config.deployment.num_gpus, config.gpus.train, config.gpus.infer) == (8, 4, 4)
+    inference = config.inference
+    assert (inference.tensor_parallel_size, inference.gpu_memory_utilization, inference.max_model_len) == (4, 0.8, 512)
+    assert "the same key" in refused(load, written + MINIMAL + "[deployment]\nnum_gpus = 8\n")
+    for spelling in ("--num_gpus", "--deployment.num_gpus"):
+        assert load(written + MINIMAL, spelling, "6").gpus.train == 2
+
+
+def test_a_run_may_be_resumed_with_other_servers(load) -> None:
+    run = RunDirectory(load().directory)
+    run.open(load(MINIMAL, "--inference.engine", "vllm"), resume=False)
+    run.close()
+    run.check(load(), resume=True)
+    flags = ("--inference.servers", "2", "--inference.server_args", "{ max_num_seqs = 4 }")
+    run.check(load(MINIMAL, *flags, "--inference.base_url", "[]"), resume=True)
+    with pytest.raises(RunError, match=r"inference\.max_model_len: was None, is 64"):
+        run.check(load(MINIMAL, *flags, "--inference.max_model_len", "64"), resume=True)
+
+
 def test_a_key_given_in_two_spellings_is_refused(load) -> None:
     assert "the same key" in refused(load, MINIMAL + "", "--model", "a", "--model_name", "b")
 

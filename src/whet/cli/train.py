@@ -144,15 +144,23 @@ def _print_config(config: RunConfig | SftConfig, json_output: bool) -> None:
     from whet.rl.config import RunConfig
 
     with extra("train", "estimating memory"):
+        from whet.rl import placement
         from whet.rl.estimate import estimate, lines
-        from whet.rl.preflight import rehearse
+        from whet.rl.preflight import missing, place, rehearse
         from whet.rl.sft.estimate import estimate as estimate_fine_tuning
 
         with redirect_stdout(sys.stderr):  # what environments print is no part of the config
             rehearse(config)
-        found = estimate(config) if isinstance(config, RunConfig) else estimate_fine_tuning(config)
+        plan: dict[str, Any] = {}
+        if isinstance(config, RunConfig):
+            found = estimate(config)
+            placed, lacking = place(config, found.memory), missing(config)
+            plan = {"placement": placed, "missing": lacking}
+            more = [*placement.lines(placed), *(f"missing here: {line}" for line in lacking)]
+        else:
+            found, more = estimate_fine_tuning(config), []
     if json_output:
-        print_json({**config.model_dump(mode="json", exclude_none=True), "estimate": found})
+        print_json({**config.model_dump(mode="json", exclude_none=True), "estimate": found, **plan})
         return
     typer.echo(config.to_toml(), nl=False)
-    typer.echo("\n" + "\n".join(f"# {line}" for line in lines(found)))
+    typer.echo("\n" + "\n".join(f"# {line}" for line in [*lines(found), *more]))

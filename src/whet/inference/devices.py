@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -26,7 +26,7 @@ def check_device(device: str, key: str) -> None:
     """
     if not re.fullmatch(DEVICE_PATTERN, device):
         raise ConfigError(f'{key} = "{device}" is no device. It is one of {DEVICE_HELP}')
-    reason = _missing(device)
+    reason = why_missing(device)
     if reason is not None:
         raise ConfigError(f'{key} = "{device}": {reason}. Set it to "auto" or "cpu", or remove the key.')
 
@@ -34,7 +34,7 @@ def check_device(device: str, key: str) -> None:
 def choose_device(device: str = "auto", key: str = "device") -> str:
     """The device as torch names it; for `auto` the fastest that is there. Raises what `check_device` raises."""
     if device == "auto":
-        return next(name for name in ("cuda", "mps", "cpu") if _missing(name) is None)
+        return next(name for name in ("cuda", "mps", "cpu") if why_missing(name) is None)
     check_device(device, key)
     return device
 
@@ -57,6 +57,12 @@ def visible_gpus(environ: Mapping[str, str] = os.environ) -> list[str]:
     return found
 
 
+def only_gpus(gpus: Sequence[int]) -> dict[str, str]:
+    """The variable by which a process sees these alone of `visible_gpus`, counted from 0; none where it is empty."""
+    there = visible_gpus()
+    return {"CUDA_VISIBLE_DEVICES": ",".join(there[gpu] for gpu in gpus)}
+
+
 def _gpu_count() -> int:
     import ctypes
 
@@ -75,7 +81,7 @@ def _gpu_count() -> int:
     return torch.cuda.device_count()
 
 
-def _missing(device: str) -> str | None:
+def why_missing(device: str) -> str | None:
     """Why this device cannot be used here; None where it can."""
     kind, _, number = device.partition(":")
     if kind == "cuda":

@@ -22,7 +22,7 @@ from whet.rl.data.buffer import BufferConfig
 from whet.rl.deployment_config import GpuSplit, split_gpus
 from whet.rl.inference_config import EngineKind, InferenceConfig, LogprobsMode
 from whet.rl.sampling_config import SamplingConfig
-from whet.rl.spellings import canonical
+from whet.rl.spellings import canonical, canonical_overrides
 from whet.rl.supervision.budgets import BudgetConfig
 from whet.rl.supervision.early_stop import EarlyStopConfig
 from whet.rl.training_config import (
@@ -139,6 +139,11 @@ class RunConfig(TrainingConfig):
                 f"num_infer_gpus = {gpus.infer}: the embedded engine computes on one GPU. Use inference.engine = "
                 '"vllm", or 1.'
             )
+        if self.deployment.colocate and self.asynchronous:
+            raise ValueError(
+                "colocate = true takes turns, and max_async_level > 0 samples while the learner computes. Remove one "
+                "of the two."
+            )
         if self.engine == "embedded":
             return self
         servers = len(inference.base_url) or gpus.servers
@@ -248,7 +253,7 @@ def load_run_config(path: Path, overrides: list[str] | None = None) -> RunConfig
     Raises `ConfigError`, one line per mistake.
     """
     data = canonical(read_toml(path), str(path))
-    data = canonical(apply_overrides(data, parse_overrides(overrides or [])), str(path))
+    data = canonical(apply_overrides(data, canonical_overrides(parse_overrides(overrides or []))), str(path))
     if "data" in data and "env" not in data:
         raise ConfigError(f"{path} is a config of whet train sft: it has [data] and no [[env]]")
     set_name(data, path)

