@@ -67,6 +67,9 @@ LONGEST = (
 """Files that take many seconds, the longest first: they begin first, so that no worker has one left in the end."""
 
 
+PARTS_SECONDS = 1200
+"""As `timeout` in pyproject.toml, for tests with heavy parts: on a busy machine they train and kill for minutes."""
+
 # No test fails because a machine is busy, and continuous integration tries the same examples each time.
 hypothesis.settings.register_profile("whet", deadline=None, derandomize=bool(os.environ.get("CI")))
 hypothesis.settings.load_profile("whet")
@@ -88,6 +91,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if missing:
         raise pytest.UsageError(f"LONGEST in {__file__} names files that are not there: {', '.join(missing)}")
     items.sort(key=lambda item: places.get(item.path, len(places)))
+    for item in items:
+        if item.get_closest_marker("parts") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(PARTS_SECONDS))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

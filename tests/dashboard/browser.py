@@ -5,6 +5,10 @@
 
 A test that uses `page` fails where the page wrote an error or a warning to its console, raised in a script, or broke
 its content security policy. `problems(page)` are those so far; `allow(page, words)` takes out what a test provokes.
+
+Nothing of a page is there at once, and a click returns before the page that it leads to. So a test waits for what it
+expects: `expect(locator)` and `page.wait_for_...`, both for a minute; `expect_query(page, ...)` for the address;
+`with page.expect_navigation()` around what leads to another page, before its keys are pressed.
 """
 
 from __future__ import annotations
@@ -75,6 +79,7 @@ def opened(browser: Browser, **options: Any) -> Iterator[Page]:
         page.on("console", lambda m: found.append(f"{m.type}: {m.text}") if m.type in ("error", "warning") else None)
         page.on("pageerror", lambda error: found.append(f"uncaught: {error}"))
         yield page
+        page.evaluate("1")  # what the page said before this has arrived with the answer
         assert not found, found
     finally:
         context.close()
@@ -93,8 +98,17 @@ def allow(page: Page, words: str) -> None:
     found[:] = left
 
 
+def expect(what: Any) -> Any:
+    """Playwright's assertions, which wait until they hold."""
+    from playwright.sync_api import expect as assertions
+
+    assertions.set_options(timeout=LONGEST_MS)
+    return assertions(what)
+
+
 def violations(page: Page) -> list[str]:
     """What axe-core finds wrong with the page for people who use a screen reader, a keyboard or see little."""
+    page.wait_for_load_state("load")
     # Evaluated by the debugger, to which the page's policy does not apply.
     page.evaluate(Path(record()["axe"]).read_text())
     found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
@@ -107,8 +121,18 @@ def query(page: Page) -> dict[str, list[str]]:
     return parse_qs(urlsplit(page.evaluate("location.href")).query)
 
 
+def expect_query(page: Page, **values: str | None) -> None:
+    """Wait until the query of the page's address has these values, and does not have those that are None."""
+    page.wait_for_function(
+        "values => { const query = new URLSearchParams(location.search);"
+        " return Object.entries(values).every(([name, value]) => query.get(name) === value); }",
+        arg=values,
+    )
+
+
 def overflow(page: Page) -> int:
     """Pixels that the page is wider than the screen."""
+    page.wait_for_load_state("load")
     return int(page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"))
 
 

@@ -122,6 +122,7 @@ class Browser:
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runs:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("whet.dashboard.data.checkpoints.CHECKED_SECONDS", 250.0)  # on a busy machine
     for name in ("runs", "outputs"):
         (tmp_path / name).mkdir()
     return Runs(tmp_path)
@@ -158,15 +159,15 @@ def chromium() -> Iterator[Any]:
 
 
 @pytest.fixture
-def page(chromium: Any) -> Iterator[Any]:
-    """A page of a real browser, in which nothing may go wrong."""
-    with opened(chromium) as page:
-        yield page
-
-
-@pytest.fixture
 def address(runs: Runs) -> Iterator[str]:
     """Where a dashboard of `runs` is served."""
     library = FolderLibrary([runs.folder / "runs", runs.folder / "outputs"])
     with served(create_app(DashboardData(library), Site())) as found:
         yield found
+
+
+@pytest.fixture
+def page(chromium: Any, address: str) -> Iterator[Any]:
+    """A page of a real browser, in which nothing may go wrong. It is closed before the dashboard that it follows."""
+    with opened(chromium) as page:
+        yield page

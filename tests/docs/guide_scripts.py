@@ -6,7 +6,7 @@ import os
 import subprocess
 from pathlib import Path
 
-SECONDS = 570
+SECONDS = 1100
 
 
 def run_script(script: Path, programs: Path, work: Path, home: Path) -> tuple[int, str]:

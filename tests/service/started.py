@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 
 OPTIONS = ("--port", "0", "--no-actions", "--isolation", "none", "--deployments-port", "0")
-PATIENCE_S = 120.0
+PATIENCE_S = 600.0
 
 
 class Up:
@@ -61,11 +61,10 @@ class Up:
     def parts(self) -> dict[str, int]:
         """The processes that it started, by name."""
         found: dict[str, int] = {}
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                words = _words(entry)
-                if str(self.data) in words and "service" in words and "up" not in words:
-                    found[words[words.index("service") + 1]] = int(entry.name)
+        for pid in sorted(int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()):
+            words = _words(Path(f"/proc/{pid}"))
+            if str(self.data) in words and "service" in words and "up" not in words:
+                found.setdefault(words[words.index("service") + 1], pid)  # what it forks has its words at first
         return found
 
     def until(self, condition: Callable[[], Any]) -> Any:

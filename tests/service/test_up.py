@@ -19,7 +19,7 @@ import httpx
 from whet.runs.process import began
 
 pytestmark = pytest.mark.parts
-PATIENCE_S = 120.0
+PATIENCE_S = 600.0
 
 
 def test_parts_start_are_started_again_and_end_with_a_signal(up: Any) -> None:

@@ -53,7 +53,7 @@ def trained(service: Any, tmp_path: Path) -> tuple[str, Path]:
     options = ("--name", "run", "--runs_directory", str(folder))
     command = [sys.executable, "-m", "whet.cli.main", "train", "run", str(file), *options]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=280)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=900)
     assert done.returncode == 0, done.stderr
     return run, folder / "run"
 

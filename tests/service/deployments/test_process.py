@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -69,7 +70,7 @@ class Process:
         """Send a signal, and wait until it and all that it started are gone; its exit code."""
         children = self.children()
         self.process.send_signal(number)
-        code = self.process.wait(120)
+        code = self.process.wait(600)
         while any(started is not None and began(pid) == started for pid, started in children):
             self.pause()
         self.reading.join(60)
@@ -150,7 +151,7 @@ def test_sdks_of_openai_and_anthropic_work_unchanged(service: Any, deploying: An
 @pytest.mark.parts
 def test_a_second_process_on_the_same_folder_is_refused(service: Any, process: Any) -> None:
     process()
-    second = subprocess.run([*COMMAND, str(service.data)], capture_output=True, text=True, check=False, timeout=120)
+    second = subprocess.run([*COMMAND, str(service.data)], capture_output=True, text=True, check=False, timeout=600)
     assert second.returncode == 2
     assert "another process is serving the deployments of it" in second.stderr
 
@@ -179,7 +180,7 @@ def test_after_kills_during_requests_all_is_ready_again_and_use_is_counted_at_mo
     running = process()
     for deployment in ids:
         running.wait_for(service, deployment)
-    shown = httpx.get(f"{running.url}/v1/models", headers={"x-api-key": service.hub.tokens["ann"]}).json()
+    shown = httpx.get(f"{running.url}/v1/models", headers={"x-api-key": service.hub.tokens["ann"]}, timeout=600).json()
     assert {one["id"] for one in shown["data"]} == {"whet/tiny:words-4", "whet/tiny:whole"}
     while {path.name for path in (service.data / "deployments").iterdir() if path.is_dir()} != set(ids):
         running.pause()  # what a kill kept from being removed is removed now
@@ -207,8 +208,8 @@ def ask_until_killed(running: Process, token: str, right: dict[str, list[int]], 
     def work(number: int) -> None:
         nonlocal done
         models = list(right)
-        with httpx.Client(base_url=running.url, headers={"x-api-key": token}, timeout=120) as client:
-            for turn in range(1000):
+        with httpx.Client(base_url=running.url, headers={"x-api-key": token}, timeout=600) as client:
+            for turn in itertools.count():
                 model = models[(number + turn) % len(models)]
                 body = {
                     "model": model,
@@ -221,9 +222,10 @@ def ask_until_killed(running: Process, token: str, right: dict[str, list[int]], 
                     answer = client.post("/v1/chat/completions", json=body)
                 except httpx.TransportError:
                     return
+                if answer.status_code == 503:  # it is not loaded yet
+                    running.pause()
+                    continue
                 with lock:
-                    if answer.status_code == 503:  # it is not loaded yet
-                        continue
                     done += 1
                     if answer.status_code != 200 or answer.json()["choices"][0]["token_ids"] != right[model]:
                         wrong.append(answer.text)
@@ -233,7 +235,7 @@ def ask_until_killed(running: Process, token: str, right: dict[str, list[int]], 
     threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(8)]
     for thread in threads:
         thread.start()
-    assert enough.wait(120)
+    assert enough.wait(600)
     running.end(9)
     for thread in threads:
         thread.join()
@@ -244,7 +246,7 @@ def ask_until_killed(running: Process, token: str, right: dict[str, list[int]], 
 def whet(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
     command = [sys.executable, "-m", "whet.cli.main", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=280)
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=900)
 
 
 @pytest.mark.parts

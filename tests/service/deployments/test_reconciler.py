@@ -277,12 +277,12 @@ def test_a_load_whose_request_is_cancelled_serves_the_next_one(service: Any) -> 
 
             def slowly(path: Path) -> Any:
                 begun.set()
-                assert go_on.wait(60)
+                assert go_on.wait(250)
                 return load(path)
 
             serving.host.load = slowly
             first = asyncio.create_task(serving.ask("ann", "whet/tiny:a"))
-            assert await asyncio.to_thread(begun.wait, 60)
+            assert await asyncio.to_thread(begun.wait, 250)
             first.cancel()
             await asyncio.gather(first, return_exceptions=True)
             second = asyncio.create_task(serving.ask("ann", "whet/tiny:a"))

@@ -45,8 +45,9 @@ def test_a_run_that_is_stopped_gets_the_signal_once(working: Any) -> None:
     from whet.service.domain import runs
 
     run = working.queue.submit()
-    runner = working.runner("trap 'echo got it' TERM; while ! [ -e ../go ]; do sleep 0.05; done; exit 143")
+    runner = working.runner("trap 'echo got it' TERM; echo ready; while ! [ -e ../go ]; do sleep 0.05; done; exit 143")
     working.running(runner, run)
+    working.until(runner, lambda: "ready" in working.output(run))
     with working.queue.database.write() as session:
         runs.request_stop(session, session.get_one(type(working.queue.run(run)), run), "ann", 0.0)
     working.until(runner, lambda: "got it" in working.output(run))
@@ -55,7 +56,7 @@ def test_a_run_that_is_stopped_gets_the_signal_once(working: Any) -> None:
     (working.folder(run).path / "go").touch()
     row = working.end(runner, run)
     assert (row.state, row.reason) == ("stopped", "stopped by ann")
-    assert working.output(run) == "got it\n"
+    assert working.output(run) == "ready\ngot it\n"
 
 
 def test_a_runner_that_was_killed_is_followed_by_one_that_adopts_the_same_process(working: Any) -> None:
@@ -97,6 +98,7 @@ def test_a_killed_shim_is_replaced_and_the_run_not_started_again(working: Any) -
     run = working.queue.submit()
     runner = working.runner(UNTIL_STOPPED)
     before = working.running(runner, run)
+    working.until(runner, lambda: "ready" in working.output(run))
     os.kill(before["shim"]["pid"], signal.SIGKILL)
     read = lambda: __import__("json").loads(working.attempt(run).identity.read_text())  # noqa: E731
     working.until(runner, lambda: read()["shim"] != before["shim"])

@@ -179,7 +179,7 @@ def address(shared: Any) -> Iterator[tuple[str, int]]:
 def answers(address: tuple[str, int], request: bytes) -> list[int]:
     """The statuses of all answers on one connection to which these bytes were sent."""
     data = b""
-    with socket.create_connection(address, timeout=5) as connection, contextlib.suppress(OSError):
+    with socket.create_connection(address, timeout=60) as connection, contextlib.suppress(OSError):
         connection.sendall(request)
         while piece := connection.recv(65536):
             data += piece

@@ -158,9 +158,9 @@ def test_after_a_kill_of_the_service_what_was_under_way_is_delivered(queue: Any,
     url = queue.database.url.render_as_string(hide_password=False)
     first = subprocess.Popen([sys.executable, "-c", PROGRAM, url], stdin=subprocess.PIPE)
     try:
-        assert receiver.held.wait(120)
+        assert receiver.held.wait(250)
         first.send_signal(signal.SIGKILL)
-        assert first.wait(120) == -signal.SIGKILL
+        assert first.wait(250) == -signal.SIGKILL
     finally:
         first.kill()
         first.communicate()

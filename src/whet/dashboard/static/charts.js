@@ -47,6 +47,7 @@ export class Board {
     this.log = log;
     this.onZoom = onZoom;
     this.range = null; // [first, last] step that are shown; null is all
+    this.step = null; // the step that was chosen with the keyboard
     this.data = { steps: [], series: {}, marks: {} };
     this.charts = figures.map((figure) => new Chart(this, figure));
     document.addEventListener("themechange", () => this.redraw());
@@ -86,6 +87,12 @@ export class Board {
     for (const chart of this.charts) chart.hover(step, chart !== from);
   }
 
+  /** Show a step that stays chosen when new ones come, until a pointer moves over a chart; null is none. */
+  choose(step) {
+    this.step = step;
+    this.hover(step, null);
+  }
+
   redraw() {
     for (const chart of this.charts) chart.draw();
   }
@@ -105,6 +112,7 @@ class Chart {
     this.place.dataset.arrows = "";
     this.place.setAttribute("role", "group");
     this.place.addEventListener("keydown", (event) => this.key(event));
+    this.place.addEventListener("pointermove", () => { board.step = null; });
     this.width = this.place.clientWidth;
     new ResizeObserver(() => {
       const width = this.place.clientWidth;
@@ -174,7 +182,7 @@ class Chart {
     if (!this.plot) { this.draw(); return; }
     this.plot.setData(this.columns(), false);
     this.zoom();
-    this.settle();
+    this.settle(this.chosen);
   }
 
   zoom() {
@@ -182,6 +190,8 @@ class Chart {
     const steps = this.plot.data[0];
     const [low, high] = this.board.range ?? [steps[0] ?? 0, steps.at(-1) ?? 1];
     this.plot.setScale("x", { min: low, max: high > low ? high : low + 1 });
+    // The step that was chosen is elsewhere once uPlot has this scale.
+    if (this.board.step !== null) queueMicrotask(() => this.hover(this.board.step, true));
   }
 
   draw() {
@@ -191,7 +201,7 @@ class Chart {
     this.place.replaceChildren();
     this.plot = new uPlot(this.options(), this.columns(), this.place);
     this.zoom();
-    this.settle();
+    this.settle(this.chosen);
   }
 
   options() {
@@ -237,7 +247,7 @@ class Chart {
           if (high > low) this.board.zoom([low, high]);
         }],
         setCursor: [(plot) => {
-          if (this.moved) return; // by another chart
+          if (this.moved || this.board.step !== null) return; // by another chart, or the keyboard
           const index = plot.cursor.idx;
           this.board.hover(plot.cursor.left < 0 || index === null ? null : plot.data[0][index], this);
         }],
@@ -263,6 +273,11 @@ class Chart {
       this.moved = false;
     }
     this.settle(index);
+  }
+
+  /** Where the step is that was chosen with the keyboard; null where none was. */
+  get chosen() {
+    return this.board.step === null ? null : this.indexOf(this.board.step);
   }
 
   indexOf(step) {
@@ -297,14 +312,14 @@ class Chart {
     const at = this.at ?? steps.length - 1;
     const by = event.shiftKey ? 10 : 1;
     const act = {
-      ArrowLeft: () => this.board.hover(steps[Math.max(0, at - by)], null),
-      ArrowRight: () => this.board.hover(steps[Math.min(steps.length - 1, at + by)], null),
-      Home: () => this.board.hover(steps[0], null),
-      End: () => this.board.hover(steps.at(-1), null),
+      ArrowLeft: () => this.board.choose(steps[Math.max(0, at - by)]),
+      ArrowRight: () => this.board.choose(steps[Math.min(steps.length - 1, at + by)]),
+      Home: () => this.board.choose(steps[0]),
+      End: () => this.board.choose(steps.at(-1)),
       "+": () => this.board.zoom(around(steps[at], low, high, 0.5, steps)),
       "-": () => this.board.zoom(around(steps[at], low, high, 2, steps)),
       0: () => this.board.zoom(null),
-      Escape: () => { this.board.zoom(null); this.board.hover(null, null); },
+      Escape: () => { this.board.zoom(null); this.board.choose(null); },
     }[event.key];
     if (!act) return;
     event.preventDefault();

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ...browser import opened, overflow, query, violations
+from ...browser import expect, expect_query, opened, overflow, query, violations
 from ...conftest import Runs, rollout, trained
 
 if TYPE_CHECKING:
@@ -33,27 +34,28 @@ def here(runs: Runs, address: str) -> str:
     return f"{address}/runs/{identity(logs.parent.absolute())}"
 
 
-def cells(page: Page) -> list[str]:
-    """The rewards that are listed."""
-    return [text.strip() for text in page.locator("table.rollouts tbody td:nth-child(4)").all_inner_texts()]
+def expect_rewards(page: Page, *rewards: str) -> None:
+    """Wait until these rewards are listed."""
+    expect(page.locator("table.rollouts tbody td:nth-child(4)")).to_have_text(list(rewards))
 
 
 def test_filter_and_sort_change_the_list_and_the_url(page: Page, here: str) -> None:
     page.goto(f"{here}/rollouts")
-    assert cells(page) == ["0.250", "0.750", "0.500", "1.000"]
-    page.get_by_role("link", name="reward").click()
-    page.wait_for_selector("th[aria-sort=descending]")
-    assert cells(page) == ["1.000", "0.750", "0.500", "0.250"]
+    expect_rewards(page, "0.250", "0.750", "0.500", "1.000")
+    with page.expect_navigation():
+        page.get_by_role("link", name="reward").click()
+    expect(page.locator("th[aria-sort=descending]")).to_contain_text("reward")
+    expect_rewards(page, "1.000", "0.750", "0.500", "0.250")
     with page.expect_navigation():
         page.get_by_label("Part").select_option(label="step 1 (2)")
-    assert cells(page) == ["0.750", "0.250"]
+    expect_rewards(page, "0.750", "0.250")
     assert query(page) == {"part": ["step_000001"], "sort": ["reward"], "descending": ["true"]}
     page.get_by_label("Search").fill("NINE")
     with page.expect_navigation():
         page.keyboard.press("Enter")
-    assert cells(page) == ["0.750"]
+    expect_rewards(page, "0.750")
     page.go_back()
-    assert cells(page) == ["0.750", "0.250"]
+    expect_rewards(page, "0.750", "0.250")
 
 
 def test_keyboard_walks_the_list_and_from_rollout_to_rollout(page: Page, here: str) -> None:
@@ -62,38 +64,40 @@ def test_keyboard_walks_the_list_and_from_rollout_to_rollout(page: Page, here: s
     page.keyboard.press("j")
     with page.expect_navigation():
         page.keyboard.press("Enter")
-    assert page.get_by_role("heading", name="Rollout 2").is_visible()
+    expect(page.get_by_role("heading", name="Rollout 2")).to_be_visible()
     with page.expect_navigation():
         page.keyboard.press("j")
-    assert page.get_by_role("heading", name="Rollout 3").is_visible()
+    expect(page.get_by_role("heading", name="Rollout 3")).to_be_visible()
     with page.expect_navigation():
         page.keyboard.press("k")
     with page.expect_navigation():
         page.keyboard.press("s")
-    assert page.get_by_role("heading", name="Group of 2").is_visible()
+    expect(page.get_by_role("heading", name="Group of 2")).to_be_visible()
     page.go_back()
     with page.expect_navigation():
         page.keyboard.press("u")
-    assert cells(page)[0] == "1.000"
+    expect(page.locator("table.rollouts tbody td:nth-child(4)").first).to_have_text("1.000")
 
 
 def test_tokens_follow_pointer_and_arrow_keys(page: Page, here: str) -> None:
     page.goto(f"{here}/rollouts/0")
     facts = page.locator("#token-facts")
     page.locator("#t3").hover()
-    assert "logprob -3.5000" in facts.inner_text()
+    expect(facts).to_contain_text("logprob -3.5000")
     page.locator("#t2").click()
-    assert query(page)["token"] == ["2"]
+    expect_query(page, token="2")
     page.keyboard.press("ArrowRight")
-    assert query(page)["token"] == ["3"]
-    assert page.locator("#t3").evaluate("token => token === document.activeElement")
+    expect_query(page, token="3")
+    expect(page.locator("#t3")).to_be_focused()
     page.keyboard.press("Home")
+    expect_query(page, token="0")
     page.keyboard.press("n")
-    assert query(page)["token"] == ["3"]
+    expect_query(page, token="3")
     page.get_by_role("link", name="advantage").click()
-    assert "by-advantage" in (page.locator("#token-list").get_attribute("class") or "")
+    expect(page.locator("#token-list")).to_have_class(re.compile("by-advantage"))
+    page.mouse.move(0, 0)  # facts are those of the token under the pointer
     page.reload()
-    assert "token 4 of 5" in facts.inner_text()
+    expect(facts).to_contain_text("token 4 of 5")
     shade = page.locator("#t3").evaluate("token => getComputedStyle(token).backgroundColor")
     assert shade not in ("rgba(0, 0, 0, 0)", "transparent")
 
@@ -104,8 +108,8 @@ def test_a_group_scrolls_inside_of_its_own_box_on_a_phone(chromium: Any, here: s
         assert overflow(page) == 0
         sides = page.locator(".sides")
         assert sides.evaluate("box => box.scrollWidth > box.clientWidth")
-        assert page.locator(".side").count() == 2
-        assert page.locator(".side mark").count() > 0
+        expect(page.locator(".side")).to_have_count(2)
+        expect(page.locator(".side mark").first).to_be_attached()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -144,8 +148,7 @@ def test_a_log_is_followed_while_it_is_written(page: Page, here: str, runs: Runs
     with log.open("a") as file:
         file.write("2026-11-23T10:00:01+0000 ERROR <b>later</b>\n")
     line = page.locator(".entry.level-error")
-    line.wait_for()
-    assert line.inner_text().endswith("<b>later</b>")
+    expect(line).to_have_text(re.compile("<b>later</b>$"))
 
 
 def test_pages_work_without_scripts(chromium: Any, here: str) -> None:
@@ -153,7 +156,7 @@ def test_pages_work_without_scripts(chromium: Any, here: str) -> None:
         page.goto(f"{here}/rollouts")
         page.get_by_label("Part").select_option(label="step 1 (2)")
         page.get_by_role("button", name="Apply").click()
-        assert cells(page) == ["0.250", "0.750"]
+        expect_rewards(page, "0.250", "0.750")
         page.locator("[data-item] a").first.click()
         page.locator("#t3").click()
-        assert "token 4 of 5" in page.locator("#token-facts").inner_text()
+        expect(page.locator("#token-facts")).to_contain_text("token 4 of 5")
