@@ -1,0 +1,101 @@
+"""A virtual environment beside `.venv`, for programs whose dependencies are not whet's.
+
+`parity_venv.py` and `vllm_venv.py` say what is in theirs. Standard library only, like `setup_venv.py`, whose words and
+habits they share: quick when nothing has changed, one line for what the user has to fix.
+
+What cannot be installed is recorded in the stamp with the reason; the tests that need it are skipped with that reason,
+or fail where `CI` is set. So a script exits with 0 unless `--strict` is given.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import setup_venv
+from setup_venv import ROOT, SetupError, explain_failure, fingerprint, run_merged, say, write_atomically
+
+
+class SideVenv:
+    """A folder `.venv-KIND`, its stamp and its log."""
+
+    def __init__(self, folder: str) -> None:
+        self.name = os.path.basename(folder)
+        self.folder = folder
+        kind = self.name.rpartition("-")[2]
+        self.stamp = os.path.join(folder, f"whet-{kind}.json")
+        self.log = os.path.join(folder, f"whet-{kind}.log")
+
+    def read_stamp(self) -> dict[str, Any]:
+        """`key`, of what decides its contents, and `missing`, a part's name to why it is not there."""
+        try:
+            with open(self.stamp, encoding="utf-8") as file:
+                stamp = json.load(file)
+        except (OSError, ValueError):
+            return {}
+        return stamp if isinstance(stamp, dict) else {}
+
+    def write_stamp(self, key: str, missing: Mapping[str, str]) -> None:
+        os.makedirs(self.folder, exist_ok=True)
+        write_atomically(self.stamp, json.dumps({"key": key, "missing": missing}))
+
+    def make(self, python: str, gigabytes: float) -> None:
+        """Begin anew, where the disk has room for it."""
+        free = shutil.disk_usage(ROOT).free / setup_venv.GB
+        if free < gigabytes:
+            raise SetupError(f"{ROOT} has {free:.1f} GB free and {gigabytes} GB are needed")
+        made = run_merged([python, "-m", "venv", "--clear", self.folder])
+        if made.returncode != 0:
+            raise SetupError(explain_failure(f"{python} -m venv", made.stdout))
+
+    def install(self, doing: str, *arguments: str) -> None:
+        """`pip install` in it. Not compiled: a few of the modules are ever imported, and those are compiled then."""
+        command = [os.path.join(self.folder, "bin", "python"), "-m", "pip", "--disable-pip-version-check", "--no-input"]
+        command += ["--retries", "2", "install", "--no-compile", *arguments]
+        done = run_merged(command)
+        with open(self.log, "a", encoding="utf-8") as log:
+            log.write(f"$ {' '.join(command)}\n{done.stdout}\n")
+        if done.returncode != 0:
+            raise SetupError(explain_failure(doing, done.stdout))
+
+
+def own_python() -> tuple[str, tuple[int, ...]]:
+    """The interpreter that runs this, past any virtual environment, and its version."""
+    return getattr(sys, "_base_executable", sys.executable), tuple(sys.version_info[:3])
+
+
+def current_key(python: str, paths: Sequence[str]) -> str:
+    """Of what decides the contents: the Python, and these files."""
+    contents = []
+    for path in (*paths, os.path.abspath(__file__)):
+        with open(path, "rb") as file:
+            contents.append(file.read())
+    return fingerprint(contents, [ROOT, python, platform.system(), platform.machine()])
+
+
+def run(description: str, venv: SideVenv, parts: Sequence[str], install: Callable[[], Mapping[str, str]]) -> int:
+    """The script: `install` returns what is missing of `parts`, and why. Returns its exit status."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--strict", action="store_true", help="exit with 1 when something could not be installed")
+    strict = parser.parse_args().strict
+    try:
+        with setup_venv.only_one():
+            try:
+                missing = install()
+            except (SetupError, OSError) as error:
+                missing = dict.fromkeys(parts, str(error))
+                say(f"warning: no {venv.name}: {error}")
+                venv.write_stamp("", missing)
+    except OSError as error:
+        print(f"whet setup: error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\nwhet setup: interrupted; run it again to finish", file=sys.stderr)
+        return 130
+    return 1 if missing and strict else 0
