@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import importlib.util
 import os
@@ -162,6 +163,25 @@ def payloads() -> Any:
 def read_page() -> Callable[[Path], Any]:
     """An HTML file as a browser would read it: tags, texts, and `check()`; see `pages.py`."""
     return _pages.Page
+
+
+@pytest.fixture(scope="session")
+def vllm_servers() -> Any:
+    """How vLLM servers of the tests are started; see `vllm_servers.py`."""
+    pytest.importorskip("torch")
+    return _beside("vllm_servers")
+
+
+@pytest.fixture(scope="session")
+def vllm_server(vllm_servers: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A vLLM server of whet/tiny that answers: one for all tests, which leave its weights as they found them."""
+    server = vllm_servers.server(tmp_path_factory.mktemp("vllm"))
+    server.start()
+    try:
+        asyncio.run(server.ready())
+        yield server
+    finally:
+        server.close()
 
 
 @pytest.fixture

@@ -106,11 +106,15 @@ class SharedFiles:
         self._ours: set[tuple[str, int]] = set()
         self._others = dict.fromkeys(self._present(), self.LOOKS)
 
-    def look(self, pids: Iterable[int]) -> bool:
-        """Learn of new ones; whether there were any."""
+    def unknown(self) -> set[tuple[str, int]]:
+        """Files of which it is not known whose they are."""
         present = self._present()
         self._others = {file: looks for file, looks in self._others.items() if file in present}
-        unknown = {file for file in present - self._ours if self._others.get(file, 0) < self.LOOKS}
+        return {file for file in present - self._ours if self._others.get(file, 0) < self.LOOKS}
+
+    def look(self, pids: Iterable[int]) -> bool:
+        """Learn of new ones; whether there were any."""
+        unknown = self.unknown()
         if not unknown:
             return False
         mapped = set().union(*map(_mapped, pids))
@@ -154,14 +158,14 @@ def sweep(
 ) -> list[int]:
     """End a server's processes and remove what they leave; returns those that could not be ended.
 
-    The API server, whose number is that of the session, is sent SIGTERM and has `grace_s` to end the others. Resource
-    trackers are left to the end: they remove what was made too short a time ago to be known here.
+    The API server, whose number is that of the session, is sent SIGTERM and has `grace_s` to end the others and itself.
+    Resource trackers are left to the end: they remove what was made too short a time ago to be known here.
     """
     found = members(session, guard)
     shared.look(found)
     if grace_s > 0 and session in found:
         os.kill(session, signal.SIGTERM)
-        _wait(lambda: _without_trackers(session, guard), grace_s, reap)
+        _wait(lambda: [session] if process(session) else [], grace_s, reap)
     shared.look(members(session, guard))
     _wait(lambda: [_kill(pid) for pid in _without_trackers(session, guard)], KILLED_S, reap)
     _wait(lambda: list(members(session, guard)), TRACKER_S, reap)
@@ -260,7 +264,7 @@ class Guard:
             for pid, engine in self._engines.items():
                 if (now := process(pid)) is None or now.began != engine.began:
                     return f"one of its processes ended ({engine.name}, {pid})"
-            if time.monotonic() >= next_look:
+            if time.monotonic() >= next_look or self._shared.unknown():
                 pause = SHORTEST_LOOK_S if self._look() else min(LONGEST_LOOK_S, 2 * pause)
                 next_look = time.monotonic() + pause
                 self._bound_log()
@@ -271,9 +275,13 @@ class Guard:
         engines = {pid: one for pid, one in found.items() if self._is_engine(pid, one)}
         new = engines.keys() - self._candidates.keys()
         # Only what is still there in the next look: a process is a copy of its parent until it is what it shall be.
-        self._engines |= {pid: one for pid, one in engines.items() if self._candidates.get(pid) == one.began}
+        lasting = {pid: one for pid, one in engines.items() if self._candidates.get(pid) == one.began}
         self._candidates = {pid: one.began for pid, one in engines.items()}
-        return self._shared.look(found) or bool(new)
+        new_files = self._shared.look(found)
+        if lasting.keys() - self._engines.keys():
+            self._engines |= lasting
+            self._tell(engines=sorted(self._engines))
+        return new_files or bool(new)
 
     def _is_engine(self, pid: int, process: Process) -> bool:
         command = command_line(pid)

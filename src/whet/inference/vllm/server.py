@@ -88,6 +88,8 @@ class VllmServer:
         self._guard: subprocess.Popen[bytes] | None = None
         self._ended = threading.Event()
         self._server: int | None = None
+        self.engine_pids: tuple[int, ...] = ()
+        """Processes that it cannot do without, and with which it is ended: EngineCore, Worker."""
         self._ending: dict[str, Any] | None = None  # the guard's word on why the server ends
         self._stopping = False
         self._failure: str | None = None
@@ -192,6 +194,7 @@ class VllmServer:
             for line in lines:
                 told = json.loads(line)
                 self._server = told.get("pid", self._server)
+                self.engine_pids = tuple(told.get("engines", self.engine_pids))
                 self._ending = told.get("ending", self._ending)
                 finished = finished or "ended" in told
         self._guard.wait()
