@@ -101,6 +101,46 @@ def test_sampler_and_learner_agree_to_rounding_before_and_after_an_update(run, m
     AutoModelForCausalLM.from_pretrained(directory / "model")
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_synchronously_all_of_the_kl_is_the_engines(run, dtype):
+    _, metrics = run("whet/tiny", sections={"inference": {"dtype": dtype}})
+    for line in metrics:
+        assert line["policy/fresh_frac"] == 1
+        assert "policy/kl_stale" not in line
+        assert line["policy/kl_engine"] == pytest.approx(line["policy/kl"], rel=1e-3, abs=1e-10)
+        assert 0 < line["policy/logprob_diff_mean"] < line["policy/logprob_diff_max"]
+        if dtype == "float32":
+            assert line["policy/logprob_diff_max"] < 1e-4
+        else:
+            assert line["policy/kl_engine"] > 1e-6
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_asynchronously_the_engines_share_stays_what_it_is_and_the_rest_is_staleness(run, dtype):
+    sections = {"max_async_level": 1, "max_steps": 8, "batch_size": 32, "inference": {"dtype": dtype}}
+    _, metrics = run("whet/tiny", sections=sections)
+    split = [line for line in metrics if "policy/kl_stale" in line]
+    assert split, "no step had both older tokens and fresh ones to compare with"
+    for line in split:
+        assert line["policy/kl_engine"] + line["policy/kl_stale"] == pytest.approx(line["policy/kl"])
+    for line in metrics:
+        assert (line["policy/fresh_frac"] > 0) == ("policy/kl_engine" in line)
+    found = [line["policy/kl_engine"] for line in metrics if "policy/kl_engine" in line]
+    if dtype == "float32":  # what one of the learner's steps changes is many times as much
+        assert max(found) < 1e-9 < 1e-5 < max(line["policy/kl_stale"] for line in split)
+    else:
+        assert max(found) > 1e-6
+
+
+def test_limits_of_ratios_act_on_what_the_engine_rounded(run):
+    limits = {"loss": "importance_sampling", "tis_limit": 1.0, "mis_limit": 1.01}
+    _, metrics = run("whet/tiny", sections={"inference": {"dtype": "bfloat16"}}, **limits)
+    for line in metrics:
+        assert line["policy/tis_frac"] > 0
+        assert line["policy/mis_frac"] > 0
+        assert line["policy/clip_frac"] == pytest.approx(line["policy/tis_frac"] + line["policy/mis_frac"])
+
+
 def test_an_adapter_of_a_mixture_of_experts_is_sampled_as_it_was_learned(run, models):
     lora = {"rank": 4, "target_modules": ["q_proj", "v_proj"], "merge": True}
     directory, metrics = run(models["experts"], sections={"lora": lora, "learning_rate": 1e-2})

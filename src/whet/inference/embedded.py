@@ -50,6 +50,8 @@ _PATIENCE = 4
 class EmbeddedEngine:
     """An `Engine` over one checkpoint on the CPU or one CUDA device. See `loading.load_policy` to make one."""
 
+    recomputes = False  # rows run through an update with the keys and values they have
+
     def __init__(
         self,
         arch: Architecture | OtherFamily,

@@ -126,6 +126,11 @@ class Engine(Protocol):
     version: int
     """Policy version of the weights now in use."""
 
+    @property
+    def recomputes(self) -> bool:
+        """Whether new weights compute the context of running requests again: no token attends to older keys."""
+        ...
+
     async def sample(self, request: SampleRequest, *, on_tokens: OnTokens | None = None) -> Sample:
         """Draw one continuation. Cancelling the awaiting task frees the request's slot.
 

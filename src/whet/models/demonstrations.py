@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from whet.envs.environment import Environment
 from whet.errors import ModelError
@@ -33,6 +33,7 @@ class ExpertEngine:
     expert: Expert
     rng: Random
     version: int = 0
+    recomputes: ClassVar[bool] = True
 
     async def sample(self, request: SampleRequest, *, on_tokens: OnTokens | None = None) -> Sample:
         prompt = self.tokenizer.decode(request.prompt_ids, skip_special_tokens=False)

@@ -12,6 +12,7 @@ from whet.config import StrictModel
 from whet.rl.algorithms import KEYS, Part, RewardNorm, algorithms, find, names_of
 
 KLEstimator = Literal["k1", "k2", "k3"]
+RatioOf = Literal["token", "sequence", "geometric"]
 
 CONSTANTS = ("eps_low", "eps_high", "mask_threshold", "mask_penalty", "dro_beta")
 """Keys that only the losses use whose `loss_constants` name them; with another loss they are refused."""
@@ -22,11 +23,12 @@ EARLIER_BOUND = 0.2
 PART_OF: dict[str, str] = {
     "kl_estimator": "kl_coef",
     "reference": "kl_coef",
+    "mis_level": "mis_limit",
     "length_penalty_start": "length_penalty",
     "length_penalty_full": "length_penalty",
     "repetition_ngram": "repetition_penalty",
 }
-"""Settings of something that a weight of 0 switches off; they would have no effect then, which is refused."""
+"""Settings of something that a weight of 0, or no limit, switches off; they would have no effect then: refused."""
 
 INITIAL = "initial"
 """`reference`: the weights that the run began with."""
@@ -73,6 +75,21 @@ class LossConfig(StrictModel):
         _constants("masked_is")["mask_penalty"], ge=0, description="Weight of (log r)^2 in masked_is."
     )
     dro_beta: float = Field(_constants("dro")["dro_beta"], ge=0, description="Weight of the quadratic term in dro.")
+    tis_limit: float | None = Field(
+        None,
+        ge=1,
+        description="Truncated importance sampling: a token's ratio of learner to sampler weighs no more than this. Of "
+        f"{', '.join(name for name, one in algorithms().items() if one.weighs_by_ratio)}.",
+    )
+    mis_limit: float | None = Field(
+        None,
+        gt=1,
+        description="Masked importance sampling: tokens with a ratio above this, or below 1 over this, carry no loss.",
+    )
+    mis_level: RatioOf = Field(
+        "token",
+        description="What mis_limit bounds: the ratio of a token; or of a sequence, as product or as geometric mean.",
+    )
     kl_coef: float = Field(
         0.0, ge=0, description="Weight per token of the KL to the reference; 0 = none, and no reference is held."
     )
@@ -116,10 +133,26 @@ class LossConfig(StrictModel):
                 raise ValueError(f"{name} would have no effect: loss = {self.loss} does not use it")
         if self.loss in algorithms():
             algorithms()[self.loss].check_args("loss", self.loss_args)
+            algorithms()[self.loss].check_limits(self)
         for name, weight in PART_OF.items():
-            if name in type(self).model_fields and self.differs(name) and not getattr(self, weight):
-                raise ValueError(f"{name} would have no effect: {weight} is 0")
+            if name in type(self).model_fields and self.differs(name) and not (value := getattr(self, weight)):
+                raise ValueError(f"{name} would have no effect: {weight} is {'not set' if value is None else 0}")
+        self._limits_leave_each_other_an_effect()
         return self
+
+    def _limits_leave_each_other_an_effect(self) -> None:
+        if self.tis_limit is None:
+            return
+        if self.eps_high is not None and self.tis_limit <= 1 + self.eps_high:
+            raise ValueError(
+                f"eps_high would have no effect: ratios are cut at tis_limit = {self.tis_limit:g}, which should be "
+                f"above 1 + eps_high = {1 + self.eps_high:g}"
+            )
+        if self.mis_limit is not None and self.mis_level == "token" and self.tis_limit >= self.mis_limit:
+            raise ValueError(
+                f"tis_limit would have no effect: tokens with a ratio above mis_limit = {self.mis_limit:g} carry no "
+                f"loss, and tis_limit = {self.tis_limit:g} is not below it"
+            )
 
 
 class AlgorithmConfig(LossConfig):

@@ -46,11 +46,14 @@ end = 0.9
 [algorithm]
 kl_coef = 0.01
 mask_truncated = true
+tis_limit = 2.0
+mis_limit = 5.0
 length_penalty = 0.1
 length_penalty_full = 16
 repetition_penalty = 0.1
 """
 ASYNCHRONOUS = ["--max_async_level", "1", "--eval.after", "false", "--deployment.engine_process", "false"]
+ASYNCHRONOUS += ["--max_steps", "8"]  # until some step has tokens of older weights, and of its own to compare with
 
 
 def documented() -> list[str]:

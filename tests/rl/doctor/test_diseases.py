@@ -43,7 +43,7 @@ DISEASES = [
     ("one against the other", "entropy-collapse", "warning", "stopped exploring", "nats", "learning_rate = 0.00067"),
     ("a judge with gaps", "errors", "warning", "RewardError", "no judge for this answer", None),
     ("a slow judge", "slow", "warning", "scoring of clinic", "s of scoring on average", None),
-    ("rounded", "sampler-learner-mismatch", "info", "bfloat16", "policy/kl", 'inference.dtype = "float32"'),
+    ("rounded", "sampler-learner-mismatch", "info", "bfloat16", "policy/kl_engine", 'inference.dtype = "float32"'),
     ("no room", "clipped", "warning", "drops many tokens", "of the tokens", "algorithm.eps_high = 0.2"),
     (
         "cut sampling",

@@ -64,7 +64,7 @@ def test_rollouts_that_are_too_old_are_found(run_of: Run) -> None:
     rules = {finding.rule: finding for finding in examine(run_of("old rollouts")).findings}
     assert "versions old on average" in rules["staleness"].evidence[0]
     assert rules["staleness"].changes[0].text.startswith("oversampling_factor = 1.0  (now 2.0)")
-    assert "moves too far between sampling and learning" in rules["sampler-learner-mismatch"].what
+    assert "moves too far between sampling and learning" in rules["policy-drift"].what
 
 
 def test_a_run_of_few_steps_says_nothing_yet(run_of: Run, tmp_path: Path) -> None:

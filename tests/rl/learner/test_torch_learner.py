@@ -167,16 +167,29 @@ def test_long_sequences_take_the_fused_attention_and_agree(make, make_rollouts, 
         torch.testing.assert_close(gradient, gradients(eager)[name], atol=2e-4, rtol=2e-4, msg=name)
 
 
-@pytest.mark.parametrize("loss", names_of("loss"))
-def test_no_loss_depends_on_micro_batches_or_on_the_order_of_sequences(make, sequences, loss):
+LIMITS = [  # the learner of these tests is far from what sampled: some sequences are within, and some are not
+    {"tis_limit": 1.5},
+    {"mis_limit": 1.5},
+    {"mis_limit": math.exp(20), "mis_level": "sequence"},
+    {"mis_limit": math.exp(3.5), "mis_level": "geometric"},
+]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [*({"loss": loss} for loss in names_of("loss")), *({"loss": "importance_sampling", **limits} for limits in LIMITS)],
+    ids=lambda config: " ".join(map(str, config.values())),
+)
+def test_no_loss_depends_on_micro_batches_or_on_the_order_of_sequences(make, sequences, config):
     advantages = np.linspace(-1, 2, len(sequences))
-    config = LossConfig(loss=loss)
+    config = LossConfig(**config)
     whole, pieces = make(micro_batch_tokens=10_000), make(micro_batch_tokens=15)
     expected = whole.forward_backward(pack(sequences, advantages), config)
     found = pieces.forward_backward(pack(sequences[::-1], advantages[::-1]), config)
     assert found.tokens == expected.tokens == sum(int(s.trained.sum()) for s in sequences)
     assert found.loss == pytest.approx(expected.loss, rel=1e-4)
     assert found.sums == pytest.approx(expected.sums, rel=1e-4)
+    assert all(0 < expected.sums[name] < found.tokens for name in ("truncated", "masked") if name in expected.sums)
     for name, gradient in gradients(pieces).items():
         scale = gradients(whole)[name].abs().max().item()
         torch.testing.assert_close(gradient, gradients(whole)[name], atol=1e-4 * scale, rtol=1e-3, msg=name)

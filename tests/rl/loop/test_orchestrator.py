@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import whet
@@ -12,11 +13,12 @@ from whet.inference.protocol import WeightUpdate
 from whet.rl.config import RunConfig
 from whet.rl.data.curriculum import MixedCurriculum, Pool
 from whet.rl.data.reward_shaping import RewardShaper
-from whet.rl.learner.protocol import LossOutput, OptimOutput, OptimParams
+from whet.rl.learner.protocol import LossOutput, OptimOutput, OptimParams, TokenValues
 from whet.rl.loop.async_source import AsyncSource
 from whet.rl.loop.group_runner import GroupRunner, TrainingEnv
 from whet.rl.loop.orchestrator import Orchestrator, StopRequested
 from whet.rl.loop.rollout_buffer import Lead, RolloutBuffer
+from whet.rl.loop.training_loop import RunBlocking, inline
 from whet.rl.monitors import MonitorGroup
 from whet.rl.storage.checkpoints import newest_checkpoint
 from whet.rl.storage.ledger import Ledger
@@ -53,21 +55,57 @@ class Learner:
     def close(self) -> None: ...
 
 
+class ComparingLearner(Learner):
+    """Its logprobs differ from the sampler's by 0.02 where the token is of its weights, by 0.3 where it is older."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.probed: list[int] = []  # tokens of which only the logprobs were requested
+        self.stale: list[int] = [0]  # tokens of older weights, step by step
+
+    def forward_backward(self, batch: Any, loss: Any) -> LossOutput:
+        output = super().forward_backward(batch, loss)
+        difference = np.where(batch.versions < self.version, 0.3, 0.02)[batch.trained]
+        self.stale[-1] += int((difference == 0.3).sum())
+        output.sums["kl"] = float((np.expm1(difference) - difference).sum())
+        logprobs = batch.logprobs.copy()
+        logprobs[batch.trained] += difference
+        output.values = TokenValues(logprobs, np.zeros(len(logprobs), bool))
+        return output
+
+    def token_logprobs(self, batch: Any) -> Any:
+        assert (batch.versions[batch.trained] == self.version).all()
+        self.probed.append(batch.trained_tokens)
+        return np.where(batch.trained, batch.logprobs + 0.02, 0).astype(np.float32)
+
+    def optim_step(self, params: OptimParams) -> OptimOutput:
+        self.stale.append(0)
+        return super().optim_step(params)
+
+
 class Engine:
     version = 0
+    recomputes = False
 
     async def load_weights(self, update: WeightUpdate) -> None:
         self.version = update.version
 
-
-def answer(sampling_args: dict[str, Any]) -> Response:
-    tokens = ResponseTokens([1, 2], [3] * TOKENS, [-0.5] * TOKENS, policy_version=[[0, TOKENS]])
-    message = ResponseMessage(str(sampling_args["seed"] % 2), finish_reason="stop", is_truncated=False, tokens=tokens)
-    return Response(id="", model="scripted", message=message)
+    def answer(self, sampling_args: dict[str, Any]) -> Response:
+        versions = [[self.version, TOKENS]]
+        tokens = ResponseTokens([1, 2], [3] * TOKENS, [-0.5] * TOKENS, policy_version=versions)
+        text = str(sampling_args["seed"] % 2)
+        message = ResponseMessage(text, finish_reason="stop", is_truncated=False, tokens=tokens)
+        return Response(id="", model="scripted", message=message)
 
 
 def run(
-    directory: Path, learner: Learner, *, steps: int, parts: int, stop: asyncio.Event | None = None
+    directory: Path,
+    learner: Learner,
+    *,
+    steps: int,
+    parts: int,
+    stop: asyncio.Event | None = None,
+    run_blocking: RunBlocking = inline,
 ) -> tuple[RunDirectory, AsyncSource]:
     config = RunConfig(
         name="run",
@@ -82,7 +120,8 @@ def run(
     rows = [{"prompt": [{"role": "user", "content": str(n)}], "example_id": n} for n in range(100)]
     rubric = whet.Rubric([lambda completion: float(completion[-1]["content"])])
     env = whet.SingleTurnEnv(dataset=[{"question": "?", "answer": ""}], rubric=rubric)
-    client = whet.ScriptedClient(answer)
+    engine = Engine()
+    client = whet.ScriptedClient(engine.answer)
     # one group after the other, so that no batch is there at once
     runner = GroupRunner([TrainingEnv("scripted", env, rows)], client, "scripted", {}, GROUP, GROUP, seed=0)
     source = AsyncSource(
@@ -90,7 +129,7 @@ def run(
     )
     place = RunDirectory(config.directory)
     place.open(config, resume=False)
-    doubles: dict[str, Any] = {"engine": Engine(), "learner": learner}
+    doubles: dict[str, Any] = {"engine": engine, "learner": learner}
     orchestrator = Orchestrator(
         config=config,
         source=source,
@@ -99,6 +138,7 @@ def run(
         monitor=MonitorGroup([]),
         shaper=RewardShaper(config.algorithm),
         stop=stop or asyncio.Event(),
+        run_blocking=run_blocking,
         **doubles,
     )
 
@@ -146,3 +186,33 @@ def test_a_run_that_is_stopped_within_a_batch_is_saved_as_of_the_step_before_and
     pending = {str(number) for number, *_ in json.loads((checkpoint.path / CURRICULUM).read_text())["pending"]}
     assert len(pending) >= GROUPS
     assert not pending & set(trained[1])
+
+
+async def in_turn(work: Any) -> Any:
+    """Work of a learner elsewhere: whatever may be sampled meanwhile has been sampled when it is done."""
+    for _ in range(1000):
+        await asyncio.sleep(0)
+    return work()
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_kl_is_split_by_the_fresh_tokens_of_a_batch_or_of_rollouts_that_wait(tmp_path: Path, elsewhere: bool) -> None:
+    learner = ComparingLearner()
+    place, _ = run(tmp_path, learner, steps=6, parts=4, run_blocking=in_turn if elsewhere else inline)
+    lines = [json.loads(line) for line in place.metrics.read_text().splitlines()]
+    engine, older = (np.expm1(difference) - difference for difference in (0.02, 0.3))
+    assert [line["policy/kl_engine"] for line in lines] == pytest.approx([engine] * 6, rel=1e-4)
+    assert [line["policy/logprob_diff_max"] for line in lines] == pytest.approx([0.02] * 6, rel=1e-4)
+    batch = GROUPS * GROUP * TOKENS
+    for line, stale in zip(lines, learner.stale[:-1], strict=True):
+        if stale:
+            assert line["policy/kl_stale"] == pytest.approx(stale / batch * (older - engine), rel=1e-4)
+        else:
+            assert "policy/kl_stale" not in line
+    if elsewhere:  # all but the first batch are sampled whole by the weights before
+        assert learner.stale == [0, *[batch] * 5, 0]
+        assert len(learner.probed) == 5
+        assert [line["policy/fresh_frac"] for line in lines[1:]] == [count / batch for count in learner.probed]
+    else:
+        assert any(learner.stale)
+        assert learner.probed == []

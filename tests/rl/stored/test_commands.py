@@ -89,7 +89,8 @@ def test_metrics_are_those_of_metrics_jsonl_with_the_evaluations_in_their_steps(
 def test_metrics_are_chosen_by_name_or_beginning_and_thinned(whole: Path, whet: Whet) -> None:
     out = whet("train", "metrics", whole, "reward/mean", "policy/", "--every", "2", "--csv")[1]
     header, *rows = csv.reader(io.StringIO(out))
-    assert header == ["step", "reward/mean", "policy/clip_frac", "policy/entropy", "policy/kl"]
+    engine = ["fresh_frac", "kl", "kl_engine", "logprob_diff_max", "logprob_diff_mean"]
+    assert header == ["step", "reward/mean", "policy/clip_frac", "policy/entropy", *(f"policy/{n}" for n in engine)]
     assert [row[0] for row in rows] == ["1", "3"]
     code, _, err = whet("train", "metrics", whole, "reward/men")
     assert code == 2

@@ -25,6 +25,8 @@ LOOK_S = 0.5
 class RemoteEngine:
     """See `whet.inference.protocol.Engine`."""
 
+    recomputes = False  # it stands for an embedded engine
+
     def __init__(
         self,
         socket: Path,

@@ -47,6 +47,8 @@ class _Adapter:
 class VllmEngine:
     """See `whet.inference.protocol.Engine`."""
 
+    recomputes = True  # an interrupted request is sent again, from its ids
+
     def __init__(
         self,
         pool: HttpPool,

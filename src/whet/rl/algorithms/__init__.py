@@ -12,6 +12,8 @@ Losses are functions of tensors that are flat over N trained tokens; there is no
     r = exp(logprobs - sampled_logprobs)    probability of a token under the learner over that under the sampler
     A                                       the token's advantage
 
+Where a loss weighs a token by r, it takes r from `LossInputs.log_weight_N`, which `[algorithm] tis_limit` bounds.
+
 A loss returns one value per token and never divides: the batch as a whole is divided by its number of trained tokens
 at the optimiser step, so packing, micro-batches and ranks do not change the gradient.
 """
@@ -20,6 +22,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import math
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -74,10 +77,26 @@ class LossInputs:
     sampled_logprobs_N: Tensor
     advantages_N: Tensor
     sequence_N: Tensor  # which sequence a token is part of; whole sequences only
+    tis_limit: float | None = None  # of `log_weight_N`
 
     @property
     def log_ratio_N(self) -> Tensor:
         return self.logprobs_N - self.sampled_logprobs_N
+
+    @property
+    def log_weight_N(self) -> Tensor:
+        """log r, or with `tis_limit` C log min(r, C): truncated importance sampling (TIS).
+
+            d exp(log_weight) / d log p = min(r, C)
+
+        So a token of a large ratio keeps its gradient, with a weight of C. The ratio is that of learner to sampler,
+        whose parts (other numerics, older weights) are not known apart for a token. Source: Yao et al. 2025, Your
+        Efficient RL Framework Secretly Brings You Off-Policy RL Training (https://fengyao.notion.site/off-policy-rl).
+        """
+        log_ratio_N = self.log_ratio_N
+        if self.tis_limit is None:
+            return log_ratio_N
+        return log_ratio_N - (log_ratio_N.detach() - math.log(self.tis_limit)).clamp(min=0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,6 +124,7 @@ class Algorithm:
     excludes_reward_norm: tuple[RewardNorm, ...] = ()  # the advantage would cancel it, or have nothing left after it
     loss: LossFunction | None = None
     compares_with_sampler: bool = True  # the loss reads the sampler's logprobs; False: tokens need not be sampled
+    weighs_by_ratio: bool = False  # the loss weighs tokens by `LossInputs.log_weight_N`, which tis_limit bounds
     loss_constants: Mapping[str, Any] = field(default_factory=dict)
     """Constants that the loss reads from its config, and their defaults: keys of `[algorithm]` or of `loss_args`."""
     any_loss_args: bool = False  # the loss may read others, too
@@ -120,6 +140,17 @@ class Algorithm:
                 raise ValueError(f"{where} cannot be called with these: {error}") from None
         elif not self.any_loss_args and (unknown := args.keys() - self.loss_constants):
             raise ValueError(f"{where} does not use {', '.join(sorted(unknown))}, which would have no effect")
+
+    def check_limits(self, config: LossConfig) -> None:
+        """Raises `ValueError` for a limit on ratios that has no effect on this loss."""
+        if config.mis_limit is not None and not self.compares_with_sampler:
+            raise ValueError(f"mis_limit would have no effect: loss = {self.name} has no ratio")
+        if config.tis_limit is not None and not self.weighs_by_ratio:
+            able = ", ".join(name for name, other in algorithms().items() if other.weighs_by_ratio)
+            raise ValueError(
+                f"tis_limit would have no effect: loss = {self.name} does not weigh a token by its ratio without a "
+                f"bound. It is for {able}, and for an Algorithm of your own that says weighs_by_ratio"
+            )
 
 
 @cache
@@ -173,6 +204,8 @@ def check_imported(config: AlgorithmConfig) -> None:
         algorithm = find(name, part)
         try:
             algorithm.check_args(part, args)
+            if part == "loss":
+                algorithm.check_limits(config)
         except ValueError as error:
             raise ConfigError(f"[algorithm] {error}.") from None
 

@@ -4,7 +4,7 @@
 
 With eps_low = 1, the default, there is no lower bound, since ratios are above 0. Source: MiniMax-M1, 2025
 (arXiv:2506.13585), which has no lower bound and tunes the upper one. ScaleRL (arXiv:2510.13786) finds the same result
-for largest weights of 4 to 8; here it is 5.
+for largest weights of 4 to 8; here it is 5. It is truncated importance sampling with C = 1 + eps_high.
 """
 
 from __future__ import annotations

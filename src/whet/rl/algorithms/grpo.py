@@ -19,4 +19,6 @@ def advantages(groups: Sequence[ScoredGroup]) -> list[Array]:
     return [group.rewards_G - group.rewards_G.mean() for group in groups]
 
 
-ALGORITHM = Algorithm(name="grpo", advantages=advantages, loss=ppo.loss, loss_constants=ppo.CONSTANTS)
+ALGORITHM = Algorithm(
+    name="grpo", advantages=advantages, loss=ppo.loss, loss_constants=ppo.CONSTANTS, weighs_by_ratio=True
+)

@@ -2,7 +2,8 @@
 
     loss = -A r
 
-Unbiased off policy, with whatever variance the ratios have.
+Unbiased off policy, with whatever variance the ratios have. `tis_limit` C makes it truncated importance sampling
+(Yao et al. 2025), -A min(r, C) grad log p; `mis_limit` makes it IcePop (Ring-1T, 2025, arXiv:2510.18855).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def loss(inputs: LossInputs, config: LossConfig) -> LossTerms:
-    return LossTerms(-inputs.advantages_N * inputs.log_ratio_N.exp())
+    return LossTerms(-inputs.advantages_N * inputs.log_weight_N.exp())
 
 
-ALGORITHM = Algorithm(name="importance_sampling", loss=loss)
+ALGORITHM = Algorithm(name="importance_sampling", loss=loss, weighs_by_ratio=True)

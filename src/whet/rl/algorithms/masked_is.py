@@ -4,7 +4,8 @@
 
 p and q are the token's probabilities under learner and sampler. A token is dropped where p - q > threshold and A > 0
 (it is already much likelier), or p - q < -threshold and A < 0. Comparing probabilities, not ratios, leaves rare
-tokens alone, whose ratios are large by noise. The penalty also holds the dropped tokens near the sampler.
+tokens alone, whose ratios are large by noise; `tis_limit` bounds what those weigh. The penalty also holds the dropped
+tokens near the sampler.
 Source: the default loss of prime-rl (Prime Intellect), after DPPO's binary total-variation mask.
 """
 
@@ -26,9 +27,14 @@ def loss(inputs: LossInputs, config: LossConfig) -> LossTerms:
         (moved_N < -config.mask_threshold) & (advantages_N < 0)
     )
     # Where, not times: a dropped token's ratio may be infinite, and 0 * inf is not 0.
-    surrogate_N = -advantages_N * log_ratio_N.masked_fill(dropped_N, 0.0).exp()
+    surrogate_N = -advantages_N * inputs.log_weight_N.masked_fill(dropped_N, 0.0).exp()
     policy_N = surrogate_N.masked_fill(dropped_N, 0.0)
     return LossTerms(policy_N + config.mask_penalty * log_ratio_N.square(), dropped_N)
 
 
-ALGORITHM = Algorithm(name="masked_is", loss=loss, loss_constants={"mask_threshold": 0.2, "mask_penalty": 1e-3})
+ALGORITHM = Algorithm(
+    name="masked_is",
+    loss=loss,
+    loss_constants={"mask_threshold": 0.2, "mask_penalty": 1e-3},
+    weighs_by_ratio=True,
+)

@@ -2,6 +2,7 @@
 
     loss = -min(A r, A clip(r, 1 - eps_low, 1 + eps_high))
 
+The clip bounds no weight where A < 0: there `tis_limit` does.
 Sources: Schulman et al. 2017 (arXiv:1707.06347), and its bounds; separate bounds from DAPO, Yu et al. 2025
 (arXiv:2503.14476).
 """
@@ -19,10 +20,10 @@ CONSTANTS = {"eps_low": 0.2, "eps_high": 0.2}
 
 
 def loss(inputs: LossInputs, config: LossConfig) -> LossTerms:
-    ratio_N = inputs.log_ratio_N.exp()
+    ratio_N = inputs.log_weight_N.exp()
     plain_N = inputs.advantages_N * ratio_N
     cut_N = inputs.advantages_N * ratio_N.clamp(*config.ratio_bounds)
     return LossTerms(-plain_N.minimum(cut_N), cut_N < plain_N)
 
 
-ALGORITHM = Algorithm(name="ppo", loss=loss, loss_constants=CONSTANTS)
+ALGORITHM = Algorithm(name="ppo", loss=loss, loss_constants=CONSTANTS, weighs_by_ratio=True)

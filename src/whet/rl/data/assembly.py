@@ -60,18 +60,24 @@ def assemble(
     for group, advantages_G in zip(groups, advantages_by_group, strict=True):
         branches.append([])
         for index, (state, advantage) in enumerate(zip(group.states, advantages_G, strict=True)):
-            found = sequences_of(
-                state["trajectory"],
-                temperature=_sampled_at(state, temperature),
-                renormalise=config.renormalise_cuts,
-                rollout=f"{group.environment}/{state['example_id']} (group {group.id}, rollout {index})",
-            )
+            found = rollout_sequences(group, index, config, temperature=temperature)
             sequences += found
             branches[-1].append(len(found))
             packed += map(_without_loss, found) if config.mask_truncated and state["is_truncated"] else found
             per_sequence += _per_token(found, advantage, own_step_advantages(state))
     rows = [[float(advantage.mean()) for advantage in advantages_G] for advantages_G in advantages_by_group]
     return Assembled(pack(packed, per_sequence), rows, sequences, shaping, branches)
+
+
+def rollout_sequences(group: Group, index: int, config: AlgorithmConfig, *, temperature: float) -> list[TokenSequence]:
+    """The branches of one rollout of a group; `temperature` is that of rollouts and turns which do not say theirs."""
+    state = group.states[index]
+    return sequences_of(
+        state["trajectory"],
+        temperature=_sampled_at(state, temperature),
+        renormalise=config.renormalise_cuts,
+        rollout=f"{group.environment}/{state['example_id']} (group {group.id}, rollout {index})",
+    )
 
 
 def require_tokens(parts: Sequence[Assembled], config: AlgorithmConfig) -> None:

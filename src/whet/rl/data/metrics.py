@@ -17,7 +17,7 @@ from whet.rl.learner.protocol import LossOutput, OptimOutput
 from whet.rl.loop.group import Group, Tally, zero_variance_fraction
 
 CLOCK_PREFIXES = ("time/", "perf/")
-POLICY_NAMES = {"clipped": "clip_frac", "kl_reference": "kl_ref"}
+POLICY_NAMES = {"clipped": "clip_frac", "truncated": "tis_frac", "masked": "mis_frac", "kl_reference": "kl_ref"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def step_metrics(
     optim: OptimOutput,
     timings: Timings,
 ) -> dict[str, float]:
-    """One line of metrics.jsonl, without its step; `assembly` are those of `assembly_metrics`."""
+    """One line of metrics.jsonl, without its step; `assembly` are those of `assembly_metrics` and `mismatch`."""
     states = [state for group in groups for state in group.states]
     attempted = len(states) + tally.replaced * len(groups[0].states) + tally.cancelled_rollouts
     lengths = np.array([len(sequence.ids) for sequence in sequences])

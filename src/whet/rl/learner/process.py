@@ -16,6 +16,9 @@ from multiprocessing import connection
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from whet.errors import TrainingError
 from whet.inference.protocol import WeightUpdate
 from whet.rl.algorithm_config import LossConfig
@@ -57,6 +60,10 @@ class ProcessLearner:
     def forward_backward(self, batch: PackedBatch, loss: LossConfig) -> LossOutput:
         output: LossOutput = self._call("forward_backward", batch, loss)
         return output
+
+    def token_logprobs(self, batch: PackedBatch) -> NDArray[np.float32]:
+        found: NDArray[np.float32] = self._call("token_logprobs", batch)
+        return found
 
     def optim_step(self, params: OptimParams) -> OptimOutput:
         output: OptimOutput = self._call("optim_step", params)

@@ -82,6 +82,10 @@ class Learner(Protocol):
         """
         ...
 
+    def token_logprobs(self, batch: PackedBatch) -> NDArray[np.float32]:
+        """log p of every trained token under the present weights, as it was sampled; 0 for others. No gradients."""
+        ...
+
     def optim_step(self, params: OptimParams) -> OptimOutput:
         """Divide, clip, apply and clear the gradients; `version` grows by one."""
         ...

@@ -37,6 +37,7 @@ from whet.rl.learner.forward.logprobs import Kept, token_logprobs
 from whet.rl.learner.forward.plain import PlainLayout, padded_logprobs, padded_micro_batches
 from whet.rl.learner.optim import Optimizer, schedule_factor
 from whet.rl.learner.protocol import LossOutput, OptimOutput, OptimParams, TokenValues
+from whet.rl.learner.ratio_limits import limited
 from whet.rl.learner.reference import Reference, kl_to_reference
 from whet.rl.learner.weights import Weights
 
@@ -97,8 +98,9 @@ class TorchLearner:
         """Add the gradients of the summed loss; says what it saw of each token, and how much was computed.
 
         `sums`: `entropy`; for losses over sampled tokens `kl`, the k3 estimate of KL(sampler || learner), and
-        `clipped`, the number of tokens that were dropped or whose ratio was cut; with `kl_coef`, `kl_reference`, the
-        estimate of KL(learner || reference). With dropout the probabilities that are compared are those without it, as
+        `clipped`, the number of tokens that were dropped or whose ratio was cut, with `tis_limit` and `mis_limit` also
+        `truncated` and `masked`, of these the ones by that limit; with `kl_coef`, `kl_reference`, the estimate of
+        KL(learner || reference). With dropout the probabilities that are compared are those without it, as
         engines sample, which takes one more forward pass; gradients have it. Raises `TrainingError` where the loss is
         not finite, naming the rollouts; all gradients are cleared then.
         """
@@ -118,7 +120,8 @@ class TorchLearner:
             if whole is not None:
                 logprobs_N, entropies_N = map(_valued, (logprobs_N, entropies_N), whole)
             inputs = self._loss_inputs(batch, layout, logprobs_N)
-            terms = function(inputs, loss)
+            terms, limited_tokens = limited(function, inputs, loss)
+            _add(output.sums, limited_tokens)
             if reference_N is not None:
                 kl_N = kl_to_reference(logprobs_N, reference_N, loss.kl_estimator)
                 terms = replace(terms, loss_N=terms.loss_N + loss.kl_coef * kl_N)

@@ -66,6 +66,9 @@ class AsyncSource:
             self._changed.clear()
             await self._changed.wait()
 
+    def waiting(self) -> list[Group]:
+        return self.buffer.ready_groups()
+
     def advance(self, version: int) -> None:
         """Take out what has become too old, begin what may begin now."""
         self.version = version

@@ -30,6 +30,7 @@ from whet.rl.config import RunConfig
 from whet.rl.data.assembly import Assembled, assemble, assembly_metrics, require_tokens
 from whet.rl.data.lengths import length_metrics
 from whet.rl.data.metrics import Timings, step_metrics
+from whet.rl.data.mismatch import EVIDENCE, FreshTokens, fresh_of_batch, mismatch_metrics, probe
 from whet.rl.data.reward_shaping import RewardShaper
 from whet.rl.data.samples import TokenSequence
 from whet.rl.data.token_details import Turns, turn_details
@@ -60,6 +61,7 @@ class Orchestrator(TrainingLoop):
         started = time.perf_counter()
         learned = await self._learn_batch(step)
         loss = learned.loss
+        assembly = await self._mismatch(learned)
         optim, update = await self._in_learner(lambda: self._optimise(loss.tokens))
         optimised = time.perf_counter()
         await self._hand_over(update)
@@ -74,7 +76,7 @@ class Orchestrator(TrainingLoop):
             weight_sync=published - optimised,
             score=sum(state["timing"].scoring.duration for group in learned.groups for state in group.states),
         )
-        assembly = assembly_metrics(learned.parts, self.config.algorithm, temperature=self.config.sampling.temperature)
+        assembly |= assembly_metrics(learned.parts, self.config.algorithm, temperature=self.config.sampling.temperature)
         if self.config.asynchronous:
             assembly |= length_metrics(learned.groups, learned.tally.lost_lengths)
         metrics = step_metrics(learned.groups, learned.tally, learned.sequences, assembly, loss, optim, timings)
@@ -121,6 +123,27 @@ class Orchestrator(TrainingLoop):
             loss = await self._in_learner(partial(self.learner.forward_backward, assembled.batch, algorithm))
             learned.add(part, assembled, loss)
         return learned
+
+    async def _mismatch(self, learned: StepAccumulator) -> dict[str, float]:
+        """How far engine and learner are apart with the learner's weights, which are still those of the batch."""
+        loss, version, recomputes = learned.loss, self.learner.version, self.engine.recomputes
+        fresh = fresh_of_batch(learned.parts, learned.losses, version, recomputes=recomputes)
+        if fresh is None:
+            return {}
+        stale_tokens = loss.tokens - fresh.tokens
+        if fresh.tokens < EVIDENCE * loss.tokens:
+            batch = probe(
+                self.source.waiting(),
+                self.config.algorithm,
+                temperature=self.config.sampling.temperature,
+                version=version,
+                recomputes=recomputes,
+                tokens=int(EVIDENCE * sum(len(part.batch.ids) for part in learned.parts)),
+            )
+            if batch is not None:
+                logprobs_T = await self._in_learner(lambda: self.learner.token_logprobs(batch))
+                fresh += FreshTokens.of(logprobs_T, batch.logprobs, batch.trained)
+        return mismatch_metrics(fresh, loss, stale_tokens=stale_tokens)
 
     async def _part(self, step: int) -> Part:
         """Groups of the batch of `step`. Where none can be made, the steps before it are saved."""

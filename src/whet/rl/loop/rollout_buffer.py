@@ -152,7 +152,12 @@ class RolloutBuffer:
 
     def waiting(self) -> list[Group]:
         """Finished groups that are not in a whole batch yet."""
-        return self._taken + [group for ready in self._ready.values() for group in ready.values()]
+        return self._taken + self.ready_groups()
+
+    def ready_groups(self) -> list[Group]:
+        """Finished groups that wait for the learner, in the order of the draws."""
+        found = [group for ready in self._ready.values() for group in ready.values()]
+        return sorted(found, key=lambda group: group.id)
 
     def _is_old(self, group: Group, version: int) -> bool:
         return self.lead.too_old(group.oldest_version, version)

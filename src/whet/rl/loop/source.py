@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from whet.rl.loop.group import Part
+from whet.rl.loop.group import Group, Part
 
 OnProgress = Callable[[int, int], None]
 """(groups of the next batch that are there, groups of a batch)"""
@@ -19,6 +19,10 @@ class Source(Protocol):
 
         Raises `TrainingError` where none can be made; may be cancelled without a loss.
         """
+        ...
+
+    def waiting(self) -> list[Group]:
+        """Finished groups that are in no part yet, in the order of the draws."""
         ...
 
     def advance(self, version: int) -> None:

@@ -67,6 +67,10 @@ class SyncSource:
                 self.curriculum.observe(group.task, float(group.rewards_G.mean()))
         return Part([filled[slot] for slot in sorted(filled)], group_filter.tally)
 
+    def waiting(self) -> list[Group]:
+        """None: nothing is sampled ahead."""
+        return []
+
     def advance(self, version: int) -> None:
         """Nothing is in flight between two batches, so new weights change nothing."""
 

@@ -14,6 +14,7 @@ from whet.runs.stored import environment_names
 
 KEY_METRICS: tuple[tuple[str, tuple[str, ...], bool], ...] = (
     ("KL, sampler to learner", ("policy/kl",), False),
+    ("KL by cause", ("policy/kl_engine", "policy/kl_stale"), False),
     ("Entropy", ("policy/entropy",), False),
     ("Gradient norm", ("optim/grad_norm",), False),
     ("Learning rate", ("optim/lr",), False),

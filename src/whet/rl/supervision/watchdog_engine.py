@@ -30,6 +30,10 @@ class WatchedEngine:
     def version(self, version: int) -> None:
         self.engine.version = version
 
+    @property
+    def recomputes(self) -> bool:
+        return self.engine.recomputes
+
     async def sample(self, request: SampleRequest, *, on_tokens: OnTokens | None = None) -> Sample:
         self._asking += 1
         wait = self._wait or self._begin()

@@ -23,6 +23,7 @@ RULES: dict[str, Rule] = {
     "checkpoints": resources.checkpoints,
     "errors": resources.errors,
     "sampler-learner-mismatch": updates.mismatch,
+    "policy-drift": updates.drift,
     "reward-unstable": reward.swings,
     "reward-flat-low": reward.reward_low,
     "entropy-explosion": sampling.entropy_explosion,
@@ -54,7 +55,7 @@ EXPLAINED_BY: dict[str, tuple[str, ...]] = {
     "entropy-collapse": ("reward-unstable", "identical-outputs"),
     "no-variance": ("reward-unstable", "reward-flat-low", "reward-flat-high", "identical-outputs"),
     "truncation": ("reward-unstable", "reward-flat-low", "lengths", "entropy-explosion"),
-    "clipped": ("sampler-learner-mismatch",),
+    "clipped": ("sampler-learner-mismatch", "policy-drift"),
     "gradient-spikes": ("reward-unstable",),
     "held-out-falls": ("reward-unstable", "entropy-explosion"),
 }

@@ -1,4 +1,4 @@
-"""How rollouts become updates: sampler/learner mismatch, gradient spikes, clipped tokens, cut sampling, staleness."""
+"""How rollouts become updates: engine mismatch, drift, gradient spikes, clipped tokens, cut sampling, staleness."""
 
 from __future__ import annotations
 
@@ -8,47 +8,98 @@ from collections.abc import Iterator
 from whet.rl.algorithms import algorithms
 from whet.rl.doctor.changes import lower_rate
 from whet.rl.doctor.finding import Advice, Found, Severity, rounded
-from whet.rl.doctor.record import MIN_STEPS, RunRecord
+from whet.rl.doctor.record import MIN_STEPS, MetricSeries, RunRecord
 
 ROUNDING = 1e-4
 """KL per token of one policy computed twice, from which it is reported: in float32 it stays below 1e-6. With bfloat16
 on one side whet/tiny has about that on tasks it knows, which is worth knowing and nothing more."""
 SAME_WEIGHTS = 1e-3
-"""What no rounding explains: several times what bfloat16 does."""
+"""From here on rounding costs something: SmolLM2-135M with a bfloat16 engine had 0.003 to 0.007."""
+NOT_ROUNDING = 1e-2
+"""What bfloat16 does not explain: beyond it prime-rl's check of a model against vLLM fails (its pull request 3414)."""
 PER_VERSION = 0.02
 """KL per token that a version of age may add: a step that moves the policy more than this is too large by itself."""
+TIS, MIS = 2.0, 5.0
+"""Limits of ratios that are proposed: that of verl's examples, and INTELLECT-3's upper bound (arXiv:2512.16144)."""
 
 
 def mismatch(run: RunRecord) -> Iterator[Found]:
-    """Sampler and learner disagree about the probabilities of the same tokens by more than their age explains."""
-    kl, stale = run.recent("policy/kl"), run.level("staleness/mean")
-    if not len(kl) or len(kl) < min(MIN_STEPS, run.steps):
+    """Engine and learner compute other probabilities with the same weights."""
+    name = "policy/kl_engine" if len(run.series("policy/kl_engine")) else "policy/kl"
+    kl, age = run.recent(name), run.level("staleness/mean")
+    if not len(kl) or len(kl) < min(MIN_STEPS, run.steps) or (name == "policy/kl" and age):
         return
-    explained = ROUNDING + PER_VERSION * stale
-    if abs(kl.mean) <= explained:
+    level = _weighted(run, kl)
+    if abs(level) <= ROUNDING:
         return
-    precisions = [run.setting("inference.dtype"), run.setting("learner.dtype")]
     severity: Severity = "error"
     what = "sampler and learner are not the same policy"
-    if stale:
-        what, severity = "the policy moves too far between sampling and learning", "warning"
-    elif abs(kl.mean) <= SAME_WEIGHTS and "bfloat16" in precisions:
-        what, severity = "bfloat16 makes sampler and learner differ a little", "info"
-    evidence = f"policy/kl {kl.mean:.2g} per token in {kl.span}; tokens {stale:.2f} versions old on average "
-    evidence += f"explain at most {explained:.2g}"
-    yield severity, what, [evidence], list(_mismatch_changes(run, stale))
+    if "bfloat16" in (run.setting("inference.dtype"), run.setting("learner.dtype")) and abs(level) <= NOT_ROUNDING:
+        severity, amount = ("info", "a little") if abs(level) <= SAME_WEIGHTS else ("warning", "noticeably")
+        what = f"bfloat16 makes sampler and learner differ {amount}"
+    evidence = [f"{name} {level:.2g} per token in {kl.span}, of tokens that the learner's own weights sampled"]
+    if len(mean := run.recent("policy/logprob_diff_mean")):
+        largest = max(run.recent("policy/logprob_diff_max").values, default=mean.mean)
+        evidence.append(f"their log-probabilities differ by {mean.mean:.2g} on average, by {largest:.2g} at most")
+    yield severity, what, evidence, list(_same_numbers(run, bound=abs(level) > SAME_WEIGHTS))
 
 
-def _mismatch_changes(run: RunRecord, stale: float) -> Iterator[Advice]:
+def _weighted(run: RunRecord, kl: MetricSeries) -> float:
+    """The mean over the tokens that were measured, not over steps: some steps have few."""
+    share = run.series("policy/fresh_frac")
+    tokens = dict(zip(share.steps, share.values, strict=True))
+    weights = [max(0.0, tokens.get(step, 0.0)) for step in kl.steps]
+    return statistics.fmean(kl.values, weights) if sum(weights) else kl.mean
+
+
+def _same_numbers(run: RunRecord, *, bound: bool) -> Iterator[Advice]:
     if run.setting("inference.dtype") == "bfloat16":
         yield run.change("inference.dtype", "float32", "the sampler then computes what the learner does")
     if run.setting("learner.dtype") == "bfloat16":
         yield run.change("learner.dtype", "float32", "the learner then computes what the sampler does")
-    if stale > 0:
-        yield lower_rate(run, 3, "each version is then nearer to the one before")
-        yield run.change("max_async_level", max(0, int(run.setting("max_async_level", 1)) - 1), "fresher tokens")
-    elif not run.setting("algorithm.router_replay", False):
+    if run.setting("inference.base_url"):
+        yield Advice(
+            "the servers of inference.base_url have to report what was sampled from: --logprobs-mode processed_logprobs"
+        )
+    if not run.setting("algorithm.router_replay", False):
         yield Advice("of a mixture of experts: algorithm.router_replay = true sends tokens where the sampler sent them")
+    if bound:
+        yield from _bounded(run)
+
+
+def _bounded(run: RunRecord) -> Iterator[Advice]:
+    """A limit on the ratios, where the loss takes one and has none."""
+    loss = algorithms().get(str(run.setting("algorithm.loss", "masked_is")))
+    if loss is None or run.setting("algorithm.tis_limit") or run.setting("algorithm.mis_limit"):
+        return
+    if loss.weighs_by_ratio and 1 + float(run.setting("algorithm.eps_high") or 0) < TIS:
+        yield run.change("algorithm.tis_limit", TIS, "bounds what a token weighs whose probability is far off")
+    elif loss.compares_with_sampler:
+        yield run.change("algorithm.mis_limit", MIS, "leaves tokens out whose probability is far off")
+
+
+def drift(run: RunRecord) -> Iterator[Found]:
+    """The policy moves between sampling and learning by more than the age of tokens explains."""
+    name = "policy/kl_stale" if len(run.series("policy/kl_stale")) else "policy/kl"
+    kl, age = run.recent(name), run.level("staleness/mean")
+    if not age or not len(kl) or len(kl) < min(MIN_STEPS, run.steps):
+        return
+    explained = ROUNDING + PER_VERSION * age
+    if kl.mean <= explained:
+        return
+    evidence = [f"{name} {kl.mean:.2g} per token in {kl.span}; tokens {age:.2f} versions old explain {explained:.2g}"]
+    changes = [lower_rate(run, 3, "each version is then nearer to the one before")]
+    level, oldest = int(run.setting("max_async_level", 1)), run.level("staleness/max")
+    if level > 1 or float(run.setting("oversampling_factor", 1.0)) > 1:
+        changes += _younger(run, None)
+    else:
+        why = "half of a batch is begun ahead: tokens are half a version old"
+        changes.append(run.change("oversampling_factor", 0.5, why))
+    if oldest > level + 2 and int(run.setting("max_off_policy_steps", 8)) > level + 2:
+        evidence.append(f"the oldest token of a step is {oldest:.1f} versions old")
+        why = "rollouts that ran through more updates are left out"
+        changes.append(run.change("max_off_policy_steps", level + 2, why))
+    yield "warning", "the policy moves too far between sampling and learning", evidence, [*changes, *_bounded(run)]
 
 
 SPIKE_TIMES = 8.0
@@ -106,7 +157,7 @@ def clipped(run: RunRecord) -> Iterator[Found]:
         f"{clipped.mean:.0%} of the tokens of {clipped.span} were dropped or cut by {loss}",
         f"tokens are {stale:.2f} versions old on average",
     ]
-    changes = []
+    changes = list(_wider_limits(run, clipped.mean))
     if stale > 1:
         changes.append(run.change("max_async_level", 1, "newer tokens are nearer to the policy"))
     known = algorithms().get(loss)
@@ -119,6 +170,14 @@ def clipped(run: RunRecord) -> Iterator[Found]:
         changes.append(run.change("algorithm.mask_threshold", 0.2, "the usual room for a probability"))
     changes.append(lower_rate(run, 3, "the policy moves less between sampling and learning"))
     yield "warning", "the loss drops many tokens", evidence, changes
+
+
+def _wider_limits(run: RunRecord, clipped: float) -> Iterator[Advice]:
+    """Of the limits of ratios, those that account for half of the tokens."""
+    for key, share in (("tis_limit", "policy/tis_frac"), ("mis_limit", "policy/mis_frac")):
+        limit = float(run.setting(f"algorithm.{key}") or 0)
+        if limit and run.level(share) >= clipped / 2:
+            yield run.change(f"algorithm.{key}", rounded(2 * limit), f"{run.level(share):.0%} of the tokens are beyond")
 
 
 MUCH_CUT = 0.02
