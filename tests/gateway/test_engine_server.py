@@ -19,8 +19,9 @@ from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 from whet.errors import EndpointDownError, ModelError, ModelLoadError, OverlongPromptError
 from whet.gateway.engine_server import EngineServer
 from whet.inference.architecture import read_architecture
+from whet.inference.continuation import SampleLostError
 from whet.inference.embedded import EmbeddedEngine
-from whet.inference.protocol import SampleRequest, SamplingParams, WeightUpdate
+from whet.inference.protocol import SampleRequest, SamplingParams, VersionRun, WeightUpdate
 from whet.inference.remote.remote_engine import RemoteEngine
 from whet.inference.weights.model_weights import packed_tensors, read_checkpoint
 from whet.inference.weights.packed_file import write_packed
@@ -218,6 +219,38 @@ def test_nobody_is_answered_without_the_key(served: Any, private: Path) -> None:
         assert engine.stats.requests == 0
 
     served(work)
+
+
+@pytest.mark.parametrize(
+    "cuts", [{}, {"top_k": 20, "min_p": 0.01}, {"temperature": 0.0}], ids=["plain", "cut", "greedy"]
+)
+def test_what_arrived_of_an_answer_that_breaks_off_is_the_beginning_of_the_sample(
+    checkpoint: Path, private: Path, cuts: dict[str, Any]
+) -> None:
+    request = SampleRequest(PROMPT, SamplingParams(max_tokens=60, seed=4, **cuts))
+    heard: list[int] = []
+
+    async def run() -> None:
+        engine = EmbeddedEngine.from_directory(checkpoint, seed=0, record_kept=True)
+        whole = await engine.sample(request)
+        async with serving(engine, private / "engine.sock") as remote:
+            asked = asyncio.create_task(remote.sample(request, on_tokens=heard.extend))
+            while len(heard) < 7:
+                await asyncio.sleep(0)
+            await remote.close()
+            with pytest.raises(SampleLostError, match="connection") as lost:
+                await asked
+        part, count = lost.value.part, len(heard)
+        assert part.ids == heard == whole.ids[:count]
+        assert part.logprobs == whole.logprobs[:count]
+        assert part.versions == [VersionRun(0, count)]
+        assert part.kept_mass == (None if whole.kept_mass is None else whole.kept_mass[:count])
+        assert (part.kept is None) == (whole.kept is None) == (not cuts)
+        if part.kept is not None and whole.kept is not None:
+            assert np.array_equal(part.kept.ids, whole.kept.first(count).ids)
+            assert np.array_equal(part.kept.counts, whole.kept.first(count).counts)
+
+    asyncio.run(run())
 
 
 def test_an_engine_that_is_gone_is_named_to_everybody_who_waits(checkpoint: Path, private: Path) -> None:

@@ -8,8 +8,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whet.inference.continuation import joined, remaining
+from whet.inference.continuation import completed, joined, remaining
 from whet.inference.protocol import Sample, SampleRequest, SamplingParams, VersionRun
+from whet.inference.token_sets import TokenSets
 
 REQUEST = SampleRequest([1, 2, 3], SamplingParams(max_tokens=8, seed=5), group_key="g", rollout_key="r", adapter="a")
 
@@ -48,6 +49,39 @@ def test_parts_join_to_the_whole(parts: list[tuple[int, int]]) -> None:
         v for v, count in parts for _ in range(count)
     ]
     assert all(a.version != b.version for a, b in zip(whole.versions, whole.versions[1:], strict=False))
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=20), st.data())
+def test_many_parts_join_as_two_at_a_time(counts: list[int], data: st.DataObject) -> None:
+    def part(count: int) -> Sample:
+        runs = [VersionRun(data.draw(st.integers(0, 2)), count)] if count else []
+        masses = data.draw(st.sampled_from([None, [0.5] * count]))
+        kept = data.draw(st.sampled_from([None, TokenSets.of([np.array([3, 4], np.int32)] * count)]))
+        return Sample([7] * count, [-1.0] * count, runs, "length", kept_mass=masses, kept=kept)
+
+    parts = [part(count) for count in counts]
+    one_by_one = parts[0]
+    for following in parts[1:]:
+        one_by_one = joined(one_by_one, following)
+    at_once = joined(*parts)
+    assert (at_once.ids, at_once.logprobs, at_once.versions) == (
+        one_by_one.ids,
+        one_by_one.logprobs,
+        joined(one_by_one).versions,
+    )
+    assert at_once.kept_mass == one_by_one.kept_mass
+    assert (at_once.kept is None) == (one_by_one.kept is None)
+    assert at_once.kept is None or len(at_once.kept) == len(at_once.ids)
+
+
+def test_what_was_whole_before_the_interruption_is_not_continued() -> None:
+    stops = replace(REQUEST, params=replace(REQUEST.params, stop_token_ids=(9,)))
+    some = Sample([4, 9], [-1.0, -2.0], [VersionRun(2, 2)], "length")
+    assert completed(REQUEST, some) is None
+    assert completed(stops, some) == replace(some, finish_reason="stop")
+    full = Sample([4] * 8, [-1.0] * 8, [VersionRun(2, 8)], "length")
+    assert completed(REQUEST, full) == full
+    assert completed(REQUEST, Sample([], [], [], "length")) is None
 
 
 def test_a_part_without_tokens_adds_nothing() -> None:

@@ -24,7 +24,9 @@ from starlette.types import Receive, Scope, Send
 
 from whet.errors import Error, ModelError, WhetError
 from whet.gateway.streams import unless_gone
+from whet.inference.continuation import joined
 from whet.inference.embedded import EmbeddedEngine
+from whet.inference.protocol import Sample
 from whet.inference.remote.engine_wire import (
     BODIES,
     KEY_HEADER,
@@ -90,17 +92,17 @@ class EngineServer:
         ).model_dump()
 
     async def _stream(self, body: EngineCompletionBody, receive: Receive, send: Send) -> None:
-        """Ids as they are drawn, then the sample or what went wrong, to a reader that is this host's."""
-        drawn: list[int] = []
+        """What is drawn when it is drawn, then the sample or what went wrong, to a reader that is this host's."""
+        drawn: list[Sample] = []
         news = asyncio.Event()
 
-        def collect(ids: list[int]) -> None:
-            drawn.extend(ids)
+        def collect(part: Sample) -> None:
+            drawn.append(part)
             news.set()
 
         async def answer() -> dict[str, Any]:
             try:
-                return answer_of(await self._engine.sample(body.request(), on_tokens=collect))
+                return answer_of(await self._engine.sample(body.request(), on_drawn=collect))
             except (Error, WhetError) as error:
                 return failure_of(error)
 
@@ -108,9 +110,9 @@ class EngineServer:
             while not work.done() or drawn:
                 news.clear()
                 if drawn:
-                    piece = drawn.copy()
+                    part = joined(*drawn)
                     drawn.clear()
-                    await send(_piece(_event({"token_ids": piece})))
+                    await send(_piece(_event({"part": answer_of(part)})))
                 else:
                     await news.wait()
             await send(_piece(_event(work.result())))

@@ -1,4 +1,7 @@
-"""A request that was interrupted: what is left of it to sample, and the whole sample put together. Pure."""
+"""A request that was interrupted: what is left of it to sample, and the whole sample put together. Pure.
+
+A stop string that begins before an interruption and ends after it is not found: engines look in what they sample.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,17 @@ from dataclasses import replace
 
 import numpy as np
 
+from whet.errors import EndpointDownError
 from whet.inference.protocol import Sample, SampleRequest, VersionRun
+from whet.inference.token_sets import TokenSets
+
+
+class SampleLostError(EndpointDownError):
+    """An engine was lost while it sampled. `part` is what `on_tokens` had received, as a sample, for `joined`."""
+
+    def __init__(self, message: str, part: Sample) -> None:
+        super().__init__(message)
+        self.part = part
 
 
 def remaining(request: SampleRequest, ids: list[int]) -> SampleRequest:
@@ -28,25 +41,41 @@ def remaining(request: SampleRequest, ids: list[int]) -> SampleRequest:
     )
 
 
-def joined(first: Sample, second: Sample) -> Sample:
-    """The whole of a sample and of the one that continued it. What only one of them knows is left out."""
-    versions = list(first.versions)
-    for run in second.versions:
-        if versions and versions[-1].version == run.version:
-            run = VersionRun(run.version, versions.pop().count + run.count)
-        versions.append(run)
-    mass, kept = (first.kept_mass, second.kept_mass), (first.kept, second.kept)
-    experts = second.experts
-    if first.experts is not None and experts is not None:  # those that the first tokens were sampled with
-        experts = np.concatenate([first.experts, experts[len(first.experts) :]])
+def completed(request: SampleRequest, so_far: Sample) -> Sample | None:
+    """The answer to `request`, where all of it was sampled before the interruption; None where some is left."""
+    ids, params = so_far.ids, request.params
+    if ids and ids[-1] in params.stop_token_ids:
+        return replace(so_far, finish_reason="stop")
+    return replace(so_far, finish_reason="length") if len(ids) >= params.max_tokens else None
+
+
+def joined(*parts: Sample) -> Sample:
+    """The whole of a sample in parts, each of which continued the one before. What only some of them know is left out.
+
+    Takes time in proportion to the tokens, however many the parts are.
+    """
+    versions: list[VersionRun] = []
+    experts = parts[0].experts
+    for part in parts:
+        for run in part.versions:
+            if versions and versions[-1].version == run.version:
+                run = VersionRun(run.version, versions.pop().count + run.count)
+            versions.append(run)
+    for part in parts[1:]:  # of each token those that it was sampled with
+        if experts is not None and part.experts is not None:
+            experts = np.concatenate([experts, part.experts[len(experts) :]])
+        else:
+            experts = part.experts
+    masses = [part.kept_mass for part in parts if part.kept_mass is not None]
+    kept = [part.kept for part in parts if part.kept is not None]
     return Sample(
-        first.ids + second.ids,
-        first.logprobs + second.logprobs,
+        [token for part in parts for token in part.ids],
+        [logprob for part in parts for logprob in part.logprobs],
         versions,
-        second.finish_reason,
+        parts[-1].finish_reason,
         experts=experts,
-        kept_mass=None if mass[0] is None or mass[1] is None else mass[0] + mass[1],
-        kept=None if kept[0] is None or kept[1] is None else type(kept[0]).joined([kept[0], kept[1]]),
+        kept_mass=[mass for part in masses for mass in part] if len(masses) == len(parts) else None,
+        kept=TokenSets.joined(kept) if len(kept) == len(parts) else None,
     )
 
 

@@ -25,7 +25,7 @@ from whet.errors import ModelError, ModelLoadError
 from whet.inference.architecture import Architecture
 from whet.inference.decoding.adapter_rows import AdapterRows
 from whet.inference.decoding.cache import KVCache
-from whet.inference.decoding.followers import Followers
+from whet.inference.decoding.followers import Followers, OnDrawn
 from whet.inference.decoding.kv_width import columns_read
 from whet.inference.decoding.parts import WholeModel, engine_parts, read_whole
 from whet.inference.decoding.prefill import Prefill, adapter_rows
@@ -114,7 +114,10 @@ class EmbeddedEngine:
         """
         return cls(*read_whole(directory, options.get("dtype", torch.float32)), **options)
 
-    async def sample(self, request: SampleRequest, *, on_tokens: OnTokens | None = None) -> Sample:
+    async def sample(
+        self, request: SampleRequest, *, on_tokens: OnTokens | None = None, on_drawn: OnDrawn | None = None
+    ) -> Sample:
+        """See `Engine`; `on_drawn` takes the place of `on_tokens`."""
         self._check(request)
         seed = request.params.seed
         if seed is None:
@@ -124,8 +127,7 @@ class EmbeddedEngine:
         adapter = None if request.adapter is None else self._adapters[request.adapter]
         job = SampleJob(request=request, seed=seed, waiter=waiter, adapter=adapter)
         self._scheduler.submit(job)
-        if on_tokens is not None:
-            self._followers.listen(job, on_tokens)
+        self._followers.listen(job, on_tokens, on_drawn)
         self.stats.requests += 1
         if self._driver is None or self._driver.done():
             self._driver = asyncio.create_task(self._drive(), name="whet embedded engine")
@@ -169,8 +171,7 @@ class EmbeddedEngine:
         # Running requests continue; what was read is taken between two decode steps.
         busy = bool(self._scheduler.running)
         loader, in_use = self._weight_loader, self._decoder.weights
-        read = loader.read
-        base, weights = await asyncio.to_thread(read, update, in_use) if busy else read(update, in_use)
+        base, weights = await asyncio.to_thread(loader.read, update, in_use) if busy else loader.read(update, in_use)
         retired: list[object] = [loader.base, in_use]
         loader.base, self._decoder.weights = base, weights
         del in_use
@@ -308,14 +309,13 @@ class EmbeddedEngine:
             greedy_B=rows.greedy(count),
             cuts=rows.cuts(count),
         )
-        tokens_B = drawn.tokens_B
         done_B = rows.advance(places_B, drawn)
         if self._records_kept:
             note_kept([slot.job for slot in scheduler.slots[:count]], drawn)
         self.stats.decode_steps += 1
         self.stats.generated_tokens += len(self._began)
         done = set(done_B.nonzero().flatten().tolist()) if bool(done_B.any()) else set()
-        done |= self._followers.push(tokens_B)
+        done |= self._followers.push(drawn)
         for slot in sorted(done):
             job = scheduler.slots[slot].job
             assert job is not None
@@ -331,8 +331,7 @@ class EmbeddedEngine:
         end = self._next_position(job)
         ids, logprobs, kept_mass = self._rows.drawn(slot, len(prompt), end)
         experts = None
-        if self._records_experts:
-            assert isinstance(self._cache, KVCache)
+        if self._records_experts and isinstance(self._cache, KVCache):
             experts = self._cache.experts[:, slot, : end - 1].transpose(0, 1).contiguous().cpu().numpy()
         stopped = self._followers.stopped(job) or ids[-1] in params.stop_token_ids
         self._scheduler.finish(job, prompt + ids[:-1])

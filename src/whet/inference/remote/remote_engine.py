@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from whet.errors import EndpointDownError, Error, MissingExtraError, ModelError, WhetError
+from whet.inference.continuation import SampleLostError, joined
 from whet.inference.protocol import OnTokens, Sample, SampleRequest, WeightUpdate
 from whet.inference.remote.engine_wire import KEY_HEADER, WEIGHTS, Facts, completion_of, error_in, sample_in
 
@@ -23,7 +24,7 @@ LOOK_S = 0.5
 
 
 class RemoteEngine:
-    """See `whet.inference.protocol.Engine`."""
+    """See `whet.inference.protocol.Engine`. An answer that breaks off with the engine is a `SampleLostError`."""
 
     recomputes = False  # it stands for an embedded engine
 
@@ -83,7 +84,12 @@ class RemoteEngine:
         if on_tokens is None:
             return sample_in(await self._ask("/v1/completions", body))
         stream = _TokenStream(on_tokens)
-        await self._ask("/v1/completions", body, stream.feed)
+        try:
+            await self._ask("/v1/completions", body, stream.feed)
+        except EndpointDownError as error:
+            if stream.parts:
+                raise SampleLostError(str(error), joined(*stream.parts)) from None
+            raise
         return stream.sample()
 
     async def load_weights(self, update: WeightUpdate) -> None:
@@ -124,9 +130,10 @@ class RemoteEngine:
 
 
 class _TokenStream:
-    """Server-sent events of one completion: ids as they are drawn, and in the end the sample."""
+    """Server-sent events of one completion: parts of the sample as they are drawn, and in the end all of it."""
 
     def __init__(self, on_tokens: OnTokens) -> None:
+        self.parts: list[Sample] = []
         self._on_tokens = on_tokens
         self._rest = b""
         self._last: Any = None
@@ -135,8 +142,9 @@ class _TokenStream:
         *events, self._rest = (self._rest + data).split(b"\n\n")
         for event in events:
             piece = json.loads(event.removeprefix(b"data: "))
-            if "token_ids" in piece:
-                self._on_tokens(piece["token_ids"])
+            if "part" in piece:
+                self.parts.append(sample_in(piece["part"]))
+                self._on_tokens(self.parts[-1].ids)
             else:
                 self._last = piece
 

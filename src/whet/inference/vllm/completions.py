@@ -12,7 +12,7 @@ import io
 import json
 from typing import Any, Literal, NamedTuple
 
-from whet.errors import ModelError, RequestRefusedError
+from whet.errors import EndpointDownError, ModelError, RequestRefusedError
 from whet.inference.protocol import FinishReason, OnTokens, SampleRequest
 
 LogprobsMode = Literal["raw_logprobs", "processed_logprobs"]
@@ -113,7 +113,7 @@ class DrawnStream:
         self.complete = False
 
     def feed(self, data: bytes) -> None:
-        """Raises `ModelError` for an event that reports an error, and what the listener raises."""
+        """Raises `EndpointDownError` for an event that reports an error, and what the listener raises."""
         *events, self._rest = (self._rest + data).split(b"\n\n")
         for event in events:
             text = event.removeprefix(b"data: ")
@@ -122,7 +122,8 @@ class DrawnStream:
                 continue
             piece = json.loads(text)
             if "error" in piece:
-                raise ModelError(f"the vLLM server ended an answer: {piece['error'].get('message', piece['error'])}")
+                message = piece["error"].get("message", piece["error"])
+                raise EndpointDownError(f"the vLLM server ended an answer: {message}")
             for choice in piece.get("choices", []):
                 self._add(drawn_in(choice))
 

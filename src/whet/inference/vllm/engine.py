@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from whet.errors import EndpointDownError, ModelError, OverlongPromptError, RequestRefusedError, TrainingError
-from whet.inference.continuation import joined, remaining
+from whet.inference.continuation import SampleLostError, joined, remaining
 from whet.inference.protocol import OnTokens, Sample, SampleRequest, VersionRun, WeightUpdate
 from whet.inference.remote.http_connection import Answer, HttpPool
 from whet.inference.requests import check_adapter, check_params
@@ -83,7 +83,10 @@ class VllmEngine:
         self._failure: TrainingError | None = None  # of the weights: nothing is sampled with them
 
     async def sample(self, request: SampleRequest, *, on_tokens: OnTokens | None = None) -> Sample:
-        """Raises `RequestRefusedError` for a request that the server's logprobs do not fit (`check_logprobs`)."""
+        """Raises `RequestRefusedError` for a request that the server's logprobs do not fit (`check_logprobs`).
+
+        An answer that breaks off with the server is a `SampleLostError`, with what is known of it.
+        """
         self._check(request)
         parts: Sample | None = None
         rest = request
@@ -93,14 +96,17 @@ class VllmEngine:
                 raise self._failure
             adapter = self._policy if request.adapter is None else self._adapter(request.adapter)
             version, served = (self.version, self._model) if adapter is None else (adapter.version, adapter.served)
-            drawn = await self._draw(rest, served, on_tokens)
-            part = Sample(
-                drawn.ids,
-                drawn.logprobs,
-                [VersionRun(version, len(drawn.ids))] if drawn.ids else [],
-                drawn.finish_reason or "length",
-                experts=drawn.experts,
-            )
+            stream = None if on_tokens is None else DrawnStream(on_tokens)
+            try:
+                drawn = await self._draw(rest, served, stream)
+            except EndpointDownError as error:
+                known = [] if parts is None else [parts]
+                if stream is not None:
+                    known.append(_part(stream.drawn, version))
+                if any(part.ids for part in known):
+                    raise SampleLostError(str(error), joined(*known)) from None
+                raise
+            part = _part(drawn, version)
             parts = part if parts is None else joined(parts, part)
             if drawn.finish_reason is not None:
                 return parts
@@ -159,9 +165,8 @@ class VllmEngine:
         check_adapter(name, self._adapters)
         return self._adapters[name]
 
-    async def _draw(self, request: SampleRequest, served: str, on_tokens: OnTokens | None) -> Drawn:
+    async def _draw(self, request: SampleRequest, served: str, stream: DrawnStream | None) -> Drawn:
         """One answer of the server, whole or given up; what was drawn before a withdrawal."""
-        stream = None if on_tokens is None else DrawnStream(on_tokens)
         task = asyncio.create_task(self._complete(request, served, stream))
         self._in_flight.add(task)
         self._using[served] += 1
@@ -299,6 +304,12 @@ class VllmEngine:
         if answer.status < 500:
             return RequestRefusedError(f"the vLLM server refused: {text[:500]}")
         return self._gone(f"status {answer.status}: {text[:300]}")
+
+
+def _part(drawn: Drawn, version: int) -> Sample:
+    """What one answer of the server adds to a sample."""
+    versions = [VersionRun(version, len(drawn.ids))] if drawn.ids else []
+    return Sample(drawn.ids, drawn.logprobs, versions, drawn.finish_reason or "length", experts=drawn.experts)
 
 
 def _call(method: str, *arguments: str) -> bytes:
