@@ -167,3 +167,15 @@ def sampling_text(engine: object) -> str:
         return ""
     answers = f"{len(lengths)} unfinished answer" + ("" if len(lengths) == 1 else "s")
     return f"{sum(lengths):,} tokens so far in {answers}, {max(lengths):,} in the longest"
+
+
+def trouble_text(engine: object) -> str:
+    """What keeps an engine from answering, in words; "" for nothing, and for one that is not made of several."""
+    found: str = getattr(engine, "waiting_for", str)()
+    return found
+
+
+def engine_metrics(engine: object) -> dict[str, float]:
+    """`engine/...` of docs/training.md; none of an engine that is not made of several."""
+    found: dict[str, float] = getattr(engine, "metrics", dict)()
+    return found

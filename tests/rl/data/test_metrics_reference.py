@@ -90,7 +90,8 @@ def test_every_metric_that_is_written_is_documented(written: list[str]) -> None:
 
 
 def test_every_metric_that_is_documented_is_written(written: list[str]) -> None:
-    assert [name for name in documented() if not any(map(pattern(name).fullmatch, written))] == []
+    of_runs = [name for name in documented() if not name.startswith("engine/")]  # of several: tests/inference/pool
+    assert [name for name in of_runs if not any(map(pattern(name).fullmatch, written))] == []
 
 
 def test_a_line_of_the_console_has_its_numbers_by_the_same_names() -> None:

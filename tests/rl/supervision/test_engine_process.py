@@ -49,6 +49,7 @@ def test_a_process_that_dies_while_it_loads_is_named(
     process = EngineProcess(any_model, private)
     with pytest.raises(TrainingError, match="the engine's process ended without a word"):
         process.engine()
+    assert process.failure() == "it ended with exit status 3"
     process.close()
 
 
@@ -59,7 +60,9 @@ def test_a_process_that_is_never_ready_is_not_waited_for_for_ever(
     process = EngineProcess(any_model, private, ready_within_s=0.05)
     with pytest.raises(TrainingError, match=r"was not ready within 0\.05 s"):
         process.engine()
+    assert process.failure() is None
     process.close()
+    assert process.failure() == "it was killed by SIGKILL"
     assert not list(private.iterdir())
 
 

@@ -1,6 +1,6 @@
 """The numbers of one step, under the names of docs/training.md. Pure: groups and outputs in, a flat dict out.
 
-`time/*` and `perf/*` are the only names that depend on the clock; everything else repeats with the seed.
+`time/*` and `perf/*` depend on the clock, `engine/*` on which engines end; everything else repeats with the seed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from whet.rl.data.samples import TokenSequence
 from whet.rl.learner.protocol import LossOutput, OptimOutput
 from whet.rl.loop.group import Group, Tally, zero_variance_fraction
 
-CLOCK_PREFIXES = ("time/", "perf/")
+NOT_SEEDED = ("time/", "perf/", "engine/")
 POLICY_NAMES = {"clipped": "clip_frac", "truncated": "tis_frac", "masked": "mis_frac", "kl_reference": "kl_ref"}
 
 
@@ -144,7 +144,7 @@ def staleness_metrics(sequences: Sequence[TokenSequence], version: int) -> dict[
 
 def without_clock(metrics: Mapping[str, float]) -> dict[str, float]:
     """What must be identical in two runs with the same seed."""
-    return {name: value for name, value in metrics.items() if not name.startswith(CLOCK_PREFIXES)}
+    return {name: value for name, value in metrics.items() if not name.startswith(NOT_SEEDED)}
 
 
 def _mean(values: Sequence[float]) -> float:

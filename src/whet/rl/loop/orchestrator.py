@@ -25,7 +25,7 @@ from functools import partial, reduce
 from typing import Any, TypeVar
 
 from whet.errors import WhetError
-from whet.inference.protocol import Engine, WeightUpdate
+from whet.inference.protocol import Engine, WeightUpdate, engine_metrics
 from whet.rl.config import RunConfig
 from whet.rl.data.assembly import Assembled, assemble, assembly_metrics, require_tokens
 from whet.rl.data.lengths import length_metrics
@@ -80,6 +80,7 @@ class Orchestrator(TrainingLoop):
         if self.config.asynchronous:
             assembly |= length_metrics(learned.groups, learned.tally.lost_lengths)
         metrics = step_metrics(learned.groups, learned.tally, learned.sequences, assembly, loss, optim, timings)
+        metrics |= engine_metrics(self.engine)
         if self.ending is not None:
             self.ending.after_step()
         record = self._record(step, learned, metrics)

@@ -12,9 +12,10 @@ import contextlib
 import gc
 import secrets
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from multiprocessing import connection
 from pathlib import Path
+from signal import Signals
 from typing import Any
 
 from whet.errors import MissingExtraError, TrainingError, WhetError
@@ -58,10 +59,12 @@ class EngineProcess:
         pid: int = self._process.pid
         return pid
 
-    def engine(self) -> RemoteEngine:
-        """The engine, once it answers.
+    def engine(self, gone: Callable[[str], Exception] | None = None) -> RemoteEngine:
+        """The engine, once it answers. Blocks until then.
 
-        Raises what loading the model raises, and `TrainingError` for a process that ends or is not ready in time.
+        `gone` makes, of a reason in words, what requests raise when the process has ended; by default a `TrainingError`
+        that ends the run. Raises what loading the model raises, and `TrainingError` for a process that ends or is not
+        ready in time.
         """
         if not connection.wait([self._word, self._process.sentinel], timeout=self._ready_within_s):
             raise TrainingError(f"the engine's process was not ready within {self._ready_within_s:g} s")
@@ -73,7 +76,14 @@ class EngineProcess:
             raise self._gone("") from None
         if failure is not None:
             raise failure
-        return RemoteEngine(self._socket, self._key, gone=self._gone)
+        return RemoteEngine(self._socket, self._key, gone=gone or self._gone)
+
+    def failure(self) -> str | None:
+        """Why the process has ended, in words; None while it runs."""
+        status = self._process.exitcode
+        if status is None:
+            return None
+        return f"it was killed by {Signals(-status).name}" if status < 0 else f"it ended with exit status {status}"
 
     def close(self) -> None:
         """End the process, whatever it does."""

@@ -5,7 +5,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from whet.inference.protocol import Engine, OnTokens, Sample, SampleRequest, WeightUpdate
+from whet.inference.protocol import (
+    Engine,
+    OnTokens,
+    Sample,
+    SampleRequest,
+    WeightUpdate,
+    engine_metrics,
+    trouble_text,
+)
 from whet.rl.data.lengths import Lengths
 from whet.rl.supervision.watchdog import ENGINE, Wait
 from whet.rl.supervision.watchdog_thread import Watchdog, in_context_of
@@ -67,6 +75,9 @@ class WatchedEngine:
     async def close(self) -> None:
         await self.engine.close()
 
+    def metrics(self) -> dict[str, float]:
+        return engine_metrics(self.engine)
+
     def _begin(self) -> Wait:
         dog = self.watchdog
         self._wait = dog.waits.begin(
@@ -80,4 +91,5 @@ class WatchedEngine:
             self._wait = None
 
     def _describe(self) -> str:
-        return f"{self._asking} requests are waiting"
+        trouble = trouble_text(self.engine)
+        return f"{self._asking} requests are waiting{f'; {trouble}' if trouble else ''}"
