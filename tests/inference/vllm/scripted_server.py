@@ -1,8 +1,12 @@
 """A program in a vLLM server's place: the same kinds of processes, shared memory and sockets, in a tenth of the time.
 
 Called as vLLM is, it answers `/health` on the Unix socket that `--uds` names. Its EngineCore and Worker outlive it, as
-vLLM's do. The names of what it has made are written to `MADE`, a path in its environment, before it answers. `LENT` is
-a file that its Worker maps. `FAIL` makes it fail then, as vLLM does without memory; `IGNORE` makes it deaf to SIGTERM.
+vLLM's do; its Worker follows the guard where `PYTHONPATH` has the means. Variables of its environment:
+
+* `MADE`: a path for the names of the shared memory that it has made, written before it answers.
+* `LENT`: a file that its Worker maps.
+* `FAIL`: it fails instead of answering, as vLLM does without memory.
+* `IGNORE`: it is deaf to SIGTERM.
 """
 
 import json
@@ -39,6 +43,8 @@ def hold():
 def worker(ring, lock, word):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     mapped, own, _listening = SharedMemory(ring), SharedMemory(create=True, size=1 << 20), ipc()
+    if os.environ.get("PYTHONPATH"):
+        __import__("whet_vllm_lifeline").follow_guard()
     word.send(own.name)
     mapped.buf[0] = 1
     if path := os.environ.get("LENT"):

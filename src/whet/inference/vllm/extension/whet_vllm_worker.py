@@ -19,7 +19,9 @@ from typing import Any
 
 import torch
 from safetensors import safe_open
+from whet_vllm_lifeline import follow_guard  # type: ignore[import-not-found]  # of this folder, on the server's path
 
+follow_guard()
 _AS_WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _EXPERT = re.compile(r"\.experts\.\d+\.(gate|up|down)_proj\.")
 _SHARE = 16
