@@ -20,6 +20,8 @@ from whet.evals.config import EvalConfig
 
 if TYPE_CHECKING:
     from whet.evals.analysis.summary import EvalSummary
+    from whet.service.client.answers import ServiceAnswer
+    from whet.service.client.packed import Packed
 
 OUTPUT_DIRECTORY: Path = EvalConfig.model_fields["output_directory"].default
 
@@ -97,7 +99,11 @@ def submit(
         from whet.service.client.packed import secrets_of
 
         secrets = secrets_of([Path(one) for one in given.get("env_file", [])], env_var or [])
-        submit_packed(lambda service, url: pack_evaluations(environments, given, name, service, url), secrets, choices)
+
+        def pack(service: ServiceAnswer, url: str) -> Packed:
+            return pack_evaluations(environments, given, name, service, url, secrets)
+
+        submit_packed(pack, secrets, choices)
 
 
 @app.command("list")

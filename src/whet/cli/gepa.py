@@ -87,7 +87,7 @@ def submit(
 
         config = load_config(target, given)
         secrets = secrets_of(config.env_file, env_var or [])
-        submit_packed(lambda service, url: pack_search(config, service, url), secrets, choices)
+        submit_packed(lambda service, url: pack_search(config, service, url, secrets), secrets, choices)
 
 
 @app.command("list")

@@ -60,7 +60,7 @@ def test_values_of_secrets_are_nowhere_but_in_their_rows(service: Any) -> None:
 
 
 def test_administrator_sets_quotas_and_submissions_over_them_are_402(service: Any) -> None:
-    limits = {"running": None, "queued": 1, "seconds": None, "cost": None}
+    limits = {"running": None, "queued": 1, "seconds": None, "tokens": None, "cost": None}
     service.refused(403, "forbidden", "PUT", "/quotas/ann", "ann", json=limits)
     assert service.ok("PUT", "/quotas/ann", "hub-admin", json=limits) == limits
     assert service.ok("GET", "/quotas/ann", "ann") == limits
@@ -87,7 +87,7 @@ def test_usage_and_runners_and_what_the_service_has(service: Any) -> None:
         assert claim is not None
         assert queue.renew(session, claim.held, now + 10, tokens=70) is not None
     used = service.ok("GET", "/usage?owner=ann", "ann")
-    assert used["month"]["cost"] == pytest.approx(20.0)
+    assert used["month"] == {"seconds": 10.0, "tokens": 70, "cost": pytest.approx(20.0)}
     assert sum(day["tokens"] for day in used["days"]) == 70
     service.refused(404, "not_found", "GET", "/usage?owner=ann", "bob")
     assert service.ok("GET", f"/runs/{run}", "ann")["cost"] == pytest.approx(20.0)

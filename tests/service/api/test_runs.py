@@ -72,7 +72,18 @@ def test_stop_restart_and_delete(service: Any) -> None:
     restarted = service.ok("POST", f"/runs/{run}/restart", "ann", json={"step": None})
     assert (restarted["state"], restarted["place"]) == ("queued", 1)
     folder = service.service.folder(run)
-    (folder / "run").mkdir(parents=True)
+    (folder / "run" / "checkpoints" / "step_2").mkdir(parents=True)
+    with service.service.hub.database.write() as session:
+        from whet.service.storage.tables import RunRow
+
+        row = session.get_one(RunRow, run)
+        row.state, row.attempt, row.caps = "failed", 1, {"seconds": None, "tokens": 10, "cost": None}
+    error = service.refused(404, "not_found", "POST", f"/runs/{run}/restart", "ann", json={"step": 3})
+    assert error["message"] == f"run {run} has no checkpoint of step 3; there are: 2."
+    assert service.ok("GET", f"/runs/{run}", "ann")["state"] == "failed"
+    body = {"step": 2, "caps": {"tokens": 20, "seconds": 3600}}
+    again = service.ok("POST", f"/runs/{run}/restart", "ann", json=body)
+    assert (again["state"], again["caps"]) == ("queued", {"seconds": 3600.0, "tokens": 20, "cost": None})
     assert service.ask("DELETE", f"/runs/{run}", "ann").status_code == 204
     assert not folder.exists()
     assert service.ask("GET", f"/runs/{run}", "ann").status_code == 404

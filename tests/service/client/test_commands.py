@@ -125,7 +125,8 @@ def test_run_is_found_by_id_name_and_owner_and_changed(commands: Any) -> None:
     stopped = commands.answer("train", "stop", first)
     assert stopped["state"] == "stopped"
     assert [run["id"] for run in commands.answer("train", "list", "--service", "--state", "queued")["runs"]] == [second]
-    assert commands.answer("train", "restart", first)["state"] == "queued"
+    restarted = commands.answer("train", "restart", first, "--cap-hours", "0.5", "--cap-tokens", "7000")
+    assert (restarted["state"], restarted["caps"]) == ("queued", {"seconds": 1800.0, "tokens": 7000, "cost": None})
     commands.say("train", "stop", first)
     assert f"{first} is deleted" in commands.say("train", "delete", first, "-y")
     assert "there is no run" in commands.say("train", "get", first, code=2)
@@ -166,7 +167,7 @@ def test_evaluations_and_searches_are_submitted_too(commands: Any) -> None:
     found = commands.answer("eval", "submit", "reverse-text", "-n", "4", "-y")
     assert (found["kind"], found["name"]) == ("evaluation", "reverse-text-whet-tiny")
     assert "num_examples = 4" in commands.service.ok("GET", f"/runs/{found['id']}/config", commands.user).text
-    search = commands.answer("gepa", "submit", "reverse-text", "-B", "60", "--seed-prompt", "Reverse it.", "-y")
+    search = commands.answer("gepa", "submit", "reverse-text", "-B", "200", "--seed-prompt", "Reverse it.", "-y")
     assert search["kind"] == "search"
     kinds = [run["kind"] for run in commands.answer("train", "list", "--kind", "search")["runs"]]
     assert kinds == ["search"]
@@ -242,6 +243,30 @@ def test_data_of_a_run_is_printed_as_that_of_a_run_of_this_machine(commands: Any
     assert commands.answer("train", "progress", finished)
     assert commands.answer("train", "checkpoints", finished)["checkpoints"] == []
     assert "has no whole checkpoint" in commands.say("train", "checkpoints", finished, "--download", "model", code=2)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"), [(("rollouts", "-s", "2", "-n", "1"), "of step 2"), (("distributions",), "reward  0.2 to 1")]
+)
+def test_rollouts_that_are_not_indexed_yet_are_waited_for(
+    commands: Any, finished: str, words: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from whet.service.client import following
+    from whet.viewer.store import Store
+
+    left, index = [3], Store._index_here  # it is opened, started and asked once before anything is indexed
+
+    def slowly(store: Store, seconds: float) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            index(store, seconds)
+        else:
+            store._indexer.check()
+
+    monkeypatch.setattr(Store, "_index_here", slowly)
+    monkeypatch.setattr(following, "INDEX_S", 0.0)
+    assert said in commands.say("train", words[0], finished, *words[1:])
+    assert left[0] < 0
 
 
 def test_archive_that_leads_outside_of_its_folder_is_refused(

@@ -301,7 +301,7 @@ def test_evaluation_has_the_defaults_of_its_environment_and_only_its_endpoint(fo
 
     (folder / "endpoints.toml").write_text(ENDPOINTS)
     given = {"model": "mini", "endpoints": "endpoints.toml", "temperature": 0.5, "env_args": {"max_length": 9}}
-    found = pack_evaluations(["reverse-text"], given, None, SERVICE, URL)
+    found = pack_evaluations(["reverse-text"], given, None, SERVICE, URL, {})
     assert (found.kind, found.name) == ("evaluation", "reverse-text-mini")
     there = read_back(found, folder / "there")
     assert "other" not in (there.parent / "endpoints.toml").read_text()
@@ -313,13 +313,20 @@ def test_evaluation_has_the_defaults_of_its_environment_and_only_its_endpoint(fo
 
 
 def test_evaluation_of_a_model_here_and_an_environment_that_is_only_on_the_hub(folder: Path) -> None:
-    found = pack_evaluations(["ann/word-game@0.1.0"], {}, "first", SERVICE, URL)
+    found = pack_evaluations(["ann/word-game@0.1.0"], {}, "first", SERVICE, URL, {})
     assert found.environment_ids == ["ann/word-game@0.1.0"]
     assert found.needs["memory"] > 1 << 30
     with pytest.raises(ConfigError, match="which the service cannot reach"):
-        pack_evaluations(["reverse-text"], {"model": "x", "base_url": "http://localhost:8000/v1"}, None, SERVICE, URL)
+        pack_evaluations(
+            ["reverse-text"], {"model": "x", "base_url": "http://localhost:8000/v1"}, None, SERVICE, URL, {}
+        )
     pack_evaluations(
-        ["reverse-text"], {"model": "x", "base_url": "http://localhost:8000/v1"}, None, SERVICE, "http://127.0.0.1:1"
+        ["reverse-text"],
+        {"model": "x", "base_url": "http://localhost:8000/v1"},
+        None,
+        SERVICE,
+        "http://127.0.0.1:1",
+        {},
     )
 
 
@@ -328,15 +335,57 @@ def test_search_is_read_back_as_it_was(folder: Path) -> None:
 
     (folder / "endpoints.toml").write_text(ENDPOINTS)
     (folder / "search.toml").write_text(
-        'env_id = "reverse-text"\nmodel = "mini"\nendpoints = "endpoints.toml"\nmax_calls = 60\n'
+        'env_id = "reverse-text"\nmodel = "mini"\nendpoints = "endpoints.toml"\nmax_calls = 200\n'
         'seed_prompt = "Reverse."\n'
         "env_args = { max_length = 9 }\n[sampling]\ntemperature = 0.7\n[gepa]\nmax_unusable = 3\n"
     )
     local = load_search("search.toml", {})
-    found = pack_search(local, SERVICE, URL)
+    found = pack_search(local, SERVICE, URL, {})
     assert found.needs["memory"] < 1 << 30  # no model runs there
     remote = load_search(str(read_back(found, folder / "there")), {})
     assert remote.model_copy(update={"endpoints": local.endpoints}) == local
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"env_args": {"nonsense": 3}}, "has no argument 'nonsense'"),
+        ({"extra_env_kwargs": {"nonsense": 3}}, "has no setting 'nonsense'"),
+        ({"model": "no-such-model"}, "there is no model directory 'no-such-model'"),
+    ],
+)
+def test_evaluation_that_would_be_refused_here_is_refused(folder: Path, given: dict[str, Any], words: str) -> None:
+    with pytest.raises(WhetError, match=words):
+        pack_evaluations(["reverse-text"], given, None, SERVICE, URL, {})
+
+
+def test_evaluation_may_name_a_device_and_a_secret_that_only_the_service_has(folder: Path) -> None:
+    (folder / "keyed.py").write_text(
+        "import os\nimport whet\n\ndef load_environment():\n    os.environ['SENT_KEY']\n"
+        "    return whet.SingleTurnEnv(dataset=[{'question': 'q', 'answer': 'a'}])\n"
+    )
+    given = {"device": "cuda:7", "offline": True}
+    found = pack_evaluations(["keyed.py"], given, None, SERVICE, URL, {"SENT_KEY": "x"})
+    assert (found.needs["devices"], found.tables["eval"][0]["device"]) == (8, "cuda:7")
+    assert "SENT_KEY" not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("max_calls = 40", "is too few for one round"),
+        ("env_args = {nonsense = 1}", "has no argument 'nonsense'"),
+        ('model = "no-such-model"', "there is no model directory"),
+        ("max_cost = 2.0", "needs the prices of both models"),
+    ],
+)
+def test_search_that_would_be_refused_here_is_refused_and_leaves_nothing(folder: Path, line: str, words: str) -> None:
+    from whet.gepa.options import load_config as load_search
+
+    (folder / "search.toml").write_text(f'env_id = "reverse-text"\n{line}\n')
+    with pytest.raises(WhetError, match=words):
+        pack_search(load_search("search.toml", {}), SERVICE, URL, {})
+    assert not list(folder.glob("runs*"))
 
 
 @pytest.fixture(autouse=True)

@@ -153,8 +153,8 @@ def stop(queue: Any, run: str) -> None:
     queue.do(lambda session, now: runs.request_stop(session, session.get_one(RunRow, run), "ann", now))
 
 
-def restart(queue: Any, run: str, step: int | None = None) -> None:
-    queue.do(lambda session, now: runs.restart(session, session.get_one(RunRow, run), "ann", step, now))
+def restart(queue: Any, run: str, step: int | None = None, **more: Any) -> None:
+    queue.do(lambda session, now: runs.restart(session, session.get_one(RunRow, run), "ann", step, now, **more))
 
 
 def delete(queue: Any, run: str) -> None:
@@ -207,19 +207,34 @@ def test_delete_takes_the_secrets_and_refuses_what_runs(queue: Any) -> None:
     assert queue.claim(runner) is None
 
 
-@pytest.mark.parametrize(("cap", "said"), [({"seconds": 100.0}, "100 seconds"), ({"cost": 50.0}, "cap of 50 in cost")])
-def test_cap_stops_a_run_and_is_its_reason(queue: Any, cap: dict[str, float], said: str) -> None:
+@pytest.mark.parametrize(
+    ("cap", "said"),
+    [
+        ({"seconds": 1000.0}, "1000 seconds"),
+        ({"cost": 500.0}, "cap of 500 in cost"),
+        ({"tokens": 5000}, "cap of 5,000 tokens"),
+    ],
+)
+def test_cap_stops_a_run_is_its_reason_and_has_to_be_raised_for_a_restart(
+    queue: Any, cap: dict[str, float], said: str
+) -> None:
     runner = queue.runner(core_hour_price=3600.0)
-    queue.submit(caps=cap)
+    run = queue.submit(caps={"seconds": None, "tokens": None, "cost": None, **cap})
     held = queue.start(runner)
     queue.ahead += 20
-    assert not queue.do(operations.renew, held).stop
-    queue.ahead += 100
-    renewal = queue.do(operations.renew, held)
+    assert not queue.do(operations.renew, held, tokens=4999).stop
+    queue.ahead += 1000
+    renewal = queue.do(operations.renew, held, tokens=5000)
     assert renewal.stop
     assert said in renewal.reason
     assert queue.do(operations.finish, held, "stopped", "the run was stopped")
     assert said in queue.run(held.run).reason
+    assert said in refused("over_quota", restart, queue, run)
+    assert queue.run(run).state == "stopped"
+    restart(queue, run, caps={name: 3 * value for name, value in cap.items()})
+    queue.do(runners.heartbeat, runner)
+    again = queue.start(runner)
+    assert not queue.do(operations.renew, again, tokens=5001).stop
 
 
 def limit(queue: Any, owner: str, **limits: Any) -> None:
@@ -251,6 +266,30 @@ def test_quotas_hold(queue: Any) -> None:
     queue.do(runners.heartbeat, runner)
     assert queue.claim(runner) is None
     assert "this month" in refused("over_quota", queue.submit)
+
+
+def test_tokens_of_a_month_are_limited(queue: Any) -> None:
+    runner = queue.runner()
+    limit(queue, "ann", tokens=700)
+    queue.submit()
+    held = queue.start(runner)
+    assert not queue.do(operations.renew, held, tokens=699).stop
+    renewal = queue.do(operations.renew, held, tokens=700)
+    assert (renewal.stop, renewal.reason) == (True, "stopped: ann has used its 700 tokens of this month")
+    assert queue.do(operations.finish, held, "stopped", "", tokens=720)
+    assert "700 tokens of this month" in refused("over_quota", queue.submit)
+    queue.submit("bob")
+
+
+def test_restart_from_a_step_without_a_checkpoint_is_refused_and_leaves_the_run(queue: Any) -> None:
+    runner = queue.runner()
+    run = queue.submit()
+    assert queue.do(operations.finish, queue.start(runner), "finished", "")
+    with pytest.raises(HubError, match=r"no checkpoint of step 3; there are: 2, 4\.$"):
+        restart(queue, run, 3, there={4, 2})
+    assert queue.run(run).state == "finished"
+    restart(queue, run, 4, there={4, 2})
+    assert queue.run(run).resume_step == 4
 
 
 def test_owner_with_one_run_is_next_although_another_has_many_queued(queue: Any) -> None:

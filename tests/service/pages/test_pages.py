@@ -135,8 +135,10 @@ def test_a_queued_run_is_stopped_restarted_and_deleted(service: Any, log_in: Cal
     assert service.ok("GET", f"/runs/{run}", "ann")["state"] == "stopped"
     assert "you may not do this with it" in pages.get(f"/runs/{run}/stop")
     pages.send(f"/runs/{run}/stop", status=409)
-    pages.http.post(f"/runs/{run}/restart", data={"step": ""})
-    assert service.ok("GET", f"/runs/{run}", "ann")["state"] == "queued"
+    assert "hours:" in pages.send(f"/runs/{run}/restart", status=422, step="", hours="soon")
+    pages.http.post(f"/runs/{run}/restart", data={"step": "", "hours": "2", "tokens": "", "cost": "0.5"})
+    found = service.ok("GET", f"/runs/{run}", "ann")
+    assert (found["state"], found["caps"]) == ("queued", {"seconds": 7200.0, "tokens": None, "cost": 0.5})
     pages.http.post(f"/runs/{run}/delete")
     service.refused(404, "not_found", "GET", f"/runs/{run}", "ann")
 
@@ -161,9 +163,9 @@ def test_forms_of_other_sites_are_refused(service: Any, log_in: Callable[[str], 
 
 def test_limits_are_set_by_administrators_alone(service: Any, log_in: Callable[[str], Pages]) -> None:
     pages = log_in("hub-admin")
-    pages.send("/usage", owner=ADMIN, running="2", queued="", seconds="3600", cost="")
+    pages.send("/usage", owner=ADMIN, running="2", queued="", seconds="3600", tokens="5000", cost="")
     assert service.ok("GET", f"/usage?owner={ADMIN}", "hub-admin")["quota"] == {
-        "running": 2, "queued": None, "seconds": 3600.0, "cost": None,
+        "running": 2, "queued": None, "seconds": 3600.0, "tokens": 5000, "cost": None,
     }  # fmt: skip
     log_in("ann").send("/usage", status=403, owner="ann", running="99")
 

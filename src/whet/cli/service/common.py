@@ -24,6 +24,9 @@ ServiceRun = Annotated[
 AnyRun = Annotated[
     str, typer.Argument(metavar="RUN", help="A run's directory, its name below runs/, or a run of the service.")
 ]
+CapHours = Annotated[float | None, typer.Option("--cap-hours", min=0.001, help="Stop it after so many hours.")]
+CapTokens = Annotated[int | None, typer.Option("--cap-tokens", min=1, help="Stop it after so many tokens.")]
+CapCost = Annotated[float | None, typer.Option("--cap-cost", min=0.0, help="Stop it when it has cost so much.")]
 UNSAID = ("has_files", "may", "stopping", "priority", "attempts")
 """Fields of a run that `--json` has alone."""
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -69,6 +72,12 @@ def run_facts(run: SubmittedRun, url: str) -> dict[str, Any]:
     if run.state == "queued" and run.place:
         facts["place"] = f"{run.place} in line"
     return {**facts, "page": f"{url}/runs/{run.id}"}
+
+
+def caps_of(hours: float | None, tokens: int | None, cost: float | None) -> dict[str, float]:
+    """Those that are given, as the service takes them."""
+    caps = {"seconds": None if hours is None else hours * 3600.0, "tokens": tokens, "cost": cost}
+    return {name: value for name, value in caps.items() if value is not None}
 
 
 def needs_text(needs: Mapping[str, Any]) -> str:

@@ -10,7 +10,11 @@ import typer
 from whet.cli.output import JsonOption, print_json, print_result
 from whet.cli.service.common import (
     AnyRun,
+    CapCost,
+    CapHours,
+    CapTokens,
     ServiceRun,
+    caps_of,
     is_of_service,
     moment,
     run_facts,
@@ -89,22 +93,28 @@ def restart(
     step: Annotated[
         int | None, typer.Option(min=1, help="Continue from this checkpoint; from the newest if absent.")
     ] = None,
+    cap_hours: CapHours = None,
+    cap_tokens: CapTokens = None,
+    cap_cost: CapCost = None,
     hub: HubOption = None,
     json_output: JsonOption = False,
 ) -> None:
     """Queue a run of the service again, to continue from a checkpoint. Here: whet train resume.
 
+    Caps are those of all its attempts together; one that is given takes the place of what the run had.
+
     \b
     Examples:
       whet train restart 1f2e3d4c5b6a7988
-      whet train restart ann/quickstart --step 50
+      whet train restart ann/quickstart --step 50 --cap-hours 8
     """
     from whet.service.client.answers import SubmittedRun
     from whet.service.client.following import run_path
 
     _of_service_alone(run, hub, "whet train resume")
     with service_run(run, hub) as (service, found):
-        queued = service.ask(SubmittedRun, "POST", run_path(found, "restart"), json={"step": step})
+        body = {"step": step, "caps": caps_of(cap_hours, cap_tokens, cap_cost)}
+        queued = service.ask(SubmittedRun, "POST", run_path(found, "restart"), json=body)
         facts = {"run": queued.id, "state": queued.state, "place": queued.place, "reason": queued.reason}
         print_result(safe(queued.as_dict() if json_output else facts), json_output)
 
@@ -146,7 +156,11 @@ def progress(run: AnyRun, hub: HubOption = None, json_output: JsonOption = False
         stored = open_run(run)
         print_result(safe({**stored.status, "state": stored.state}), json_output)
         return
-    print_result(safe(_data_of(run, hub, "progress")), json_output)
+    from whet.service.client.following import run_path
+
+    with service_run(run, hub) as (service, found):
+        answer = service.send("GET", f"/api/v1{run_path(found, 'progress')}").json()
+    print_result(safe(answer), json_output)
 
 
 def distributions(
@@ -163,12 +177,17 @@ def distributions(
       whet train distributions ann/quickstart --step 20 --json
     """
     _of_service_alone(run, hub, "whet view")
-    found = _data_of(run, hub, "distributions", **({} if step is None else {"step": str(step)}))
+    from whet.service.client.following import DistributionsAnswer, indexed
+
+    with service_run(run, hub) as (service, of):
+        found = indexed(service, DistributionsAnswer, of, "distributions", {} if step is None else {"step": str(step)})
     if json_output:
-        print_json(found)
+        print_json(found.model_dump(mode="json"))
         return
-    for name, histogram in found.get("histograms", {}).items():
+    for name, histogram in found.histograms.items():
         _print_histogram(name, histogram)
+    if not found.histograms:
+        typer.echo(f"no rollout{'' if step is None else f' of step {step}'} yet")
 
 
 def checkpoints(
@@ -267,14 +286,6 @@ def _of_service_alone(run: str, hub: str | None, instead: str) -> None:
     if hub is None and is_here(run):
         raise ConfigError(f"{run} is a run of this machine, not of the service. For those: {instead}")
     connect_service(hub).__exit__()
-
-
-def _data_of(run: str, hub: str | None, what: str, **query: str) -> dict[str, Any]:
-    from whet.service.client.following import run_path
-
-    with service_run(run, hub) as (service, found):
-        answer: dict[str, Any] = service.send("GET", f"/api/v1{run_path(found, what)}", params=query).json()
-    return answer
 
 
 def _print_histogram(name: str, histogram: dict[str, Any]) -> None:

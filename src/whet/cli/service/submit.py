@@ -15,7 +15,7 @@ import typer
 
 from whet.cli.options import check_config_first
 from whet.cli.output import JsonOption, extra, print_json, progress_bar
-from whet.cli.service.common import needs_text, size_text
+from whet.cli.service.common import CapCost, CapHours, CapTokens, caps_of, needs_text, size_text
 from whet.cli.sharing.common import HubOption, safe
 from whet.errors import ConfigError
 from whet.system.terminal import safe_text
@@ -70,12 +70,9 @@ def _choices(
     devices: Annotated[
         int | None, typer.Option(min=0, help="GPUs to keep for it.", show_default="by the config")
     ] = None,
-    cap_hours: Annotated[
-        float | None, typer.Option("--cap-hours", min=0.001, help="Stop it after so many hours.")
-    ] = None,
-    cap_cost: Annotated[
-        float | None, typer.Option("--cap-cost", min=0.0, help="Stop it when it has cost so much.")
-    ] = None,
+    cap_hours: CapHours = None,
+    cap_tokens: CapTokens = None,
+    cap_cost: CapCost = None,
     priority: Annotated[int, typer.Option(min=-100, max=100, help="Among the owner's own; higher is sooner.")] = 0,
     auto_bump: Annotated[
         bool, typer.Option("--auto-bump", help="Raise an environment's version where the hub has it with other files.")
@@ -87,13 +84,12 @@ def _choices(
     json_output: JsonOption = False,
 ) -> Choices:
     needs = {"cores": cores, "memory": None if memory is None else _bytes(memory), "devices": devices}
-    caps = {"seconds": None if cap_hours is None else cap_hours * 3600.0, "cost": cap_cost}
     return Choices(
         owner,
         yes,
         skip_action_check,
         {name: float(value) for name, value in needs.items() if value is not None},
-        {name: value for name, value in caps.items() if value is not None},
+        caps_of(cap_hours, cap_tokens, cap_cost),
         priority,
         auto_bump,
         allow_dirty,

@@ -29,7 +29,7 @@ router = APIRouter()
 Json = dict[str, Any]
 SecretName = Annotated[str, Field(max_length=64, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 OwnerQuery = Annotated[OwnerName, Query()]
-LIMITS = ("running", "queued", "seconds", "cost")
+LIMITS = ("running", "queued", "seconds", "tokens", "cost")
 DAYS = 62
 
 
@@ -43,6 +43,7 @@ class QuotaBody(RequestBody):
     running: int | None = Field(None, ge=0, le=10**6)
     queued: int | None = Field(None, ge=0, le=10**6)
     seconds: float | None = Field(None, ge=0, le=10**12, allow_inf_nan=False)
+    tokens: int | None = Field(None, ge=0, le=10**15)
     cost: float | None = Field(None, ge=0, le=10**12, allow_inf_nan=False)
 
 
@@ -109,7 +110,7 @@ def usage(call: CallParameter, owner: OwnerQuery) -> Json:
     return {
         "owner": owner,
         "decayed": 0.0 if quota is None else decayed(quota.decayed, quota.decayed_at, now),
-        "month": {"seconds": month.seconds, "cost": month.cost},
+        "month": {"seconds": month.seconds, "tokens": month.tokens, "cost": month.cost},
         "quota": _limits(quota),
         "days": days,
     }

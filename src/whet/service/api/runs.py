@@ -21,6 +21,7 @@ from whet.hub.api.call import Call, CallParameter, Identity, RequestBody, Words,
 from whet.hub.domain.access import Caller, version_for
 from whet.hub.errors import HubError, not_found
 from whet.hub.storage.database import database_now
+from whet.service.deployments.folder import steps_of
 from whet.service.domain import runs
 from whet.service.domain.access import RUN, SEE, UPLOAD, owner_for, run_for, viewer_of
 from whet.service.domain.blobs import FILE_BYTES, add_blob, check_room, link_files, missing_blobs
@@ -71,6 +72,7 @@ class CapsBody(RequestBody):
     """When the run is stopped."""
 
     seconds: float | None = Field(None, gt=0, le=10**10, allow_inf_nan=False)
+    tokens: int | None = Field(None, gt=0, le=10**15)
     cost: float | None = Field(None, ge=0, le=10**12, allow_inf_nan=False)
 
 
@@ -93,6 +95,7 @@ class SubmissionBody(RequestBody):
 
 class Restart(RequestBody):
     step: int | None = Field(None, ge=0, le=10**12)
+    caps: CapsBody = Field(default_factory=CapsBody, description="In place of those that the run has.")
 
 
 @router.post("/runs", status_code=201)
@@ -213,7 +216,9 @@ def stop(call: CallParameter, run: Identity) -> Json:
 def restart(call: CallParameter, run: Identity, body: Restart) -> Json:
     with call.write() as (session, caller):
         row = run_for(session, caller, run)
-        runs.restart(session, row, caller.name, body.step, database_now(session))
+        there = steps_of(service_of(call.request).data, run)
+        caps = body.caps.model_dump(exclude_none=True)
+        runs.restart(session, row, caller.name, body.step, database_now(session), there=there, caps=caps)
         return _changed(call, session, row, caller)
 
 

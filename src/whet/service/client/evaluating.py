@@ -1,23 +1,42 @@
-"""From an evaluation or a prompt search to what is submitted of it."""
+"""From an evaluation or a prompt search to what is submitted of it.
+
+Checked here, as those commands do before they begin: the options, models that are on this machine, and the
+environments that are installed here, by loading them; of a search also its plan. The rest is left to the run.
+"""
 
 from __future__ import annotations
 
 import re
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
+from whet.calls import call_all
 from whet.config import read_toml
+from whet.envs.environment import Environment
 from whet.errors import ConfigError
 from whet.evals.config import EvalConfig
+from whet.evals.environment import open_environment
+from whet.evals.model import check_models
 from whet.evals.planning.plan import plan_evals
 from whet.gepa.config import GepaConfig
+from whet.gepa.run import run_search
+from whet.gepa.types import SearchObserver
 from whet.service.client.answers import ServiceAnswer
 from whet.service.client.files import SubmissionFiles
 from whet.service.client.needs import MIB, needs_of, sampling_memory
-from whet.service.client.packed import Packed, check_reachable, submit_arguments, submitted_model
+from whet.service.client.packed import (
+    Packed,
+    check_reachable,
+    is_here,
+    submit_arguments,
+    submitted_model,
+    variables,
+)
+from whet.system import cancellation
 
 OF_THIS_MACHINE = {"env_file", "short_name", "varied", "save", "output_directory", "resume", "endpoints"}
 ENDPOINTS = "endpoints.toml"
@@ -28,11 +47,21 @@ OWN_MEMORY = 512 * MIB
 
 
 def pack_evaluations(
-    targets: Sequence[str], given: Mapping[str, Any], name: str | None, service: ServiceAnswer, url: str
+    targets: Sequence[str],
+    given: Mapping[str, Any],
+    name: str | None,
+    service: ServiceAnswer,
+    url: str,
+    secrets: Mapping[str, str],
 ) -> Packed:
-    """What is submitted of `whet eval run` with these arguments; `url` is the service's. Raises `WhetError`."""
+    """What is submitted of `whet eval run` with these arguments; `url` is the service's.
+
+    Raises `WhetError` for what that would refuse, as far as it is known here.
+    """
     configs = plan_evals(targets, given, elsewhere=True)
     files, notes, tables = SubmissionFiles(), list[str](), []
+    with variables(secrets):
+        _rehearse_evaluations(configs, notes)
     for config in configs:
         table = config.model_dump(mode="json", exclude_unset=True, exclude_none=True, exclude=OF_THIS_MACHINE)
         for key in sorted(config.model_fields_set & {"resume", "output_directory", "save"}):
@@ -48,9 +77,14 @@ def pack_evaluations(
     return Packed("evaluation", chosen, first.model, whole, files, _needs(configs, service, notes), notes)
 
 
-def pack_search(config: GepaConfig, service: ServiceAnswer, url: str) -> Packed:
-    """What is submitted of `whet gepa run`; `url` is the service's. Raises `WhetError`."""
+def pack_search(config: GepaConfig, service: ServiceAnswer, url: str, secrets: Mapping[str, str]) -> Packed:
+    """What is submitted of `whet gepa run`; `url` is the service's.
+
+    Raises `WhetError` for what that would refuse, as far as it is known here.
+    """
     files, notes = SubmissionFiles(), list[str]()
+    with variables(secrets):
+        _rehearse_search(config, notes)
     left_out = {"env_file", "runs_directory", "endpoints"}
     tables = config.model_dump(mode="json", exclude_unset=True, exclude_none=True, exclude=left_out)
     for section in tables["env"]:
@@ -64,6 +98,30 @@ def pack_search(config: GepaConfig, service: ServiceAnswer, url: str) -> Packed:
     _submit_endpoints([policy, reflector], tables, files, url)
     needs = _needs([policy, reflector], service, notes)
     return Packed("search", config.name, config.model, tables, files, needs, notes)
+
+
+def _rehearse_evaluations(configs: Sequence[EvalConfig], notes: list[str]) -> None:
+    check_models([one.model_copy(update=_elsewhere(one)) for one in configs])
+    opened: list[Environment] = []
+    try:
+        for config in configs:
+            if is_here(config.environment, notes):
+                opened.append(open_environment(config.model_copy(update=_elsewhere(config))))
+    finally:
+        cancellation.run(call_all([env.close for env in opened]))
+
+
+def _rehearse_search(config: GepaConfig, notes: list[str]) -> None:
+    if [section.id for section in config.env if not is_here(section.id, notes)]:
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        changes = {**_elsewhere(config), "runs_directory": Path(folder), "env_file": ()}
+        run_search(config.model_copy(update=changes), SearchObserver(), dry_run=True)
+
+
+def _elsewhere(config: EvalConfig | GepaConfig) -> dict[str, Any]:
+    """Which devices there are is for the service to know; and this process speaks to it."""
+    return {"device": config.device if config.device == "auto" else "cpu", "offline": False}
 
 
 def _submit_model(

@@ -7,11 +7,11 @@ import shutil
 import tarfile
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 from whet.errors import ConfigError, RunError
 from whet.hub.client.connection import HubClient, HubRequestError, path_of
@@ -19,6 +19,7 @@ from whet.service.client.answers import SubmittedRun
 
 Choice = Literal["first", "best", "worst", "errored"]
 POLL_S = 1.0
+INDEX_S = 0.2
 MOST_POINTS = 1_000
 PAGE_LINES = 1_000
 
@@ -41,9 +42,28 @@ class MetricsAnswer(BaseModel):
     last_step: int | None = None
 
 
-class RolloutsAnswer(BaseModel):
+class IndexAnswer(BaseModel):
+    complete: bool = True
+
+
+class OfRollouts(BaseModel):
+    """An answer from the index of a run's rollouts, which may still be made."""
+
+    progress: IndexAnswer = IndexAnswer()
+
+
+class RolloutsAnswer(OfRollouts):
     generation: str
     items: list[dict[str, Any]]
+
+
+class DistributionsAnswer(OfRollouts):
+    model_config = ConfigDict(extra="allow")
+
+    histograms: dict[str, dict[str, Any]] = {}
+
+
+OfRolloutsT = TypeVar("OfRolloutsT", bound=OfRollouts)
 
 
 def run_path(run: SubmittedRun, *parts: str | int) -> str:
@@ -104,6 +124,20 @@ def metric_rows(service: HubClient, run: SubmittedRun, names: list[str]) -> list
     return rows
 
 
+def indexed(
+    service: HubClient,
+    answer: type[OfRolloutsT],
+    run: SubmittedRun,
+    what: str,
+    query: Mapping[str, str],
+    wait: Callable[[float], None] = time.sleep,
+) -> OfRolloutsT:
+    """What a route of rollouts answers once the service has indexed all of them, which the first request begins."""
+    while not (found := service.ask(answer, "GET", run_path(run, what), params=dict(query))).progress.complete:
+        wait(INDEX_S)
+    return found
+
+
 def step_rollouts(
     service: HubClient,
     run: SubmittedRun,
@@ -123,7 +157,7 @@ def step_rollouts(
     elif choice == "errored":
         query["failed"] = "true"
     asked = {key: value for key, value in query.items() if value is not None}
-    found = service.ask(RolloutsAnswer, "GET", run_path(run, "rollouts"), params=asked)
+    found = indexed(service, RolloutsAnswer, run, "rollouts", asked)
     rows = []
     for head in found.items:
         of_list = {"generation": found.generation}

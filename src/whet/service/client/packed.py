@@ -14,7 +14,8 @@ from urllib.parse import urlsplit
 import tomli_w
 
 from whet.envs.identity.ids import EnvironmentId, parse_id
-from whet.errors import ConfigError, ModelLoadError
+from whet.envs.loading import locate
+from whet.errors import ConfigError, EnvironmentLoadError, ModelLoadError
 from whet.inference.model_names import PACKAGED, TINY
 from whet.service.client.environments import nested_ids
 from whet.service.client.files import SubmissionFiles, with_files
@@ -117,6 +118,18 @@ def _nulls(value: Any, name: str = "") -> Iterator[str]:
     elif isinstance(value, list):
         for index, item in enumerate(value):
             yield from _nulls(item, f"{name}.{index}")
+
+
+def is_here(env_id: str, notes: list[str]) -> bool:
+    """Whether an environment can be loaded here. What is named without a path may be on the service alone."""
+    try:
+        locate(env_id)
+    except EnvironmentLoadError:
+        note = f"environment {env_id}: not installed here, so its arguments are checked by the run"
+        if note not in notes:
+            notes.append(note)
+        return False
+    return True
 
 
 def submit_arguments(section: dict[str, Any], where: str, files: SubmissionFiles) -> None:

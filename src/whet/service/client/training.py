@@ -13,8 +13,6 @@ from typing import Any
 
 from whet.config import read_toml
 from whet.envs.identity.ids import parse_id
-from whet.envs.loading import locate
-from whet.errors import EnvironmentLoadError
 from whet.rl.algorithm_config import INITIAL
 from whet.rl.config import RunConfig, load_run_config
 from whet.rl.sft.config import SftConfig, load_sft_config
@@ -26,6 +24,7 @@ from whet.service.client.packed import (
     Kind,
     Packed,
     check_reachable,
+    is_here,
     submit_arguments,
     submitted_adapter,
     submitted_model,
@@ -108,7 +107,7 @@ def _rehearse(config: RunConfig | SftConfig, notes: list[str]) -> None:
     from whet.rl.preflight import rehearse
 
     def present(environments: Sequence[TrainingEnvConfig]) -> tuple[TrainingEnvConfig, ...]:
-        return tuple(env for env in environments if _is_here(env.id, notes))
+        return tuple(env for env in environments if is_here(env.id, notes))
 
     if isinstance(config, RunConfig):
         held_out = config.eval.model_copy(update={"env": present(config.eval.env)})
@@ -120,18 +119,6 @@ def _rehearse(config: RunConfig | SftConfig, notes: list[str]) -> None:
     else:
         found = None if config.eval is None else config.eval.model_copy(update={"env": present(config.eval.env)})
         rehearse(config.model_copy(update={"eval": found}))
-
-
-def _is_here(env_id: str, notes: list[str]) -> bool:
-    """Whether an environment can be loaded here. What is named without a path may be on the service alone."""
-    try:
-        locate(env_id)
-    except EnvironmentLoadError:
-        note = f"environment {env_id}: not installed here, so its arguments are checked by the run"
-        if note not in notes:
-            notes.append(note)
-        return False
-    return True
 
 
 def _needs(

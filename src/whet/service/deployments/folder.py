@@ -120,9 +120,9 @@ def source_of(data: Path, run: str, base: str, config: str, step: int | None) ->
     submission = data / "runs" / run / "submission"
     inside = (submission / base).resolve()
     own = inside.is_relative_to(submission.resolve()) and inside.is_dir()
-    checkpoints = _steps(data, run, "checkpoints")
+    checkpoints = steps_of(data, run)
     # An adapter that was written is no more than that: it cannot be merged into a base of the run's own.
-    adapters = _steps(data, run, "adapters") if isinstance(lora, dict) and not own else set()
+    adapters = steps_of(data, run, "adapters") if isinstance(lora, dict) and not own else set()
     steps = sorted(checkpoints | adapters)
     if not steps or (step is not None and step not in steps):
         return steps
@@ -138,7 +138,8 @@ def source_of(data: Path, run: str, base: str, config: str, step: int | None) ->
     )
 
 
-def _steps(data: Path, run: str, kind: str) -> set[int]:
+def steps_of(data: Path, run: str, kind: str = "checkpoints") -> set[int]:
+    """The steps of which a run has these."""
     try:
         with _opened(data, "runs", run, "run", kind) as folder:
             return {int(found[1]) for name in os.listdir(folder) if (found := _STEP.fullmatch(name))}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ from whet.hub.domain.audit import record
 from whet.hub.domain.cipher import Cipher
 from whet.hub.errors import HubError
 from whet.service.domain.secrets import add_run_secrets
-from whet.service.domain.usage import IN_PROGRESS, exhausted
+from whet.service.domain.usage import IN_PROGRESS, exhausted, over_cap
 from whet.service.storage.tables import Quota, RunRow, RunSecret
 from whet.service.webhooks.deliveries import enqueue
 
@@ -116,16 +116,38 @@ def request_stop(session: Session, row: RunRow, user: str, now: float) -> None:
     record(session, user, "run.stop", row.owner, row.id, now)
 
 
-def restart(session: Session, row: RunRow, user: str, step: int | None, now: float) -> None:
-    """Queue a run that ended again, from a checkpoint (None: the newest). Raises `HubError` (wrong_state)."""
+def restart(
+    session: Session,
+    row: RunRow,
+    user: str,
+    step: int | None,
+    now: float,
+    *,
+    there: Collection[int] | None = None,
+    caps: Mapping[str, Any] | None = None,
+) -> None:
+    """Queue a run that ended again, from a checkpoint (None: the newest).
+
+    Args:
+        there: the steps of which it has checkpoints; None where that is not known.
+        caps: those that take the place of the run's.
+
+    Raises `HubError` (wrong_state, not_found, over_quota).
+    """
     if row.state not in ENDED:
         raise HubError("wrong_state", f"run {row.id} is {row.state}. Stop it first, then restart it.")
     if step is not None and row.attempt == 0:
         raise HubError("wrong_state", f"run {row.id} never began: it has no checkpoint of step {step}.")
+    if step is not None and there is not None and step not in there:
+        known = ", ".join(map(str, sorted(there))) or "none"
+        raise HubError("not_found", f"run {row.id} has no checkpoint of step {step}; there are: {known}.")
+    row.caps = {**row.caps, **(caps or {})}
+    if why := over_cap(row):
+        raise HubError("over_quota", f"run {row.id} would be stopped at once: {why}. Give a higher one.")
     _within_quota(session, row.owner, now)
     row.state, row.reason, row.queued_at, row.ended_at = "queued", "", now, None
     row.resume, row.resume_step, row.stop_requested_at = row.attempt > 0, step, None
-    record(session, user, "run.restart", row.owner, row.id, now, {"step": step})
+    record(session, user, "run.restart", row.owner, row.id, now, {"step": step, **(caps or {})})
     enqueue(session, "run.queued", row, now)
 
 

@@ -81,7 +81,8 @@ def quota_of(session: Session, owner: str, now: float) -> Quota:
     """The limits and the decayed usage of an owner; a new row has no limits."""
     row = session.get(Quota, owner)
     if row is None:
-        row = Quota(owner=owner, running=None, queued=None, seconds=None, cost=None, decayed=0.0, decayed_at=now)
+        limits = dict.fromkeys(("running", "queued", "seconds", "tokens", "cost"))
+        row = Quota(owner=owner, **limits, decayed=0.0, decayed_at=now)
         session.add(row)
     return row
 
@@ -91,23 +92,26 @@ class Month:
     """What an owner used in the calendar month of a moment."""
 
     seconds: float
+    tokens: int
     cost: float
 
 
 def month_of(session: Session, owner: str, now: float) -> Month:
-    query = select(func.sum(UsageDay.run_seconds), func.sum(UsageDay.cost))
+    query = select(func.sum(UsageDay.run_seconds), func.sum(UsageDay.tokens), func.sum(UsageDay.cost))
     found = session.execute(query.where(UsageDay.owner == owner, UsageDay.day.like(day_of(now)[:7] + "%"))).one()
-    return Month(float(found[0] or 0.0), float(found[1] or 0.0))
+    return Month(float(found[0] or 0.0), int(found[1] or 0), float(found[2] or 0.0))
 
 
 def exhausted(session: Session, owner: str, now: float) -> str:
     """Which limit of the month an owner has reached, in words; empty if none."""
     quota = session.get(Quota, owner)
-    if quota is None or (quota.seconds is None and quota.cost is None):
+    if quota is None or (quota.seconds is None and quota.tokens is None and quota.cost is None):
         return ""
     month = month_of(session, owner, now)
     if quota.seconds is not None and month.seconds >= quota.seconds:
         return f"{owner} has used its {quota.seconds:g} seconds of this month"
+    if quota.tokens is not None and month.tokens >= quota.tokens:
+        return f"{owner} has used its {quota.tokens:,} tokens of this month"
     if quota.cost is not None and month.cost >= quota.cost:
         return f"{owner} has used its {quota.cost:g} of this month's cost"
     return ""
@@ -115,9 +119,11 @@ def exhausted(session: Session, owner: str, now: float) -> str:
 
 def over_cap(run: RunRow) -> str:
     """Which cap a run has reached, in words; empty if none."""
-    seconds, cost = run.caps.get("seconds"), run.caps.get("cost")
+    seconds, tokens, cost = (run.caps.get(name) for name in ("seconds", "tokens", "cost"))
     if seconds is not None and run.seconds >= seconds:
         return f"its cap of {seconds:g} seconds was reached"
+    if tokens is not None and run.tokens >= tokens:
+        return f"its cap of {tokens:,} tokens was reached"
     if cost is not None and run.cost >= cost:
         return f"its cap of {cost:g} in cost was reached"
     return ""

@@ -171,12 +171,14 @@ def set_quota(
     running: Text = "",
     queued: Text = "",
     seconds: Text = "",
+    tokens: Text = "",
     cost: Text = "",
 ) -> Response:
     """Empty fields are no limits."""
 
     def do() -> Any:
-        body = filled(owners.QuotaBody, running=running, queued=queued, seconds=seconds, cost=cost)
+        limits = {"running": running, "queued": queued, "seconds": seconds, "tokens": tokens, "cost": cost}
+        body = filled(owners.QuotaBody, **limits)
         return owners.set_quota(call, owner, body)
 
     def again(problem: str, status: int) -> Response:

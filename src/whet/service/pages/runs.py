@@ -65,29 +65,51 @@ def _asked(request: Request, run: str, what: What, step: str = "", problem: str 
         button=button,
         text=text,
         steps=sorted(steps, reverse=True),
+        caps=_caps(found.details.get("caps") or {}),
         chosen=step,
         allowed=allowed,
         problem=problem or why,
     )
 
 
+def _caps(caps: dict[str, Any]) -> list[tuple[str, str, float | None]]:
+    """Field, label and value of each cap."""
+    seconds = caps.get("seconds")
+    hours = None if seconds is None else round(seconds / 3600.0, 3)
+    return [("hours", "hours", hours), ("tokens", "tokens", caps.get("tokens")), ("cost", "cost", caps.get("cost"))]
+
+
 @router.post("/runs/{run}/stop")
 @router.post("/runs/{run}/restart")
 @router.post("/runs/{run}/delete")
 @action(RUN)
-def act(request: Request, call: PageCall, run: Identity, what: WhatOfPath, step: Text = "") -> Response:
+def act(
+    request: Request,
+    call: PageCall,
+    run: Identity,
+    what: WhatOfPath,
+    step: Text = "",
+    hours: Text = "",
+    tokens: Text = "",
+    cost: Text = "",
+) -> Response:
     def do() -> Any:
-        return _do(call, run, what, step)
+        return _do(call, run, what, step, {"seconds": hours, "tokens": tokens, "cost": cost})
 
     then = "/runs" if what == "delete" else f"/runs/{run}"
     return sent(request, do, then, lambda problem, status: _asked(request, run, what, step, problem, status))
 
 
-def _do(call: Call, run: str, what: What, step: str) -> Any:
+def _do(call: Call, run: str, what: What, step: str, caps: dict[str, str]) -> Any:
     if what == "stop":
         return runs.stop(call, run)
     if what == "delete":
         return runs.delete_run(call, run)
     if step and not step.isdecimal():
         raise HubError("invalid", "step: it is the number of a checkpoint.")
-    return runs.restart(call, run, filled(runs.Restart, step=step))
+    try:
+        seconds = caps["seconds"] and float(caps["seconds"]) * 3600.0
+    except ValueError:
+        raise HubError("invalid", "hours: it is a number of hours.") from None
+    given = filled(runs.CapsBody, **{**caps, "seconds": seconds})
+    return runs.restart(call, run, filled(runs.Restart, step=step, caps=given))

@@ -45,7 +45,7 @@ class RunRow(ServiceBase):
     environments: Mapped[list[Any]]  # owner/name@version, to be installed
     labels: Mapped[list[Any]]  # names of the environments, as metrics have them
     needs: Mapped[dict[str, Any]]  # cores, memory (bytes), devices, device_memory (bytes)
-    caps: Mapped[dict[str, Any]]  # seconds, cost; null where there is none
+    caps: Mapped[dict[str, Any]]  # seconds, tokens, cost; null where there is none
     priority: Mapped[int]
     state: Mapped[str] = mapped_column(String(20), index=True)
     reason: Mapped[str]
@@ -142,8 +142,9 @@ class Quota(ServiceBase):
     owner: Mapped[str] = mapped_column(String(80), primary_key=True)
     running: Mapped[int | None]
     queued: Mapped[int | None]
-    seconds: Mapped[float | None]  # in a calendar month
-    cost: Mapped[float | None]  # in a calendar month
+    seconds: Mapped[float | None]  # of runs in a calendar month, as the next two
+    tokens: Mapped[int | None] = _count()
+    cost: Mapped[float | None]
     decayed: Mapped[float]
     decayed_at: Mapped[float]
 
