@@ -149,7 +149,7 @@ class Algorithm:
             able = ", ".join(name for name, other in algorithms().items() if other.weighs_by_ratio)
             raise ValueError(
                 f"tis_limit would have no effect: loss = {self.name} does not weigh a token by its ratio without a "
-                f"bound. It is for {able}, and for an Algorithm of your own that says weighs_by_ratio"
+                f"bound. It is for {able}, and for an Algorithm of your own that says weighs_by_ratio."
             )
 
 

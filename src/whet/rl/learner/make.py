@@ -51,11 +51,11 @@ def make_learner(
 
     `computation` is how and where batches are computed; its float32 agrees with an fp32 engine to rounding. A reference
     is held in the dtype of the weights that are trained, or of the adapter's base.
-    `publish_dtype` and `publish_format` are what engines are given. `threads` sets torch's threads for the whole process. `reference` is the
-    policy that a loss with `kl_coef` holds to: "initial" (the weights as they are now; with LoRA the base), or
-    another model by path or name; None where no loss has one. With `reference_thread` it is computed concurrently, in
-    one more thread. Seeds torch's generator, which draws LoRA's first weights and dropout. Raises `ModelLoadError`,
-    and `ConfigError` for a device that is not there or a reference of other tokens.
+    `publish_dtype` and `publish_format` are what engines are given. `threads` sets torch's threads for the whole
+    process. `reference` is the policy that a loss with `kl_coef` holds to: "initial" (the weights as they are now; with
+    LoRA the base), or another model by path or name; None where no loss has one. With `reference_thread` it is computed
+    concurrently, in one more thread. Seeds torch's generator, which draws LoRA's first weights and dropout. Raises
+    `ModelLoadError`, and `ConfigError` for a device that is not there or a reference of other tokens.
     """
     import torch
 
