@@ -46,10 +46,10 @@ def python() -> Path:
     return VENV / "bin" / "python"
 
 
-def server(directory: Path, name: str = "engine-0", **changes: Any) -> VllmServer:
-    """One of whet/tiny, not started. `changes` are of flags."""
+def server(directory: Path, name: str = "engine-0", model: Path | None = None, **changes: Any) -> VllmServer:
+    """One of whet/tiny, or of another model, not started. `changes` are of flags."""
     return VllmServer(
-        resolve_model("whet/tiny"),
+        model or resolve_model("whet/tiny"),
         directory,
         name=name,
         python=python(),

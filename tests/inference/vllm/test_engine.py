@@ -19,6 +19,7 @@ from whet.inference.model_names import resolve_model
 from whet.inference.protocol import Sample, SampleRequest, SamplingParams, WeightUpdate
 from whet.inference.remote.http_connection import HttpPool
 from whet.inference.vllm.engine import VllmEngine
+from whet.inference.vllm.members import headers
 from whet.inference.vllm.server import VllmServer
 
 pytestmark = pytest.mark.parts
@@ -93,8 +94,7 @@ async def sampled(engine: VllmEngine, **params: Any) -> list[Sample]:
 
 @pytest.fixture
 def engine(vllm_server: VllmServer) -> VllmEngine:
-    key = {"content-type": "application/json", "authorization": f"Bearer {vllm_server.key}"}
-    return VllmEngine(HttpPool(vllm_server.socket, key), max_context=512)
+    return VllmEngine(HttpPool(vllm_server.socket, headers(vllm_server.key)), max_context=512)
 
 
 @pytest.fixture

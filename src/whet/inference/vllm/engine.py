@@ -27,11 +27,11 @@ from whet.inference.protocol import OnTokens, Sample, SampleRequest, VersionRun,
 from whet.inference.remote.http_connection import Answer, HttpPool
 from whet.inference.requests import check_adapter, check_params
 from whet.inference.vllm.completions import Drawn, DrawnStream, LogprobsMode, body_of, check_logprobs, drawn_in
+from whet.inference.vllm.server import SERVED_NAME
 
 _log = logging.getLogger(__name__)
 
-POLICY = "policy"
-"""The name that whet's own servers have for their model."""
+
 QUIET_S = 0.1
 """Seconds without an answer after which a pause has no more to give; what is later is sampled again."""
 
@@ -54,7 +54,7 @@ class VllmEngine:
         pool: HttpPool,
         *,
         max_context: int,
-        model: str = POLICY,
+        model: str = SERVED_NAME,
         logprobs_mode: LogprobsMode = "processed_logprobs",
         version: int = 0,
         gone: Callable[[str], Exception] = EndpointDownError,

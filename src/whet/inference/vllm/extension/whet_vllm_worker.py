@@ -8,8 +8,9 @@ and ranks hold shards. Of all these the sum over elements, read as whole numbers
 checkpoint's tensors. Packed matrices can be read only by multiplying with them: rows of the identity give back
 columns, bit for bit. The first load reads every column; each later load a share of them, in turn.
 
-A head that is tied to the embeddings is no tensor of the checkpoint, and vLLM 0.32 does not pack it again on a CPU: it
-would compute with the weights of the first load for ever. So it is packed here, and compared with the embeddings.
+On a CPU vLLM 0.32 does not pack everything again. A head that is tied to the embeddings is no tensor of the checkpoint
+and would compute with the weights of the first load for ever; stacks of experts stay as they are in the checkpoint,
+and the kernel reads them in another order. So both are packed here, and compared.
 """
 
 from __future__ import annotations
@@ -42,9 +43,10 @@ class WeightReceiver:
             names = sorted(file.keys())
             runner.reload_weights(weights_iterator=((name, file.get_tensor(name)) for name in names))
             _pack_tied_head(runner.get_model(), names)
+            experts_differ = _pack_experts(runner.get_model(), file, names)
             self._whet_loads = getattr(self, "_whet_loads", -1) + 1
             differ, unchecked = _compare(runner.get_model(), file, names, self._whet_loads)
-        return {"tensors": len(names), "differ": differ, "unchecked": unchecked}
+        return {"tensors": len(names), "differ": differ + experts_differ, "unchecked": unchecked}
 
 
 HEAD, EMBEDDINGS = "lm_head.weight", "model.embed_tokens.weight"
@@ -58,6 +60,39 @@ def _pack_tied_head(model: Any, names: list[str]) -> None:
     """Let a head that shares the embeddings' matrix compute with what it is now."""
     if _is_tied(model, names) and hasattr(model.lm_head, "quant_method"):
         model.lm_head.quant_method.process_weights_after_loading(model.lm_head)
+
+
+def _pack_experts(model: Any, file: Any, names: list[str]) -> list[str]:
+    """Pack stacks of experts that a CPU's kernel reads packed and that are not; the names of those that then differ."""
+    differ = []
+    for path, module in model.named_modules():
+        kernel = getattr(getattr(module, "quant_method", None), "moe_kernel", None)
+        experts: Any = getattr(kernel, "fused_experts", None)
+        if not hasattr(experts, "isa") or module.w13_weight.device.type != "cpu":
+            continue
+        from vllm._custom_ops import cpu_prepack_moe_weight
+
+        sent = _stacks(file, names, path[: path.index(".experts")] + ".experts.", module.w13_weight.dtype)
+        if all(torch.equal(getattr(module, kind), stack) for kind, stack in sent.items()):
+            experts.process_weights_after_loading(module)
+        for kind, stack in sent.items():
+            if not torch.equal(getattr(module, kind), cpu_prepack_moe_weight(stack, experts.isa)):
+                differ.append(f"{path}.{kind}")
+    return differ
+
+
+def _stacks(file: Any, names: list[str], stem: str, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """The matrices of a layer's experts as vLLM stacks them, [experts, rows, columns]."""
+
+    def of(expert: int, part: str) -> torch.Tensor:
+        matrix: torch.Tensor = file.get_tensor(f"{stem}{expert}.{part}_proj.weight")
+        return matrix.to(dtype)
+
+    numbers = sorted({int(name.removeprefix(stem).partition(".")[0]) for name in names if name.startswith(stem)})
+    return {
+        "w13_weight": torch.stack([torch.cat([of(number, "gate"), of(number, "up")]) for number in numbers]),
+        "w2_weight": torch.stack([of(number, "down") for number in numbers]),
+    }
 
 
 class _Held:
@@ -99,7 +134,8 @@ class _Parameter:
         self.module = module
         self.value: torch.Tensor = getattr(module, kind).data
         self.packed = hasattr(module, "cpu_linear") or self.value.numel() == 0
-        self._width = int(getattr(module, "input_size_per_partition", 0) or getattr(module, "embedding_dim", 0))
+        sizes = (getattr(module, name, 0) for name in ("input_size_per_partition", "input_size", "embedding_dim"))
+        self._width = next((int(size) for size in sizes if size), 0)
 
     def columns(self, indices: torch.Tensor) -> torch.Tensor:
         """Columns [rows, len(indices)] of a packed matrix: products with rows of the identity are exact."""

@@ -1,0 +1,176 @@
+"""From what a vLLM server should do to its flags, and to a member of an engine pool that runs on it.
+
+`ServerOptions` is what a training run, an evaluation and `whet serve` have to say about servers that whet starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from whet.errors import EndpointDownError, EngineError
+from whet.inference.devices import only_gpus
+from whet.inference.remote.http_connection import HttpPool
+from whet.inference.vllm.completions import LogprobsMode
+from whet.inference.vllm.engine import VllmEngine
+from whet.inference.vllm.running_server import RunningServer
+from whet.inference.vllm.server import Flag, VllmServer
+
+EXTENSION = Path(__file__).parent / "extension"
+"""What a server's workers import: `whet_vllm_worker`."""
+RECEIVER = "whet_vllm_worker.WeightReceiver"
+LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""Values that vLLM takes for the highest rank of adapters."""
+ADAPTERS_AT_ONCE = 4
+CPU_CACHE = "2G"
+"""Memory for keys and values of a server on a CPU, where nothing else is said: vLLM takes a share of all memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerOptions:
+    """How whet starts vLLM servers of one model."""
+
+    python: Path
+    on_cuda: bool
+    dtype: str = "float32"
+    logprobs_mode: LogprobsMode = "processed_logprobs"
+    max_context: int
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+    gpu_memory_utilization: float | None = None
+    lora_rank: int | None = None  # None: no adapters
+    record_experts: bool = False
+    threads: int | None = None
+    seed: int = 0
+    flags: Mapping[str, Flag] = field(default_factory=dict)  # of the user, over whet's own
+
+    def server_flags(self) -> dict[str, Flag]:
+        """The flags of a server. Raises `EngineError` for a rank that vLLM has no size for."""
+        flags: dict[str, Flag] = {
+            "dtype": self.dtype,
+            "logprobs-mode": self.logprobs_mode,
+            "max-model-len": self.max_context,
+            "generation-config": "vllm",  # not what the model's files suggest: every setting is sent
+            "seed": self.seed,
+            "worker-extension-cls": RECEIVER,
+        }
+        if self.tensor_parallel_size > 1:
+            flags["tensor-parallel-size"] = self.tensor_parallel_size
+        if self.pipeline_parallel_size > 1:
+            flags["pipeline-parallel-size"] = self.pipeline_parallel_size
+        if self.gpu_memory_utilization is not None:
+            flags["gpu-memory-utilization"] = self.gpu_memory_utilization
+        if self.lora_rank is not None:
+            flags |= {"enable-lora": True, "max-lora-rank": _rank(self.lora_rank), "max-loras": ADAPTERS_AT_ONCE}
+        if self.record_experts:
+            flags["enable-return-routed-experts"] = True
+        if not self.on_cuda:
+            flags["enforce-eager"] = True  # compiling takes minutes there, and gains nothing for small models
+            if self.gpu_memory_utilization is None:
+                flags["kv-cache-memory-bytes"] = CPU_CACHE
+        return flags | {name.replace("_", "-"): value for name, value in self.flags.items()}
+
+
+class VllmMember:
+    """A server that whet starts, and the engine on it. See `whet.inference.pool.member.PoolMember`."""
+
+    def __init__(
+        self,
+        name: str,
+        model: Path,
+        directory: Path,
+        options: ServerOptions,
+        *,
+        gpus: Sequence[int] = (),
+        log: Path | None = None,
+    ) -> None:
+        """`directory` is private and short of name; each start has a folder of its own in it.
+
+        `gpus` are those that the server may see, by their numbers among those that are visible here.
+        """
+        self.name = name
+        self._model, self._directory, self._options, self._gpus, self._log = model, directory, options, gpus, log
+        self._server: VllmServer | None = None
+        self._starts = 0
+
+    async def start(self) -> VllmEngine:
+        options = self._options
+        self._starts += 1
+        self._server = VllmServer(
+            self._model,
+            self._directory / f"{self.name}-{self._starts}",
+            name=f"engine {self.name}",
+            python=options.python,
+            flags=options.server_flags(),
+            environment=only_gpus(self._gpus),
+            threads=None if options.on_cuda else options.threads,
+            extension=EXTENSION,
+            log=self._log,
+        )
+        self._server.start()
+        await self._server.ready()
+        return VllmEngine(
+            HttpPool(self._server.socket, headers(self._server.key)),
+            max_context=options.max_context,
+            logprobs_mode=options.logprobs_mode,
+            gone=self._gone,
+        )
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            await self._server.stop()
+
+    def close(self) -> None:
+        """As `stop`, from outside of an event loop."""
+        if self._server is not None:
+            self._server.close()
+
+    def failure(self) -> str | None:
+        return None if self._server is None else self._server.failure()
+
+    def _gone(self, reason: str) -> Exception:
+        return EndpointDownError(f"engine {self.name}: {self.failure() or reason}")
+
+
+class RunningMember:
+    """A server that was started elsewhere, and the engine on it."""
+
+    def __init__(self, name: str, base_url: str, *, max_context: int, logprobs_mode: LogprobsMode) -> None:
+        self.name, self.server = name, RunningServer(base_url, name=f"engine {name}")
+        self._max_context, self._mode = max_context, logprobs_mode
+
+    async def start(self) -> VllmEngine:
+        await self.server.ready()
+        parts = urlsplit(self.server.url)
+        if parts.hostname is None:
+            raise EngineError(f"{self.server.url} is not the address of a server. Write it as http://host:8000.")
+        tls = parts.scheme == "https"
+        return VllmEngine(
+            HttpPool((parts.hostname, parts.port or (443 if tls else 80)), headers(self.server.key), tls=tls),
+            max_context=self._max_context,
+            model=self.server.model,
+            logprobs_mode=self._mode,
+        )
+
+    async def stop(self) -> None:
+        """It belongs to others."""
+
+    def close(self) -> None:
+        """It belongs to others."""
+
+    def failure(self) -> str | None:
+        return None
+
+
+def headers(key: str) -> dict[str, str]:
+    """Those of every request to a server with this key; "" for one without."""
+    return {"content-type": "application/json", **({"authorization": f"Bearer {key}"} if key else {})}
+
+
+def _rank(rank: int) -> int:
+    for size in LORA_RANKS:
+        if size >= rank:
+            return size
+    raise EngineError(f"vLLM takes adapters of rank {LORA_RANKS[-1]} at most, and [lora] rank is {rank}. Lower it.")
