@@ -112,9 +112,17 @@ def test_vllm_refuses_sampling_whose_logprobs_would_be_wrong(cut: str) -> None:
 
 
 def test_logprobs_are_those_of_the_temperature() -> None:
-    assert config(vllm()).logprobs_mode == "raw_logprobs"
+    assert config(vllm()).logprobs_mode == "processed_logprobs"
     assert config(vllm(), sampling={"temperature": 0.7}).logprobs_mode == "processed_logprobs"
     assert config(vllm(), sampling={"temp_scheduler": {"start": 1, "end": 1}}).logprobs_mode == "processed_logprobs"
+
+
+def test_logprobs_of_evaluations_fit_too() -> None:
+    assert config(vllm(), eval={"sampling": {"temperature": 0.7}}).logprobs_mode == "processed_logprobs"
+    assert config(vllm(), eval={"sampling": {"top_p": 0.9}}).logprobs_mode == "raw_logprobs"
+    assert config(vllm(), eval={"sampling": {"temperature": 0, "top_p": 0.9}}).logprobs_mode == "processed_logprobs"
+    said = refused(vllm(), sampling={"top_p": 0.9}, eval={"sampling": {"temperature": 0.7}})
+    assert "eval.sampling.temperature with sampling.top_p would give wrong logprobs" in said
 
 
 def test_vllm_does_not_report_which_tokens_were_left() -> None:

@@ -133,7 +133,7 @@ class RunConfig(TrainingConfig):
     def _engine_fits(self) -> Self:
         """What the engine, the GPUs, sampling and the algorithm demand of each other."""
         gpus = self.gpus
-        inference, sampling = self.inference, self.sampling
+        inference = self.inference
         if inference.engine == "embedded" and gpus.infer > 1:
             raise ValueError(
                 f"num_infer_gpus = {gpus.infer}: the embedded engine computes on one GPU. Use inference.engine = "
@@ -158,15 +158,36 @@ class RunConfig(TrainingConfig):
                 "algorithm.renormalise_cuts needs the embedded engine: vLLM does not report which tokens were left to "
                 'draw. Set inference.engine = "embedded", or remove renormalise_cuts.'
             )
-        cuts = [f"sampling.{key}" for key in ("top_p", "top_k", "min_p") if sampling.differs(key)]
-        if self.logprobs_mode == "processed_logprobs" and cuts:
-            key = "temperature" if sampling.temp_scheduler is None else "temp_scheduler"
+        cuts, scaled = self._cuts(), self._temperatures()
+        if cuts and scaled:
             raise ValueError(
-                f"sampling.{key} with {' and '.join(cuts)} would give wrong logprobs with vLLM: they are either those "
+                f"{scaled[0]} with {' and '.join(cuts)} would give wrong logprobs with vLLM: they are either those "
                 f"of temperature 1, or of the tokens that {' and '.join(cuts)} left. Use temperature = 1, or drop "
                 f'{" and ".join(cuts)}; inference.engine = "embedded" allows both.'
             )
         return self
+
+    def _cuts(self) -> list[str]:
+        """The keys by which training or evaluation leaves out tokens that it could draw."""
+        both = {"sampling": self.sampling, "eval.sampling": self.eval_sampling()}
+        found = [
+            (table, key)
+            for table, sampling in both.items()
+            for key in ("top_p", "top_k", "min_p")
+            if sampling.temperature and sampling.differs(key)
+        ]
+        return [f"{table}.{key}" for table, key in found if table == "sampling" or ("sampling", key) not in found]
+
+    def _temperatures(self) -> list[str]:
+        """The keys by which training or evaluation draws at another temperature than 1; greedy draws do not count."""
+        found = []
+        if self.sampling.temp_scheduler is not None:
+            found.append("sampling.temp_scheduler")
+        elif self.sampling.temperature not in (0, 1):
+            found.append("sampling.temperature")
+        if self.eval_sampling().temperature not in (0, 1):
+            found.append("eval.sampling.temperature")
+        return found
 
     @property
     def gpus(self) -> GpuSplit:
@@ -195,9 +216,7 @@ class RunConfig(TrainingConfig):
 
         Raw ones are of T = 1; processed ones are of the tokens that top_p, top_k and min_p leave.
         """
-        sampling = self.sampling
-        plain = sampling.temperature == 1 and sampling.temp_scheduler is None
-        return "raw_logprobs" if plain else "processed_logprobs"
+        return "raw_logprobs" if self._cuts() else "processed_logprobs"
 
     @property
     def groups_per_batch(self) -> int:

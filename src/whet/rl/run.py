@@ -55,6 +55,7 @@ from whet.system import cancellation
 if TYPE_CHECKING:
     from whet.inference.policy_client import PolicyClient
     from whet.rl.supervision.lifecycle import AnyLearner
+    from whet.rl.supervision.vllm_engines import VllmEngines
 
 
 def run_training(
@@ -66,8 +67,6 @@ def run_training(
     mistake that was found before training began; what goes wrong later is an `Outcome` in state `failed`.
     """
     check_start(config)
-    if config.engine == "vllm":
-        raise ConfigError('inference.engine = "vllm": this version does not start it. Use "embedded".')
     config = settled(config, resume=resume)
     labels = [env.label for env in config.env]
     directory = begin(config, partial(check_models, config), labels, resume=resume, quiet=json_output)
@@ -90,6 +89,12 @@ def run_training(
             "record_experts": config.algorithm.router_replay,
             "record_kept": config.algorithm.renormalise_cuts,
         }
+        servers: VllmEngines | None = None
+        if config.engine == "vllm":
+            from whet.rl.supervision.vllm_engines import VllmEngines
+
+            servers = VllmEngines(config, model, scratch, directory.path / "logs")
+            stack.callback(servers.close)
         process = EngineProcess(model.path, scratch, **sampling) if config.engine_process else None
         if process is not None:  # it loads the model while this process loads the learner
             stack.callback(process.close)
@@ -103,11 +108,16 @@ def run_training(
                 max_steps=config.max_steps,
                 publish_dtype=config.inference.dtype,
             ),
+            publish_format="packed" if servers is None else "checkpoint",
             reference=config.algorithm.reference if config.algorithm.kl_coef else None,
             reference_thread=config.asynchronous and learner_threads == 1,  # several are better used in each product
         )
         stack.callback(learner.close)
-        sampler: Engine = load_policy(model, **sampling).engine if process is None else process.engine()
+        sampler: Engine
+        if servers is not None:
+            sampler = servers.pool
+        else:
+            sampler = load_policy(model, **sampling).engine if process is None else process.engine()
         children = [part.log for part in (process, learner) if isinstance(part, EngineProcess | ProcessLearner)]
         monitor = stack.enter_context(watchers.of_run(directory, config, resume=resume, children=children))
         write_identities(directory.path, identities)
@@ -118,11 +128,12 @@ def run_training(
         engine = WatchedEngine(sampler, watchdog, lengths)
         from whet.inference.policy_client import PolicyClient
 
-        client = PolicyClient(engine, model.renderer, max_context=model.arch.max_context)
+        context = model.arch.max_context if servers is None else servers.max_context
+        client = PolicyClient(engine, model.renderer, max_context=context)
         spent = stack.enter_context(spending())
         ending = Ending(Budget(config.budget), config.early_stop, lambda: engine.tokens, spent, monitor.note)
         parts = (config, directory, learner, monitor, watchdog, ending, config.max_steps)
-        return ReinforcementRun(*parts, environments, evaluated, client, lengths).execute(step)
+        return ReinforcementRun(*parts, environments, evaluated, client, lengths, servers).execute(step)
 
 
 @dataclass(slots=True)
@@ -137,6 +148,7 @@ class ReinforcementRun(TrainingRun):
     held_out: list[tuple[str, Environment]]
     client: PolicyClient
     lengths: Lengths
+    servers: VllmEngines | None = None
     source: Source = field(init=False)
     shaper: RewardShaper = field(init=False)
 
@@ -168,6 +180,9 @@ class ReinforcementRun(TrainingRun):
         )
 
     async def _publish(self, step: int) -> None:
+        if self.servers is not None:
+            self.monitor.note(f"starting {self.servers.describe()}")
+            await self.servers.pool.start()
         if step or self.config.lora is not None:
             await self.client.engine.load_weights(self.learner.publish())
 

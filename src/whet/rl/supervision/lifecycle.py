@@ -33,7 +33,7 @@ from whet.rl.storage.run_directory import RunDirectory
 from whet.rl.storage.starting_point import starting_adapter
 from whet.rl.storage.status import Status
 from whet.rl.supervision.child_log import ChildLog
-from whet.rl.supervision.ending import Ending, StopRequested
+from whet.rl.supervision.ending import Ending, StopRequested, unless_stopped
 from whet.rl.supervision.watchdog_thread import Watchdog
 from whet.rl.training_config import TrainingConfig
 from whet.rollouts.garbage import what_is_loaded_stays
@@ -220,7 +220,7 @@ class TrainingRun(ABC):
         watching = self.watchdog.on_duty(stop=loop.stop.set, say=self.monitor.note, last_resort=self._end_the_process)
         with self._stopped_by_signals(loop.stop), watching:
             try:
-                await self._publish(step)
+                await unless_stopped(loop.stop, self._publish(step))
                 self.ending.begin(loop.stop, records.evaluations, records.curve(VALIDATION_LOSS))
                 return await loop.run(step + 1)
             finally:
