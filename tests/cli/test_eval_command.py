@@ -91,7 +91,7 @@ def test_every_option_reaches_its_field(room: Room, tmp_path: Path, monkeypatch:
     ]
     short += ["-i", "-w", "2", "--offline"]
     more = ["-S", '{"top_p": 0.9}', "-a", '{"max_length": 9}', "--seed", "3", "--dtype", "bfloat16", "--threads", "1"]
-    more += ["--device", "cuda:1"]
+    more += ["--device", "cuda:1", "--engine", "vllm"]
     assert main(["eval", "run", "reverse-text", *short, *more, "--no-save", "-o", "there"]) == 0
     given = room.configs[0]
     assert given == EvalConfig(
@@ -119,6 +119,7 @@ def test_every_option_reaches_its_field(room: Room, tmp_path: Path, monkeypatch:
         seed=3,
         dtype="bfloat16",
         device="cuda:1",
+        engine="vllm",
         threads=1,
         save=False,
         output_directory=Path("there"),

@@ -50,6 +50,10 @@ Timeout = Annotated[float | None, Option(metavar="SECONDS"), Field(gt=0, descrip
 Offline = Annotated[bool, Field(description="Reach nothing outside this machine.")]
 Dtype = Annotated[Literal["float32", "bfloat16"], Field(description="Precision of a model run here.")]
 Device = Annotated[str, Field(pattern=DEVICE_PATTERN, description=f"Of a model run here: {DEVICE_HELP}")]
+EngineName = Annotated[
+    Literal["embedded", "vllm"],
+    Field(description="What computes a model run here: whet's own engine, or a vLLM server that whet starts and ends."),
+]
 Threads = Annotated[
     int | None, Field(ge=1, description="CPU threads of a model run here; torch's own choice if absent.")
 ]
@@ -115,6 +119,7 @@ class EvalConfig(StrictModel):
     seed: int | None = Field(
         None, ge=0, description="Seed of the sampling; absent, 0 for models run here, and none is sent to endpoints."
     )
+    engine: EngineName = "embedded"
     dtype: Dtype = "float32"
     device: Device = "auto"
     threads: Threads = None

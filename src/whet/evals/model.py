@@ -17,6 +17,7 @@ from whet.errors import ConfigError, ModelLoadError
 from whet.evals.config import EvalConfig
 from whet.inference.devices import check_device
 from whet.inference.protocol import sampling_text
+from whet.inference.sampling_args import read_sampling_args
 from whet.system.terminal import duration
 
 _LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
@@ -42,9 +43,20 @@ async def open_model(
         from whet.inference.loading import load_policy
 
         rows = config.max_concurrent if max_rows is None else max_rows
-        policy = load_policy(
-            config.model, dtype=config.dtype, device=config.device, threads=config.threads, max_rows=rows
-        )
+        how: dict[str, Any] = {
+            "dtype": config.dtype,
+            "device": config.device,
+            "threads": config.threads,
+            "max_rows": rows,
+        }
+        if config.engine == "vllm":
+            from whet.inference.vllm.policy import mode_for, open_vllm_policy
+
+            mode = mode_for(read_sampling_args(config.resolved_sampling({})))
+            async with open_vllm_policy(config.model, logprobs_mode=mode, **how) as served:
+                yield served.client
+            return
+        policy = load_policy(config.model, **how)
         try:
             yield policy.client
         finally:
@@ -130,13 +142,23 @@ async def report_speed(
 
 def check_models(configs: Sequence[EvalConfig]) -> None:
     """Raise `ModelLoadError` for a model that is missing here, as far as this is known without a download, and
-    `ConfigError` for a device that is not here, or that no model is run on."""
+    `ConfigError` for a device that is not here, or that no model is run on, and `EngineError` for missing vLLM."""
     from whet.inference.loading import check_model
 
+    for config in configs:
+        if config.engine == "vllm" and not config.local:
+            raise ConfigError(
+                f'engine = "vllm" would have no effect: {config.model} is behind an endpoint, {config.base_url}. '
+                "Remove engine."
+            )
     named = [config for config in configs if config.device != "auto"]
     for config in named:
         if config.local:
             check_device(config.device, "device")
+    if any(config.engine == "vllm" for config in configs):
+        from whet.inference.vllm.interpreter import find_vllm
+
+        find_vllm(None)
     if named and not any(config.local for config in named):
         raise ConfigError(
             f'device = "{named[0].device}" would have no effect: {named[0].model} is behind an endpoint, '
@@ -226,5 +248,6 @@ class Models:
 def _key(config: EvalConfig) -> Hashable:
     """Evaluations with equal keys share a model."""
     if config.local:
-        return "here", config.model, config.dtype, config.device, config.threads
+        sampling = tuple(sorted(map(str, config.sampling_args.items()))) if config.engine == "vllm" else ()
+        return "here", config.engine, config.model, config.dtype, config.device, config.threads, sampling
     return "endpoint", endpoint_of(config).model_dump_json()

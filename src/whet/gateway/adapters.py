@@ -103,7 +103,7 @@ async def load_adapter(policy: Policy, name: str, path: Path) -> PolicyClient:
     engine = policy.engine
     await asyncio.to_thread(check_adapter, path, policy.path)
     await engine.load_weights(WeightUpdate(version=0, path=path, kind="adapter", adapter=name))
-    return PolicyClient(engine, policy.renderer, max_context=engine.max_context, adapter=name, in_threads=True)
+    return PolicyClient(engine, policy.renderer, max_context=policy.client.max_context, adapter=name, in_threads=True)
 
 
 def check_adapter(path: Path, model: Path) -> None:

@@ -6,9 +6,10 @@ import asyncio
 import gc
 import importlib
 import socket
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -21,6 +22,7 @@ from whet.system.offline import is_loopback
 
 if TYPE_CHECKING:
     from whet.gateway.app import Gateway
+    from whet.inference.loading import Policy
 
 UNREAD_MS = 60_000
 """How long what was sent may stay unread before the connection is closed."""
@@ -47,6 +49,9 @@ class ServeConfig(StrictModel):
     )
     max_concurrent: Annotated[int, Option("-c")] = Field(
         64, ge=1, description="Answers in the making at once; more wait in line."
+    )
+    engine: Literal["embedded", "vllm"] = Field(
+        "embedded", description="What computes it: whet's own engine, or a vLLM server that whet starts and ends."
     )
     dtype: str = Field("float32", pattern="^(float32|bfloat16)$", description="float32 or bfloat16.")
     device: str = Field("auto", pattern=DEVICE_PATTERN, description=f"Where the model computes: {DEVICE_HELP}")
@@ -122,19 +127,46 @@ def listen(host: str, port: int) -> socket.socket:
 async def _serve(
     config: ServeConfig, key: str | None, listening: socket.socket, on_ready: Callable[[str, str], None]
 ) -> None:
+    async with _opened(config) as policy:
+        await _answer(config, policy, key, listening, on_ready)
+
+
+@asynccontextmanager
+async def _opened(config: ServeConfig) -> AsyncIterator[Policy]:
+    """The model, ready to answer, for the length of the block."""
+    how: dict[str, Any] = {
+        "dtype": config.dtype,
+        "device": config.device,
+        "threads": config.threads,
+        "max_rows": config.max_concurrent,
+    }
+    if config.engine == "vllm":
+        from whet.inference.vllm.policy import open_vllm_policy
+
+        adapters = bool(config.adapters) or config.adapters_from is not None
+        async with open_vllm_policy(config.model, adapters=adapters, **how) as policy:
+            yield policy
+        return
+    from whet.inference.loading import load_policy
+
+    policy = load_policy(config.model, repeatable=False, **how)
+    try:
+        yield policy
+    finally:
+        await policy.engine.close()
+
+
+async def _answer(
+    config: ServeConfig,
+    policy: Policy,
+    key: str | None,
+    listening: socket.socket,
+    on_ready: Callable[[str, str], None],
+) -> None:
     from whet.gateway.adapters import Adapters
     from whet.gateway.app import Gateway
     from whet.gateway.guard import Hosts
-    from whet.inference.loading import load_policy
 
-    policy = load_policy(
-        config.model,
-        dtype=config.dtype,
-        device=config.device,
-        threads=config.threads,
-        max_rows=config.max_concurrent,
-        repeatable=False,
-    )
     name = config.name or config.model
     gateway = Gateway({name: policy.client}, api_key=key, hosts=Hosts.of(config.host, config.allow_host))
     gateway.adapters = adapters = Adapters(gateway.models, name, policy, config.adapters_from)
@@ -142,10 +174,7 @@ async def _serve(
         await adapters.load(adapter, path)
     host, port = listening.getsockname()[:2]
     on_ready(f"http://{f'[{host}]' if ':' in host else host}:{port}", name)
-    try:
-        await run(gateway, listening)
-    finally:
-        await policy.engine.close()
+    await run(gateway, listening)
 
 
 async def run(gateway: Gateway, listening: socket.socket) -> None:

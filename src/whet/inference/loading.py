@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
-    from whet.inference.embedded import EmbeddedEngine
     from whet.inference.policy_client import PolicyClient
+    from whet.inference.protocol import Engine
     from whet.inference.rendering.chat_renderer import ChatRenderer
     from whet.inference.weights.model_weights import NamedWeights
 
@@ -50,7 +50,7 @@ class Policy:
     """A model ready to be sampled, and where its files are."""
 
     path: Path
-    engine: EmbeddedEngine
+    engine: Engine
     tokenizer: Any
     renderer: ChatRenderer
     client: PolicyClient
