@@ -40,7 +40,12 @@ def hold():
         time.sleep(3600)
 
 
+def called(name):
+    Path("/proc/self/comm").write_text(name)
+
+
 def worker(ring, lock, word):
+    called("VLLM::Worker")
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     mapped, own, _listening = SharedMemory(ring), SharedMemory(create=True, size=1 << 20), ipc()
     if os.environ.get("PYTHONPATH"):
@@ -55,6 +60,7 @@ def worker(ring, lock, word):
 
 
 def engine_core(lock, word):
+    called("VLLM::EngineCore")
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     ring, _listening = SharedMemory(create=True, size=1 << 20), ipc()
     ours, theirs = CONTEXT.Pipe()

@@ -27,6 +27,7 @@ import pytest
 from whet.errors import EngineError
 from whet.inference.model_names import resolve_model
 from whet.inference.vllm import guard
+from whet.inference.vllm import server as server_module
 from whet.inference.vllm.server import SERVED_NAME, VllmServer
 
 pytestmark = [
@@ -251,12 +252,27 @@ def test_a_server_that_is_deaf_to_sigterm_is_killed(started) -> None:
     assert traces.gone(), traces.left
 
 
+def test_a_guard_that_stands_still_is_killed(started, monkeypatch) -> None:
+    monkeypatch.setattr(server_module, "STOP_S", 0.1)
+    server = started()
+    traces = ready(server)
+    traces.guard.suspend()
+    server.close()
+    assert traces.gone(), traces.left
+
+
+def test_a_server_cannot_do_without_its_engines_but_without_what_they_fork() -> None:
+    names = {1: ("python", 0), 2: ("VLLM::EngineCor", 1), 3: ("VLLM::Worker_TP", 2), 4: ("VLLM::Worker_TP", 2)}
+    forked = {5: ("VLLM::EngineCor", 2), 6: ("VLLM::Worker_TP", 4), 7: ("python", 3), 8: ("gcc", 2)}
+    found = {pid: guard.Process(name, parent, 1, "0") for pid, (name, parent) in {**names, **forked}.items()}
+    assert sorted(guard.engines(found)) == [2, 3, 4]
+
+
 def test_a_failed_start_says_why_in_a_line_and_leaves_nothing(started, directory) -> None:
     server = started(FAIL="1")
     with pytest.raises(EngineError) as caught:
         asyncio.run(server.ready())
     assert "it ended with exit status 1: ValueError: 400 GiB are more than there is. Its output" in str(caught.value)
-    server.close()
     assert os.listdir(directory) == ["server.log"]
     assert server.pid is not None
     assert not [one for one in psutil.process_iter() if is_of(one, server.pid)]
@@ -271,7 +287,9 @@ def test_a_server_that_takes_too_long_is_named(started, tmp_path) -> None:
     server = started(sleeper, ready_within_s=0.1)
     with pytest.raises(EngineError, match=r"engine-0: the vLLM server was not ready within 0\.1 s"):
         asyncio.run(server.ready())
-    assert server.alive
+    assert not server.alive
+    assert server.pid is not None
+    assert not psutil.pid_exists(server.pid)
 
 
 @pytest.mark.parametrize(

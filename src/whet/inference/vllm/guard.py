@@ -28,13 +28,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-ENGINE_NAME, ENGINE_COMMAND = "VLLM::", b"multiprocessing.spawn"
-"""How processes of a server are called that it cannot do without, and by what they are started."""
+ENGINE_NAME = "VLLM::"
+"""How the names of processes begin that a server cannot do without."""
 TRACKER = b"multiprocessing.resource_tracker"
 SHARED = Path("/dev/shm")
 SHARED_NAMES = re.compile(r"psm_|sem\.mp-|torch_|nccl-|vllm_")
@@ -95,6 +95,15 @@ def members(session: int, guard: int | None = None) -> dict[int, Process]:
     return {pid: table[pid] for pid in found - {guard}}
 
 
+def engines(found: Mapping[int, Process]) -> dict[int, Process]:
+    """Those of a server's processes that it cannot do without.
+
+    What such a process forks has its name until it starts a program, and may end: a compiler, a pool of helpers.
+    """
+    named = {pid: one for pid, one in found.items() if one.name.startswith(ENGINE_NAME)}
+    return {pid: one for pid, one in named.items() if one.parent not in named or named[one.parent].name != one.name}
+
+
 class SharedFiles:
     """Shared memory and semaphores that a server's processes made: those that they have mapped.
 
@@ -102,7 +111,7 @@ class SharedFiles:
     semaphore is mapped under another name than it gets.
     """
 
-    LOOKS = 3
+    LOOKS = 20
     """In how many looks a new file must not have been mapped by the server to count as another's."""
 
     def __init__(self) -> None:
@@ -213,7 +222,6 @@ class Guard:
         self._log_path = log
         self._server = 0
         self._status: int | None = None
-        self._candidates: dict[int, str] = {}
         self._engines: dict[int, Process] = {}
         self._shared = SharedFiles()
 
@@ -248,7 +256,8 @@ class Guard:
         assert me is not None
         started = subprocess.Popen(
             command,
-            env={**os.environ, GUARD: f"{os.getpid()}:{me.began}"},
+            # The first variable is one that the server does not change: else it could not name its processes.
+            env={GUARD: f"{os.getpid()}:{me.began}", **os.environ},
             stdin=subprocess.DEVNULL,
             stdout=2,
             stderr=2,
@@ -270,7 +279,7 @@ class Guard:
                 return "its guard was sent SIGTERM"
             for pid, engine in self._engines.items():
                 if (now := process(pid)) is None or now.began != engine.began:
-                    return f"one of its processes ended ({engine.name}, {pid})"
+                    return f"its process {engine.name} ({pid}) ended"
             if time.monotonic() >= next_look or self._shared.unknown():
                 pause = SHORTEST_LOOK_S if self._look() else min(LONGEST_LOOK_S, 2 * pause)
                 next_look = time.monotonic() + pause
@@ -279,23 +288,12 @@ class Guard:
     def _look(self) -> bool:
         """Learn of new processes and shared memory; whether there were any."""
         found = members(self._server, os.getpid())
-        engines = {pid: one for pid, one in found.items() if self._is_engine(pid, one)}
-        new = engines.keys() - self._candidates.keys()
-        # Only what is still there in the next look: a process is a copy of its parent until it is what it shall be.
-        lasting = {pid: one for pid, one in engines.items() if self._candidates.get(pid) == one.began}
-        self._candidates = {pid: one.began for pid, one in engines.items()}
         new_files = self._shared.look(found)
-        if lasting.keys() - self._engines.keys():
-            self._engines |= lasting
+        new = engines(found).keys() - self._engines.keys()
+        if new:
+            self._engines |= {pid: found[pid] for pid in new}
             self._tell(engines=sorted(self._engines))
         return new_files or bool(new)
-
-    def _is_engine(self, pid: int, process: Process) -> bool:
-        command = command_line(pid)
-        if pid == self._server or TRACKER in command:
-            return False
-        forked = command == command_line(self._server)
-        return forked or ENGINE_COMMAND in command or process.name.startswith(ENGINE_NAME)
 
     def _reap(self) -> None:
         """Collect those that have ended: the server, and orphans of it."""

@@ -120,7 +120,7 @@ class VllmServer:
         arguments = [str(self.directory), str(self.log), str(os.getpid())]
         try:
             self._guard = subprocess.Popen(
-                [sys.executable, "-I", guard.__file__, *arguments, *self._command],
+                [sys.executable, "-I", "-S", guard.__file__, *arguments, *self._command],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=output,
@@ -152,7 +152,7 @@ class VllmServer:
         return self._failure
 
     async def ready(self) -> None:
-        """Wait until the server answers. Raises `EngineError` for one that ends first, or takes too long."""
+        """Wait until the server answers. Raises `EngineError`, and leaves nothing, where it ends or takes too long."""
         import httpx
 
         deadline = time.monotonic() + self._ready_within_s
@@ -160,9 +160,12 @@ class VllmServer:
         async with httpx.AsyncClient(transport=transport, base_url="http://vllm", timeout=ANSWER_S) as client:
             while not await _answers(client):
                 if not self.alive:
-                    raise EngineError(self._not_started())
+                    await self.stop()
+                    why = self.failure() or "it was stopped"
+                    raise EngineError(f"{self.name}: the vLLM server did not start: {why}. Its output is in {self.log}")
                 if time.monotonic() >= deadline:
                     cause = self._root_cause()
+                    await self.stop()
                     raise EngineError(
                         f"{self.name}: the vLLM server was not ready within {self._ready_within_s:g} s"
                         f"{f' ({cause})' if cause else ''}. Its output is in {self.log}"
@@ -203,10 +206,6 @@ class VllmServer:
             guard.sweep(self._server, self.directory, self._shared)
         guard.remove_folders(self.directory)  # where the guard was killed before it had started anything
         self._ended.set()
-
-    def _not_started(self) -> str:
-        why = self.failure() or "it was stopped"
-        return f"{self.name}: the vLLM server did not start: {why}. Its output is in {self.log}"
 
     def _root_cause(self) -> str | None:
         with contextlib.suppress(OSError), self.log.open("rb") as file:
