@@ -136,6 +136,7 @@ def test_a_killed_server_is_started_again_and_the_run_goes_on(start: Start, tmp_
     trained_once(directory, 6)
 
 
+@pytest.mark.long
 def test_a_killed_run_leaves_no_server_and_continues(start: Start, tmp_path: Path) -> None:
     directory = tmp_path / "runs" / "run"
     process = start()

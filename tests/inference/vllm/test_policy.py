@@ -92,7 +92,7 @@ def test_adapters_are_loaded_while_a_model_is_served(tmp_path: Path) -> None:
 
     async def served() -> list[list[int]]:
         async with open_vllm_policy("whet/tiny", threads=1, adapters=True) as policy:
-            clients = [await load_adapter(policy, path.name, path) for path in ("whet/tiny", first, second)]
+            clients = [await load_adapter(policy, path.name, path) for path in (first, second)]
             named = [replace(request, adapter=client.adapter) for client in clients]
             return [(await policy.engine.sample(one)).ids for one in (request, *named)]
 
