@@ -1,4 +1,4 @@
-"""Three embedded engines in processes of their own, one of which is killed in mid-request, again and again.
+"""Three engines in processes of their own, one of which is killed in mid-request, again and again.
 
 Groups are sampled all the time, half of them streamed, and new weights arrive before and after kills. Each rollout has
 one answer, the ids that were streamed are those of the answer, and each logprob is that of the weights which its
@@ -9,9 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
-import os
-import signal
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,25 +16,20 @@ from typing import Any
 
 import pytest
 import torch
+from process_members import EmbeddedMember, ProcessMember, VllmServerMember
 from transformers import AutoModelForCausalLM
 
-import whet.rl.supervision.engine_process
 import whet.rl.supervision.processes
-from whet.errors import EndpointDownError
 from whet.inference.architecture import read_architecture
-from whet.inference.continuation import SampleLostError
 from whet.inference.model_names import resolve_model
 from whet.inference.pool.engine_pool import EnginePool
 from whet.inference.pool.health import RestartPolicy
-from whet.inference.protocol import OnTokens, Sample, SampleRequest, SamplingParams, VersionRun, WeightUpdate
-from whet.inference.remote.remote_engine import RemoteEngine
+from whet.inference.protocol import Sample, SampleRequest, SamplingParams, VersionRun, WeightUpdate
 from whet.inference.weights.model_weights import packed_tensors, read_checkpoint
 from whet.inference.weights.packed_file import write_packed
-from whet.rl.supervision.engine_process import EngineProcess
 
-pytestmark = pytest.mark.parts
+pytestmark = [pytest.mark.parts, pytest.mark.timeout(1800)]
 
-KILLS = 20
 GROUPS, ROLLOUTS, TOKENS = 6, 4, 120
 PRELOADED = [
     "transformers",
@@ -46,77 +38,15 @@ PRELOADED = [
     "whet.inference.loading",
     "whet.inference.embedded",
 ]
-
-
-class NotedEngine(RemoteEngine):
-    """Notes what has arrived of each streamed answer in progress, and had of those that were lost."""
-
-    lost: list[int]
-    arrived: list[list[int]]
-
-    async def sample(self, request: SampleRequest, *, on_tokens: OnTokens | None = None) -> Sample:
-        heard: list[int] = []
-        self.arrived.append(heard)
-
-        def hear(ids: list[int]) -> None:
-            heard.extend(ids)
-            assert on_tokens is not None
-            on_tokens(ids)
-
-        try:
-            return await super().sample(request, on_tokens=None if on_tokens is None else hear)
-        except EndpointDownError as error:
-            self.lost.append(len(error.part.ids) if isinstance(error, SampleLostError) else 0)
-            raise
-        finally:
-            self.arrived[:] = [other for other in self.arrived if other is not heard]
-
-
-class EmbeddedMember:
-    """whet/tiny in a process; its directory goes with it."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.process: EngineProcess | None = None
-        self.engine: NotedEngine | None = None
-        self.pids: list[int] = []
-        self.lost: list[int] = []
-        self.arrived: list[list[int]] = []
-        self._directory: tempfile.TemporaryDirectory[str] | None = None
-
-    async def start(self) -> NotedEngine:
-        self._directory = tempfile.TemporaryDirectory()
-        self.process = EngineProcess(resolve_model("whet/tiny"), Path(self._directory.name), threads=1)
-        self.pids.append(self.process.pid)
-        self.engine = await asyncio.to_thread(self.process.engine, EndpointDownError)
-        self.engine.lost, self.engine.arrived = self.lost, self.arrived
-        return self.engine
-
-    async def stop(self) -> None:
-        if self.process is not None and self._directory is not None:
-            self.process.close()
-            self._directory.cleanup()
-
-    def failure(self) -> str | None:
-        return None if self.process is None else self.process.failure()
-
-    def kill(self) -> None:
-        os.kill(self.pids[-1], signal.SIGKILL)
-
-
-@dataclass
-class Answer:
-    request: SampleRequest
-    heard: list[int] = field(default_factory=list)
-    samples: list[Sample] = field(default_factory=list)
+Reference = Callable[..., torch.Tensor]
 
 
 class Weights:
-    """Published as a learner does: a file for each version, of which the newest two stay."""
+    """Published as a learner does it: packed for embedded engines, of which the newest two files stay, or whole."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, packed: bool) -> None:
         model = resolve_model("whet/tiny")
-        self._directory, self._arch = directory, read_architecture(model)
+        self._directory, self._packed, self._arch = directory, packed, read_architecture(model)
         self.models = []
         for seed in range(3):  # version n has the weights of number n % 3; number 0 is the model itself
             changed: Any = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
@@ -128,31 +58,22 @@ class Weights:
             self.models.append(changed.eval())
 
     def publish(self, version: int) -> WeightUpdate:
-        named = read_checkpoint(self._directory / f"model-{version % 3}")
+        checkpoint = self._directory / f"model-{version % 3}"
+        if not self._packed:
+            return WeightUpdate(version, checkpoint / "model.safetensors")
         path = self._directory / f"weights-{version:08d}.packed"
+        named = read_checkpoint(checkpoint)
         write_packed(path, packed_tensors(named, self._arch, dtype=torch.float32, device=torch.device("cpu")))
         for older in sorted(self._directory.glob("weights-*.packed"))[:-2]:
             older.unlink()
         return WeightUpdate(version, path, "packed")
 
 
-@pytest.fixture
-def weights(tmp_path: Path) -> Weights:
-    return Weights(tmp_path)
-
-
 @pytest.fixture(autouse=True)
 def quick_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes of a server that has imported torch and computes nothing."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
+    multiprocessing.get_context("forkserver").set_forkserver_preload(PRELOADED)
     monkeypatch.setattr(whet.rl.supervision.processes, "START_METHOD", "forkserver")
-    monkeypatch.setattr(whet.rl.supervision.engine_process, "RemoteEngine", NotedEngine)
-
-
-@pytest.fixture
-def members() -> list[EmbeddedMember]:
-    return [EmbeddedMember(str(number)) for number in range(3)]
 
 
 async def until(condition: Callable[[], Any]) -> None:
@@ -160,87 +81,112 @@ async def until(condition: Callable[[], Any]) -> None:
         await asyncio.sleep(0.002)
 
 
-def groups(round_number: int) -> list[Answer]:
+@dataclass
+class Answer:
+    request: SampleRequest
+    streamed: bool
+    heard: list[int] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
+
+
+def groups(number: int) -> list[Answer]:
     found = []
     for group in range(GROUPS):
-        key = f"{round_number}-{group}"
-        prompt = [(7 * round_number + 11 * group + number) % 200 for number in range(20)]
+        key = f"{number}-{group}"
+        prompt = [(7 * number + 11 * group + place) % 200 for place in range(20)]
         for rollout in range(ROLLOUTS):
-            params = SamplingParams(max_tokens=TOKENS, seed=1000 * round_number + 10 * group + rollout)
-            found.append(Answer(SampleRequest(prompt, params, group_key=key, rollout_key=f"{key}-{rollout}")))
+            params = SamplingParams(max_tokens=TOKENS, seed=1000 * number + 10 * group + rollout)
+            request = SampleRequest(prompt, params, group_key=key, rollout_key=f"{key}-{rollout}")
+            found.append(Answer(request, streamed=bool(rollout % 2)))
     return found
 
 
-async def sample(pool: EnginePool, answer: Answer, *, streamed: bool) -> None:
-    options: dict[str, Any] = {"on_tokens": answer.heard.extend} if streamed else {}
-    answer.samples.append(await pool.sample(answer.request, **options))
-    await pool.release(str(answer.request.rollout_key))
+class Kills:
+    """Kills members of a pool, one at a time, and checks what was answered meanwhile."""
 
+    def __init__(self, members: list[ProcessMember], weights: Weights, reference: Reference, kills: int) -> None:
+        self.members, self.weights, self.reference, self.kills = members, weights, reference, kills
+        restarts = RestartPolicy(max_restarts=kills, first_pause_s=0.01, longest_pause_s=0.05)
+        self.pool = EnginePool(members, restarts=restarts)
+        self.compared = 0
 
-def check(answer: Answer, *, streamed: bool, weights: Weights, reference: Callable[..., torch.Tensor]) -> bool:
-    """Whether its logprobs could be compared: those of an answer that ran through an update have mixed keys."""
-    (sample,) = answer.samples
-    assert len(sample.ids) == len(sample.logprobs) == TOKENS
-    assert sum(run.count for run in sample.versions) == TOKENS
-    assert not streamed or answer.heard == sample.ids
-    if len(sample.versions) > 1:
-        return False
-    model = weights.models[sample.versions[0].version % 3]
-    expected = reference(model, answer.request.prompt_ids, sample.ids)
-    assert torch.allclose(torch.tensor(sample.logprobs), expected, atol=1e-3)
-    return True
+    async def run(self) -> None:
+        try:
+            for number in range(self.kills):
+                await self._kill(number)
+        finally:
+            await self.pool.close()
 
-
-@pytest.mark.timeout(900)
-def test_no_group_is_lost_or_answered_twice_and_a_killed_engine_returns_with_the_newest_weights(
-    members: list[EmbeddedMember], weights: Weights, reference: Callable[..., torch.Tensor]
-) -> None:
-    restarts = RestartPolicy(max_restarts=KILLS, first_pause_s=0.01, longest_pause_s=0.05)
-    pool = EnginePool(members, restarts=restarts)
-    compared = 0
-
-    async def one_kill(number: int) -> None:
-        nonlocal compared
-        answers, victim = groups(number), members[number % 3]
-        tasks = [
-            asyncio.create_task(sample(pool, answer, streamed=bool(place % 2))) for place, answer in enumerate(answers)
-        ]
+    async def _kill(self, number: int) -> None:
+        pool, answers, victim = self.pool, groups(number), self.members[number % 3]
+        tasks = [asyncio.create_task(self._sample(answer)) for answer in answers]
         await until(lambda: any(len(ids) > (7 * number) % 60 for ids in victim.arrived))
-        loading = []
-        if number % 3 == 1:  # the dying engine may be the one that takes them
-            loading = [asyncio.create_task(pool.load_weights(weights.publish(number)))]
+        if number % 4 == 1:  # the dying engine may be the one that takes them
+            tasks.append(asyncio.create_task(pool.load_weights(self.weights.publish(number))))
             await asyncio.sleep(0)
         assert pool.metrics()[f"engine/{victim.name}/queue"], "it has requests in flight"
         victim.kill()
-        if number % 3 == 2:  # while it is down or restarts
+        if number % 4 == 2:  # while it is down or starts
             await until(lambda: pool.metrics()["engine/healthy"] == 2)
-            await pool.load_weights(weights.publish(number))
-        await asyncio.gather(*tasks, *loading)
-        for place, answer in enumerate(answers):
-            compared += check(answer, streamed=bool(place % 2), weights=weights, reference=reference)
-        await until(lambda: pool.metrics()["engine/healthy"] == 3)
-        assert len(victim.pids) == 2 + number // 3
-        assert victim.engine is not None
-        assert (await victim.engine.facts()).version == victim.engine.version == pool.version
-        greedy = SampleRequest([5, 6, 7], SamplingParams(max_tokens=8, temperature=0.0))
-        drawn = await victim.engine.sample(greedy)
-        assert drawn.versions == [VersionRun(pool.version, 8)]
-        expected = reference(weights.models[pool.version % 3], [5, 6, 7], drawn.ids)
-        assert torch.allclose(torch.tensor(drawn.logprobs), expected, atol=1e-3)
+            await pool.load_weights(self.weights.publish(number))
+        await asyncio.gather(*tasks)
+        for answer in answers:
+            self._check(answer)
+        await until(lambda: pool.metrics()["engine/restarts"] == number + 1 and pool.metrics()["engine/healthy"] == 3)
+        await self._check_weights(victim)
 
-    async def run() -> None:
-        try:
-            for number in range(KILLS):
-                await one_kill(number)
-        finally:
-            await pool.close()
+    async def _sample(self, answer: Answer) -> None:
+        options: dict[str, Any] = {"on_tokens": answer.heard.extend} if answer.streamed else {}
+        answer.samples.append(await self.pool.sample(answer.request, **options))
+        await self.pool.release(str(answer.request.rollout_key))
 
-    asyncio.run(run())
-    assert pool.metrics()["engine/restarts"] == KILLS
-    assert compared > KILLS * GROUPS, "answers of one version alone were compared with a plain forward pass"
+    def _check(self, answer: Answer) -> None:
+        """An answer that ran through an update may have keys of two versions: its logprobs are not compared."""
+        (sample,) = answer.samples
+        assert len(sample.ids) == len(sample.logprobs) == TOKENS
+        assert sum(run.count for run in sample.versions) == TOKENS
+        assert not answer.streamed or answer.heard == sample.ids
+        if len(sample.versions) == 1:
+            self._compare(answer.request.prompt_ids, sample)
+            self.compared += 1
+
+    async def _check_weights(self, member: ProcessMember) -> None:
+        """Those that the member has now, whatever it says of them."""
+        prompt = [5, 6, 7]
+        sample = await member.engine.sample(SampleRequest(prompt, SamplingParams(max_tokens=8, seed=1)))
+        assert sample.versions == [VersionRun(self.pool.version, 8)]
+        self._compare(prompt, sample)
+
+    def _compare(self, prompt: list[int], sample: Sample) -> None:
+        expected = self.reference(self.weights.models[sample.versions[0].version % 3], prompt, sample.ids)
+        assert torch.allclose(torch.tensor(sample.logprobs), expected, atol=2e-3)
+
+
+def check_kills(members: list[ProcessMember], weights: Weights, reference: Reference, count: int) -> None:
+    kills = Kills(members, weights, reference, count)
+    asyncio.run(kills.run())
+    assert kills.pool.metrics()["engine/restarts"] == count
+    assert kills.compared > count * GROUPS, "most were compared with a plain forward pass"
     lost = [tokens for member in members for tokens in member.lost]
-    assert len(lost) >= KILLS, "each kill was in mid-request"
-    assert sum(0 < tokens < TOKENS for tokens in lost) >= KILLS, "and streamed answers were continued"
+    assert len(lost) >= count, "each kill was in mid-request"
+    assert sum(0 < tokens < TOKENS for tokens in lost) >= count, "and streamed answers were continued"
     pids = [pid for member in members for pid in member.pids]
-    assert len(pids) == 3 + KILLS
+    assert len(pids) == 3 + count
     assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+
+
+def test_killed_embedded_engines_lose_no_group_and_return_with_the_newest_weights(
+    tmp_path: Path, reference: Reference
+) -> None:
+    members = [EmbeddedMember(str(number)) for number in range(3)]
+    check_kills([*members], Weights(tmp_path, packed=True), reference, 20)
+
+
+@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.long)])
+def test_a_killed_vllm_server_loses_no_group_and_returns_with_the_newest_weights(
+    tmp_path: Path, reference: Reference, vllm_servers: Any, kills: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in vllm_servers.ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    members = [VllmServerMember("0", vllm_servers.python()), EmbeddedMember("1"), EmbeddedMember("2")]
+    check_kills(members, Weights(tmp_path, packed=False), reference, kills)

@@ -132,7 +132,9 @@ def test_requests_fail_at_once_when_no_engine_has_a_restart_left() -> None:
     asyncio.run(members.run(work()))
 
 
-def test_a_first_start_that_fails_is_reported_and_leaves_nothing_running() -> None:
+def test_a_first_start_that_fails_is_reported_once_and_leaves_nothing_running(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     members = Members(2, min_healthy=2, restarts=RestartPolicy(first_pause_s=60.0))
     members.all[1].fails_to_start = [EngineError("there is no vLLM here")]
 
@@ -144,6 +146,7 @@ def test_a_first_start_that_fails_is_reported_and_leaves_nothing_running() -> No
 
     asyncio.run(members.run(work()))
     assert len(members.all[0].engines) == 1
+    assert not lines(caplog), "the error says it all"
 
 
 def test_a_first_start_that_fails_is_tried_again_where_enough_are_up() -> None:

@@ -154,6 +154,8 @@ class EnginePool:
         if errors and self._up() < self._min_healthy:
             await self.close()
             raise errors[0]
+        for member in self._members.values():
+            member.accepted.set()
 
     def _note_end(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:

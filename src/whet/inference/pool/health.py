@@ -76,7 +76,7 @@ def hopeless_text(members: Sequence[MemberReport], min_healthy: int) -> str | No
     least = "" if min_healthy == 1 else f", where min_healthy = {min_healthy}"
     return (
         f"{len(ended)} of {len(members)} engines have ended for good{least}: {causes}. "
-        "Remove the cause, then continue with --resume."
+        "Remove the cause, then start again; a run continues with --resume."
     )
 
 

@@ -79,6 +79,7 @@ class KeptMember:
         self.loaded: dict[str | None, WeightUpdate] = {}
         self.start_error: Exception | None = None
         self.tried = asyncio.Event()  # once the first start has succeeded or failed
+        self.accepted = asyncio.Event()  # set by the pool: a first start that failed is not what its start ends with
         self._member, self._policy, self._latest, self._changed, self._clock = member, restarts, latest, changed, clock
         self._engine: Engine | None = None
         self._loading = asyncio.Lock()
@@ -100,6 +101,9 @@ class KeptMember:
         try:
             while True:
                 cause = await self._live()
+                self.fail(cause)
+                self.tried.set()
+                await self.accepted.wait()
                 pause = self._die(cause)
                 await self.end()
                 if pause is None:
@@ -256,7 +260,6 @@ class KeptMember:
             then = f"it is restarted in {pause:g} s, number {self.restarts + 1}"
         _log.warning("engine %s is down: %s; %s", self.name, cause, then)
         self._changed()
-        self.tried.set()
         return pause
 
     @asynccontextmanager
