@@ -12,12 +12,11 @@ from typing import Any
 
 import pytest
 
-from whet.inference import vllm
 from whet.inference.model_names import resolve_model
+from whet.inference.vllm.members import EXTENSION, RECEIVER
 from whet.inference.vllm.server import VllmServer
 
 VENV = Path(__file__).parents[1] / ".venv-vllm"
-EXTENSION = Path(vllm.__file__).parent / "extension"
 FLAGS: dict[str, Any] = {
     "dtype": "float32",
     "logprobs-mode": "processed_logprobs",
@@ -28,7 +27,7 @@ FLAGS: dict[str, Any] = {
     "enable-lora": True,
     "max-lora-rank": 16,
     "max-loras": 2,
-    "worker-extension-cls": "whet_vllm_worker.WeightReceiver",
+    "worker-extension-cls": RECEIVER,
 }
 ENVIRONMENT = {"PYTHONDONTWRITEBYTECODE": ""}  # or each start would compile vLLM again, for 20 s
 

@@ -28,6 +28,7 @@ from whet.errors import EngineError
 from whet.inference.model_names import resolve_model
 from whet.inference.vllm import guard
 from whet.inference.vllm import server as server_module
+from whet.inference.vllm.members import EXTENSION
 from whet.inference.vllm.server import SERVED_NAME, VllmServer
 
 pytestmark = [
@@ -35,7 +36,6 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="whet starts vLLM servers on Linux alone"),
 ]
 HERE = Path(__file__).parent
-EXTENSION = Path(guard.__file__).parent / "extension"
 TINY = resolve_model("whet/tiny")
 PATIENCE_S = 120.0
 REAL_PATIENCE_S = 600.0
