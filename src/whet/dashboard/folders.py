@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from whet.dashboard.data.files import FileStamp, file_stamp, last_line, read_object, read_text
 from whet.dashboard.errors import DashboardError, no_such
-from whet.dashboard.library import ENDED, LibraryRun, RunList, RunQuery, RunState, Viewer
+from whet.dashboard.library import ENDED, LibraryRun, RunList, RunQuery, RunState, Viewer, What
 from whet.errors import RunError, WhetError
 from whet.rollouts.results import METADATA, RESULTS
 from whet.runs.lock import state_of
@@ -83,6 +83,10 @@ class FolderLibrary:
     def look(self, id: str) -> LibraryRun | None:
         found = self._directories().get(id) or self._directories(now=True).get(id)
         return None if found is None else self._read(id, found)
+
+    def make(self, run: LibraryRun, step: int, what: What) -> NoReturn:
+        """Nothing is made of checkpoints here (`LibraryRun.makes` is empty): `whet train export` does that."""
+        raise no_such(f"{what} of step {step}")
 
     def sees(self, viewer: Viewer, run: LibraryRun) -> bool:
         return True

@@ -8,6 +8,7 @@ into it. Methods are called in threads, several at once.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
@@ -15,6 +16,8 @@ from typing import Any, Literal, Protocol, TypeAlias
 Viewer: TypeAlias = Any
 RunKind = Literal["training", "sft", "evaluation", "search"]
 RunState = Literal["queued", "starting", "running", "finished", "failed", "stopped", "unknown"]
+What = Literal["adapter", "model", "checkpoint"]
+"""What can be downloaded of a step."""
 ENDED: frozenset[RunState] = frozenset({"finished", "failed", "stopped"})
 
 
@@ -35,11 +38,17 @@ class LibraryRun:
     """What its process printed; shown as its log as long as it has none of its own."""
     process: tuple[int, str] | None = None
     """Id of its process on this machine, and when that began (`whet.runs.process.began`)."""
+    devices: tuple[str, ...] = ()
+    """Indexes of the GPUs of this machine that it alone was given."""
     trusted: bool = False
     """Whether its config may name files of this machine that are read for it, such as the model's tokenizer."""
     owner: str = ""
     user: str = ""
     model: str = ""
+    base: str = ""
+    """The name of the model that it began with on any machine; empty where others do not have it."""
+    makes: tuple[What, ...] = ()
+    """What `RunLibrary.make` makes of each whole checkpoint, where the run has not written it."""
     environments: tuple[str, ...] = ()
     reason: str = ""  # why it is in its state, in words
     step: int = 0
@@ -123,3 +132,9 @@ class RunLibrary(Protocol):
 
     def sees(self, viewer: Viewer, run: LibraryRun) -> bool:
         """Whether the viewer may see this run. Quick: called for each viewer and each run that is new to it."""
+
+    def make(self, run: LibraryRun, step: int, what: What) -> AbstractContextManager[Path]:
+        """A directory with one of `run.makes`, made of a checkpoint, for the length of the block.
+
+        Raises `DashboardError` where there is no such checkpoint, or it cannot be made now.
+        """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query
@@ -9,7 +11,7 @@ from starlette.responses import Response, StreamingResponse
 
 from whet.dashboard.call import Call, DashboardCall, DataRoute, Number, RunId, Step, Words, json_answer
 from whet.dashboard.data import facts
-from whet.dashboard.data.checkpoints import What, archive, checkpoints
+from whet.dashboard.data.checkpoints import Archive, archive, checkpoints, is_written
 from whet.dashboard.data.comparing import compare
 from whet.dashboard.data.logs import MOST_LINES, LogQuery, log_lines
 from whet.dashboard.data.rollouts import (
@@ -26,7 +28,7 @@ from whet.dashboard.data.series import MOST_POINTS, metrics
 from whet.dashboard.data.stores import OpenStore
 from whet.dashboard.data.tokens import tokens_json, tokens_of
 from whet.dashboard.errors import DashboardError
-from whet.dashboard.library import RunKind, RunQuery, RunState
+from whet.dashboard.library import RunKind, RunQuery, RunState, What
 from whet.viewer.heads import Filter, Sort, SortColumn
 
 router = APIRouter(route_class=DataRoute)
@@ -246,10 +248,21 @@ def list_checkpoints(call: Call, run: RunId) -> Response:
 
 @router.get("/runs/{run}/checkpoints/{step}/archive")
 def get_archive(call: Call, run: RunId, step: Step, what: What = "checkpoint") -> Response:
-    made = archive(call.run(run), step, what)
+    found = call.run(run)
+    with ExitStack() as making:
+        apart = None
+        if what in found.makes and not is_written(found, step, what):
+            apart = making.enter_context(call.data.library.make(found, step, what))
+        made = archive(found, step, what, apart)
+        until_sent = making.pop_all()
     safe = "".join(one if one.isascii() and (one.isalnum() or one in "._-") else "-" for one in made.name)
     headers = {"Content-Length": str(made.size), "Content-Disposition": f'attachment; filename="{safe}"'}
-    return StreamingResponse(made.chunks, media_type="application/x-tar", headers=headers)
+    return StreamingResponse(_sent(made, until_sent), media_type="application/x-tar", headers=headers)
+
+
+def _sent(made: Archive, until: ExitStack) -> Iterator[bytes]:
+    with until:
+        yield from made.chunks
 
 
 @router.get("/compare")

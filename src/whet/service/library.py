@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +18,16 @@ from sqlalchemy.orm import Session
 
 from whet.dashboard.data.files import last_line
 from whet.dashboard.errors import DashboardError, no_such
-from whet.dashboard.library import LibraryRun, RunList, RunQuery
+from whet.dashboard.library import LibraryRun, RunList, RunQuery, What
 from whet.hub.errors import HubError
 from whet.hub.storage.database import Database, database_now
+from whet.service.deployments.downloads import exported
 from whet.service.domain.access import Viewer
+from whet.service.domain.deployments import WITH_WEIGHTS
 from whet.service.domain.runs import ENDED
 from whet.service.domain.usage import IN_PROGRESS
 from whet.service.domain.waiting import Wait, waits
+from whet.service.runner.folders import RunFolder, read_object
 from whet.service.storage.tables import AttemptRow, RunRow
 from whet.viewer.sources import run_directories
 
@@ -81,6 +87,11 @@ class ServiceLibrary:
     def sees(self, viewer: Viewer, run: LibraryRun) -> bool:
         return viewer.sees(run.owner)
 
+    def make(self, run: LibraryRun, step: int, what: What) -> AbstractContextManager[Path]:
+        with _readable(), self._database.read() as session:
+            row = session.get_one(RunRow, run.id)
+        return exported(self._data, row.id, row.model, row.config, step, what)
+
     def view(self, session: Session, row: RunRow, viewer: Viewer) -> dict[str, Any]:
         """A run as the API answers it after a change, in the session of that change."""
         return self._view(session, row, viewer, attempts=True).view()
@@ -117,6 +128,8 @@ class ServiceLibrary:
             owner=row.owner,
             user=row.user,
             model=row.model,
+            base="" if os.path.exists(self._data / "runs" / row.id / "submission" / row.model) else row.model,
+            makes=_makes(row),
             environments=tuple(row.labels),
             reason="; ".join(reasons),
             step=row.step,
@@ -128,7 +141,13 @@ class ServiceLibrary:
             updated_at=row.ended_at or row.started_at or row.queued_at,
             details=details,
             process=_process(attempt),
+            devices=self._devices(row) if attempt is not None and (row.needs or {}).get("devices") else (),
         )
+
+    def _devices(self, row: RunRow) -> tuple[str, ...]:
+        """The GPUs that the runner gave to the newest attempt."""
+        given = read_object(RunFolder.of(self._data, row.id).attempt(row.attempt).identity).get("devices")
+        return tuple(map(str, given)) if isinstance(given, list) else ()
 
     def _file(self, row: RunRow, name: str) -> Path | None:
         path = self._data / "runs" / row.id / name
@@ -159,6 +178,21 @@ def run_directory(data: Path, row: RunRow) -> Path | None:
     if row.kind == "evaluation":
         return next((found for found, _ in run_directories(path)), None)
     return path
+
+
+def _makes(row: RunRow) -> tuple[What, ...]:
+    """What can be made of a checkpoint: a whole model, and of a run that trained one, its adapter."""
+    if row.kind not in WITH_WEIGHTS:
+        return ()
+    return ("adapter", "model") if _has_adapter(row.config) else ("model",)
+
+
+@lru_cache(maxsize=1024)
+def _has_adapter(config: str) -> bool:
+    try:
+        return "lora" in tomllib.loads(config)
+    except ValueError:
+        return False
 
 
 def may(row: RunRow, viewer: Viewer) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import tarfile
@@ -12,17 +13,18 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from whet.dashboard.data.files import directory_of, file_stamp, open_inside
 from whet.dashboard.errors import DashboardError, no_such
-from whet.dashboard.library import LibraryRun
+from whet.dashboard.library import LibraryRun, What
+from whet.inference.model_names import ADAPTER_CONFIG
 from whet.rl.storage.checkpoints import checkpoints_in, fault_of
 from whet.viewer.files import read_at
 
-What = Literal["adapter", "model", "checkpoint"]
 CHECKED_SECONDS = 0.5
 """How long an answer waits for the hashes of checkpoints; what is not hashed by then is said to be unverified."""
+WHATS: tuple[What, ...] = ("adapter", "model", "checkpoint")
 MOST_CHECKED = 1_000
 MOST_FILES = 2_000
 CHUNK = 1 << 20
@@ -83,7 +85,9 @@ def checkpoints(checks: CheckpointChecks, run: LibraryRun) -> list[dict[str, Any
             "fault": fault,
             "verified": verified,
             "deployable": fault is None,
-            "archives": [what for what in ("adapter", "model", "checkpoint") if _folder(directory, one.step, what)],
+            "archives": [
+                what for what in WHATS if _folder(directory, one.step, what) or (what in run.makes and not fault)
+            ],
         }
     for step in _steps_of(directory / "adapters"):
         if step not in steps:
@@ -122,10 +126,16 @@ class Archive:
     chunks: Iterator[bytes]
 
 
-def archive(run: LibraryRun, step: int, what: What) -> Archive:
-    """Raises `DashboardError` where there is none, with what to do."""
-    directory = directory_of(run)
-    found = _folder(directory, step, what)
+def is_written(run: LibraryRun, step: int, what: What) -> bool:
+    """Whether the run has written it."""
+    return _folder(directory_of(run), step, what) is not None
+
+
+def archive(run: LibraryRun, step: int, what: What, made: Path | None = None) -> Archive:
+    """Of what the run has written, or of the directory `made`. Raises `DashboardError` where there is none, with what
+    to do."""
+    directory = directory_of(run) if made is None else made.parent
+    found = _folder(directory, step, what) if made is None else made.name
     if found is None:
         if what == "checkpoint" or step not in _steps_of(directory / "checkpoints"):
             raise no_such(f"{what} of step {step}")
@@ -140,22 +150,38 @@ def archive(run: LibraryRun, step: int, what: What) -> Archive:
     prefix = f"{run.name}-step_{step}-{what}"
     members = []
     for name in names:
+        source: str | bytes = str(Path(found) / name)
+        if run.base and name == ADAPTER_CONFIG and what == "adapter":
+            source = _with_base(directory, str(source), run.base)
         info = tarfile.TarInfo(f"{prefix}/{name or path.name}")
-        info.size = _stamp(path / name)[1]
+        info.size = len(source) if isinstance(source, bytes) else _stamp(path / name)[1]
         info.mtime = math.floor(_stamp(path / name)[2] / 1e9)
-        members.append((info.tobuf(tarfile.PAX_FORMAT), str(Path(found) / name), info.size))
+        members.append((info.tobuf(tarfile.PAX_FORMAT), source, info.size))
     size = sum(len(head) + _padded(bytes) for head, _, bytes in members) + 2 * tarfile.BLOCKSIZE
     return Archive(f"{prefix}.tar", size, _chunks(directory, members))
+
+
+def _with_base(directory: Path, name: str, base: str) -> bytes:
+    """An adapter's config with the base model's name in place of its path on the run's machine."""
+    try:
+        with open_inside(directory, name) as file:
+            described = json.loads(read_at(file, 0, CHUNK))
+        return json.dumps({**described, "base_model_name_or_path": base}, indent=2).encode()
+    except (ValueError, TypeError, RecursionError):
+        raise DashboardError("unreadable", f"{name}: it is no adapter's config.") from None
 
 
 def _padded(size: int) -> int:
     return -(-size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
 
 
-def _chunks(directory: Path, members: list[tuple[bytes, str, int]]) -> Iterator[bytes]:
+def _chunks(directory: Path, members: list[tuple[bytes, str | bytes, int]]) -> Iterator[bytes]:
     """Raises where a file was changed meanwhile: the answer then ends before its length."""
     for head, name, size in members:
         yield head
+        if isinstance(name, bytes):
+            yield name + b"\0" * (_padded(size) - size)
+            continue
         with open_inside(directory, name) as file:
             for offset in range(0, size, CHUNK):
                 data = read_at(file, offset, min(CHUNK, size - offset))

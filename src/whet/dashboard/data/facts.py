@@ -181,7 +181,7 @@ def progress(run: LibraryRun, use: ProcessUse) -> dict[str, Any]:
     stalled = status.get("stalled")
     waits = [str(one) for one in stalled] if isinstance(stalled, list) else []
     found["waits_for"] = cutter.value(waits)
-    found["processes"] = None if run.ended or run.process is None else use.of(*run.process)
+    found["processes"] = None if run.ended or run.process is None else use.of(*run.process, run.devices)
     return found
 
 

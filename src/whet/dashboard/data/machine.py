@@ -1,4 +1,4 @@
-"""What the processes of a run use of this machine: cores and memory, from /proc."""
+"""What the processes of a run use of this machine: cores and memory, from /proc, and GPUs, from nvidia-smi."""
 
 from __future__ import annotations
 
@@ -6,13 +6,19 @@ import os
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from whet.runs.process import began
+from whet.system.gpus import MIB, ask_nvidia
 
 MOST_SHOWN = 20
 MOST_KEPT = 256
+GPU_SECONDS = 2.0
+"""How old what is known of the GPUs may be; nvidia-smi takes a part of a second."""
+ANSWER_SECONDS = 10.0
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -25,15 +31,70 @@ class _Process(NamedTuple):
     memory: int  # bytes
 
 
+@dataclass(frozen=True, slots=True)
+class _Gpu:
+    index: str
+    name: str
+    busy: float | None  # share of the time in which it computed
+    used: int  # bytes, of all processes
+    memory: int
+    by_process: dict[int, int]
+
+
+class GpuUse:
+    """Looks at the GPUs, now and then."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._looked = float("-inf")
+        self._found: list[_Gpu] = []
+
+    def of(self, pids: Collection[int], own: Collection[str]) -> list[dict[str, Any]]:
+        """What is used of the devices that are a run's `own`, and what its processes use of others."""
+        with self._lock:
+            if time.monotonic() - self._looked > GPU_SECONDS:
+                self._found, self._looked = _gpus(), time.monotonic()
+            found = self._found
+        shown = []
+        for gpu in found:
+            used = [memory for pid, memory in gpu.by_process.items() if pid in pids]
+            if gpu.index in own or used:
+                memory = gpu.used if gpu.index in own else sum(used)
+                total = {"memory": memory, "total": gpu.memory}
+                shown.append({"index": gpu.index, "name": gpu.name, "busy": gpu.busy, **total})
+        return shown
+
+
+def _gpus() -> list[_Gpu]:
+    found = {}
+    for uuid, index, name, busy, used, memory in ask_nvidia(
+        "gpu", "uuid,index,name,utilization.gpu,memory.used,memory.total", ANSWER_SECONDS
+    ):
+        if used.isdigit() and memory.isdigit() and int(memory):
+            share = int(busy) / 100 if busy.isdigit() else None
+            found[uuid] = _Gpu(index, name, share, int(used) * MIB, int(memory) * MIB, {})
+    if found:
+        for uuid, pid, used in ask_nvidia("compute-apps", "gpu_uuid,pid,used_gpu_memory", ANSWER_SECONDS):
+            if uuid in found and pid.isdigit():
+                found[uuid].by_process[int(pid)] = int(used) * MIB if used.isdigit() else 0
+    return list(found.values())
+
+
 class ProcessUse:
     """Looks at a process and those that it started. Cores are those used since the look before."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._gpus = GpuUse()
         self._before: OrderedDict[tuple[int, str], tuple[float, dict[int, int]]] = OrderedDict()
 
-    def of(self, pid: int, since: str) -> dict[str, Any] | None:
-        """`since` is when the process began, because ids are reused; None where it is not on this machine any more."""
+    def of(self, pid: int, since: str, devices: Collection[str] = ()) -> dict[str, Any] | None:
+        """What a process uses; None where it is not on this machine any more.
+
+        Args:
+            since: when the process began, because ids are reused.
+            devices: GPUs that it alone was given, by their indexes.
+        """
         if not Path("/proc/self/stat").exists() or began(pid) != since:
             return None
         found = _with_children(pid)
@@ -56,6 +117,7 @@ class ProcessUse:
             "cores": round(sum(known), 3) if known else None,
             "memory": sum(one.memory for one in found),
             "count": len(found),
+            "gpus": self._gpus.of({one.id for one in found}, devices),
             "machine": {"cores": os.cpu_count(), "memory": _PAGE * os.sysconf("SC_PHYS_PAGES")},
             "processes": shown[:MOST_SHOWN],
         }

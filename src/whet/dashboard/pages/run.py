@@ -101,6 +101,12 @@ def _meters(processes: Mapping[str, Any] | None) -> list[dict[str, Any]]:
         meters.insert(
             0, {"label": "cores", "text": f"{cores:.1f} of {machine['cores']}", "share": cores / machine["cores"]}
         )
+    for gpu in processes["gpus"]:
+        busy = "" if gpu["busy"] is None else f", {gpu['busy']:.0%} busy"
+        text = f"{size(gpu['memory'])} of {size(gpu['total'])}{busy}"
+        meters.append(
+            {"label": f"GPU {gpu['index']} {gpu['name']}", "text": text, "share": gpu["memory"] / gpu["total"]}
+        )
     return [{**meter, "share": min(1.0, meter["share"])} for meter in meters]
 
 

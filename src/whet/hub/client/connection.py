@@ -18,6 +18,8 @@ from whet.system.terminal import safe_text
 ATTEMPTS = 5
 PAUSE_S = 0.5
 TIMEOUT_S = 60.0
+MADE_S = 1800.0
+"""How long a download may take to begin: weights of a large model are exported for it first."""
 LONGEST_MESSAGE = 2_000
 BUSY = (429, 503)
 AnswerT = TypeVar("AnswerT", bound=BaseModel)
@@ -102,7 +104,8 @@ class HubClient:
     def download(self, path: str) -> Iterator[bytes]:
         """The bytes of a file, piece by piece. Raises `HubRequestError`."""
         try:
-            with self._http.stream("GET", path, headers={"Accept": "*/*"}) as response:
+            patience = httpx.Timeout(TIMEOUT_S, read=MADE_S)
+            with self._http.stream("GET", path, headers={"Accept": "*/*"}, timeout=patience) as response:
                 if not response.is_success:
                     response.read()
                     raise self._refused(response)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from whet.runs.process import boot_id
+from whet.system.gpus import MIB, ask_nvidia
 
 ANSWER_S = 30.0
 UNLIMITED = 1 << 60
-MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,21 +80,10 @@ def memory(root: Path = Path("/")) -> int:
 
 def devices() -> tuple[Device, ...]:
     """The GPUs that nvidia-smi lists, or those of them that CUDA_VISIBLE_DEVICES leaves."""
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return ()
-    query = [program, "--query-gpu=index,uuid,name,memory.total", "--format=csv,noheader,nounits"]
-    try:
-        done = subprocess.run(query, capture_output=True, text=True, timeout=ANSWER_S, stdin=subprocess.DEVNULL)
-    except (OSError, subprocess.TimeoutExpired):
-        return ()
-    if done.returncode != 0:
-        return ()
     found = {}
-    for line in done.stdout.splitlines():
-        fields = [field.strip() for field in line.split(",")]
-        if len(fields) == 4 and fields[3].isdigit():
-            found[fields[0]] = found[fields[1]] = Device(fields[0], fields[2], int(fields[3]) * MIB)
+    for index, uuid, kind, memory_mib in ask_nvidia("gpu", "index,uuid,name,memory.total", ANSWER_S):
+        if memory_mib.isdigit():
+            found[index] = found[uuid] = Device(index, kind, int(memory_mib) * MIB)
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = [name for name in found if name.isdigit()] if visible is None else visible.split(",")
     return tuple(found[name.strip()] for name in names if name.strip() in found)
