@@ -78,7 +78,7 @@ class Postgresql:
 
     def close(self) -> None:
         self.server.send_signal(signal.SIGQUIT)  # at once: nothing of it is kept
-        self.server.wait(60)
+        self.server.wait(600)
         assert self.server.stderr is not None
         self.server.stderr.close()
         shutil.rmtree(self.data)

@@ -1,4 +1,4 @@
-"""`whet service up` in a process of its own, and its parts."""
+"""`whet service up` in a process of its own, and its parts; and parts that are started apart."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ OPTIONS = ("--port", "0", "--no-actions", "--isolation", "none", "--deployments-
 PATIENCE_S = 600.0
 
 
-class Up:
-    """A running `whet service up`; `lines` are what it said."""
+class Part:
+    """A running `whet service PART`; `lines` are what it said."""
 
-    def __init__(self, data: Path, *more: str) -> None:
-        command = [sys.executable, "-m", "whet.cli.main", "service", "up", "--data", str(data), *OPTIONS, *more]
+    def __init__(self, part: str, data: Path, *more: str) -> None:
+        command = [sys.executable, "-m", "whet.cli.main", "service", part, "--data", str(data), *more]
         self.data = data
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         self.lines: list[str] = []
@@ -58,15 +58,6 @@ class Up:
         headers = {"Authorization": f"Bearer {self.token}"}
         return httpx.request(method, f"{self.address}/api/v1{path}", headers=headers, timeout=PATIENCE_S, **more)
 
-    def parts(self) -> dict[str, int]:
-        """The processes that it started, by name."""
-        found: dict[str, int] = {}
-        for pid in sorted(int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()):
-            words = _words(Path(f"/proc/{pid}"))
-            if str(self.data) in words and "service" in words and "up" not in words:
-                found.setdefault(words[words.index("service") + 1], pid)  # what it forks has its words at first
-        return found
-
     def until(self, condition: Callable[[], Any]) -> Any:
         """The value of a condition as soon as it has one."""
         tick = threading.Event()
@@ -76,14 +67,6 @@ class Up:
             tick.wait(0.1)
         raise AssertionError(f"it did not happen: {self.lines[-20:]}")
 
-    def kill_all(self) -> None:
-        """SIGKILL of it and of all of its parts, as close to each other as can be."""
-        for pid in (self.process.pid, *self.parts().values()):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        self.end(signal.SIGKILL)
-        self.until(lambda: not self.parts())
-
     def end(self, number: int = signal.SIGTERM) -> int:
         self.process.send_signal(number)
         code = self.process.wait(PATIENCE_S)
@@ -91,6 +74,30 @@ class Up:
         assert self.process.stderr is not None
         self.process.stderr.close()
         return code
+
+
+class Up(Part):
+    """A running `whet service up`."""
+
+    def __init__(self, data: Path, *more: str) -> None:
+        super().__init__("up", data, *OPTIONS, *more)
+
+    def parts(self) -> dict[str, int]:
+        """The processes that it started, by name."""
+        found: dict[str, int] = {}
+        for pid in sorted(int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()):
+            words = _words(Path(f"/proc/{pid}"))
+            if str(self.data) in words and "service" in words and "up" not in words:
+                found.setdefault(words[words.index("service") + 1], pid)  # what it forks has its words at first
+        return found
+
+    def kill_all(self) -> None:
+        """SIGKILL of it and of all of its parts, as close to each other as can be."""
+        for pid in (self.process.pid, *self.parts().values()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.end(signal.SIGKILL)
+        self.until(lambda: not self.parts())
 
 
 def _words(entry: Path) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -115,7 +116,7 @@ def test_what_the_service_refuses_is_said_line_by_line(commands: Any) -> None:
     assert "queue" in commands.say("train", "submit", "first.toml", "-y", code=2)
 
 
-def test_run_is_found_by_id_name_and_owner_and_changed(commands: Any) -> None:
+def test_run_is_found_by_id_name_and_owner_and_changed(commands: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     first = submitted(commands)["id"]
     second = submitted(commands)["id"]
     assert commands.answer("train", "get", first)["id"] == first
@@ -128,6 +129,9 @@ def test_run_is_found_by_id_name_and_owner_and_changed(commands: Any) -> None:
     restarted = commands.answer("train", "restart", first, "--cap-hours", "0.5", "--cap-tokens", "7000")
     assert (restarted["state"], restarted["caps"]) == ("queued", {"seconds": 1800.0, "tokens": 7000, "cost": None})
     commands.say("train", "stop", first)
+    monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
+    assert "with all its files?" in commands.say("train", "delete", first, code=1)
+    assert commands.answer("train", "get", first)["state"] == "stopped"
     assert f"{first} is deleted" in commands.say("train", "delete", first, "-y")
     assert "there is no run" in commands.say("train", "get", first, code=2)
     text = commands.say("train", "list")  # there is no runs/ here
@@ -272,7 +276,6 @@ def test_rollouts_that_are_not_indexed_yet_are_waited_for(
 def test_archive_that_leads_outside_of_its_folder_is_refused(
     commands: Any, finished: str, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import io
     import tarfile
 
     from whet.hub.client.connection import HubClient, HubRequestError

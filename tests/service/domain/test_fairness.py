@@ -28,14 +28,15 @@ def test_owner_with_one_run_is_next_although_another_has_a_hundred_before() -> N
     queue.append(waiting("b", "b"))
     assert order(queue, a=Share(used=5.0, running=2))[0] == "b"
     assert order(queue, a=Share(running=1))[0] == "b"
-    assert order(queue)[:2] == ["a0", "b"]  # nothing ran yet: the oldest, then the other owner
+    assert order(queue)[:3] == ["b", "a0", "a1"]  # also where nothing ran yet
 
 
-def test_least_usage_then_fewest_runs_then_age_decide_between_owners() -> None:
+def test_least_usage_then_fewest_runs_then_fewest_in_the_queue_then_age_decide_between_owners() -> None:
     queue = [waiting("a", "a", age=9), waiting("b", "b", age=5), waiting("c", "c", age=7)]
     assert order(queue, a=Share(3.0), b=Share(1.0), c=Share(2.0)) == ["b", "c", "a"]
     assert order(queue, a=Share(1.0, 3), b=Share(1.0, 1), c=Share(1.0, 2)) == ["b", "c", "a"]
     assert order(queue) == ["a", "c", "b"]
+    assert order([*queue, waiting("a2", "a", age=8)]) == ["c", "b", "a", "a2"]
 
 
 def test_priority_then_age_decide_within_an_owner_and_not_between_owners() -> None:

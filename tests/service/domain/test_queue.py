@@ -294,7 +294,7 @@ def test_restart_from_a_step_without_a_checkpoint_is_refused_and_leaves_the_run(
 
 def test_owner_with_one_run_is_next_although_another_has_many_queued(queue: Any) -> None:
     runner = queue.runner(cores=2)
-    for _ in range(20):
+    for _ in range(100):
         queue.submit("ann")
     first, second = queue.start(runner), queue.start(runner)
     bobs = queue.submit("bob")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -165,11 +166,12 @@ def test_an_expired_lease_of_another_machine_is_no_evidence(working: Any) -> Non
     assert working.end(first, run).state == "finished"
 
 
-def test_output_without_end_is_bounded(working: Any) -> None:
+@pytest.mark.parametrize("count", [100_000_000, pytest.param(3_000_000_000, marks=pytest.mark.parts)])
+def test_output_without_end_is_bounded(working: Any, count: int) -> None:
     from whet.service.runner.output import FILE_BYTES
 
     run = working.queue.submit()
-    row = working.end(working.runner("yes | head -c 100000000; echo the end"), run)
+    row = working.end(working.runner(f"yes | head -c {count}; echo the end"), run)
     assert row.state == "finished"
     files = list(working.attempt(run).path.glob("output.log*"))
     assert sum(file.stat().st_size for file in files) <= 2 * FILE_BYTES
@@ -210,6 +212,43 @@ def test_what_an_earlier_attempt_said_is_no_end_of_a_killed_one(working: Any) ->
     for one in ("shim", "run"):
         os.kill(second[one]["pid"], signal.SIGKILL)
     working.until(runner, lambda: working.queue.run(run).attempt == 3)
+
+
+def test_a_database_that_is_locked_for_a_while_keeps_no_run_from_its_end(
+    working: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from whet.hub.storage.database import Database
+    from whet.service.runner import runner as module
+
+    run = working.queue.submit()
+    runner = working.runner("while ! [ -e ../go ]; do sleep 0.05; done")
+    working.running(runner, run)
+    monkeypatch.setattr("whet.hub.storage.database.BUSY_MS", 50)
+    monkeypatch.setattr(module, "TICK_S", 0.01)
+    database, stop = working.queue.database, threading.Event()
+    other = Database(database.url.render_as_string(hide_password=False))
+    looking = threading.Thread(target=runner.run, args=(stop,))
+    try:
+        with other.write():
+            database.engine.dispose()
+            looking.start()
+            wait_for(lambda: "the next look comes in a moment: the hub's database is busy" in caplog.text)
+            (working.folder(run).path / "go").touch()
+            wait_for(working.attempt(run, 1).exit.exists)
+        wait_for(lambda: working.queue.run(run).ended_at)
+    finally:
+        stop.set()
+        looking.join()
+        other.close()
+    row = working.queue.run(run)
+    assert (row.state, row.attempt) == ("finished", 1)
+
+
+def wait_for(condition: Any) -> None:
+    deadline = time.monotonic() + 250.0
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def restart(session: Any, run: str) -> None:

@@ -1,9 +1,9 @@
 """Which run is next. Pure.
 
 Each owner has a decayed usage, in core seconds by the runners' prices, to which what runs now is added. The owner with
-the least is next, then the one with the fewest runs in progress, then the one that waits longest; within an owner
-the higher priority, then age. A run that fits on no free runner does not block others, unless it has waited for
-an hour: then the runner that could hold it takes no run that comes after it.
+the least is next, then the one with the fewest runs in progress, then the one with the fewest in the queue, then the
+one that waits longest; within an owner the higher priority, then age. A run that fits on no free runner does not block
+others, unless it has waited for an hour: then the runner that could hold it takes no run that comes after it.
 """
 
 from __future__ import annotations
@@ -73,8 +73,13 @@ def in_order(waiting: Iterable[Waiting], shares: Mapping[str, Share]) -> Iterato
     for line in lines.values():
         line.sort(key=lambda one: (-one.priority, one.queued_at, one.run), reverse=True)
     state = {owner: shares.get(owner, Share()) for owner in lines}
+    queued = {owner: len(line) for owner, line in lines.items()}
+
+    def order(name: str) -> tuple[float, int, int, float, str]:
+        return state[name].used, state[name].running, queued[name], lines[name][-1].queued_at, name
+
     while lines:
-        owner = min(lines, key=lambda name: (state[name].used, state[name].running, lines[name][-1].queued_at, name))
+        owner = min(lines, key=order)
         one = lines[owner].pop()
         yield one
         used = state[owner].used + Prices().share(one.needs, AHEAD_S)

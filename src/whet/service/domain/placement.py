@@ -48,7 +48,9 @@ class Amount:
         """What is missing for a run, in words; empty if nothing is."""
         missing = []
         if needs.cores > self.cores:
-            missing.append(f"{needs.cores:g} cores (there are {max(0.0, self.cores):g})")
+            missing.append(
+                f"{needs.cores:g} {'core' if needs.cores == 1 else 'cores'} (there are {max(0.0, self.cores):g})"
+            )
         if needs.memory > self.memory:
             missing.append(f"{needs.memory / GIB:.1f} GiB of memory (there are {max(0, self.memory) / GIB:.1f})")
         if needs.devices > self.devices:

@@ -84,9 +84,8 @@ def serve_runner(config: RunnerConfig, on_ready: Callable[[str], None]) -> None:
         has = runner.machine
         devices = f", {len(has.devices)} devices" if has.devices else ""
         apart = "isolated by bubblewrap" if isolation.bubblewrap else "not isolated"
-        on_ready(
-            f"runner {runner.id} on {has.host}: {has.cores:g} cores, {has.memory / 2**30:.0f} GiB{devices}; {apart}"
-        )
+        cores = f"{has.cores:g} {'core' if has.cores == 1 else 'cores'}"
+        on_ready(f"runner {runner.id} on {has.host}: {cores}, {has.memory / 2**30:.0f} GiB{devices}; {apart}")
         try:
             runner.run(stop)
         finally:
