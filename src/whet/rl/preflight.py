@@ -121,6 +121,11 @@ def _missing_vllm(config: RunConfig) -> list[str]:
             f"{found.distribution} {found.version} in {found.path} computes on CPUs alone. Name a Python with vLLM for "
             'GPUs in inference.python, or set inference.device = "cpu".'
         ]
+    if on_cpus and config.algorithm.router_replay:
+        return [
+            "algorithm.router_replay: vLLM's build for CPUs does not report which experts it chose. Remove it (the "
+            'mismatch is measured all the same), or use inference.engine = "embedded".'
+        ]
     return []
 
 
