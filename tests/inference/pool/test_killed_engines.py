@@ -8,6 +8,7 @@ version names.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import multiprocessing
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -89,10 +90,10 @@ class Answer:
     samples: list[Sample] = field(default_factory=list)
 
 
-def groups(number: int) -> list[Answer]:
+def groups(number: int, attempt: int) -> list[Answer]:
     found = []
     for group in range(GROUPS):
-        key = f"{number}-{group}"
+        key = f"{number}-{attempt}-{group}"
         prompt = [(7 * number + 11 * group + place) % 200 for place in range(20)]
         for rollout in range(ROLLOUTS):
             params = SamplingParams(max_tokens=TOKENS, seed=1000 * number + 10 * group + rollout)
@@ -118,9 +119,8 @@ class Kills:
             await self.pool.close()
 
     async def _kill(self, number: int) -> None:
-        pool, answers, victim = self.pool, groups(number), self.members[number % 3]
-        tasks = [asyncio.create_task(self._sample(answer)) for answer in answers]
-        await until(lambda: any(len(ids) > (7 * number) % 60 for ids in victim.arrived))
+        pool, victim = self.pool, self.members[number % 3]
+        answers, tasks = await self._begun(number, victim)
         if number % 4 == 1:  # the dying engine may be the one that takes them
             tasks.append(asyncio.create_task(pool.load_weights(self.weights.publish(number))))
             await asyncio.sleep(0)
@@ -134,6 +134,26 @@ class Kills:
             self._check(answer)
         await until(lambda: pool.metrics()["engine/restarts"] == number + 1 and pool.metrics()["engine/healthy"] == 3)
         await self._check_weights(victim)
+
+    async def _begun(self, number: int, victim: ProcessMember) -> tuple[list[Answer], list[asyncio.Task[None]]]:
+        """Answers, of which the victim is in the middle of one; more, where all have ended before that was seen."""
+        answers: list[Answer] = []
+        tasks: list[asyncio.Task[None]] = []
+
+        def begun() -> bool:
+            return any(len(ids) > (7 * number) % 60 for ids in victim.arrived)
+
+        def over() -> bool:
+            return all(task.done() for task in tasks)
+
+        for attempt in itertools.count():
+            more = groups(number, attempt)
+            answers.extend(more)
+            tasks.extend(asyncio.create_task(self._sample(answer)) for answer in more)
+            await until(lambda: begun() or over())
+            if begun():
+                break
+        return answers, tasks
 
     async def _sample(self, answer: Answer) -> None:
         options: dict[str, Any] = {"on_tokens": answer.heard.extend} if answer.streamed else {}
