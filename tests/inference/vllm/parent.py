@@ -5,6 +5,7 @@ It prints the server's number when the server answers, or why it does not.
 
 import asyncio
 import json
+import signal
 import sys
 from pathlib import Path
 
@@ -27,4 +28,5 @@ async def main() -> None:
     await asyncio.Event().wait()
 
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job begins with Ctrl-C ignored
 asyncio.run(main())
