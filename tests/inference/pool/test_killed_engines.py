@@ -195,14 +195,16 @@ def check_kills(members: list[ProcessMember], weights: Weights, reference: Refer
     assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
 
 
+@pytest.mark.parametrize("kills", [6, pytest.param(20, marks=pytest.mark.long)])
 def test_killed_embedded_engines_lose_no_group_and_return_with_the_newest_weights(
-    tmp_path: Path, reference: Reference
+    tmp_path: Path, reference: Reference, kills: int
 ) -> None:
     members = [EmbeddedMember(str(number)) for number in range(3)]
-    check_kills([*members], Weights(tmp_path, packed=True), reference, 20)
+    check_kills([*members], Weights(tmp_path, packed=True), reference, kills)
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("kills", [3, 20])
 def test_a_killed_vllm_server_loses_no_group_and_returns_with_the_newest_weights(
     tmp_path: Path, reference: Reference, vllm_servers: Any, kills: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
