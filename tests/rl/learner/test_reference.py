@@ -13,8 +13,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from whet.errors import ConfigError, ModelLoadError, TrainingError
 from whet.rl.algorithm_config import LossConfig
-from whet.rl.learner import torch_learner
 from whet.rl.learner.config import LoraConfig, OptimizerConfig
+from whet.rl.learner.forward import forward_pass
 from whet.rl.learner.protocol import OptimParams
 from whet.rl.learner.reference import kl_to_reference
 
@@ -85,8 +85,8 @@ def test_a_thread_for_the_reference_changes_nothing_and_is_not_used_for_weights_
         computed_in[-1].add(threading.get_ident())
         return forward(*args, **options)
 
-    forward = torch_learner.hidden_states
-    monkeypatch.setattr(torch_learner, "hidden_states", hidden_states)
+    forward = forward_pass.hidden_states
+    monkeypatch.setattr(forward_pass, "hidden_states", hidden_states)
     for learner in (inline, beside):
         computed_in.append(set())
         outputs.append(learner.forward_backward(batch, KL))

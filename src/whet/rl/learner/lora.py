@@ -33,6 +33,7 @@ from whet.inference.protocol import WeightUpdate
 from whet.rl.learner.config import LoraConfig
 from whet.rl.learner.masters import hold
 from whet.rl.learner.weights import Weights, copy_tokenizer, forget_older, write_aside, write_model, write_tensors
+from whet.rl.learner.whole import Whole
 from whet.rl.storage.checkpoints import ADAPTER as ADAPTER_FILE
 
 ADAPTER = "default"
@@ -45,7 +46,12 @@ class LoraWeights(Weights):
     FILE = ADAPTER_FILE
 
     def __init__(
-        self, model: PreTrainedModel, source: Path, config: LoraConfig, base_dtype: torch.dtype = torch.float32
+        self,
+        model: PreTrainedModel,
+        source: Path,
+        config: LoraConfig,
+        base_dtype: torch.dtype = torch.float32,
+        whole: Whole | None = None,
     ) -> None:
         """Wraps `model` in place, its frozen matrices in `base_dtype`.
 
@@ -65,7 +71,7 @@ class LoraWeights(Weights):
             warnings.simplefilter("ignore", FutureWarning)  # between peft and transformers, nothing a user could mend
             self._peft: Any = get_peft_model(model, layers)
         hold((parameter for parameter in model.parameters() if not parameter.requires_grad), base_dtype)
-        super().__init__(self._peft.get_base_model(), source)
+        super().__init__(self._peft.get_base_model(), source, whole)
         if config.path is not None:
             begin_with(self._peft, resolve_model(config.path), config)
 

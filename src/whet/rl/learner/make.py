@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -22,6 +23,7 @@ from whet.rl.learner.config import LearnerConfig, LoraConfig, OptimizerConfig
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from whet.rl.learner.ranks.sharding import Sharding
     from whet.rl.learner.reference import Reference
     from whet.rl.learner.torch_learner import TorchLearner
     from whet.rl.learner.weights import PublishFormat, Weights
@@ -59,50 +61,93 @@ def make_learner(
     """
     import torch
 
-    from whet.rl.learner.reference import Reference, frozen_copy, other_model
     from whet.rl.learner.torch_learner import TorchLearner
-    from whet.rl.learner.weights import FullWeights
 
     if threads is not None:
         torch.set_num_threads(threads)
     computation = (computation or LearnerConfig()).settled(adapter=lora is not None)
+    parts = learner_parts(
+        model,
+        lora=lora,
+        seed=seed,
+        computation=computation,
+        publish_dtype=publish_dtype,
+        publish_format=publish_format,
+        reference=reference,
+    )
+    return TorchLearner(
+        parts.weights,
+        optimizer,
+        computation,
+        max_steps=max_steps,
+        publish_directory=publish_directory,
+        arch=parts.arch,
+        reference=parts.reference,
+        reference_thread=reference_thread,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerParts:
+    """What a learner is made of, on its device."""
+
+    weights: Weights
+    reference: Reference | None
+    arch: Architecture | None  # None where transformers' own forward pass runs the model
+
+
+def learner_parts(
+    model: Path,
+    *,
+    lora: LoraConfig | None,
+    seed: int,
+    computation: LearnerConfig,
+    publish_dtype: Dtype,
+    publish_format: PublishFormat,
+    reference: str | None,
+    sharding: Sharding | None = None,
+) -> LearnerParts:
+    """See `make_learner`; with `sharding` a rank's part of each model alone is kept. `computation` is settled."""
+    import torch
+
+    from whet.rl.learner.reference import Reference, frozen_copy, other_model
+    from whet.rl.learner.weights import FullWeights
+
     held_in = getattr(torch, computation.weights_dtype if lora is None else computation.base_dtype)
     device = choose_device(computation.device, "[learner] device")
     if device == "cpu":
         _keep_memory()
     torch.manual_seed(seed)
-    loaded = load_model(model).to(device)
+    place = "cpu" if sharding is not None else device  # ranks bring one layer after the other to their device
+    loaded = load_model(model).to(place)
     held: Reference | None = None
     if reference is not None and reference != INITIAL:
-        held = other_model(_load_reference(reference).to(device), reference, like=loaded, dtype=held_in)
-    weights: Weights
-    if lora is None:
-        weights = FullWeights(loaded, model, getattr(torch, publish_dtype), held_in, publish_format)
-        if reference == INITIAL:
-            held = frozen_copy(loaded)
-    else:
-        from whet.rl.learner.lora import LoraWeights
-
-        weights = adapted = LoraWeights(loaded, model, lora, held_in)
-        if reference == INITIAL:
-            held = Reference(adapted.base, replays=True, shared=True)
+        held = other_model(_load_reference(reference).to(place), reference, like=loaded, dtype=held_in)
     arch = describe(model)
     # One forward pass for both: a reference of another family may be one that only transformers' own knows.
     own = isinstance(arch, Architecture) and (held is None or reference == INITIAL or _own_forward(reference))
+    weights: Weights | None = None
+    if lora is not None:
+        from whet.rl.learner.lora import LoraWeights
+
+        weights = adapted = LoraWeights(loaded, model, lora, held_in, sharding)
+        if reference == INITIAL:
+            held = Reference(adapted.base, replays=True, shared=True)
+    elif reference == INITIAL:
+        held = frozen_copy(loaded, held_in)
     if not own and computation.activation_checkpointing:
         from whet.rl.learner.forward.plain import recompute_layers
 
         recompute_layers(loaded)
-    return TorchLearner(
-        weights,
-        optimizer,
-        computation,
-        max_steps=max_steps,
-        publish_directory=publish_directory,
-        reference=held,
-        arch=arch if own and isinstance(arch, Architecture) else None,
-        reference_thread=reference_thread,
-    )
+    if sharding is not None:
+        sharding.shard(loaded, held_in if lora is None else torch.float32, own=own)
+        if held is not None and not held.shared:
+            with held.lend() as other:
+                sharding.shard(other, torch.float32, own=own)
+        held_in = torch.float32  # of the parts; what is gathered of them is rounded then
+    if weights is None:
+        weights = FullWeights(loaded, model, getattr(torch, publish_dtype), held_in, publish_format, sharding)
+    return LearnerParts(weights, held, arch if own and isinstance(arch, Architecture) else None)
 
 
 def _keep_memory() -> None:

@@ -7,7 +7,7 @@ step; schedules are pure functions of the step, so that a resumed run needs no s
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from whet.errors import RunError
 from whet.rl.learner.config import OptimizerConfig
+from whet.rl.learner.whole import Whole
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 ITERATIONS = 5
@@ -31,26 +32,40 @@ class Muon(torch.optim.Optimizer):
     coefficients); Liu et al. 2025 (arXiv:2502.16982; the factor that gives updates AdamW's usual size).
     """
 
-    def __init__(self, params: Iterable[nn.Parameter], *, lr: float, momentum: float, weight_decay: float) -> None:
+    def __init__(
+        self,
+        params: Iterable[nn.Parameter],
+        *,
+        lr: float,
+        momentum: float,
+        weight_decay: float,
+        whole: Whole | None = None,
+    ) -> None:
+        self._whole = whole or Whole()
         super().__init__(list(params), {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         assert closure is None, "gradients are computed before the step"
         for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self._update(parameter, group)
+            moved = [parameter for parameter in group["params"] if parameter.grad is not None]
+            for start in range(0, len(moved), self._whole.ranks):
+                self._update(moved[start : start + self._whole.ranks], group)
 
-    def _update(self, parameter: Tensor, group: dict[str, Any]) -> None:
+    def _update(self, parameters: Sequence[Tensor], group: dict[str, Any]) -> None:
+        """As many matrices as there are ranks, of which each makes one orthogonal."""
+        directions = self._whole.map_whole(orthogonalised, [self._direction(p, group["momentum"]) for p in parameters])
+        for parameter, direction in zip(parameters, directions, strict=True):
+            own = self._whole.own(parameter)
+            own.mul_(1 - group["lr"] * group["weight_decay"])
+            own.add_(direction, alpha=-group["lr"] * 0.2 * math.sqrt(max(parameter.shape)))
+
+    def _direction(self, parameter: Tensor, momentum: float) -> Tensor:
         gradient = parameter.grad
         assert gradient is not None
-        state = self.state[parameter]
-        buffer = state.setdefault("momentum_buffer", torch.zeros_like(gradient))
-        buffer.mul_(group["momentum"]).add_(gradient)
-        direction = orthogonalised(gradient.add(buffer, alpha=group["momentum"]))
-        parameter.mul_(1 - group["lr"] * group["weight_decay"])
-        parameter.add_(direction, alpha=-group["lr"] * 0.2 * math.sqrt(max(parameter.shape)))
+        buffer: Tensor = self.state[parameter].setdefault("momentum_buffer", torch.zeros_like(gradient))
+        buffer.mul_(momentum).add_(gradient)
+        return gradient.add(buffer, alpha=momentum)
 
 
 def orthogonalised(matrix: Tensor) -> Tensor:
@@ -85,17 +100,24 @@ class Optimizer:
     """One update rule over all trained parameters: a torch optimiser per kind of parameter."""
 
     def __init__(
-        self, config: OptimizerConfig, parameters: Iterable[tuple[str, nn.Parameter]], *, hidden: set[str]
+        self,
+        config: OptimizerConfig,
+        parameters: Iterable[tuple[str, nn.Parameter]],
+        *,
+        hidden: set[str],
+        whole: Whole | None = None,
     ) -> None:
         """`hidden` names the parameters inside layers: Muon takes the matrices among them, and only those."""
         named = list(parameters)
         self.parameters = [parameter for _, parameter in named]
         self._config = config
+        self._whole = whole = whole or Whole()
         muon = [p for name, p in named if config.type == "muon" and name in hidden and p.ndim == 2]
         rest = [p for p in self.parameters if all(p is not other for other in muon)]
         self._parts: dict[str, torch.optim.Optimizer] = {}
         if muon:
-            self._parts["muon"] = Muon(muon, lr=0.0, momentum=config.momentum, weight_decay=config.weight_decay)
+            decay = config.weight_decay
+            self._parts["muon"] = Muon(muon, lr=0.0, momentum=config.momentum, weight_decay=decay, whole=whole)
         # Decay is for matrices; norms and biases are left where they are.
         groups: list[dict[str, Any]] = [
             {"params": [p for p in rest if p.ndim >= 2], "weight_decay": config.weight_decay},
@@ -121,11 +143,11 @@ class Optimizer:
 
     def scale_gradients(self, divisor: float, max_norm: float | None) -> float:
         """Divide, clip to `max_norm`, and return the global norm between the two."""
-        gradients: list[Tensor] = [p.grad for p in self.parameters if p.grad is not None]
+        gradients = [self._whole.own(p.grad) for p in self.parameters if p.grad is not None]
         if not gradients:
             return 0.0
         norms = torch.stack(torch._foreach_norm(gradients))
-        norm = float(norms.norm()) / divisor
+        norm = float(self._whole.norm(norms.norm())) / divisor
         scale = 1 / divisor
         if max_norm is not None and norm > max_norm:
             scale *= max_norm / norm

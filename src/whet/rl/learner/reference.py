@@ -42,9 +42,11 @@ class Reference:
     shared: bool = False  # its weights are those that are trained: lent only while the learner does not compute
 
 
-def frozen_copy(model: PreTrainedModel) -> Reference:
-    """The weights as they are now, whatever becomes of `model`."""
-    return _frozen(deepcopy(model), replays=True)
+def frozen_copy(model: PreTrainedModel, dtype: torch.dtype = torch.float32) -> Reference:
+    """The weights as they are now, whatever becomes of `model`; matrices in `dtype`."""
+    copied = deepcopy(model)
+    hold(copied.parameters(), dtype)
+    return _frozen(copied, replays=True)
 
 
 def other_model(

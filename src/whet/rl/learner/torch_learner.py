@@ -2,7 +2,7 @@
 
 A batch is laid out in micro-batches, each runs forward, loss and backward, and gradients of the summed loss add up
 until `optim_step` divides them. What is trained (`weights`), how it is updated (`optim`) and what the model computes
-(`decoder`) are other files' business. With one thread on CPU everything here is deterministic.
+(`forward`) are other files' business. With one thread on CPU everything here is deterministic.
 """
 
 from __future__ import annotations
@@ -10,16 +10,15 @@ from __future__ import annotations
 import json
 import math
 import pickle
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -31,18 +30,14 @@ from whet.rl.algorithms import LossInputs, LossTerms, find, loss_fn
 from whet.rl.data.batch import PackedBatch
 from whet.rl.learner.config import LearnerConfig, OptimizerConfig
 from whet.rl.learner.flops import batch_flops, known_peak
-from whet.rl.learner.forward.decoder import hidden_states
-from whet.rl.learner.forward.layout import Index, TokenLayout, micro_batches
-from whet.rl.learner.forward.logprobs import Kept, token_logprobs
-from whet.rl.learner.forward.plain import PlainLayout, padded_logprobs, padded_micro_batches
+from whet.rl.learner.forward.forward_pass import ForwardPass, Layout, MicroBatch
+from whet.rl.learner.forward.layout import TokenLayout
 from whet.rl.learner.optim import Optimizer, schedule_factor
 from whet.rl.learner.protocol import LossOutput, OptimOutput, OptimParams, TokenValues
 from whet.rl.learner.ratio_limits import limited
 from whet.rl.learner.reference import Reference, kl_to_reference
 from whet.rl.learner.weights import Weights
-
-Layout: TypeAlias = TokenLayout | PlainLayout
-"""A micro-batch, for whet's own forward pass or for that of transformers."""
+from whet.rl.learner.whole import Whole
 
 
 class TorchLearner:
@@ -59,20 +54,22 @@ class TorchLearner:
         arch: Architecture | None,
         reference: Reference | None = None,
         reference_thread: bool = False,
+        whole: Whole | None = None,
+        forward: ForwardPass | None = None,
     ) -> None:
         """Without `arch` the model runs through transformers' own forward pass, and its operations are not counted.
 
         `reference` is the policy that a loss with `kl_coef` holds to; with `reference_thread` its passes are made
-        concurrently with the learner's, where its weights are its own."""
+        concurrently with the learner's, where its weights are its own. One rank of many has its parameters and its
+        forward pass in a way of its own (`ranks/rank_learner.py`)."""
         self.version = 0
         self.weights = weights
         """The model that is trained, and its adapter."""
         self._config = optimizer
-        self.optimizer = Optimizer(optimizer, weights.parameters(), hidden=weights.hidden_parameters())
+        self.optimizer = Optimizer(optimizer, weights.parameters(), hidden=weights.hidden_parameters(), whole=whole)
         """The parameters that are trained, with their gradients and the optimiser's state."""
         self._max_steps = max_steps
         self._publish_directory = publish_directory
-        self._computation = computation
         self._reference = reference
         concurrent = reference_thread and reference is not None and not reference.shared
         self._thread = ThreadPoolExecutor(1, "reference") if concurrent else None
@@ -80,6 +77,7 @@ class TorchLearner:
         parts = weights.model.named_modules()
         self._dropouts = [part for name, part in parts if ".lora_dropout." in name and isinstance(part, nn.Dropout)]
         self._arch = arch
+        self._pass = forward or ForwardPass(computation, self._device, own=arch is not None)
         peak_tflops = computation.peak_tflops
         if peak_tflops is None and self._device.type == "cuda":
             peak_tflops = known_peak(torch.cuda.get_device_name(self._device))
@@ -107,19 +105,22 @@ class TorchLearner:
         function, sampled = loss_fn(loss.loss), find(loss.loss, "loss").compares_with_sampler
         output = LossOutput(loss=0.0, tokens=batch.trained_tokens, peak_flops=self._peak_flops)
         seen = TokenValues(np.zeros(len(batch.ids), np.float32), np.zeros(len(batch.ids), np.bool_))
-        layouts = self._layouts(batch)
-        references = self._references(batch, layouts) if loss.kl_coef else [None] * len(layouts)
-        wholes = self._wholes(batch, layouts) if self._dropouts and (sampled or loss.kl_coef) else [None] * len(layouts)
+        micros, fault = self._micro_batches(batch), None
+        references = self._references(micros) if loss.kl_coef else [None] * len(micros)
+        wholes = self._wholes(micros) if self._dropouts and (sampled or loss.kl_coef) else [None] * len(micros)
         self.weights.model.eval()
         for dropout in self._dropouts:  # all else that a model does in training only would change what was sampled
             dropout.train()
         # In this order: the reference's logprobs of a micro-batch are requested after the learner's own forward pass.
-        for layout, (logprobs_N, entropies_N), reference_N, whole in zip(
-            layouts, self._forward(batch, layouts), references, wholes, strict=True
+        for micro, (logprobs_N, entropies_N), reference_N, whole in zip(
+            micros, self._forward(micros), references, wholes, strict=True
         ):
+            if micro.filler:
+                self._backward(0.0 * logprobs_N.sum())
+                continue
             if whole is not None:
                 logprobs_N, entropies_N = map(_valued, (logprobs_N, entropies_N), whole)
-            inputs = self._loss_inputs(batch, layout, logprobs_N)
+            inputs = self._loss_inputs(batch, micro.layout, logprobs_N)
             terms, limited_tokens = limited(function, inputs, loss)
             _add(output.sums, limited_tokens)
             if reference_N is not None:
@@ -130,18 +131,22 @@ class TorchLearner:
                 terms = replace(terms, loss_N=terms.loss_N - loss.entropy_coef * entropies_N)
             total = terms.loss_N.sum()
             output.loss += total.item()
-            if not math.isfinite(output.loss):
-                self.optimizer.clear_gradients()
-                raise _not_finite(batch, layout, logprobs_N, terms)
-            torch.autograd.backward(total)
+            if fault is None and not math.isfinite(output.loss):
+                fault = _not_finite(batch, micro.layout, logprobs_N, terms)
+                if self._alone:
+                    break
+            self._backward(total)
             _add(output.sums, _diagnostics(inputs, terms, entropies_N, sampled=sampled))
-            seen.logprobs_T[layout.targets] = logprobs_N.detach().cpu().numpy()
+            seen.logprobs_T[micro.layout.targets] = logprobs_N.detach().cpu().numpy()
             if terms.clipped_N is not None:
-                seen.clipped_T[layout.targets] = terms.clipped_N.cpu().numpy()
+                seen.clipped_T[micro.layout.targets] = terms.clipped_N.cpu().numpy()
+        if (fault := self._agreed(fault)) is not None:
+            self.optimizer.clear_gradients()
+            raise fault
         if sampled:
             output.values = seen
         if self._arch is not None:
-            own = [layout for layout in layouts if isinstance(layout, TokenLayout)]
+            own = [micro.layout for micro in micros if isinstance(micro.layout, TokenLayout) and not micro.filler]
             output.flops = batch_flops(self._arch, own, frozen=self.trained_parameters < self.parameters)
         return output
 
@@ -150,9 +155,10 @@ class TorchLearner:
         """log p of every trained token under the present weights, as it was sampled; 0 for other tokens."""
         self.weights.model.eval()
         result_T = np.zeros(len(batch.ids), np.float32)
-        layouts = self._layouts(batch)
-        for layout, (logprobs_N, _) in zip(layouts, self._forward(batch, layouts), strict=True):
-            result_T[layout.targets] = logprobs_N.cpu().numpy()
+        micros = self._micro_batches(batch)
+        for micro, (logprobs_N, _) in zip(micros, self._forward(micros), strict=True):
+            if not micro.filler:
+                result_T[micro.layout.targets] = logprobs_N.cpu().numpy()
         return result_T
 
     def optim_step(self, params: OptimParams) -> OptimOutput:
@@ -217,81 +223,48 @@ class TorchLearner:
         if self._thread is not None:
             self._thread.shutdown(cancel_futures=True)
 
-    def _layouts(self, batch: PackedBatch) -> Sequence[Layout]:
-        budget = self._computation.micro_batch_tokens
-        if self._arch is not None:
-            return micro_batches(batch, budget)
-        return padded_micro_batches(batch, budget, self.weights.model.get_input_embeddings().num_embeddings)
+    _alone = True
+    """No other rank computes the same batch."""
 
-    def _forward(self, batch: PackedBatch, layouts: Iterable[Layout]) -> Iterator[tuple[Tensor, Tensor]]:
-        return (self._logprobs(self.weights.model, batch, layout) for layout in layouts)
+    def _micro_batches(self, batch: PackedBatch) -> list[MicroBatch]:
+        return self._pass.micro_batches(batch, self.weights.model.get_input_embeddings().num_embeddings)
+
+    def _backward(self, total: Tensor) -> None:
+        torch.autograd.backward(total)
+
+    def _agreed(self, fault: TrainingError | None) -> TrainingError | None:
+        """What is raised, by every rank alike."""
+        return fault
+
+    def _forward(self, micros: Sequence[MicroBatch]) -> Iterator[tuple[Tensor, Tensor]]:
+        return (self._pass.logprobs(self.weights.model, micro) for micro in micros)
 
     @torch.no_grad()
-    def _wholes(self, batch: PackedBatch, layouts: Sequence[Layout]) -> list[tuple[Tensor, Tensor]]:
+    def _wholes(self, micros: Sequence[MicroBatch]) -> list[tuple[Tensor, Tensor]]:
         """What each micro-batch is under the policy itself, without dropout: that is what was sampled with."""
         self.weights.model.eval()
-        return list(self._forward(batch, layouts))
+        return list(self._forward(micros))
 
-    def _logprobs(self, model: Any, batch: PackedBatch, layout: Layout) -> tuple[Tensor, Tensor]:
-        """log p and entropy of a micro-batch's N targets under `model`."""
-        half = self._computation.dtype == "bfloat16"
-        # No weight is used twice in a pass: to cache them in bfloat16 would only hold them for longer.
-        with torch.autocast(self._device.type, torch.bfloat16, enabled=half, cache_enabled=False):
-            if isinstance(layout, PlainLayout):
-                return padded_logprobs(
-                    model,
-                    layout,
-                    self._tensor(batch.ids[layout.targets]).long(),
-                    self._tensor(batch.temperatures[layout.targets]),
-                    self._kept(batch, layout.targets),
-                )
-            ids_T = self._tensor(batch.ids[layout.tokens]).long()
-            experts_TLK = None if batch.experts is None else self._tensor(batch.experts[layout.tokens])
-            recompute = self._computation.activation_checkpointing
-            hidden_UD = hidden_states(model.model, ids_T, layout, experts_TLK=experts_TLK, recompute=recompute)
-            if len(layout.predictor_of_distribution) > len(layout.predictors):
-                hidden_UD = hidden_UD[self._tensor(layout.predictor_of_distribution)]
-            temperatures_D = self._tensor(batch.temperatures[layout.a_target_of_distribution])
-            return token_logprobs(
-                hidden_UD,
-                model.lm_head.weight,
-                self._tensor(batch.ids[layout.targets]).long(),
-                self._tensor(layout.distribution_of_target),
-                F.pad(temperatures_D, (0, len(hidden_UD) - len(temperatures_D)), value=1.0),  # of padding
-                self._kept(batch, layout.a_target_of_distribution),
-            )
-
-    def _kept(self, batch: PackedBatch, targets: Index) -> Kept | None:
-        """What the sampler's cuts left of the distribution of each target, where probabilities are compared in that."""
-        if batch.kept is None:
-            return None
-        kept = batch.kept.take(targets)
-        states = np.repeat(np.arange(len(kept)), kept.counts)
-        return Kept(self._tensor(states), self._tensor(kept.ids).long())
-
-    def _references(self, batch: PackedBatch, layouts: Sequence[Layout]) -> Iterator[Tensor]:
+    def _references(self, micros: Sequence[MicroBatch]) -> Iterator[Tensor]:
         """The reference's logprobs of each micro-batch: computed on demand, or earlier in the thread."""
         if self._reference is None:
             raise TrainingError("kl_coef needs a reference policy, and this learner was made without one.")
-        seen = batch if self._reference.replays else replace(batch, experts=None)
-        work = partial(self._reference_logprobs, self._reference, seen)
-        return map(work, layouts) if self._thread is None else self._thread.map(work, layouts)
+        work = partial(self._reference_logprobs, self._reference)
+        return map(work, micros) if self._thread is None else self._thread.map(work, micros)
 
     @torch.no_grad()
-    def _reference_logprobs(self, reference: Reference, batch: PackedBatch, layout: Layout) -> Tensor:
+    def _reference_logprobs(self, reference: Reference, micro: MicroBatch) -> Tensor:
+        seen = micro if reference.replays else replace(micro, batch=replace(micro.batch, experts=None))
         with reference.lend() as model:
-            return self._logprobs(model, batch, layout)[0]
+            return self._pass.logprobs(model, seen)[0]
 
     def _loss_inputs(self, batch: PackedBatch, layout: Layout, logprobs_N: Tensor) -> LossInputs:
         return LossInputs(
             logprobs_N=logprobs_N,
-            sampled_logprobs_N=self._tensor(batch.logprobs[layout.targets]),
-            advantages_N=self._tensor(batch.advantages[layout.targets]),
-            sequence_N=self._tensor(batch.sequence_of_token[layout.targets]).long(),
+            sampled_logprobs_N=self._pass.tensor(batch.logprobs[layout.targets]),
+            advantages_N=self._pass.tensor(batch.advantages[layout.targets]),
+            sequence_N=self._pass.tensor(batch.sequence_of_token[layout.targets]).long(),
         )
-
-    def _tensor(self, array: NDArray[Any]) -> Tensor:
-        return torch.from_numpy(array).to(self._device)
 
 
 def _valued(of_dropout_N: Tensor, value_N: Tensor) -> Tensor:

@@ -29,6 +29,7 @@ from whet.inference.weights.model_weights import packed_tensors
 from whet.inference.weights.packed_file import take_unread, write_packed
 from whet.rl.learner.forward.moe import as_checkpoint
 from whet.rl.learner.masters import Masters
+from whet.rl.learner.whole import Whole
 from whet.rl.storage.checkpoints import WEIGHTS
 
 PublishFormat = Literal["packed", "checkpoint"]
@@ -55,8 +56,9 @@ class Weights(ABC):
     FILE: ClassVar[str]
     """What `save` writes."""
 
-    def __init__(self, model: PreTrainedModel, source: Path) -> None:
-        """`source` is where the model came from."""
+    def __init__(self, model: PreTrainedModel, source: Path, whole: Whole | None = None) -> None:
+        """`source` is where the model came from; `whole` gathers parameters that are divided among ranks."""
+        self._whole = whole or Whole()
         self.model = model
         """The decoder with its output head, projections as they are called in training."""
         self._source = source
@@ -100,9 +102,10 @@ class FullWeights(Weights):
         publish_dtype: torch.dtype,
         dtype: torch.dtype = torch.float32,
         publish_format: PublishFormat = "packed",
+        whole: Whole | None = None,
     ) -> None:
         """Engines are given weights in `publish_dtype`; the forward pass reads matrices in `dtype`."""
-        super().__init__(model, source)
+        super().__init__(model, source, whole)
         self._masters = Masters(model.named_parameters(), dtype)
         self._arch = describe(source)
         self._publish_dtype = publish_dtype

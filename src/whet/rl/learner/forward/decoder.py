@@ -8,9 +8,10 @@ differ in is read from the model's config, as the engine reads it; attention and
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 import torch
@@ -30,8 +31,18 @@ PLACES = 64
 for every new shape of a product and forgets the oldest: where no shape comes back, a tenth of the learner's time."""
 
 
+LayerCall: TypeAlias = Callable[..., Tensor]
+"""Computes a layer: takes what `run_layer` does."""
+
+
 def hidden_states(
-    model: nn.Module, ids_T: Tensor, layout: TokenLayout, *, experts_TLK: Tensor | None = None, recompute: bool = False
+    model: nn.Module,
+    ids_T: Tensor,
+    layout: TokenLayout,
+    *,
+    experts_TLK: Tensor | None = None,
+    recompute: bool = False,
+    call_layer: LayerCall | None = None,
 ) -> Tensor:
     """Final hidden states of a layout's U predictors, [U or more, hidden]: where there are more, the rest are padding.
 
@@ -40,6 +51,7 @@ def hidden_states(
     `experts_TLK` are those that each token is to go to in each of L layers, -1 where the router chooses. With
     `recompute` only the input of each layer is kept, and the layer computed again when its gradient is (activation
     checkpointing: Chen et al. 2016, arXiv:1604.06174); the random numbers of dropout are the same both times.
+    `call_layer` calls `run_layer`, the default, in its own way.
     """
     modules: Any = model
     padding, _ = _padding(layout, _multiple(ids_T.device))
@@ -47,10 +59,9 @@ def hidden_states(
     if experts_TLK is not None:
         experts_TLK = F.pad(experts_TLK, (0, 0, 0, 0, 0, padding), value=-1)
     plan = _plan(architecture(modules), layout, x_TD, experts_TLK)
-    last = len(modules.layers) - 1
+    last, call = len(modules.layers) - 1, call_layer or run_layer
     for number, layer in enumerate(modules.layers):
-        run = partial(_layer, layer, plan=plan, number=number, is_last=number == last)
-        x_TD = checkpoint(run, x_TD, use_reentrant=False) if recompute and torch.is_grad_enabled() else run(x_TD)
+        x_TD = call(layer, x_TD, plan=plan, number=number, is_last=number == last, recompute=recompute)
     return _rms_norm(modules.norm, x_TD, plan.arch)
 
 
@@ -122,6 +133,15 @@ def _plan(arch: Architecture, layout: TokenLayout, like: Tensor, experts_TLK: Te
         experts_TLK=experts_TLK,
         dtype=product_dtype(device),
     )
+
+
+def run_layer(layer: Any, x_TD: Tensor, *, plan: _Plan, number: int, is_last: bool, recompute: bool) -> Tensor:
+    """What a decoder layer makes of T tokens; see `hidden_states`."""
+    run = partial(_layer, layer, plan=plan, number=number, is_last=is_last)
+    if not (recompute and torch.is_grad_enabled()):
+        return run(x_TD)
+    computed_TD: Tensor = checkpoint(run, x_TD, use_reentrant=False)
+    return computed_TD
 
 
 def _layer(layer: Any, x_TD: Tensor, *, plan: _Plan, number: int, is_last: bool) -> Tensor:
