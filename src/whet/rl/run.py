@@ -95,6 +95,7 @@ def run_training(
 
             servers = VllmEngines(config, model, scratch, directory.path / "logs")
             stack.callback(servers.close)
+            servers.begin()  # they load the model while this process loads the learner
         process = EngineProcess(model.path, scratch, **sampling) if config.engine_process else None
         if process is not None:  # it loads the model while this process loads the learner
             stack.callback(process.close)
@@ -120,6 +121,8 @@ def run_training(
             sampler = load_policy(model, **sampling).engine if process is None else process.engine()
         children = [part.log for part in (process, learner) if isinstance(part, EngineProcess | ProcessLearner)]
         monitor = stack.enter_context(watchers.of_run(directory, config, resume=resume, children=children))
+        if servers is not None:
+            servers.move_logs()
         write_identities(directory.path, identities)
         evaluated = held_out or [(env.name, env.env) for env in environments]
         monitor.watch(lambda: sampling_text(sampler))
@@ -181,7 +184,7 @@ class ReinforcementRun(TrainingRun):
 
     async def _publish(self, step: int) -> None:
         if self.servers is not None:
-            self.monitor.note(f"starting {self.servers.describe()}")
+            self.monitor.note(f"waiting for {self.servers.describe()}")
             await self.servers.pool.start()
         if step or self.config.lora is not None:
             await self.client.engine.load_weights(self.learner.publish())

@@ -1,4 +1,4 @@
-"""`python -I guard.py DIRECTORY LOG PARENT COMMAND...`: a process between whet and one vLLM server, which ends with it.
+"""`python -I guard.py DIRECTORY PARENT COMMAND...`: a process between whet and one vLLM server, which ends with it.
 
     whet ──pipe──▶ guard ──▶ API server ─▶ EngineCore ─▶ Worker, ...
          ◀─lines──
@@ -216,10 +216,9 @@ def _wait(running: Callable[[], list[int]], patience_s: float, reap: Callable[[]
 class Guard:
     """One server, from its start to its end."""
 
-    def __init__(self, directory: Path, log: Path, parent: int) -> None:
+    def __init__(self, directory: Path, parent: int) -> None:
         """`parent` is whet's process; its pipe is standard input, and standard output takes the lines for it."""
         self._directory, self._parent = directory, parent
-        self._log_path = log
         self._server = 0
         self._status: int | None = None
         self._engines: dict[int, Process] = {}
@@ -307,7 +306,9 @@ class Guard:
 
     def _bound_log(self) -> None:
         if os.fstat(2).st_size > LOG_BYTES:
-            shutil.copyfile(self._log_path, f"{self._log_path}.1")
+            path = os.readlink("/proc/self/fd/2")  # whet may have moved it
+            with contextlib.suppress(FileNotFoundError):  # or it is deleted
+                shutil.copyfile(path, f"{path}.1")
             os.truncate(2, 0)
 
     def _tell(self, **fields: Any) -> None:
@@ -333,4 +334,4 @@ def prctl(option: int, value: int) -> None:
 
 if __name__ == "__main__":
     os.umask(0o077)
-    Guard(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])).run(sys.argv[4:])
+    Guard(Path(sys.argv[1]), int(sys.argv[2])).run(sys.argv[3:])

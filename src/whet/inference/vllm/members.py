@@ -93,9 +93,30 @@ class VllmMember:
         self.name = name
         self._model, self._directory, self._options, self._gpus, self._log = model, directory, options, gpus, log
         self._server: VllmServer | None = None
+        self._begun: VllmServer | None = None  # by `begin`, and not waited for yet
         self._starts = 0
 
+    def begin(self, log: Path) -> None:
+        """Start the server without waiting for it: the first `start` does. It prints into `log` until `move_log`."""
+        self._begun = self._started(log)
+
+    def move_log(self) -> None:
+        """Let the server that was begun print into the log of this member, in the same file system."""
+        if self._begun is not None and self._log is not None:
+            self._begun.move_log(self._log)
+
     async def start(self) -> VllmEngine:
+        options = self._options
+        server, self._begun = self._begun or self._started(self._log), None
+        await server.ready()
+        return VllmEngine(
+            HttpPool(server.socket, headers(server.key)),
+            max_context=options.max_context,
+            logprobs_mode=options.logprobs_mode,
+            gone=self._gone,
+        )
+
+    def _started(self, log: Path | None) -> VllmServer:
         options = self._options
         self._starts += 1
         self._server = VllmServer(
@@ -107,16 +128,10 @@ class VllmMember:
             environment=only_gpus(self._gpus),
             threads=None if options.on_cuda else options.threads,
             extension=EXTENSION,
-            log=self._log,
+            log=log,
         )
         self._server.start()
-        await self._server.ready()
-        return VllmEngine(
-            HttpPool(self._server.socket, headers(self._server.key)),
-            max_context=options.max_context,
-            logprobs_mode=options.logprobs_mode,
-            gone=self._gone,
-        )
+        return self._server
 
     async def stop(self) -> None:
         if self._server is not None:

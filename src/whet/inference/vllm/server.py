@@ -117,7 +117,7 @@ class VllmServer:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         output = os.open(self.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._log_from = os.fstat(output).st_size
-        arguments = [str(self.directory), str(self.log), str(os.getpid())]
+        arguments = [str(self.directory), str(os.getpid())]
         try:
             self._guard = subprocess.Popen(
                 [sys.executable, "-I", "-S", guard.__file__, *arguments, *self._command],
@@ -150,6 +150,17 @@ class VllmServer:
             words = ending["cause"] or _status_words(ending["status"])
             self._failure = f"{words}: {self._root_cause() or 'its output does not say why'}"
         return self._failure
+
+    def move_log(self, path: Path) -> None:
+        """Move the output so far to `path`, in the same file system; what comes goes there, too.
+
+        A log that is there becomes `PATH.1`.
+        """
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists():
+            path.replace(f"{path}.1")
+        self.log.replace(path)
+        self.log = path
 
     async def ready(self) -> None:
         """Wait until the server answers. Raises `EngineError`, and leaves nothing, where it ends or takes too long."""

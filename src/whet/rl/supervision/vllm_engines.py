@@ -1,7 +1,14 @@
-"""The vLLM servers of a run, as one engine: a pool of those that whet starts, or of those that run already."""
+"""The vLLM servers of a run, as one engine: a pool of those that whet starts, or of those that run already.
+
+Servers take long to start, so they start while this process loads the learner. One on a GPU of the learner's does not:
+it reserves memory by what is free then, and waits until the learner is there.
+"""
 
 from __future__ import annotations
 
+import glob
+import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from whet.inference.loading import ModelFiles
@@ -12,16 +19,22 @@ from whet.inference.vllm.members import RunningMember, ServerOptions, VllmMember
 from whet.rl.config import RunConfig
 from whet.rl.placement import PlacedPart
 from whet.rl.preflight import place
+from whet.runs.process import began
 
 
 class VllmEngines:
-    """Made before the run begins; `pool.start` starts the servers. `close` ends them, whatever they do."""
+    """Made before the run begins; `begin` starts servers, `start` waits until all answer.
+
+    `close` ends them, whatever they do.
+    """
 
     def __init__(self, config: RunConfig, model: ModelFiles, scratch: Path, logs: Path) -> None:
         """`scratch` is private and short of name; what the servers print goes to `logs`."""
         inference = config.inference
+        self._logs = logs
+        self._early = list[tuple[VllmMember, Path]]()  # with where they print before there is a directory for it
         self.max_context = min(model.arch.max_context, inference.max_model_len or model.arch.max_context)
-        self._members: list[VllmMember | RunningMember]
+        self._members: Sequence[VllmMember | RunningMember]
         if inference.base_url:
             self._members = [
                 RunningMember(str(number), url, max_context=self.max_context, logprobs_mode=config.logprobs_mode)
@@ -29,7 +42,9 @@ class VllmEngines:
             ]
         else:
             python = find_vllm(inference.python).path
-            self._members = [
+            placed = place(config)
+            learning = {gpu for part in placed.parts if part.role == "learner" for gpu in part.gpus}
+            self._members = own = [
                 VllmMember(
                     str(number),
                     model.path,
@@ -38,19 +53,38 @@ class VllmEngines:
                     gpus=part.gpus,
                     log=logs / f"vllm-{number}.log",
                 )
-                for number, part in enumerate(place(config).servers, 1)
+                for number, part in enumerate(placed.servers, 1)
+            ]
+            self._early = [
+                (member, _early_log(logs.parent, str(os.getpid()), member.name))
+                for member, part in zip(own, placed.servers, strict=True)
+                if not learning.intersection(part.gpus)
             ]
         restarts = RestartPolicy(max_restarts=inference.max_restarts)
         self.pool = EnginePool(self._members, min_healthy=inference.min_healthy, restarts=restarts)
 
+    def begin(self) -> None:
+        """Start the servers that do not have to wait for the learner. Raises `EngineError`."""
+        _remove_early_logs(self._logs.parent)
+        for member, log in self._early:
+            member.begin(log)
+
+    def move_logs(self) -> None:
+        """The run has its directory now: what the servers print goes there."""
+        for member, _ in self._early:
+            member.move_log()
+
     def close(self) -> None:
         for member in self._members:
             member.close()
+        for _, log in self._early:
+            log.unlink(missing_ok=True)
 
     def describe(self) -> str:
         """What is waited for while they start."""
         number = len(self._members)
-        return f"{number} vLLM server{'' if number == 1 else 's'}"
+        where = f"; what is printed goes to {self._logs}" if self._early else ""
+        return f"{number} vLLM server{'' if number == 1 else 's'} to answer{where}"
 
     def _options(self, config: RunConfig, python: Path, part: PlacedPart) -> ServerOptions:
         inference, on_cuda = config.inference, part.device == "cuda"
@@ -69,3 +103,16 @@ class VllmEngines:
             seed=config.seed,
             flags=inference.server_args,
         )
+
+
+def _early_log(run: Path, process: str, member: str) -> Path:
+    """Where a server prints before there is the run's directory, which is made when nothing is wrong with the run."""
+    return run.with_name(f".{run.name}-{process}-vllm-{member}.log")
+
+
+def _remove_early_logs(run: Path) -> None:
+    """Those of processes that were killed."""
+    for log in run.parent.glob(f".{glob.escape(run.name)}-*-vllm-*.log"):
+        process = log.name.removeprefix(f".{run.name}-").partition("-")[0]
+        if process.isdecimal() and began(int(process)) is None:
+            log.unlink(missing_ok=True)
