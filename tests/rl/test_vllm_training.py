@@ -3,7 +3,8 @@
 1. Every sampled token is trained with the logprob that vLLM gave it, and that agrees with the learner's.
 2. An adapter is trained too, while rollouts go on, and each token knows its version.
 3. A server that is killed is started again with the newest weights, and the run goes on: no group twice, none lost.
-4. Nothing of a server outlives its run, however that ends.
+4. A run that began with the embedded engine continues with vLLM, and the other way round.
+5. Nothing of a server outlives its run, however that ends.
 """
 
 from __future__ import annotations
@@ -134,6 +135,20 @@ def test_a_killed_server_is_started_again_and_the_run_goes_on(start: Start, tmp_
     assert metrics[-1]["engine/restarts"] == 1
     assert all(entry["policy/kl"] < 0.1 for entry in metrics)
     trained_once(directory, 6)
+
+
+@pytest.mark.parametrize("first", ["embedded", "vllm"])
+def test_a_run_resumes_with_the_other_engine(start: Start, tmp_path: Path, first: str) -> None:
+    directory, config = tmp_path / "runs" / "run", tmp_path / "config.toml"
+    embedded = CONFIG[: CONFIG.index("[inference]")] + CONFIG[CONFIG.index("[deployment]") :]
+    config.write_text(embedded if first == "embedded" else CONFIG)
+    finished(start("--max_steps", "2"), directory)
+    config.write_text(CONFIG if first == "embedded" else embedded)
+    metrics = finished(start("--max_steps", "4", "--resume"), directory)
+    assert [entry["step"] for entry in metrics] == [1, 2, 3, 4]
+    assert ["engine/healthy" in entry for entry in metrics] == [first == "vllm"] * 2 + [first != "vllm"] * 2
+    assert all(entry["policy/kl"] < 1e-6 for entry in metrics)
+    trained_once(directory, 4)
 
 
 @pytest.mark.long
