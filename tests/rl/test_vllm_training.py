@@ -114,6 +114,15 @@ def test_a_synchronous_run_learns_from_what_vllm_sampled(start: Start, tmp_path:
     trained_once(directory, 3)
 
 
+def test_a_server_splits_layers_over_two_processes(start: Start, tmp_path: Path) -> None:
+    directory = tmp_path / "runs" / "run"
+    split = ("--inference.device", "cpu", "--inference.tensor_parallel_size", "2")
+    metrics = finished(start(*split), directory)
+    assert [entry["step"] for entry in metrics] == [1, 2, 3]
+    assert all(entry["policy/kl"] < 1e-6 for entry in metrics)  # each rank computes with the newest weights
+    trained_once(directory, 3)
+
+
 def test_an_adapter_is_trained_while_rollouts_go_on(start: Start, tmp_path: Path) -> None:
     directory = tmp_path / "runs" / "run"
     metrics = finished(start("--lora.rank", "4", "--max_async_level", "1", "--learning_rate", "1e-3"), directory)
