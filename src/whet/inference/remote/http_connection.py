@@ -41,30 +41,41 @@ class HttpPool:
     async def request(self, method: str, path: str, body: bytes = b"", on_body: OnBody | None = None) -> Answer:
         """The answer to one request. With `on_body` the body of an answer of status 200 is passed on in pieces instead.
 
-        Raises `ConnectionError` where the server cannot be reached or goes away before it has answered. What `on_body`
-        raises ends the request.
+        It is sent again where a connection that was used before turns out to be closed. Raises `ConnectionError` where
+        the server cannot be reached or goes away before it has answered. What `on_body` raises ends the request.
         """
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             self._loop, self._free, self._open = loop, [], set()
-        while self._free and (connection := self._free.pop()):
-            if not connection.lost:
-                break
-        else:
-            try:
-                connection = await self._connected(loop)
-            except OSError as error:
-                raise ConnectionError(str(error)) from error
-            self._open.add(connection)
         head = f"{method} {path} HTTP/1.1\r\ncontent-length: {len(body)}\r\n".encode("ascii")
-        try:
-            answer = await connection.request(head + self._head + b"\r\n" + body, on_body)
-        except BaseException:
+        message = head + self._head + b"\r\n" + body
+        while True:
+            reused = (connection := self._idle()) is not None
+            if connection is None:
+                try:
+                    connection = await self._connected(loop)
+                except OSError as error:
+                    raise ConnectionError(str(error)) from error
+                self._open.add(connection)
+            try:
+                answer = await connection.request(message, on_body)
+            except BaseException as error:
+                self._open.discard(connection)
+                connection.close()
+                # A server closes connections that are idle; where the event loop stood still, it is noticed only now.
+                if reused and connection.silent and isinstance(error, ConnectionError):
+                    continue
+                raise
+            self._free.append(connection)
+            return answer
+
+    def _idle(self) -> _Connection | None:
+        """One that is open, as far as is known."""
+        while self._free:
+            if not (connection := self._free.pop()).lost:
+                return connection
             self._open.discard(connection)
-            connection.close()
-            raise
-        self._free.append(connection)
-        return answer
+        return None
 
     async def _connected(self, loop: asyncio.AbstractEventLoop) -> _Connection:
         if isinstance(self._address, Path):
@@ -85,6 +96,8 @@ class _Connection(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.lost = False
+        self.silent = True
+        """Whether nothing of the answer to the latest request has arrived."""
         self._transport: asyncio.Transport | None = None
         self._waiter: asyncio.Future[Answer] | None = None
         self._parser: Any = None
@@ -95,7 +108,7 @@ class _Connection(asyncio.Protocol):
         assert self._transport is not None
         if self.lost:
             raise ConnectionError("the connection was closed")
-        self._waiter = asyncio.get_running_loop().create_future()
+        self._waiter, self.silent = asyncio.get_running_loop().create_future(), True
         self._parser, self._pieces, self._on_body = httptools.HttpResponseParser(self), [], on_body
         self._transport.write(request)
         try:
@@ -119,6 +132,7 @@ class _Connection(asyncio.Protocol):
         if self._waiter is None:  # no request is in progress
             self.close()
             return
+        self.silent = False
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserCallbackError as error:

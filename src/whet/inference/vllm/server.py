@@ -253,6 +253,7 @@ def _environment(
         "VLLM_RPC_BASE_PATH": str(temporary),
         "VLLM_SERVER_DEV_MODE": "1",  # pausing, resuming, calls into the workers
         "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
+        "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "86400",  # connections are idle while a synchronous run learns
         "HF_HUB_OFFLINE": "1",  # the model is a directory
         "TRANSFORMERS_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",
