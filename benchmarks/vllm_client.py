@@ -31,7 +31,6 @@ from pathlib import Path
 from typing import Any
 
 from engine import SHAPES, make_model
-
 from whet.errors import EngineError
 from whet.inference.model_names import resolve_model
 from whet.inference.protocol import SampleRequest, SamplingParams

@@ -144,7 +144,7 @@ def _print_config(config: RunConfig | SftConfig, json_output: bool) -> None:
     from whet.rl.config import RunConfig
 
     with extra("train", "estimating memory"):
-        from whet.rl import placement
+        from whet.rl import placement, step_time
         from whet.rl.estimate import estimate, lines
         from whet.rl.preflight import missing, place, rehearse
         from whet.rl.sft.estimate import estimate as estimate_fine_tuning
@@ -155,8 +155,10 @@ def _print_config(config: RunConfig | SftConfig, json_output: bool) -> None:
         if isinstance(config, RunConfig):
             found = estimate(config)
             placed, lacking = place(config, found.memory), missing(config)
-            plan = {"placement": placed, "missing": lacking}
+            paper = step_time.expected(config)
+            plan = {"placement": placed, "missing": lacking, "on_paper": paper and step_time.as_json(paper)}
             more = [*placement.lines(placed), *(f"missing here: {line}" for line in lacking)]
+            more += [] if paper is None else step_time.lines(paper, config.sampling.max_tokens)
         else:
             found, more = estimate_fine_tuning(config), []
     if json_output:

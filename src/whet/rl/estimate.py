@@ -173,12 +173,19 @@ def sampler_parts(
 ) -> dict[str, int]:
     """Of engines that hold so many tokens at once, all together, and what they are handed; 0 engines are elsewhere."""
     sampled = 2 if inference.dtype == "bfloat16" else 4
-    handed = parameter_count(arch) * sampled if lora is None else trained_count(arch, lora) * 4
+    handed = handed_bytes(arch, inference, lora)
     held = {
         "sampler: weights": parameter_count(arch) * sampled * engines,
         CACHE: tokens * arch.kv_values_per_token * sampled,
     }
     return {**(held if engines else {}), "handed over": 2 * handed}
+
+
+def handed_bytes(arch: Architecture, inference: InferenceConfig, lora: LoraConfig | None) -> int:
+    """Of the weights that engines are given for a step."""
+    if lora is not None:
+        return trained_count(arch, lora) * 4
+    return parameter_count(arch) * (2 if inference.dtype == "bfloat16" else 4)
 
 
 def learner_parts(arch: Architecture, config: TrainingConfig, *, tokens: int, length: int) -> dict[str, int]:
@@ -190,7 +197,7 @@ def learner_parts(arch: Architecture, config: TrainingConfig, *, tokens: int, le
         "learner: weights": parameter_count(arch) * held + adapter * 4,
         **({"learner: masters": trained * 4} if config.learner.weights_dtype == "bfloat16" else {}),
         "learner: gradients": trained * 4,
-        "learner: optimiser": _optimiser_bytes(arch, config, trained),
+        "learner: optimiser": optimiser_bytes(arch, config, trained),
         "learner: activations": tokens * _kept_per_token(arch, config, tokens, length) * 4,
     }
 
@@ -201,7 +208,8 @@ def _held_bytes(config: TrainingConfig) -> int:
     return 2 if dtype == "bfloat16" else 4
 
 
-def _optimiser_bytes(arch: Architecture, config: TrainingConfig, trained: int) -> int:
+def optimiser_bytes(arch: Architecture, config: TrainingConfig, trained: int) -> int:
+    """Of the optimiser's states of so many trained parameters."""
     kind = config.optimizer.type
     if kind != "muon":
         return trained * (8 if kind == "adamw" else 4)
