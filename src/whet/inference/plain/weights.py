@@ -54,7 +54,14 @@ def projections(model: nn.Module) -> dict[str, nn.Module]:
 
 def in_layers(name: str) -> bool:
     """Whether a module or parameter of this name belongs to one of a model's layers: those are numbered."""
-    return any(part.isdecimal() for part in name.split("."))
+    return layer_of(name) is not None
+
+
+def layer_of(name: str) -> str | None:
+    """The layer that a module or parameter of this name belongs to; None for what belongs to none."""
+    parts = name.split(".")
+    number = next((at for at, part in enumerate(parts) if part.isdecimal()), None)
+    return None if number is None else ".".join(parts[: number + 1])
 
 
 @dataclass(frozen=True, slots=True)

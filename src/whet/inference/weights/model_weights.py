@@ -25,21 +25,21 @@ from whet.inference.architecture import Architecture
 from whet.inference.weights.fusions import FusedPart, Fusion, attention, down, gate_up, head_order, output_projection
 
 NamedWeights: TypeAlias = dict[str, Tensor]
-_DTYPES = {
+SAFETENSORS_DTYPES = {
+    "I64": torch.int64,
     "F64": torch.float64,
     "F32": torch.float32,
-    "F16": torch.float16,
+    "I32": torch.int32,
     "BF16": torch.bfloat16,
+    "F16": torch.float16,
+    "I16": torch.int16,
     "F8_E4M3": torch.float8_e4m3fn,
     "F8_E5M2": torch.float8_e5m2,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I16": torch.int16,
     "I8": torch.int8,
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
-"""By their names in a safetensors file."""
+"""By their names in a safetensors file, in the order in which files have them."""
 
 
 @dataclass(slots=True)
@@ -131,7 +131,7 @@ def _tensors(path: Path) -> NamedWeights:
     whole = torch.from_file(str(path), shared=False, size=path.stat().st_size, dtype=torch.uint8)
     named = {}
     for name, entry in header.items():
-        if (dtype := _DTYPES.get(entry["dtype"])) is None:
+        if (dtype := SAFETENSORS_DTYPES.get(entry["dtype"])) is None:
             raise ModelLoadError(f"{path}: {name!r} holds numbers of type {entry['dtype']}, which no engine here reads")
         begin, end = entry["data_offsets"]
         data = whole[start + begin : start + end]

@@ -21,7 +21,7 @@ from peft.tuners.lora import LoraLayer
 from peft.utils import SAFETENSORS_WEIGHTS_NAME
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
@@ -32,8 +32,16 @@ from whet.inference.plain.weights import projections
 from whet.inference.protocol import WeightUpdate
 from whet.rl.learner.config import LoraConfig
 from whet.rl.learner.masters import hold
-from whet.rl.learner.weights import Weights, copy_tokenizer, forget_older, write_aside, write_model, write_tensors
-from whet.rl.learner.whole import Whole
+from whet.rl.learner.tensor_file import TensorStream, write_tensors
+from whet.rl.learner.weights import (
+    Weights,
+    checkpoint_stream,
+    copy_tokenizer,
+    forget_older,
+    write_aside,
+    write_model,
+)
+from whet.rl.learner.whole import Whole, WholeTensors
 from whet.rl.storage.checkpoints import ADAPTER as ADAPTER_FILE
 
 ADAPTER = "default"
@@ -85,36 +93,56 @@ class LoraWeights(Weights):
         return [(name, p) for name, p in self._peft.named_parameters() if p.requires_grad]
 
     def publish(self, directory: Path, version: int) -> WeightUpdate:
-        path = directory / f"adapter-{version:08d}"
-        write_aside(path, lambda aside: self._write(aside, torch.float32))
-        forget_older(directory, "adapter-*")
+        path, stream = directory / f"adapter-{version:08d}", self._adapter(torch.float32)
+
+        def write() -> None:
+            write_aside(path, lambda aside: self._write(aside, stream))
+            forget_older(directory, "adapter-*")
+
+        self._whole.write(write, stream.tensors, "publishing the adapter")
         # Without a name: the policy itself, which the engine merges (docs/design/inference.md).
         return WeightUpdate(version=version, path=path, kind="adapter")
 
     def export(self, directory: Path, dtype: torch.dtype) -> None:
-        self._write(directory, dtype)
-        copy_tokenizer(self._source, directory)
+        stream = self._adapter(dtype)
+
+        def write() -> None:
+            self._write(directory, stream)
+            copy_tokenizer(self._source, directory)
+
+        self._whole.write(write, stream.tensors, "exporting the adapter")
 
     def export_merged(self, directory: Path, dtype: torch.dtype) -> None:
         """The whole model with the adapter added in; what is trained stays as it is."""
-        merged = {}
-        for name, parameter in self.model.named_parameters():
-            module_name, _, kind = name.rpartition(".")
-            if ".lora_" in name:
-                continue
-            tensor = parameter.detach()
+        names = {
+            name.replace(".base_layer.", "."): name for name, _ in self.model.named_parameters() if ".lora_" not in name
+        }
+        named = {merged: self.model.get_parameter(name) for merged, name in names.items()}
+        stream = checkpoint_stream(self.model, named, lambda merged: self._merged(names[merged]), dtype, self._source)
+        self._whole.write(
+            lambda: write_model(directory, self.model, stream, dtype, self._source), stream.tensors, "exporting weights"
+        )
+
+    def _merged(self, name: str) -> Tensor:
+        """A whole parameter of the model, with what the adapter adds to it."""
+        module_name, _, kind = name.rpartition(".")
+        with self._whole.gathered(self.model, name) as writes:
+            tensor: Tensor = self.model.get_parameter(name).detach()
+            if not writes:
+                return tensor.to("meta")
             module = self.model.get_submodule(module_name.removesuffix(".base_layer"))
             if kind == "weight" and isinstance(module, LoraLayer):
                 tensor = tensor + module.get_delta_weight(ADAPTER).detach()
-            merged[name.replace(".base_layer.", ".")] = tensor.to(dtype)
-        write_model(directory, self.model, merged, self._source)
+            return tensor.clone() if self._whole.divided else tensor
 
-    def _write(self, directory: Path, dtype: torch.dtype) -> None:
+    def _adapter(self, dtype: torch.dtype) -> TensorStream:
+        named = get_peft_model_state_dict(self._peft, adapter_name=ADAPTER, save_embedding_layers=False)
+        return self._stream(WholeTensors(named, self._gather(named), dtype=dtype))
+
+    def _write(self, directory: Path, tensors: TensorStream) -> None:
         """A PEFT adapter directory: its configuration and its tensors."""
         directory.mkdir(parents=True, exist_ok=True)
-        tensors = get_peft_model_state_dict(self._peft, adapter_name=ADAPTER, save_embedding_layers=False)
-        cast = {name: tensor.to(dtype) for name, tensor in tensors.items()}
-        write_tensors(directory / SAFETENSORS_WEIGHTS_NAME, cast)
+        write_tensors(directory / SAFETENSORS_WEIGHTS_NAME, tensors)
         config = copy(self._peft.peft_config[ADAPTER])
         config.inference_mode = True
         config.save_pretrained(directory)

@@ -7,7 +7,7 @@ step; schedules are pure functions of the step, so that a resumed run needs no s
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -157,11 +157,19 @@ class Optimizer:
     def state_dict(self) -> dict[str, Any]:
         return {name: part.state_dict() for name, part in self._parts.items()}
 
+    def by_number(self) -> dict[str, list[nn.Parameter]]:
+        """The parameters of each part, as its state counts them."""
+        return {name: [p for group in part.param_groups for p in group["params"]] for name, part in self._parts.items()}
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.check_parts(state)
+        for name, part in self._parts.items():
+            part.load_state_dict(state[name])
+
+    def check_parts(self, state: Mapping[str, Any]) -> None:
+        """Raise `RunError` where a state is that of another update rule."""
         if state.keys() != self._parts.keys():
             raise RunError(
                 f"the checkpoint's optimiser is {'+'.join(state)}, this run's is {'+'.join(self._parts)}. "
                 "Set [optimizer] type to what the run began with, or start a new run from the exported weights."
             )
-        for name, part in self._parts.items():
-            part.load_state_dict(state[name])

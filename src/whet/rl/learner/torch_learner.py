@@ -7,22 +7,19 @@ until `optim_step` divides them. What is trained (`weights`), how it is updated 
 
 from __future__ import annotations
 
-import json
 import math
-import pickle
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from whet.errors import RunError, TrainingError
+from whet.errors import TrainingError
 from whet.inference.architecture import Architecture
 from whet.inference.protocol import WeightUpdate
 from whet.rl.algorithm_config import LossConfig
@@ -36,6 +33,7 @@ from whet.rl.learner.optim import Optimizer, schedule_factor
 from whet.rl.learner.protocol import LossOutput, OptimOutput, OptimParams, TokenValues
 from whet.rl.learner.ratio_limits import limited
 from whet.rl.learner.reference import Reference, kl_to_reference
+from whet.rl.learner.saved_state import SavedState, read_state, save_state
 from whet.rl.learner.weights import Weights
 from whet.rl.learner.whole import Whole
 
@@ -66,7 +64,9 @@ class TorchLearner:
         self.weights = weights
         """The model that is trained, and its adapter."""
         self._config = optimizer
-        self.optimizer = Optimizer(optimizer, weights.parameters(), hidden=weights.hidden_parameters(), whole=whole)
+        self._whole = whole or Whole()
+        hidden = weights.hidden_parameters()
+        self.optimizer = Optimizer(optimizer, weights.parameters(), hidden=hidden, whole=self._whole)
         """The parameters that are trained, with their gradients and the optimiser's state."""
         self._max_steps = max_steps
         self._publish_directory = publish_directory
@@ -188,27 +188,27 @@ class TorchLearner:
         rng = {"cpu": torch.get_rng_state()}
         if self._device.type == "cuda":
             rng["cuda"] = torch.cuda.get_rng_state(self._device)
-        try:
-            torch.save({"optimizer": self.optimizer.state_dict(), "rng": rng}, directory / "optimizer.pt")
-        except RuntimeError as error:  # torch's writer reports a full disk so
-            raise OSError(f"{directory / 'optimizer.pt'}: {error}") from None
-        (directory / "learner.json").write_text(json.dumps({"version": self.version}) + "\n", encoding="utf-8")
+        self._save_state(directory, SavedState(self.version, self.optimizer.state_dict(), rng))
 
     def load(self, directory: Path) -> None:
         """Everything `save` wrote: from here on the learner does, bit for bit, what the saved one would have done."""
-        try:
-            path = directory / "optimizer.pt"
-            state: dict[str, Any] = torch.load(path, map_location=self._device, weights_only=True)
-            version = int(json.loads((directory / "learner.json").read_text(encoding="utf-8"))["version"])
-        except (OSError, ValueError, KeyError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
-            raise RunError(f"{directory}: cannot read the saved learner: {error}") from None
-        self.weights.load(directory)
-        self.optimizer.load_state_dict(state["optimizer"])
+        state = self._read(directory)
+        self.optimizer.load_state_dict(state.optimizer)
         self.optimizer.clear_gradients()
-        torch.set_rng_state(state["rng"]["cpu"].cpu())
-        if self._device.type == "cuda" and "cuda" in state["rng"]:
-            torch.cuda.set_rng_state(state["rng"]["cuda"].cpu(), self._device)
-        self.version = version
+        if "cpu" in state.rng:
+            torch.set_rng_state(state.rng["cpu"])
+        if self._device.type == "cuda" and "cuda" in state.rng:
+            torch.cuda.set_rng_state(state.rng["cuda"], self._device)
+        self.version = state.version
+
+    def _save_state(self, directory: Path, state: SavedState) -> None:
+        save_state(directory, state)
+
+    def _read(self, directory: Path) -> SavedState:
+        """The state that was saved, with the weights in place."""
+        state = read_state(directory, self.optimizer, self._whole)
+        self.weights.load(directory)
+        return state
 
     def export(self, directory: Path, dtype: str = "float32") -> None:
         """For plain `transformers` or `peft`, with its tokenizer."""

@@ -9,14 +9,12 @@ from __future__ import annotations
 import os
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
 from pathlib import Path
 from typing import ClassVar, Literal
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -29,7 +27,8 @@ from whet.inference.weights.model_weights import packed_tensors
 from whet.inference.weights.packed_file import take_unread, write_packed
 from whet.rl.learner.forward.moe import as_checkpoint
 from whet.rl.learner.masters import Masters
-from whet.rl.learner.whole import Whole
+from whet.rl.learner.tensor_file import TensorStream, copy_in, write_tensors
+from whet.rl.learner.whole import Whole, WholeTensors
 from whet.rl.storage.checkpoints import WEIGHTS
 
 PublishFormat = Literal["packed", "checkpoint"]
@@ -83,11 +82,19 @@ class Weights(ABC):
         return {name for name, _ in self.parameters() if in_layers(name)}
 
     def save(self, directory: Path) -> None:
-        write_tensors(directory / self.FILE, {name: p.detach() for name, p in self.parameters()})
+        stream = self._stream(WholeTensors(named := dict(self.parameters()), self._gather(named)))
+        path = directory / self.FILE
+        self._whole.write(lambda: write_tensors(path, stream), stream.tensors, f"writing {self.FILE}")
 
     def load(self, directory: Path) -> None:
-        copy_in(dict(self.parameters()), directory / self.FILE)
+        copy_in(dict(self.parameters()), directory / self.FILE, self._whole)
         self.updated()
+
+    def _gather(self, named: Mapping[str, Tensor]) -> Callable[[str], Tensor]:
+        return lambda name: self._whole.gather(named[name], name)
+
+    def _stream(self, tensors: WholeTensors) -> TensorStream:
+        return TensorStream.of(tensors.described, tensors.__getitem__)
 
 
 class FullWeights(Weights):
@@ -104,9 +111,11 @@ class FullWeights(Weights):
         publish_format: PublishFormat = "packed",
         whole: Whole | None = None,
     ) -> None:
-        """Engines are given weights in `publish_dtype`; the forward pass reads matrices in `dtype`."""
+        """Engines are given weights in `publish_dtype`; the forward pass reads matrices in `dtype`. Those that are
+        divided among ranks are all float32, and read in `dtype` when they are gathered."""
         super().__init__(model, source, whole)
-        self._masters = Masters(model.named_parameters(), dtype)
+        self._masters = Masters(model.named_parameters(), torch.float32 if self._whole.divided else dtype)
+        self._dtype = dtype
         self._arch = describe(source)
         self._publish_dtype = publish_dtype
         self._publish_format = publish_format
@@ -126,88 +135,96 @@ class FullWeights(Weights):
         if self._publish_format == "checkpoint":
             return self._publish_checkpoint(directory, version)
         path, pattern = directory / f"weights-{version:08d}.packed", "weights-*.packed"
-        named, dtype = {name: p.detach() for name, p in self.model.named_parameters()}, self._publish_dtype
-        tensors: Iterable[tuple[str, Tensor]] = ((name, tensor.to(dtype)) for name, tensor in named.items())
-        if isinstance(self._arch, Architecture):
-            tensors = packed_tensors(as_checkpoint(named), self._arch, dtype=dtype, device=self.model.device)
+        tensors = self._packed()
 
-        def write(aside: Path) -> None:
+        def write() -> None:
+            write_aside(path, write_file)
+            forget_older(directory, pattern)
+
+        def write_file(aside: Path) -> None:
             for older in published(directory, pattern)[:-1]:  # the newest may be about to be read
                 if take_unread(older, aside):
                     break
             write_packed(aside, tensors)
 
-        write_aside(path, write)
-        forget_older(directory, pattern)
+        self._whole.write(write, tensors, "publishing weights")
         return WeightUpdate(version=version, path=path, kind="packed")
+
+    def _packed(self) -> Iterator[tuple[str, Tensor]]:
+        named = self._read()
+        if isinstance(self._arch, Architecture):
+            whole = WholeTensors(named, self._gather(named), as_checkpoint)
+            device = self._whole.gathers_to(self.model)
+            return packed_tensors(whole, self._arch, dtype=self._publish_dtype, device=device)
+        whole = WholeTensors(named, self._gather(named), dtype=self._publish_dtype)
+        return ((name, whole[name]) for name in whole)
+
+    def _read(self) -> dict[str, Tensor]:
+        """Parameters as the forward pass reads them, by name."""
+        named = {name: p.detach() for name, p in self.model.named_parameters()}
+        return {name: t.to(self._dtype) for name, t in named.items()} if self._whole.divided else named
 
     def _publish_checkpoint(self, directory: Path, version: int) -> WeightUpdate:
         path = directory / f"weights-{version:08d}.safetensors"
-        named = {name: p.detach().to(self._publish_dtype) for name, p in self.model.named_parameters()}
-        tensors = _as_checkpoint(self.model, named, self._source)
-        write_aside(path, lambda aside: write_tensors(aside, tensors))
-        forget_older(directory, "weights-*.safetensors")
+        stream = self._checkpoint(self._read(), self._publish_dtype)
+
+        def write() -> None:
+            write_aside(path, lambda aside: write_tensors(aside, stream))
+            forget_older(directory, "weights-*.safetensors")
+
+        self._whole.write(write, stream.tensors, "publishing weights")
         return WeightUpdate(version=version, path=path, kind="model")
 
     def export(self, directory: Path, dtype: torch.dtype) -> None:
         # named_parameters gives a tied head once, under the embedding's name, as checkpoints have it.
-        tensors = {name: p.detach().to(dtype) for name, p in self.parameters()}
-        write_model(directory, self.model, tensors, self._source)
+        stream = self._checkpoint(dict(self.parameters()), dtype)
+        self._whole.write(
+            lambda: write_model(directory, self.model, stream, dtype, self._source), stream.tensors, "exporting weights"
+        )
+
+    def _checkpoint(self, named: Mapping[str, Tensor], dtype: torch.dtype) -> TensorStream:
+        return checkpoint_stream(self.model, named, self._gather(named), dtype, self._source)
 
     export_merged = export
 
 
-def write_model(directory: Path, model: PreTrainedModel, tensors: dict[str, Tensor], source: Path) -> None:
+def write_model(
+    directory: Path, model: PreTrainedModel, tensors: TensorStream, dtype: torch.dtype, source: Path
+) -> None:
     """A `transformers` checkpoint of `model` with these weights, and the tokenizer files of `source`."""
     directory.mkdir(parents=True, exist_ok=True)
     config = copy(model.config)
-    config.dtype = next(iter(tensors.values())).dtype
+    config.dtype = dtype
     config.save_pretrained(directory)
     if model.generation_config is not None:
         model.generation_config.save_pretrained(directory)
-    write_tensors(directory / "model.safetensors", _as_checkpoint(model, tensors, source))
+    write_tensors(directory / "model.safetensors", tensors)
     copy_tokenizer(source, directory)
 
 
-def _as_checkpoint(model: PreTrainedModel, tensors: dict[str, Tensor], source: Path) -> dict[str, Tensor]:
-    """The tensors under the names that checkpoints of the model's family have."""
+def checkpoint_stream(
+    model: PreTrainedModel,
+    parameters: Mapping[str, Tensor],
+    gather: Callable[[str], Tensor],
+    dtype: torch.dtype,
+    source: Path,
+) -> TensorStream:
+    """The parameters in `dtype`, under the names that checkpoints of the model's family have.
+
+    For models that only transformers' own forward pass runs, all are gathered first, since transformers converts them
+    together.
+    """
     if isinstance(describe(source), Architecture):
-        return as_checkpoint(tensors)
+        whole = WholeTensors(parameters, gather, as_checkpoint, dtype)
+        return TensorStream.of(whole.described, whole.__getitem__)
     from transformers.core_model_loading import revert_weight_conversion
 
+    tensors = {name: gather(name).to(dtype) for name in parameters}
     saved = model.state_dict().keys()
     buffers = {name: buffer for name, buffer in model.named_buffers() if name in saved}
     renamed = {name.replace(".base_layer.", "."): buffer for name, buffer in buffers.items()}
     reverted: dict[str, Tensor] = revert_weight_conversion(model, renamed | tensors)
-    return reverted
-
-
-def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
-    """A safetensors file. Raises `OSError` where the disk does not take it, as any other write does."""
-    try:
-        # transformers asks for the metadata before it reads a file
-        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path, metadata={"format": "pt"})
-    except SafetensorError as error:
-        raise OSError(f"{path}: {error}") from None
-
-
-def copy_in(parameters: dict[str, nn.Parameter], path: Path) -> None:
-    """Fill parameters from a file that holds exactly these names and shapes."""
-    try:
-        tensors = load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise RunError(f"{path}: cannot read the saved weights: {error}") from None
-    expected = {name: tuple(p.shape) for name, p in parameters.items()}
-    if (found := {name: tuple(t.shape) for name, t in tensors.items()}) != expected:
-        wrong = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
-        raise RunError(
-            f"{path} was saved from another model: {len(wrong)} tensors differ, the first is {wrong[0]} "
-            f"(saved {found.get(wrong[0])}, expected {expected.get(wrong[0])}). "
-            "Resume with the model the run began with."
-        )
-    with torch.no_grad():
-        for name, parameter in parameters.items():
-            parameter.copy_(tensors[name])
+    return TensorStream.of(reverted, reverted.__getitem__)
 
 
 def write_aside(path: Path, write: Callable[[Path], None]) -> None:

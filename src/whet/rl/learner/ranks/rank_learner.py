@@ -6,6 +6,8 @@ same error. The driver that starts ranks, gives each its part and joins what the
     forward_backward   every rank computes as many micro-batches as the one with the most, whole layers gathered one
                        after the other; a rank that has fewer fills up with one token that counts for nothing
     optim_step         each rank updates its part; the gradient's norm is that of all
+    publish, export    all ranks gather one tensor after the other, and rank 0 writes
+    save               rank 0 writes the weights, each rank its part of the optimiser's state
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from whet.rl.learner.make import Dtype, LearnerParts, learner_parts
 from whet.rl.learner.protocol import LossOutput
 from whet.rl.learner.ranks.division import empty_part, one_token
 from whet.rl.learner.ranks.sharding import Sharding, call_layer
+from whet.rl.learner.saved_state import SavedState, check_saved, save_state_of_ranks
 from whet.rl.learner.torch_learner import TorchLearner
 from whet.rl.learner.weights import PublishFormat
 
@@ -135,6 +138,17 @@ class RankLearner(TorchLearner):
         found_T = super().token_logprobs(empty_part() if batch is None else batch)
         self._reshard()
         return found_T
+
+    def _save_state(self, directory: Path, state: SavedState) -> None:
+        self._sharding.together(
+            lambda: save_state_of_ranks(directory, state, self._sharding), "writing the optimiser's state"
+        )
+
+    def _read(self, directory: Path) -> SavedState:
+        self._sharding.together(lambda: check_saved(directory), "looking for a checkpoint")
+        found: list[SavedState] = []
+        self._sharding.together(lambda: found.append(super(RankLearner, self)._read(directory)), "reading a checkpoint")
+        return found[0]
 
     def close(self) -> None:
         super().close()

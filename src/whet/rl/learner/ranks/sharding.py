@@ -7,20 +7,22 @@ call layers and model as modules, which is where FSDP2 gathers: `call_layer`, an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from whet.errors import TrainingError, WhetError
 from whet.rl.learner.forward.decoder import run_layer
 from whet.rl.learner.whole import Whole
 
@@ -29,6 +31,8 @@ T = TypeVar("T")
 
 class Sharding(Whole):
     """One rank of a group of processes, and its part of each parameter."""
+
+    divided = True
 
     def __init__(
         self,
@@ -72,6 +76,11 @@ class Sharding(Whole):
     def own(self, tensor: Tensor) -> Tensor:
         return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
+    def rows(self, tensor: Tensor) -> slice | None:
+        """Parameters are divided by rows, as evenly as whole rows are; the last ranks may have none."""
+        rows, each = len(tensor), -(-len(tensor) // self.ranks)
+        return slice(min(self.rank * each, rows), min((self.rank + 1) * each, rows))
+
     def norm(self, own: Tensor) -> Tensor:
         self.phase("gradient norm")
         squares = own.double().square()
@@ -95,9 +104,56 @@ class Sharding(Whole):
             if number == self.rank and mapped is not None:
                 whole = mapped
             dist.broadcast(whole, src=number)
-            rows = -(-len(whole) // self.ranks)
-            found.append(whole[self.rank * rows : (self.rank + 1) * rows].clone())
+            found.append(whole[self.rows(whole)].clone())
         return found
+
+    @torch.no_grad()
+    def gather(self, tensor: Tensor, name: str) -> Tensor:
+        """A whole parameter on rank 0. All ranks gather it, which is one operation of every backend."""
+        self.phase(f"gathering {name}")
+        whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor.detach()
+        return whole if self.rank == 0 else whole.to("meta")
+
+    def gathers_to(self, model: nn.Module) -> torch.device:
+        return self.device if self.rank == 0 else torch.device("meta")
+
+    @contextmanager
+    def gathered(self, model: nn.Module, name: str) -> Iterator[bool]:
+        parts = name.split(".")
+        modules = [model.get_submodule(".".join(parts[:count])) for count in range(len(parts))]
+        unit = [module for module in modules if isinstance(module, FSDPModule)][-1]
+        self.phase(f"gathering {name}")
+        unit.unshard()
+        try:
+            yield self.rank == 0
+        finally:
+            unit.reshard()
+
+    def write(self, write: Callable[[], None], gathered: Iterable[object], what: str) -> None:
+        def work() -> None:
+            if self.rank == 0:
+                write()
+
+        self.together(work, what, gathered)
+
+    def together(self, work: Callable[[], None], what: str, gathered: Iterable[object] = ()) -> None:
+        """Do something that may fail on a rank, and have all ranks raise what the first of them did. What `gathered`
+        has left then is gathered first, which other ranks wait for."""
+        fault: Exception | None = None
+        try:
+            work()
+        except WhetError as error:
+            fault = error
+        except OSError as error:
+            fault = TrainingError(f"rank {self.rank}, {what}: {error}. Is the disk full?")
+        try:
+            for _ in gathered:
+                pass
+        except WhetError as error:
+            fault = fault or error
+        faults = [found for found in self.of_all(fault, what) if found is not None]
+        if faults:
+            raise faults[0]
 
     def most(self, count: int, what: str) -> int:
         """The largest count of any rank."""
