@@ -145,6 +145,7 @@ class LoraWeights(Weights):
         write_tensors(directory / SAFETENSORS_WEIGHTS_NAME, tensors)
         config = copy(self._peft.peft_config[ADAPTER])
         config.inference_mode = True
+        config.target_modules = sorted(config.target_modules)  # a set, whose order differs between processes
         config.save_pretrained(directory)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,7 +141,9 @@ def _of_ranks(
             empty = torch.zeros_like(parameters[part][int(number)], dtype=entry.properties.dtype)
         wanted[key] = found[part]["state"].setdefault(int(number), {})[name] = empty
     try:
-        load(wanted, storage_reader=reader, no_dist=not whole.divided)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "torch.distributed is disabled")  # which one process means to have
+            load(wanted, storage_reader=reader, no_dist=not whole.divided)
     except CheckpointException as error:
         raise OSError(error) from None
     return found, rng

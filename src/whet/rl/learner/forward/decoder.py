@@ -212,5 +212,7 @@ def _after(layer: Any, name: str | None, x: Tensor, arch: Architecture) -> Tenso
 
 
 def _rms_norm(norm: Any, x: Tensor, arch: Architecture, dtype: torch.dtype = torch.float32) -> Tensor:
-    weight = norm.weight + arch.gain_offset if arch.gain_offset else norm.weight
+    weight = norm.weight.float()  # FSDP2 rounds vectors, too, where it rounds matrices
+    if arch.gain_offset:
+        weight = weight + arch.gain_offset
     return rms_norm(x, weight, arch.norm_eps, dtype)
