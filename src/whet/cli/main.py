@@ -48,6 +48,7 @@ app.add_typer(lazy_group("whet.cli.service.processes", "Train as a service: star
 app.add_typer(
     lazy_group("whet.cli.service.deployments", "Serve checkpoints of the service's runs."), name="deployments"
 )
+app.add_typer(lazy_group("whet.cli.cluster", "Run on a Ray cluster: what it has, what a run needs."), name="cluster")
 app.command("doctor")(doctor_command)
 app.command("serve")(serve_command)
 app.command("dashboard")(dashboard_command)

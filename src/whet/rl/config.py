@@ -20,7 +20,7 @@ from whet.inference.protocol import GREEDY_BELOW
 from whet.rl.algorithm_config import AlgorithmConfig
 from whet.rl.data.buffer import BufferConfig
 from whet.rl.deployment_config import GpuSplit, split_gpus
-from whet.rl.inference_config import EngineKind, InferenceConfig, LogprobsMode
+from whet.rl.inference_config import OF_A_POOL, EngineKind, InferenceConfig, LogprobsMode
 from whet.rl.sampling_config import SamplingConfig
 from whet.rl.spellings import canonical, canonical_overrides
 from whet.rl.supervision.budgets import BudgetConfig
@@ -134,7 +134,19 @@ class RunConfig(TrainingConfig):
         """What the engine, the GPUs, sampling and the algorithm demand of each other."""
         gpus = self.gpus
         inference = self.inference
-        if inference.engine == "embedded" and gpus.infer > 1:
+        clustered = self.deployment.ray_address is not None
+        if inference.engine == "embedded" and not clustered and (keys := set(OF_A_POOL) & set(inference.vllm_keys)):
+            raise ValueError(
+                f"inference.{min(keys)} would have no effect: without ray_address there is one embedded engine. "
+                'Set engine = "vllm", or remove the key.'
+            )
+        if clustered and self.deployment.colocate:
+            raise ValueError("colocate = true shares GPUs of one machine, and ray_address spreads a run. Remove one.")
+        if clustered and self.deployment.engine_process != "auto":
+            raise ValueError(
+                "deployment.engine_process has no effect with ray_address: engines are in actors. Remove it."
+            )
+        if inference.engine == "embedded" and not clustered and gpus.infer > 1:
             raise ValueError(
                 f"num_infer_gpus = {gpus.infer}: the embedded engine computes on one GPU. Use inference.engine = "
                 '"vllm", or 1.'
@@ -144,11 +156,11 @@ class RunConfig(TrainingConfig):
                 "colocate = true takes turns, and max_async_level > 0 samples while the learner computes. Remove one "
                 "of the two."
             )
-        if self.engine == "embedded":
-            return self
         servers = len(inference.base_url) or gpus.servers
         if inference.min_healthy > servers:
             raise ValueError(f"inference.min_healthy = {inference.min_healthy}, but there are {servers} servers")
+        if self.engine == "embedded":
+            return self
         if self.deployment.engine_process != "auto":
             raise ValueError(
                 "deployment.engine_process has no effect with vLLM: its servers are processes of their own. Remove it."
@@ -244,7 +256,7 @@ class RunConfig(TrainingConfig):
     def engine_process(self) -> bool:
         """Whether the embedded engine runs in a process of its own."""
         wanted = self.deployment.engine_process
-        if self.engine == "vllm":
+        if self.engine == "vllm" or self.deployment.ray_address is not None:
             return False
         return self.asynchronous if wanted == "auto" else wanted
 

@@ -42,7 +42,11 @@ class DeploymentConfig(StrictModel):
         description="GPUs that sample. Absent: servers x tensor_parallel_size x pipeline_parallel_size.",
     )
     colocate: bool = Field(False, description="Sample and learn on the same GPUs in turn; one of the two sleeps.")
-    ray_address: str | None = Field(None, min_length=1, description="Address of a Ray cluster to run on.")
+    ray_address: str | None = Field(
+        None,
+        min_length=1,
+        description='A Ray cluster to run on: "auto" is that of this machine, "local" one for the run, else host:port.',
+    )
 
     def torch_threads(self) -> int:
         return self.threads or min(4, _cores())

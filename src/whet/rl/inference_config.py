@@ -36,6 +36,9 @@ NEUTRAL: dict[str, Any] = {
 }
 """Keys that only vLLM has, with the value that asks for what the embedded engine does anyway."""
 
+OF_A_POOL = ("servers", "min_healthy", "max_restarts")
+"""Keys of `NEUTRAL` that several embedded engines have as well, which are those on a cluster."""
+
 OF_STARTED = (
     "servers",
     "python",
@@ -105,7 +108,8 @@ class InferenceConfig(StrictModel):
     servers: int | None = Field(
         None,
         ge=1,
-        description="vLLM servers to start, each with the whole model. Absent: as many as num_infer_gpus are for.",
+        description="vLLM servers to start (on a Ray cluster engines of any kind), each with the whole model. "
+        "Absent: as many as num_infer_gpus are for.",
     )
     python: Path | None = Field(
         None,
@@ -166,9 +170,9 @@ class InferenceConfig(StrictModel):
 
     @model_validator(mode="after")
     def _every_key_has_an_effect(self) -> Self:
-        if self.engine == "embedded" and self.vllm_keys:
+        if self.engine == "embedded" and (keys := [key for key in self.vllm_keys if key not in OF_A_POOL]):
             raise ValueError(
-                f'{self.vllm_keys[0]} would have no effect with engine = "embedded": only vLLM has it. '
+                f'{keys[0]} would have no effect with engine = "embedded": only vLLM has it. '
                 'Set engine = "vllm", or remove the key.'
             )
         if self.base_url:

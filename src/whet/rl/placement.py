@@ -78,7 +78,7 @@ def placement(
         name = learner if len(learning) <= 1 else f"learner rank {rank}"
         parts.append(_learner(name, devices["learner"], learning[rank : rank + 1], len(learning), memory))
     if config.engine == "embedded":
-        parts.append(_engine(config, devices["sampler"], memory))
+        parts += _engines(config, devices["sampler"], learning, memory)
     elif config.inference.base_url:
         parts += [PlacedPart("server", "runs already", url, (), "", None) for url in config.inference.base_url]
     else:
@@ -109,11 +109,19 @@ def _learner(name: str, device: str, gpus: tuple[int, ...], ranks: int, memory: 
     return PlacedPart("learner", name, device.partition(":")[0], gpus, text, sum(sizes) or None)
 
 
-def _engine(config: RunConfig, device: str, memory: Mapping[str, int]) -> PlacedPart:
+def _engines(config: RunConfig, device: str, learning: Sequence[int], memory: Mapping[str, int]) -> list[PlacedPart]:
+    """The embedded engine; on a cluster there may be several."""
     if config.gpus.demanded and config.inference.device == "auto":
         device = embedded_device(config)
-    process, kind = "engine" if config.engine_process else "run", device.partition(":")[0]
-    return PlacedPart("engine", process, kind, _gpus_of(device, 1), SAMPLING, _sampling_bytes(memory, 1))
+    kind = device.partition(":")[0]
+    size = _sampling_bytes(memory, 1)
+    if config.deployment.ray_address is None:
+        process = "engine" if config.engine_process else "run"
+        return [PlacedPart("engine", process, kind, _gpus_of(device, 1), SAMPLING, size)]
+    first, count = len(learning), config.gpus.servers
+    size = _sampling_bytes(memory, count)
+    gpus = [(first + number,) if kind == "cuda" else () for number in range(count)]
+    return [PlacedPart("engine", f"engine {n}", kind, used, SAMPLING, size) for n, used in enumerate(gpus, 1)]
 
 
 def _servers(

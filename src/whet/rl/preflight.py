@@ -17,7 +17,7 @@ from whet.inference.devices import check_device, visible_gpus, why_missing
 from whet.inference.vllm.interpreter import find_vllm
 from whet.rl.algorithms import check_imported
 from whet.rl.config import RunConfig
-from whet.rl.deployment_config import GPU_COUNTS
+from whet.rl.deployment_config import GPU_COUNTS, GpuSplit
 from whet.rl.estimate import devices
 from whet.rl.loop.group_runner import TrainingEnv
 from whet.rl.placement import Placement, placement
@@ -65,6 +65,10 @@ def check_start(config: RunConfig) -> None:
 def missing(config: RunConfig) -> list[str]:
     """What the run needs and is not there, a line each."""
     split, deployment, found = config.gpus, config.deployment, list[str]()
+    if deployment.ray_address is not None:
+        from whet.rl.cluster.check import missing_on_cluster
+
+        return [*_missing_ranks(split), *missing_on_cluster(config, place(config))]
     needed, here = place(config).gpus, len(visible_gpus())
     if needed > here and (split.demanded or config.engine == "vllm"):
         shares = [f"{split.train} to learn"] * bool(split.train) + [f"{split.infer} to sample"] * bool(split.infer)
@@ -73,21 +77,24 @@ def missing(config: RunConfig) -> list[str]:
         parts = [("[learner] device", split.train), ("[inference] device", split.infer * (config.engine == "embedded"))]
         reasons = [f"{key}: {why}" for key, count in parts if count and (why := why_missing("cuda")) is not None]
         found += reasons
-    if split.train > 1:
-        found.append(
-            f"num_train_gpus = {split.train}: learning on several GPUs needs FSDP2 ranks, which this version does not "
-            "have. Set num_train_gpus = 1."
-        )
+    found += _missing_ranks(split)
     if deployment.colocate:
         found.append(
             "colocate = true: taking turns on a GPU needs an engine that sleeps, which this version does not have. "
             "Remove it."
         )
-    if deployment.ray_address is not None:
-        found.append("ray_address: this version does not run on Ray clusters. Remove it.")
     if config.engine == "vllm" and not config.inference.base_url:
         found += _missing_vllm(config)
     return found
+
+
+def _missing_ranks(split: GpuSplit) -> list[str]:
+    if split.train <= 1:
+        return []
+    return [
+        f"num_train_gpus = {split.train}: learning on several GPUs needs FSDP2 ranks, which this version does not "
+        "have. Set num_train_gpus = 1."
+    ]
 
 
 def place(config: RunConfig, memory: Mapping[str, int] | None = None) -> Placement:

@@ -54,6 +54,7 @@ from whet.system import cancellation
 
 if TYPE_CHECKING:
     from whet.inference.policy_client import PolicyClient
+    from whet.rl.cluster.run_cluster import ClusterEngines
     from whet.rl.supervision.lifecycle import AnyLearner
     from whet.rl.supervision.vllm_engines import VllmEngines
 
@@ -89,8 +90,14 @@ def run_training(
             "record_experts": config.algorithm.router_replay,
             "record_kept": config.algorithm.renormalise_cuts,
         }
-        servers: VllmEngines | None = None
-        if config.engine == "vllm":
+        servers: VllmEngines | ClusterEngines | None = None
+        if config.deployment.ray_address is not None:
+            from whet.rl.cluster.run_cluster import ClusterEngines, joined
+
+            cluster = stack.enter_context(joined(config))
+            servers = ClusterEngines(config, cluster, model, scratch, sampling)
+            stack.callback(servers.close)
+        elif config.engine == "vllm":
             from whet.rl.supervision.vllm_engines import VllmEngines
 
             servers = VllmEngines(config, model, scratch, directory.path / "logs")
@@ -109,7 +116,7 @@ def run_training(
                 max_steps=config.max_steps,
                 publish_dtype=config.inference.dtype,
             ),
-            publish_format="packed" if servers is None else "checkpoint",
+            publish_format="packed" if config.engine == "embedded" else "checkpoint",
             reference=config.algorithm.reference if config.algorithm.kl_coef else None,
             reference_thread=config.asynchronous and learner_threads == 1,  # several are better used in each product
         )
@@ -151,7 +158,7 @@ class ReinforcementRun(TrainingRun):
     held_out: list[tuple[str, Environment]]
     client: PolicyClient
     lengths: Lengths
-    servers: VllmEngines | None = None
+    servers: VllmEngines | ClusterEngines | None = None
     source: Source = field(init=False)
     shaper: RewardShaper = field(init=False)
 

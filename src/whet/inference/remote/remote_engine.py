@@ -1,8 +1,8 @@
-"""`RemoteEngine`: an `Engine` that runs in another process of this host, over HTTP on a Unix socket.
+"""`RemoteEngine`: an `Engine` that runs in another process, over HTTP: on a Unix socket of this host, or by TCP.
 
-The server is `whet.gateway.engine_server`, the protocol is in `engine_wire.py`. A request that is cancelled
-closes its connection, and its row in the engine is free. Weights travel as a path: the file is in memory that both
-share. How long an answer may take depends on the model; the caller sets a limit (a run's is its watchdog).
+The server is `whet.gateway.engine_server`, the protocol is in `engine_wire.py`. A request that is cancelled closes its
+connection, and its row in the engine is free. Weights travel as a path, which is one of the engine's host. How long an
+answer may take depends on the model; the caller sets a limit (a run's is its watchdog).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class RemoteEngine:
 
     def __init__(
         self,
-        socket: Path,
+        address: Path | tuple[str, int],
         key: str,
         *,
         version: int = 0,
@@ -39,7 +39,7 @@ class RemoteEngine:
         """Connects with the first request.
 
         Args:
-            socket: the Unix socket that the engine's server listens on.
+            address: the Unix socket that the engine's server listens on; or host and port.
             key: the secret that the server was started with.
             version: policy version of the weights the engine has now.
             gone: makes, of a reason in words, the error for an engine that has ended.
@@ -49,7 +49,7 @@ class RemoteEngine:
         except ModuleNotFoundError as error:
             raise MissingExtraError("an engine in a process of its own", "train") from error
         self.version = version
-        self._pool = HttpPool(socket, {KEY_HEADER: key})
+        self._pool = HttpPool(address, {KEY_HEADER: key})
         self._gone = gone
         self._asking = 0  # requests of samples that are not answered
         self._lengths: list[int] = []

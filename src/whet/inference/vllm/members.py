@@ -119,18 +119,14 @@ class VllmMember:
     def _started(self, log: Path | None) -> VllmServer:
         options = self._options
         self._starts += 1
-        self._server = VllmServer(
+        self._server = start_server(
+            f"engine {self.name}",
             self._model,
             self._directory / f"{self.name}-{self._starts}",
-            name=f"engine {self.name}",
-            python=options.python,
-            flags=options.server_flags(),
+            options,
             environment=only_gpus(self._gpus),
-            threads=None if options.on_cuda else options.threads,
-            extension=EXTENSION,
             log=log,
         )
-        self._server.start()
         return self._server
 
     async def stop(self) -> None:
@@ -147,6 +143,31 @@ class VllmMember:
 
     def _gone(self, reason: str) -> Exception:
         return EndpointDownError(f"engine {self.name}: {self.failure() or reason}")
+
+
+def start_server(
+    name: str,
+    model: Path,
+    directory: Path,
+    options: ServerOptions,
+    *,
+    environment: Mapping[str, str] | None = None,
+    log: Path | None = None,
+) -> VllmServer:
+    """A server that is being started; see `VllmServer` for the arguments."""
+    server = VllmServer(
+        model,
+        directory,
+        name=name,
+        python=options.python,
+        flags=options.server_flags(),
+        environment=environment or {},
+        threads=None if options.on_cuda else options.threads,
+        extension=EXTENSION,
+        log=log,
+    )
+    server.start()
+    return server
 
 
 class RunningMember:

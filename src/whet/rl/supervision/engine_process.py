@@ -32,13 +32,16 @@ class EngineProcess:
     """Started when made; `engine` waits until it is ready."""
 
     def __init__(self, model: Path, directory: Path, *, ready_within_s: float = READY_WITHIN_S, **options: Any) -> None:
-        """Begin to load `model`. `directory` is private and short of name, `options` are those of `load_policy`."""
+        """Begin to load `model`. `directory` is private and short of name, `options` are those of `load_policy`.
+
+        `socket` is where the engine will answer requests that have `key`.
+        """
         try:
             import httptools  # noqa: F401  # here, where it can be said before anything is started
             import uvicorn  # noqa: F401
         except ModuleNotFoundError as error:
             raise MissingExtraError("an engine in a process of its own", "train") from error
-        self._socket, self._key = directory / "engine.sock", secrets.token_urlsafe(32)
+        self.socket, self.key = directory / "engine.sock", secrets.token_urlsafe(32)
         self._ready_within_s = ready_within_s
         self._asked_why = False
         context = process_context()
@@ -46,7 +49,7 @@ class EngineProcess:
         self.log = ChildLog("engine")
         self._process = context.Process(  # type: ignore[attr-defined]  # every context has it
             target=_run,
-            args=(theirs, self.log.theirs, self._socket, self._key, model, options),
+            args=(theirs, self.log.theirs, self.socket, self.key, model, options),
             name="whet engine",
             daemon=True,
         )
@@ -76,7 +79,7 @@ class EngineProcess:
             raise self._gone("") from None
         if failure is not None:
             raise failure
-        return RemoteEngine(self._socket, self._key, gone=gone or self._gone)
+        return RemoteEngine(self.socket, self.key, gone=gone or self._gone)
 
     def failure(self) -> str | None:
         """Why the process has ended, in words; None while it runs."""
@@ -91,7 +94,7 @@ class EngineProcess:
         self._process.join()
         self._word.close()
         self.log.close()
-        self._socket.unlink(missing_ok=True)
+        self.socket.unlink(missing_ok=True)
 
     def _gone(self, reason: str) -> TrainingError:
         if not self._asked_why:  # it may be about to end; every request asks, and the event loop waits meanwhile
@@ -121,7 +124,7 @@ def _run(
             from whet.inference.loading import load_policy, read_model
 
             files = read_model(str(model), announce=False)  # the run has said what there is to say
-            engine = load_policy(files, repeatable=False, **options).engine
+            engine = load_policy(files, **{"repeatable": False, **options}).engine
         hears.attach()
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         listening.bind(str(path))

@@ -49,7 +49,7 @@ class VllmEngines:
                     str(number),
                     model.path,
                     scratch,
-                    self._options(config, python, part),
+                    server_options(config, python, part, self.max_context),
                     gpus=part.gpus,
                     log=logs / f"vllm-{number}.log",
                 )
@@ -86,23 +86,25 @@ class VllmEngines:
         where = f"; what is printed goes to {self._logs}" if self._early else ""
         return f"{number} vLLM server{'' if number == 1 else 's'} to answer{where}"
 
-    def _options(self, config: RunConfig, python: Path, part: PlacedPart) -> ServerOptions:
-        inference, on_cuda = config.inference, part.device == "cuda"
-        return ServerOptions(
-            python=python,
-            on_cuda=on_cuda,
-            dtype=inference.dtype,
-            logprobs_mode=config.logprobs_mode,
-            max_context=self.max_context,
-            tensor_parallel_size=inference.tensor_parallel_size,
-            pipeline_parallel_size=inference.pipeline_parallel_size,
-            gpu_memory_utilization=part.memory_share if on_cuda else inference.gpu_memory_utilization,
-            lora_rank=None if config.lora is None else config.lora.rank,
-            record_experts=config.algorithm.router_replay,
-            threads=config.threads()[0],
-            seed=config.seed,
-            flags=inference.server_args,
-        )
+
+def server_options(config: RunConfig, python: Path, part: PlacedPart, max_context: int) -> ServerOptions:
+    """How a run starts the vLLM server that `part` is."""
+    inference, on_cuda = config.inference, part.device == "cuda"
+    return ServerOptions(
+        python=python,
+        on_cuda=on_cuda,
+        dtype=inference.dtype,
+        logprobs_mode=config.logprobs_mode,
+        max_context=max_context,
+        tensor_parallel_size=inference.tensor_parallel_size,
+        pipeline_parallel_size=inference.pipeline_parallel_size,
+        gpu_memory_utilization=part.memory_share if on_cuda else inference.gpu_memory_utilization,
+        lora_rank=None if config.lora is None else config.lora.rank,
+        record_experts=config.algorithm.router_replay,
+        threads=config.threads()[0],
+        seed=config.seed,
+        flags=inference.server_args,
+    )
 
 
 def _early_log(run: Path, process: str, member: str) -> Path:

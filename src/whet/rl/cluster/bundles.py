@@ -1,0 +1,76 @@
+"""Which resources the parts of a run ask a cluster for, and whether its nodes have room. Pure.
+
+A bundle is what Ray reserves on one node. All of a run are one placement group, reserved at once or not at all. The run
+itself (rollouts, scoring, the files) is the driver, and reserves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from whet.rl.cluster.nodes import ClusterNode, total
+from whet.rl.config import RunConfig
+from whet.rl.placement import Placement
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterBundle:
+    """One part of a run, in an actor of its own."""
+
+    part: str
+    """As the placement calls it: `learner rank 1`, `engine 2`, `vLLM server 0`."""
+    cpus: int
+    gpus: int
+
+    def resources(self) -> dict[str, float]:
+        """As Ray takes them."""
+        return {"CPU": float(self.cpus), **({"GPU": float(self.gpus)} if self.gpus else {})}
+
+    def describe(self) -> str:
+        """`1 CPU, 2 GPUs`"""
+        return ", ".join(f"{n} {kind}{'s' * (n != 1)}" for n, kind in ((self.cpus, "CPU"), (self.gpus, "GPU")) if n)
+
+
+def bundles(config: RunConfig, placed: Placement) -> list[ClusterBundle]:
+    """Those of a run, in the order of its parts: what is in actors, which is engines that whet starts.
+
+    Each reserves a CPU for every thread that it computes with.
+    """
+    cpus = config.threads()[0]
+    parts = [*(part for part in placed.parts if part.role == "engine"), *placed.servers]
+    return [ClusterBundle(part.process, cpus, len(part.gpus)) for part in parts]
+
+
+def fit(wanted: Sequence[ClusterBundle], nodes: Sequence[ClusterNode]) -> dict[str, str | None]:
+    """The address of a node for each part, by name; None where no node has room left.
+
+    The largest first, each on the fullest node that has room, as Ray packs them. Ray decides when the run begins, also
+    by what others have reserved by then.
+    """
+    room = {node.address: [node.cpus, node.gpus] for node in nodes if not node.problem}
+    found: dict[str, str | None] = {bundle.part: None for bundle in wanted}
+    for bundle in sorted(wanted, key=lambda one: (-one.gpus, -one.cpus)):
+        fitting = [name for name, (cpus, gpus) in room.items() if cpus >= bundle.cpus and gpus >= bundle.gpus]
+        if fitting:
+            name = min(fitting, key=lambda name: (room[name][1], room[name][0]))
+            room[name][0] -= bundle.cpus
+            room[name][1] -= bundle.gpus
+            found[bundle.part] = name
+    return found
+
+
+def lacking(wanted: Sequence[ClusterBundle], nodes: Sequence[ClusterNode]) -> list[str]:
+    """A line where the cluster has no room for all of them."""
+    placed = fit(wanted, nodes)
+    without = [bundle for bundle in wanted if placed[bundle.part] is None]
+    if not without:
+        return []
+    cpus, gpus = total(nodes)
+    first = without[0]
+    return [
+        f"the cluster has no node with room for {first.part} ({first.describe()})"
+        f"{f' and {len(without) - 1} more' if len(without) > 1 else ''}: {sum(b.cpus for b in wanted)} CPUs and "
+        f"{sum(b.gpus for b in wanted)} GPUs are needed in all, and its {len(nodes)} nodes have {cpus:g} CPUs and "
+        f"{gpus:g} GPUs. Add nodes, or ask for less."
+    ]

@@ -1,0 +1,179 @@
+"""`RunCluster`: a run's connection to its Ray cluster, what it has reserved there, and its engines.
+
+The run itself is the driver. Ray ends everything that it has started when the driver ends, however that happens.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from whet.errors import ConfigError
+from whet.inference.loading import ModelFiles
+from whet.inference.pool.engine_pool import EnginePool
+from whet.inference.pool.health import RestartPolicy
+from whet.rl.cluster.bundles import ClusterBundle, bundles
+from whet.rl.cluster.engine_host import HostedEngine
+from whet.rl.cluster.node_engine import PLACED_WITHIN_S, ClusterMember
+from whet.rl.cluster.nodes import LOCAL
+from whet.rl.cluster.weight_store import NodeAgent, WeightStore
+from whet.rl.config import RunConfig
+from whet.rl.placement import PlacedPart
+from whet.rl.preflight import place
+from whet.rl.storage.starting_point import starting_model
+
+LOOPBACK = "127.0.0.2"
+"""Where a cluster of this machine alone listens. Ray takes a network interface in the place of 127.0.0.1."""
+
+
+class RunCluster:
+    """See `joined`, which makes it."""
+
+    def __init__(self, group: Any, reserved: list[ClusterBundle]) -> None:
+        self._group, self._reserved = group, reserved
+
+    def place(self, part: str) -> dict[str, Any]:
+        """Options of the actor that is this part of the run."""
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        number = next(number for number, bundle in enumerate(self._reserved) if bundle.part == part)
+        strategy = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=number)
+        bundle = self._reserved[number]
+        return {"num_cpus": bundle.cpus, "num_gpus": bundle.gpus, "scheduling_strategy": strategy}
+
+
+@contextmanager
+def joined(config: RunConfig) -> Iterator[RunCluster]:
+    """The cluster of `[deployment] ray_address`, with all that the run needs reserved; released when the block ends.
+
+    Raises `ConfigError` where there is no room, or Ray refuses. `preflight` has looked at the cluster before.
+    """
+    import ray
+
+    assert config.deployment.ray_address is not None
+    with begun_ray(config.deployment.ray_address):
+        wanted = bundles(config, place(config))
+        if not wanted:
+            yield RunCluster(None, [])
+            return
+        group = ray.util.placement_group([bundle.resources() for bundle in wanted], strategy="PACK")
+        if not group.wait(timeout_seconds=PLACED_WITHIN_S):
+            raise ConfigError(
+                f"the cluster has not reserved what the run needs within {PLACED_WITHIN_S:g} s ("
+                f"{'; '.join(f'{bundle.part}: {bundle.describe()}' for bundle in wanted)}): others may have it. See "
+                "`ray status`, and whet cluster check."
+            )
+        try:
+            yield RunCluster(group, wanted)
+        finally:
+            ray.util.remove_placement_group(group)
+
+
+@contextmanager
+def begun_ray(address: str) -> Iterator[None]:
+    """This process is connected within; for `local` to a cluster of this machine, which leaves nothing.
+
+    Raises `ConfigError`.
+    """
+    import ray
+
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    options: dict[str, Any] = {"log_to_driver": False, "configure_logging": False, "logging_level": "ERROR"}
+    with ExitStack() as stack:
+        if address == LOCAL:
+            options["include_dashboard"] = False
+            options["_temp_dir"] = stack.enter_context(tempfile.TemporaryDirectory(prefix="whet-ray-"))
+            if sys.platform == "linux":
+                options["_node_ip_address"] = LOOPBACK
+        try:
+            ray.init(address=address, **options)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise ConfigError(
+                f"the Ray cluster {address} cannot be used: {' '.join(str(error).split())[:400]}"
+            ) from None
+        stack.callback(ray.shutdown)
+        yield
+
+
+class ClusterEngines:
+    """The engines of a run in actors, as one; see `VllmEngines`."""
+
+    def __init__(
+        self, config: RunConfig, cluster: RunCluster, model: ModelFiles, scratch: Path, sampling: Mapping[str, Any]
+    ) -> None:
+        """`scratch` is where the learner publishes; `sampling` are options of the embedded engine."""
+        inference = config.inference
+        self.max_context = min(model.arch.max_context, inference.max_model_len or model.arch.max_context)
+        self.store = WeightStore(scratch, node_agent)
+        placed = place(config)
+        parts = [*(part for part in placed.parts if part.role == "engine"), *placed.servers]
+        hosted: Callable[[str, PlacedPart], HostedEngine] = (
+            partial(_vllm, config, self.max_context)
+            if config.engine == "vllm"
+            else partial(_embedded, config, dict(sampling))
+        )
+        self._members = [
+            ClusterMember(hosted(str(number), part), partial(cluster.place, part.process), self.store)
+            for number, part in enumerate(parts, 1)
+        ]
+        restarts = RestartPolicy(max_restarts=inference.max_restarts)
+        self.pool = ClusterPool(self._members, min_healthy=inference.min_healthy, restarts=restarts, store=self.store)
+
+    def close(self) -> None:
+        for member in self._members:
+            member.close()
+        self.store.close()
+
+    def move_logs(self) -> None:
+        """What engines print stays on their nodes, in Ray's logs and in whet's cache."""
+
+    def describe(self) -> str:
+        """What is waited for while they start."""
+        number = len(self._members)
+        return f"{number} engine{'' if number == 1 else 's'} on the cluster to answer"
+
+
+class ClusterPool(EnginePool):
+    """A pool that says how weights have reached its engines, too."""
+
+    def __init__(self, members: list[ClusterMember], *, store: WeightStore, **options: Any) -> None:
+        super().__init__(members, **options)
+        self._store = store
+
+    def metrics(self) -> dict[str, float]:
+        return {**super().metrics(), **self._store.metrics()}
+
+
+def _embedded(config: RunConfig, sampling: dict[str, Any], name: str, part: PlacedPart) -> HostedEngine:
+    device = "cuda" if part.gpus else config.inference.device  # Ray shows an actor its own GPUs alone
+    options = {**sampling, "device": device, "repeatable": not config.asynchronous}
+    return HostedEngine(name, _model(config), embedded=options)
+
+
+def _vllm(config: RunConfig, max_context: int, name: str, part: PlacedPart) -> HostedEngine:
+    from whet.rl.supervision.vllm_engines import server_options
+
+    python = config.inference.python
+    server = server_options(config, Path("python"), part, max_context)  # each node finds its own Python
+    return HostedEngine(name, _model(config), server=server, python=None if python is None else str(python))
+
+
+def _model(config: RunConfig) -> str:
+    """As nodes find it: a name, or an absolute path."""
+    name = starting_model(config.model)
+    return str(Path(name).absolute()) if Path(name).exists() else name
+
+
+def node_agent(node: str) -> Any:
+    """An agent on a node of this id, which is about to start."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    strategy = NodeAffinitySchedulingStrategy(node, soft=False)
+    return ray.remote(num_cpus=0, max_restarts=0, scheduling_strategy=strategy)(NodeAgent).remote()

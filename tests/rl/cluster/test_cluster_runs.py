@@ -1,0 +1,104 @@
+"""Training on a Ray cluster of two nodes on one machine, with real actors and real kills.
+
+1. The rewards are those of a run on this machine alone.
+2. An engine's node that is killed is replaced: the run goes on, each group is trained once.
+3. So is an engine's process, or its actor.
+4. Nothing outlives a run that was killed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.parts, pytest.mark.timeout(600)]
+GROUPS_OF_A_STEP = 4
+
+
+def wait_for(condition: Callable[[], Any], run: Any) -> Any:
+    while not (found := condition()):
+        assert run.process.poll() is None, run.output
+        time.sleep(0.05)
+    return found
+
+
+def processes(text: bytes) -> list[int]:
+    """Those of this machine with `text` in their command line."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if text in path.read_bytes():
+                found.append(int(path.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+def actors(name: str) -> list[int]:
+    return processes(f"ray::{name}".encode())
+
+
+def test_a_run_on_two_nodes_has_the_rewards_of_one_machine(cluster: Any, train: Any) -> None:
+    alone = train(directory="alone").finish()
+    run = train("--deployment.ray_address", cluster.address, directory="nodes")
+    rows = run.finish()
+    assert [row["reward/mean"] for row in rows] == pytest.approx([row["reward/mean"] for row in alone], abs=0.02)
+    assert all(row["policy/kl"] < 1e-6 for row in rows)
+    run.check_ledger(3 * GROUPS_OF_A_STEP)
+
+
+def test_a_killed_engine_node_is_replaced_and_no_group_is_lost(cluster: Any, train: Any) -> None:
+    node, _ = cluster.add(num_cpus=8)
+    run = train(
+        *("--deployment.ray_address", cluster.address, "--deployment.threads", "2", "--max_steps", "5"),
+        *("--inference.servers", "2", "--sampling.max_tokens", "96"),
+    )
+    try:
+        wait_for(lambda: len(run.steps()) >= 1, run)
+    finally:
+        cluster.kill(node)
+    rows = run.finish()
+    assert len(rows) == 5
+    run.check_ledger(5 * GROUPS_OF_A_STEP)
+    assert sum(rows[-1].get(f"engine/{name}/restarts", 0) for name in (1, 2)) >= 1
+    assert rows[-1]["engine/healthy"] >= 1
+
+
+def test_a_killed_actor_of_an_engine_is_replaced_with_the_latest_weights(cluster: Any, train: Any) -> None:
+    run = train(
+        *("--deployment.ray_address", cluster.address, "--max_steps", "500"),
+        *("--max_async_level", "1", "--inference.servers", "2"),
+    )
+    wait_for(lambda: len(run.steps()) >= 1, run)
+    os.kill(actors("EngineHost")[0], signal.SIGKILL)
+    wait_for(lambda: run.steps()[-1]["engine/restarts"] == 1 and run.steps()[-1]["engine/healthy"] == 2, run)
+    run.process.send_signal(signal.SIGINT)
+    run.process.wait()
+    rows = run.steps()
+    run.check_ledger(len(rows) * GROUPS_OF_A_STEP)
+    back = rows[-1]
+    assert all(back[f"engine/{name}/version"] >= back["step"] - 1 for name in (1, 2))
+    assert all(row.get("policy/kl_engine", 0.0) < 1e-6 for row in rows)
+
+
+def test_nothing_outlives_a_run_that_is_killed(cluster: Any, train: Any) -> None:
+    run = train("--deployment.ray_address", cluster.address, "--max_steps", "50", "--inference.servers", "2")
+    wait_for(lambda: len(run.steps()) >= 1, run)
+    started = actors("EngineHost")
+    children = [pid for pid in processes(b"multiprocessing.spawn") if parent(pid) in started]
+    assert len(started) == len(children) == 2
+    run.process.kill()
+    run.process.wait()
+    while any(Path(f"/proc/{pid}").exists() for pid in [*started, *children]):
+        time.sleep(0.05)
+
+
+def parent(pid: int) -> int:
+    stat = Path(f"/proc/{pid}/stat").read_text()
+    return int(stat.rpartition(")")[2].split()[1])
